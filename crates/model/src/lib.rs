@@ -1,1 +1,18 @@
-//! Ropewalk.
+//! The plain data of a transfer and the arithmetic on it: ranges, units, the specification file, demand,
+//! schedules and their check.
+//!
+//! Pure: no sockets, files, threads, clocks or chance. Everything else depends on this crate, and it
+//! depends on nothing of Ropewalk. How to plan is decided in `ropewalk-sched`, not here.
+
+pub mod class;
+pub mod plan_output;
+pub mod problem;
+pub mod range;
+pub mod schedule;
+pub mod segment;
+
+pub use class::{Class, DemandTable, OpenPairs};
+pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
+pub use range::{Range, RangeSet};
+pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
+pub use segment::{Segment, segments};

@@ -1,0 +1,165 @@
+//! The check every plan passes before a byte moves.
+
+use crate::problem::Problem;
+use crate::range::{Range, RangeSet};
+
+use super::{PairIndex, Schedule, TrunkIndex};
+
+/// What is wrong with a schedule; the first fault found.
+///
+/// A plan that fails is a bug of the scheduler, or was made for another problem: make a new plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// An assignment names a node that the problem does not have.
+    #[error(
+        "plan gives {range} to receiver #{receiver} from sender #{sender}, but the problem has no such node; plan again"
+    )]
+    UnknownNode {
+        /// Position of the sender named.
+        sender: usize,
+        /// Position of the receiver named.
+        receiver: usize,
+        /// The bytes assigned.
+        range: Range,
+    },
+    /// The sender does not have all of the bytes.
+    #[error("plan lets {sender} send {range}, which it does not hold; plan again")]
+    NotHeld {
+        /// Name of the sender.
+        sender: String,
+        /// The bytes assigned.
+        range: Range,
+    },
+    /// The receiver did not ask for all of the bytes.
+    #[error("plan sends {range} to {receiver}, which does not want it; plan again")]
+    NotWanted {
+        /// Name of the receiver.
+        receiver: String,
+        /// The bytes assigned.
+        range: Range,
+    },
+    /// A node, pair or trunk on the way has speed 0.
+    #[error(
+        "plan sends {range} from {sender} to {receiver}, but nothing can pass between them; plan again"
+    )]
+    Closed {
+        /// Name of the sender.
+        sender: String,
+        /// Name of the receiver.
+        receiver: String,
+        /// The bytes assigned.
+        range: Range,
+    },
+    /// Bytes reach one destination more than once.
+    #[error("plan sends {range} to {destination} twice; plan again")]
+    Twice {
+        /// Name of the destination.
+        destination: String,
+        /// The first such bytes.
+        range: Range,
+    },
+    /// Bytes that a destination wants are not in the plan.
+    #[error("plan leaves out {missing} for {destination}; plan again")]
+    Missing {
+        /// Name of the destination.
+        destination: String,
+        /// All bytes left out.
+        missing: RangeSet,
+    },
+}
+
+/// Checks that every wanted byte of every destination is assigned exactly once, from a sender that
+/// holds it, to a receiver that lists it, over a pair through which something can pass.
+///
+/// Empty assignments and the order of the list do not matter. Cost O(assignments × log).
+///
+/// # Errors
+/// The first fault found, see [`VerifyError`].
+pub fn verify(problem: &Problem, schedule: &Schedule) -> Result<(), VerifyError> {
+    let destinations = problem.destinations();
+    let mut destination_of = vec![0; problem.receivers.len()];
+    for (index, destination) in destinations.iter().enumerate() {
+        for &receiver in &destination.receivers {
+            destination_of[receiver] = index;
+        }
+    }
+    let links = (PairIndex::new(problem), TrunkIndex::new(problem));
+    let mut given: Vec<Vec<Range>> = vec![Vec::new(); destinations.len()];
+    for assignment in &schedule.assignments {
+        let range = assignment.range;
+        if range.is_empty() {
+            continue;
+        }
+        let (sender, receiver) = (assignment.sender, assignment.receiver);
+        check_nodes(problem, &links, sender, receiver, range)?;
+        given[destination_of[receiver]].push(range);
+    }
+    for (destination, mut ranges) in destinations.into_iter().zip(given) {
+        ranges.sort_unstable();
+        // Sorted by start, two overlapping ranges imply that two neighbours overlap.
+        if let Some(twice) = ranges
+            .windows(2)
+            .find_map(|pair| pair[0].intersect(pair[1]))
+        {
+            return Err(VerifyError::Twice {
+                destination: destination.name,
+                range: twice,
+            });
+        }
+        let missing = destination
+            .wanted
+            .difference(&RangeSet::from_ranges(ranges));
+        if !missing.is_empty() {
+            return Err(VerifyError::Missing {
+                destination: destination.name,
+                missing,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_nodes(
+    problem: &Problem,
+    (pairs, trunks): &(PairIndex, TrunkIndex),
+    sender: usize,
+    receiver: usize,
+    range: Range,
+) -> Result<(), VerifyError> {
+    let (Some(from), Some(to)) = (problem.senders.get(sender), problem.receivers.get(receiver))
+    else {
+        return Err(VerifyError::UnknownNode {
+            sender,
+            receiver,
+            range,
+        });
+    };
+    if !from.ranges.contains_range(range) {
+        return Err(VerifyError::NotHeld {
+            sender: from.name.clone(),
+            range,
+        });
+    }
+    if !to.ranges.contains_range(range) {
+        return Err(VerifyError::NotWanted {
+            receiver: to.name.clone(),
+            range,
+        });
+    }
+    let pair_closed = pairs
+        .of(sender, receiver)
+        .iter()
+        .any(|&cap| problem.pair_caps[cap].cap == 0);
+    let trunk_closed = trunks
+        .of(sender, receiver)
+        .any(|trunk| problem.trunks[trunk].cap == 0);
+    if from.up == 0 || to.down == 0 || pair_closed || trunk_closed {
+        return Err(VerifyError::Closed {
+            sender: from.name.clone(),
+            receiver: to.name.clone(),
+            range,
+        });
+    }
+    Ok(())
+}
