@@ -1,0 +1,199 @@
+//! What a caller asks of the master: nodes, what they hold or want, and options.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use ropewalk_model::Range;
+
+/// A transfer to be carried out.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Label for people (`id` of a specification file).
+    pub label: Option<String>,
+    /// Everybody who takes part. Order does not change the result.
+    pub nodes: Vec<NodeRequest>,
+    /// How the nodes' objects relate to the data space.
+    pub mapping: Mapping,
+    /// How to move.
+    pub options: Options,
+}
+
+/// Where the data space comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Every object is a whole tree, file or pattern; the master lays them out (`copy`).
+    Trees {
+        /// How several sources relate.
+        sources: Sources,
+        /// How several destinations relate.
+        destinations: Destinations,
+    },
+    /// Every object comes with explicit rows (`transfer`).
+    Rows,
+}
+
+/// How several sources relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sources {
+    /// Same paths, sizes and times: replicas; disjoint paths: parts; anything else is refused.
+    #[default]
+    Auto,
+    /// All hold the same data; refused when they differ.
+    Replicas,
+    /// Each holds a part; refused when two hold the same path.
+    Parts,
+}
+
+/// How several destinations relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Destinations {
+    /// Each gets a whole copy.
+    #[default]
+    Copies,
+    /// They share one file system: together they write one copy.
+    Shared,
+}
+
+/// One node and its part.
+#[derive(Clone, Debug)]
+pub struct NodeRequest {
+    /// Name in reports; unique in the request.
+    pub name: String,
+    /// How its agent is reached.
+    pub reach: Reach,
+    /// What it holds.
+    pub sources: Vec<ObjectRequest>,
+    /// What it wants.
+    pub sinks: Vec<ObjectRequest>,
+    /// Declared sending speed, bytes per second.
+    pub up: Option<u64>,
+    /// Declared receiving speed, bytes per second.
+    pub down: Option<u64>,
+}
+
+/// How an agent is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// A child process of this one, on this host.
+    Local,
+    /// Started over ssh; the argument is what ssh takes (`host`, `user@host`).
+    Ssh(String),
+    /// Already running there; needs [`Options::token`].
+    Attached {
+        /// Host name or address, without brackets.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+/// An object and how it maps to the data space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRequest {
+    /// What it is.
+    pub object: Object,
+    /// Rows, for [`Mapping::Rows`]; empty for trees.
+    pub rows: Vec<RowRequest>,
+    /// Readers with the same name share one destination.
+    pub destination: Option<String>,
+}
+
+/// What an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A file or directory; any bytes but NUL.
+    Path(Vec<u8>),
+    /// A generated pattern of so many bytes (source), or a buffer (sink).
+    Memory(u64),
+    /// Checked and dropped.
+    Null,
+}
+
+/// Part of an object that maps to part of the data space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowRequest {
+    /// Offset in the object.
+    pub object_offset: u64,
+    /// Half-open range of the data space.
+    pub range: Range,
+}
+
+/// What is checked beyond delivery itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing on plain lanes (sealed lanes always check the cipher's tag).
+    None,
+    /// A checksum or tag per frame.
+    Fragment,
+    /// Also a hash of every chunk, end to end.
+    #[default]
+    Tree,
+    /// Also every chunk read back from the sink.
+    Sink,
+}
+
+/// Which kind of lane to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaneKind {
+    /// Unix sockets between processes of one host, TCP otherwise.
+    #[default]
+    Auto,
+    /// TCP.
+    Tcp,
+    /// Unix sockets only.
+    Unix,
+}
+
+/// How to move.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Streams per pair of nodes.
+    pub streams: u32,
+    /// Most bytes in transit per lane.
+    pub prefetch: u64,
+    /// Data streams are not sealed.
+    pub plain: bool,
+    /// What is checked.
+    pub verify: Verify,
+    /// Lane kind.
+    pub lane: LaneKind,
+    /// `auto`, `greedy` or `uniform`.
+    pub scheduler: String,
+    /// Limit over all receivers together, bytes per second.
+    pub limit: Option<u64>,
+    /// Whether delivered means on stable storage.
+    pub sync: bool,
+    /// Token of agents that already run.
+    pub token: Option<[u8; 32]>,
+    /// The ssh command and its own options, for instance `ssh -F file`.
+    pub ssh_command: Vec<OsString>,
+    /// The program on hosts reached over ssh.
+    pub remote_path: OsString,
+    /// The program on this host, for local agents (usually the running one).
+    pub local_program: PathBuf,
+}
+
+/// Streams per pair when the user does not say.
+pub const STREAMS_DEFAULT: u32 = 4;
+
+/// Bytes in transit per lane when the user does not say (CEP section 5.2.2: about 4 MB a node).
+pub const PREFETCH_DEFAULT: u64 = 4 << 20;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            streams: STREAMS_DEFAULT,
+            prefetch: PREFETCH_DEFAULT,
+            plain: false,
+            verify: Verify::default(),
+            lane: LaneKind::default(),
+            scheduler: "auto".into(),
+            limit: None,
+            sync: true,
+            token: None,
+            ssh_command: vec!["ssh".into()],
+            remote_path: "ropewalk".into(),
+            local_program: PathBuf::from("ropewalk"),
+        }
+    }
+}

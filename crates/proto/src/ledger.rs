@@ -1,0 +1,475 @@
+//! Which unit goes next on which lane, and what is already safe.
+//!
+//! The ledger keeps, for every byte of the data space that its owner answers for, one of three
+//! states: **ready** (owned by the lane that should carry it), **in transit**, **delivered**
+//! (MuniSocket section 4; its status vector kept as runs, so memory is O(runs + in transit), never
+//! O(bytes)). It does not know on which side it lives: the receiver owns it for transfers, where
+//! taking a unit means granting it; the sender owns it for messages, where it means sending it.
+//!
+//! ```text
+//!            take                delivered
+//!   ready ---------> in transit ----------> delivered
+//!     ^                  |
+//!     +------------------+  lane failed, unit corrupt or refused
+//! ```
+//!
+//! Policies, in the order they are tried by [`Ledger::take`]:
+//! 1. the lane's own ready runs, front to back (contiguous reads for the disks behind it);
+//! 2. stealing: part of the run of the lane that would finish last, in proportion to both speeds;
+//! 3. end game: a unit in transit on a lane that is much slower is carried a second time; the first
+//!    copy wins.
+//!
+//! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_model::{Range, RangeSet};
+
+mod rate;
+#[cfg(test)]
+mod tests;
+
+pub use rate::RateMeter;
+
+/// Identifies a lane inside one ledger: the position of its peer in the caller's list.
+pub type LaneId = usize;
+
+/// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
+const CARRIERS_MAX: usize = 2;
+
+/// A second copy is sent only when the slow lane is expected to need this many times longer; below
+/// that the duplicate costs more than it saves.
+const END_GAME_ADVANTAGE: f64 = 2.0;
+
+/// Stolen runs are at most this long, so that a thief that slows down holds little back (64 MiB).
+const STEAL_MAX: u64 = 64 << 20;
+
+/// Speed assumed for a lane nobody has measured yet, in bytes per second. Only ratios matter.
+const RATE_UNKNOWN: f64 = 12.5e6;
+
+/// A stretch of ready bytes together with everybody who can supply it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyRun {
+    /// Bytes not yet asked for.
+    pub range: Range,
+    /// Lanes whose peer holds the range; the first is the planned one.
+    pub holders: Vec<LaneId>,
+}
+
+/// A unit that a lane has been told to carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The bytes.
+    pub range: Range,
+    /// Whether this is an end-game copy of a unit that another lane also carries.
+    pub duplicate: bool,
+}
+
+/// What [`Ledger::delivered`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The bytes count now. Copies still in transit on these lanes are useless and may be cancelled.
+    Fresh {
+        /// Lanes that still carry a copy.
+        cancel: Vec<LaneId>,
+    },
+    /// Another lane was first: the bytes count once.
+    Duplicate,
+}
+
+#[derive(Clone, Debug)]
+struct InTransit {
+    range: Range,
+    holders: Vec<LaneId>,
+    carriers: Vec<LaneId>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    alive: bool,
+    ready: VecDeque<ReadyRun>,
+    ready_bytes: u64,
+    in_transit_bytes: u64,
+    rate: RateMeter,
+}
+
+/// The state of every wanted byte. See the module documentation.
+#[derive(Debug)]
+pub struct Ledger {
+    lanes: Vec<Lane>,
+    // Keyed by start; units never overlap, since a unit leaves `ready` when it enters here.
+    in_transit: BTreeMap<u64, InTransit>,
+    delivered: RangeSet,
+    // Ranges without a living holder, waiting for the planner's word.
+    orphans: RangeSet,
+    // Ranges given up: nobody holds them any more.
+    unavailable: RangeSet,
+    wanted_bytes: u64,
+    delivered_bytes: u64,
+    duplicate_bytes: u64,
+}
+
+impl Ledger {
+    /// A ledger over `lanes` peers with nothing to do yet.
+    pub fn new(lanes: usize) -> Self {
+        let lane = || Lane {
+            alive: true,
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            in_transit_bytes: 0,
+            rate: RateMeter::new(),
+        };
+        Self {
+            lanes: (0..lanes).map(|_| lane()).collect(),
+            in_transit: BTreeMap::new(),
+            delivered: RangeSet::new(),
+            orphans: RangeSet::new(),
+            unavailable: RangeSet::new(),
+            wanted_bytes: 0,
+            delivered_bytes: 0,
+            duplicate_bytes: 0,
+        }
+    }
+
+    /// Makes room for one more peer and returns its number.
+    pub fn add_lane(&mut self) -> LaneId {
+        self.lanes.push(Lane {
+            alive: true,
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            in_transit_bytes: 0,
+            rate: RateMeter::new(),
+        });
+        self.lanes.len() - 1
+    }
+
+    /// Adds wanted bytes. Runs must not overlap bytes already in the ledger; `holders` must name
+    /// at least one lane, the planned one first.
+    pub fn want(&mut self, run: ReadyRun) {
+        if run.range.is_empty() {
+            return;
+        }
+        self.wanted_bytes += run.range.len();
+        self.place(run);
+    }
+
+    /// Puts bytes that are already safe (from an earlier attempt) on record.
+    pub fn already_delivered(&mut self, range: Range) {
+        self.wanted_bytes += range.len();
+        self.delivered_bytes += range.len();
+        self.delivered.insert(range);
+    }
+
+    fn place(&mut self, mut run: ReadyRun) {
+        run.holders.retain(|&lane| self.lanes.get(lane).is_some_and(|l| l.alive));
+        match run.holders.first() {
+            Some(&owner) => self.push_ready(owner, run, false),
+            None => self.orphans.insert(run.range),
+        }
+    }
+
+    fn push_ready(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
+        let lane = &mut self.lanes[owner];
+        lane.ready_bytes += run.range.len();
+        if front {
+            lane.ready.push_front(run);
+        } else {
+            lane.ready.push_back(run);
+        }
+    }
+
+    /// Takes the next unit for a lane, or `None` when it can do nothing useful now.
+    ///
+    /// * `unit_at`: the longest unit that begins at an offset (chunk and file borders, from the layout).
+    /// * `now_ns`: for speed estimates.
+    ///
+    /// Cost: O(lanes) when stealing, otherwise O(log in transit).
+    pub fn take(&mut self, lane: LaneId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Option<Unit> {
+        if !self.lanes.get(lane).is_some_and(|l| l.alive) {
+            return None;
+        }
+        if self.lanes[lane].ready.is_empty() {
+            self.steal(lane, unit_at);
+        }
+        if let Some(run) = self.lanes[lane].ready.front_mut() {
+            let unit = unit_at(run.range.start);
+            let end = unit.end.min(run.range.end).max(run.range.start + 1);
+            let range = Range { start: run.range.start, end };
+            let holders = run.holders.clone();
+            run.range.start = end;
+            if run.range.is_empty() {
+                self.lanes[lane].ready.pop_front();
+            }
+            let l = &mut self.lanes[lane];
+            l.ready_bytes -= range.len();
+            l.in_transit_bytes += range.len();
+            l.rate.busy(now_ns);
+            self.in_transit.insert(range.start, InTransit { range, holders, carriers: vec![lane] });
+            return Some(Unit { range, duplicate: false });
+        }
+        self.end_game(lane, now_ns)
+    }
+
+    fn rate(&self, lane: LaneId) -> f64 {
+        self.lanes[lane].rate.bytes_per_second().unwrap_or(RATE_UNKNOWN).max(1.0)
+    }
+
+    /// Seconds until the lane has carried all it owns, at its present speed.
+    fn backlog_seconds(&self, lane: LaneId) -> f64 {
+        let l = &self.lanes[lane];
+        (l.ready_bytes + l.in_transit_bytes) as f64 / self.rate(lane)
+    }
+
+    /// Moves part of the run of the lane that would finish last to `thief`.
+    fn steal(&mut self, thief: LaneId, unit_at: &dyn Fn(u64) -> Range) {
+        let victim = (0..self.lanes.len())
+            .filter(|&v| v != thief && self.lanes[v].ready.iter().any(|run| run.holders.contains(&thief)))
+            .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
+        let Some(victim) = victim else { return };
+        let (fast, slow) = (self.rate(thief), self.rate(victim));
+        let Some(at) = self.lanes[victim].ready.iter().rposition(|run| run.holders.contains(&thief)) else { return };
+        let run = self.lanes[victim].ready[at].clone();
+        // Bytes still in transit on the victim delay it: the thief may take that much more.
+        let share = fast / (fast + slow);
+        let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
+        let take = even.clamp(1, STEAL_MAX).min(run.range.len());
+        // Cut on a unit border, so that no unit is split between two senders.
+        let cut = unit_at(run.range.end - take).start.clamp(run.range.start, run.range.end - 1);
+        let stolen = Range { start: cut, end: run.range.end };
+        let mut holders = run.holders;
+        holders.retain(|&h| h != thief);
+        holders.insert(0, thief);
+        let victim_lane = &mut self.lanes[victim];
+        victim_lane.ready_bytes -= stolen.len();
+        victim_lane.ready[at].range.end = cut;
+        if victim_lane.ready[at].range.is_empty() {
+            victim_lane.ready.remove(at);
+        }
+        self.push_ready(thief, ReadyRun { range: stolen, holders }, false);
+    }
+
+    fn end_game(&mut self, lane: LaneId, now_ns: u64) -> Option<Unit> {
+        let own_rate = self.rate(lane);
+        let own_backlog = self.lanes[lane].in_transit_bytes as f64;
+        let (&start, _) = self
+            .in_transit
+            .iter()
+            .filter(|(_, unit)| {
+                unit.carriers.len() < CARRIERS_MAX && !unit.carriers.contains(&lane) && unit.holders.contains(&lane)
+            })
+            .filter(|(_, unit)| {
+                let own = (own_backlog + unit.range.len() as f64) / own_rate;
+                let theirs = unit.carriers.iter().map(|&c| self.backlog_seconds(c)).fold(f64::MAX, f64::min);
+                theirs > own * END_GAME_ADVANTAGE
+            })
+            .max_by(|(_, a), (_, b)| {
+                let left = |unit: &InTransit| unit.carriers.iter().map(|&c| self.backlog_seconds(c)).fold(f64::MAX, f64::min);
+                left(a).total_cmp(&left(b)).then(a.range.start.cmp(&b.range.start))
+            })?;
+        let unit = self.in_transit.get_mut(&start)?;
+        unit.carriers.push(lane);
+        let range = unit.range;
+        let l = &mut self.lanes[lane];
+        l.in_transit_bytes += range.len();
+        l.rate.busy(now_ns);
+        Some(Unit { range, duplicate: true })
+    }
+
+    /// Records that a lane brought a unit whole and checked.
+    pub fn delivered(&mut self, lane: LaneId, range: Range, now_ns: u64) -> Delivery {
+        if let Some(l) = self.lanes.get_mut(lane) {
+            l.in_transit_bytes = l.in_transit_bytes.saturating_sub(range.len());
+            let busy = l.in_transit_bytes > 0;
+            l.rate.delivered(range.len(), now_ns, busy);
+        }
+        match self.in_transit.get(&range.start) {
+            Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
+                let unit = self.in_transit.remove(&range.start).map(|u| u.carriers).unwrap_or_default();
+                let cancel: Vec<LaneId> = unit.into_iter().filter(|&c| c != lane).collect();
+                self.delivered.insert(range);
+                self.delivered_bytes += range.len();
+                Delivery::Fresh { cancel }
+            }
+            _ => {
+                self.duplicate_bytes += range.len();
+                Delivery::Duplicate
+            }
+        }
+    }
+
+    /// A cancelled unit will not come on this lane any more.
+    pub fn dropped(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        if let Some(l) = self.lanes.get_mut(lane) {
+            l.in_transit_bytes = l.in_transit_bytes.saturating_sub(range.len());
+            if l.in_transit_bytes == 0 {
+                l.rate.idle(now_ns);
+            }
+        }
+    }
+
+    /// A unit came damaged or was refused: it becomes ready again, with another holder if there is one.
+    pub fn failed(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        self.dropped(lane, range, now_ns);
+        self.back_to_ready(lane, range.start);
+    }
+
+    fn back_to_ready(&mut self, lane: LaneId, start: u64) {
+        let Some(unit) = self.in_transit.get_mut(&start) else { return };
+        let before = unit.carriers.len();
+        unit.carriers.retain(|&c| c != lane);
+        if before == unit.carriers.len() || !unit.carriers.is_empty() {
+            return;
+        }
+        if let Some(unit) = self.in_transit.remove(&start) {
+            let mut holders = unit.holders;
+            holders.retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
+            // The lane that failed it comes last, not never: it may be the only one.
+            if let Some(at) = holders.iter().position(|&h| h == lane) {
+                let last = holders.remove(at);
+                holders.push(last);
+            }
+            match holders.first().copied() {
+                Some(owner) => self.push_ready(owner, ReadyRun { range: unit.range, holders }, true),
+                None => self.orphans.insert(unit.range),
+            }
+        }
+    }
+
+    /// A peer is gone: what it owned or carried moves to other holders, or becomes an orphan.
+    pub fn lane_failed(&mut self, lane: LaneId) {
+        let Some(l) = self.lanes.get_mut(lane) else { return };
+        if !l.alive {
+            return;
+        }
+        l.alive = false;
+        l.in_transit_bytes = 0;
+        l.ready_bytes = 0;
+        let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
+        let carried: Vec<u64> =
+            self.in_transit.iter().filter(|(_, u)| u.carriers.contains(&lane)).map(|(&s, _)| s).collect();
+        for start in carried {
+            self.back_to_ready(lane, start);
+        }
+        for mut run in runs {
+            run.holders.retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
+            // Whoever would be done first takes it; stealing evens out the rest.
+            let best = run
+                .holders
+                .iter()
+                .copied()
+                .min_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)).then(a.cmp(&b)));
+            match best {
+                Some(owner) => {
+                    run.holders.retain(|&h| h != owner);
+                    run.holders.insert(0, owner);
+                    self.push_ready(owner, run, false);
+                }
+                None => self.orphans.insert(run.range),
+            }
+        }
+    }
+
+    /// Ranges that no living peer is known to hold, to be shown to the planner.
+    pub fn orphans(&self) -> &RangeSet {
+        &self.orphans
+    }
+
+    /// The planner's new owners for ready and orphaned bytes. Delivered bytes and bytes in transit
+    /// stay as they are; a run that names only dead lanes is orphaned.
+    pub fn reassign(&mut self, runs: impl IntoIterator<Item = ReadyRun>) {
+        for run in runs {
+            let mut open: Vec<Range> = self.orphans.clipped(run.range).iter().collect();
+            for &range in &open {
+                self.orphans.remove(range);
+            }
+            open.extend(self.withdraw_ready(run.range));
+            for range in open {
+                self.place(ReadyRun { range, holders: run.holders.clone() });
+            }
+        }
+    }
+
+    /// Takes all ready bytes inside `range` from their owners.
+    fn withdraw_ready(&mut self, range: Range) -> Vec<Range> {
+        let mut out = Vec::new();
+        for lane in &mut self.lanes {
+            if !lane.ready.iter().any(|run| run.range.overlaps(range)) {
+                continue;
+            }
+            let mut kept = VecDeque::with_capacity(lane.ready.len());
+            for run in lane.ready.drain(..) {
+                let Some(part) = run.range.intersect(range).filter(|part| !part.is_empty()) else {
+                    kept.push_back(run);
+                    continue;
+                };
+                out.push(part);
+                lane.ready_bytes -= part.len();
+                for rest in [Range { start: run.range.start, end: part.start }, Range { start: part.end, end: run.range.end }] {
+                    if !rest.is_empty() {
+                        kept.push_back(ReadyRun { range: rest, holders: run.holders.clone() });
+                    }
+                }
+            }
+            lane.ready = kept;
+        }
+        out
+    }
+
+    /// Gives ranges up: the transfer completes without them.
+    pub fn give_up(&mut self, range: Range) {
+        for part in self.orphans.clipped(range).iter() {
+            self.orphans.remove(part);
+            self.unavailable.insert(part);
+        }
+    }
+
+    /// Whether nothing is left to ask for or to wait for.
+    pub fn is_complete(&self) -> bool {
+        self.orphans.is_empty() && self.delivered_bytes + self.unavailable.len_bytes() == self.wanted_bytes
+    }
+
+    /// Whether a lane has, or could steal, ready bytes.
+    pub fn has_ready(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.ready.is_empty())
+    }
+
+    /// Bytes a lane has been told to carry and has not brought yet.
+    pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
+        self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)
+    }
+
+    /// Measured speed of a lane while it had work, bytes per second; `None` before the first unit.
+    pub fn bytes_per_second(&self, lane: LaneId) -> Option<f64> {
+        self.lanes.get(lane).and_then(|l| l.rate.bytes_per_second())
+    }
+
+    /// Whether the lane's peer still counts as reachable.
+    pub fn is_alive(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane).is_some_and(|l| l.alive)
+    }
+
+    /// All bytes asked of this ledger.
+    pub fn wanted_bytes(&self) -> u64 {
+        self.wanted_bytes
+    }
+
+    /// Bytes delivered, each once.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.delivered_bytes
+    }
+
+    /// Bytes that came a second time.
+    pub fn duplicate_bytes(&self) -> u64 {
+        self.duplicate_bytes
+    }
+
+    /// Delivered ranges.
+    pub fn delivered_ranges(&self) -> &RangeSet {
+        &self.delivered
+    }
+
+    /// Ranges given up because nobody holds them.
+    pub fn unavailable(&self) -> &RangeSet {
+        &self.unavailable
+    }
+}

@@ -1,0 +1,240 @@
+//! What a transfer tells while it runs ([`Event`]) and when it has ended ([`Report`]).
+//!
+//! Both serialise to JSON with units in the keys. Rates for people are bits per second; ranges are
+//! half open.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How a transfer ended. The process's exit status follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Every wanted byte is safe in its sink.
+    Done,
+    /// Some ranges had no holder left; everything else is safe.
+    Partial,
+    /// Ended by an error; what is safe is reported.
+    Failed,
+    /// Refused before anything moved.
+    Refused,
+    /// Ended by the user.
+    Cancelled,
+}
+
+impl Outcome {
+    /// Exit status of a command: 0 done, 1 failed, 3 partial, 4 refused, 130 interrupted.
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Partial => 3,
+            Self::Refused => 4,
+            Self::Cancelled => 130,
+        }
+    }
+}
+
+/// Something worth telling while the transfer runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A node answered.
+    Reached {
+        /// Name of the node.
+        node: String,
+        /// Nodes that answered so far.
+        reached: usize,
+        /// Nodes of the transfer.
+        nodes: usize,
+    },
+    /// The schedule is made; bytes start to flow.
+    Planned {
+        /// Transfer id.
+        transfer: String,
+        /// Bytes that will cross, each destination counted.
+        bytes: u64,
+        /// Files, when the sources are trees.
+        files: u64,
+        /// Scheduler used.
+        scheduler: String,
+        /// Predicted time; absent when no speed is known.
+        predicted_seconds: Option<f64>,
+        /// Least possible time; absent when no speed is known.
+        bound_seconds: Option<f64>,
+        /// Where the speeds come from.
+        bound_basis: String,
+    },
+    /// How far it is; at most a few times a second.
+    Progress {
+        /// Seconds since bytes started to flow.
+        seconds: f64,
+        /// Safe bytes.
+        delivered_bytes: u64,
+        /// All wanted bytes.
+        total_bytes: u64,
+        /// Goodput over the last seconds.
+        bits_per_second: f64,
+        /// Expected time left; absent when nothing moves.
+        eta_seconds: Option<f64>,
+        /// Per receiver.
+        receivers: Vec<NodeProgress>,
+        /// Per sender: bytes delivered from it so far.
+        senders: Vec<NodeProgress>,
+    },
+    /// Something went wrong and was dealt with, or is worth knowing.
+    Note {
+        /// Seconds since bytes started to flow.
+        seconds: f64,
+        /// Plain words: node, lane, range, cause.
+        message: String,
+    },
+    /// The end.
+    Ended {
+        /// The final report.
+        report: Box<Report>,
+    },
+}
+
+/// Progress of one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeProgress {
+    /// Name of the node.
+    pub node: String,
+    /// Bytes delivered to it, or from it.
+    pub bytes: u64,
+    /// Bytes it wants (receivers) or is planned to send (senders).
+    pub total_bytes: u64,
+    /// Goodput over the last seconds.
+    pub bits_per_second: f64,
+}
+
+/// The final word on a transfer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Unique id of the transfer.
+    pub transfer: String,
+    /// Label from the specification file.
+    pub label: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The error that ended it, if any.
+    pub error: Option<String>,
+    /// Bytes that had to cross, each destination counted.
+    pub wanted_bytes: u64,
+    /// Bytes safe in their sinks.
+    pub delivered_bytes: u64,
+    /// Files, when the sources are trees.
+    pub files: u64,
+    /// From agents reachable to the last safe byte.
+    pub seconds: f64,
+    /// Part of it before the first grant: opening, planning.
+    pub start_seconds: f64,
+    /// Part of it after the last byte arrived: syncing, renaming.
+    pub finish_seconds: f64,
+    /// `delivered_bytes` over `seconds`.
+    pub bits_per_second: f64,
+    /// `delivered_bytes` over the time between first grant and last safe byte.
+    pub moving_bits_per_second: f64,
+    /// Scheduler used.
+    pub scheduler: String,
+    /// Time predicted from the speeds known before the start.
+    pub predicted_seconds: Option<f64>,
+    /// The bound and how close the transfer came; absent when nothing is known about speeds.
+    pub bound: Option<BoundReport>,
+    /// What was checked: `none`, `fragment`, `tree` or `sink`.
+    pub verify: String,
+    /// Whether data streams were sealed.
+    pub encrypted: bool,
+    /// Hash over all delivered units per receiver; equal for receivers of equal ranges.
+    pub roots: BTreeMap<String, String>,
+    /// Every node.
+    pub nodes: Vec<NodeReport>,
+    /// Every pair that moved bytes.
+    pub pairs: Vec<PairReport>,
+    /// Per receiver, the ranges that did not come, half open.
+    pub missing: BTreeMap<String, Vec<(u64, u64)>>,
+    /// Bytes that came twice.
+    pub duplicate_bytes: u64,
+    /// Units that came damaged and were fetched again.
+    pub corrupt_units: u64,
+    /// Longest time a receiver that had work saw no byte.
+    pub longest_stall_seconds: f64,
+    /// Control traffic.
+    pub control: ControlReport,
+    /// What happened on the way, in words.
+    pub notes: Vec<String>,
+}
+
+/// The least possible time and what sets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BoundReport {
+    /// `declared`, `interface` or `observed` (an estimate).
+    pub basis: String,
+    /// Least time for these bytes at these speeds.
+    pub seconds: f64,
+    /// The same as a rate.
+    pub bits_per_second: f64,
+    /// `seconds` over the time taken while moving, 1 is perfect.
+    pub share: f64,
+    /// Nodes whose speed sets the bound.
+    pub binding: Vec<String>,
+    /// False when caps of pairs or trunks were left out.
+    pub is_exact: bool,
+}
+
+/// One node's part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Name of the node.
+    pub node: String,
+    /// Bytes others received from it.
+    pub sent_bytes: u64,
+    /// Bytes safe in its sinks.
+    pub received_bytes: u64,
+    /// Processor time of the agent for this transfer (all its threads; an agent that serves several
+    /// transfers counts them all).
+    pub processor_seconds: f64,
+    /// Largest resident memory of the agent.
+    pub resident_max_bytes: u64,
+    /// Most bytes in one second, as a rate.
+    pub best_bits_per_second: f64,
+    /// What ended the node's part early.
+    pub error: Option<String>,
+}
+
+/// One sender-receiver pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairReport {
+    /// Name of the sender.
+    pub sender: String,
+    /// Name of the receiver.
+    pub receiver: String,
+    /// Lane kind.
+    pub lane: String,
+    /// Streams in the lane.
+    pub streams: u32,
+    /// Delivered bytes.
+    pub bytes: u64,
+    /// Damaged units.
+    pub corrupt_units: u64,
+    /// Mean over its streams of the time spent blocked on the peer or the network.
+    pub waiting_seconds: f64,
+}
+
+/// Control messages of a transfer. Plan messages are what CEP section 4.2 counts (four, about 1 KB a node).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlReport {
+    /// Nodes.
+    pub nodes: u64,
+    /// Open, opened, plan, revision, done, finish, finished.
+    pub plan_messages: u64,
+    /// Their bytes before encryption, length prefixes included.
+    pub plan_bytes: u64,
+    /// Credentials.
+    pub handshake_bytes: u64,
+    /// Periodic status.
+    pub status_messages: u64,
+    /// Their bytes.
+    pub status_bytes: u64,
+}
