@@ -5,14 +5,17 @@
 //! depends on nothing of Ropewalk. How to plan is decided in `ropewalk-sched`, not here.
 
 pub mod class;
+pub mod host_list;
 pub mod plan_output;
 pub mod problem;
 pub mod range;
 pub mod schedule;
 pub mod segment;
+pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
+pub use units::{ByteRate, Bytes, format_seconds};
