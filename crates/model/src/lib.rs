@@ -11,6 +11,7 @@ pub mod problem;
 pub mod range;
 pub mod schedule;
 pub mod segment;
+pub mod spec;
 pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs};
@@ -18,4 +19,5 @@ pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
+pub use spec::{Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
 pub use units::{ByteRate, Bytes, format_seconds};

@@ -1,0 +1,263 @@
+//! The transfer specification file of CEP Figure 2.
+//!
+//! ```text
+//! id "My Data File"
+//! # Node Type  Host:Port          Data URI              Offset in file        Start-End Range
+//! master       localhost:55555
+//! writer       node1:55553        "file:///data/half1"  0                     0-1023
+//! reader       node5:55557        "file:///tmp/copy1"   0                     0-1023  down=1Gbit/s
+//! ```
+//!
+//! * Ranges are inclusive, `A-B`, or `A+LENGTH` where the length may carry a unit (`0+4GiB`).
+//! * `#` outside quotes starts a comment, anywhere on a line. Quotes hide spaces and `#`; there are no
+//!   escapes inside them. In `file://` URIs, `%23` and its like stand for bytes; a plain absolute path is
+//!   taken as it stands.
+//! * Several rows with one Host:Port are one node: what it has or wants is the union of its rows.
+//! * After the range come words `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
+//!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`.
+//!
+//! The file keeps the paper's words writer and reader. Left out on purpose: tokens and secrets; a
+//! specification file may be mailed about.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::problem::{Problem, Receiver, Sender};
+use crate::range::Range;
+use crate::units::ByteRate;
+
+mod address;
+mod error;
+mod lex;
+mod parse;
+mod uri;
+mod validate;
+
+pub use address::{AddressError, HostPort};
+pub use error::{SpecError, SpecErrors};
+pub use uri::{FilePath, Uri, UriError};
+
+/// What a specification file says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TransferSpec {
+    /// A label for people; not unique.
+    pub id: Option<String>,
+    /// Where a master service may answer.
+    pub master: Option<HostPort>,
+    /// The writer and reader rows, in the order written.
+    pub rows: Vec<Row>,
+}
+
+/// Which side a row is on, in the paper's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Has data: a sender.
+    Writer,
+    /// Wants data: a receiver.
+    Reader,
+}
+
+/// One range of one object on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Whether the node has or wants the bytes.
+    pub role: Role,
+    /// The agent to talk to; rows of one role with equal addresses are one node.
+    pub host_port: HostPort,
+    /// Where the bytes lie on that node.
+    pub uri: Uri,
+    /// Position in the object of the first byte of `range`.
+    pub file_offset: u64,
+    /// The bytes of the data space; may be empty.
+    pub range: Range,
+    /// What the row says about its node beyond the paper's columns.
+    pub hints: Hints,
+    /// Line in the file, from 1; 0 for rows that come from elsewhere.
+    pub line: u32,
+}
+
+/// The `key=value` words of a row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// Declared total sending speed of the node.
+    pub up: Option<ByteRate>,
+    /// Declared total receiving speed of the node.
+    pub down: Option<ByteRate>,
+    /// Shared destination that the node's rows belong to; readers only.
+    pub destination: Option<String>,
+    /// Interfaces to use, in the order written; empty means any.
+    pub interfaces: Vec<String>,
+}
+
+/// The rows of one role and address: one sender or one receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecNode {
+    /// Which side it is on.
+    pub role: Role,
+    /// Its address.
+    pub host_port: HostPort,
+    /// Positions in [`TransferSpec::rows`], ascending.
+    pub rows: Vec<usize>,
+    /// The hints of its rows together; rows of one node agree, which parsing checks.
+    pub hints: Hints,
+}
+
+impl Row {
+    /// Position in the object of a byte of the data space; `None` outside the row.
+    #[must_use]
+    pub fn local_offset(&self, offset: u64) -> Option<u64> {
+        let inside = self.range.contains(offset);
+        inside.then(|| self.file_offset.checked_add(offset - self.range.start))?
+    }
+}
+
+impl TransferSpec {
+    /// Reads a specification file and checks that it makes sense as a whole.
+    ///
+    /// # Errors
+    /// All errors found, up to a limit, each with its place; see [`SpecErrors::render`].
+    pub fn parse(text: &str) -> Result<Self, SpecErrors> {
+        parse::parse(text)
+    }
+
+    /// Checks rows that did not come from text, as [`TransferSpec::parse`] does.
+    ///
+    /// # Errors
+    /// All contradictions found. Places refer to the text of [`TransferSpec::format`].
+    pub fn validate(&self) -> Result<(), SpecErrors> {
+        parse::parse(&self.format()).map(|_| ())
+    }
+
+    /// The nodes of one role, in order of their first row.
+    #[must_use]
+    pub fn nodes(&self, role: Role) -> Vec<SpecNode> {
+        let mut index: HashMap<&HostPort, usize> = HashMap::new();
+        let mut nodes: Vec<SpecNode> = Vec::new();
+        for (position, row) in self.rows.iter().enumerate().filter(|(_, r)| r.role == role) {
+            let at = *index.entry(&row.host_port).or_insert(nodes.len());
+            if at == nodes.len() {
+                nodes.push(SpecNode {
+                    role,
+                    host_port: row.host_port.clone(),
+                    rows: Vec::new(),
+                    hints: Hints::default(),
+                });
+            }
+            nodes[at].rows.push(position);
+            nodes[at].hints.merge(&row.hints);
+        }
+        nodes
+    }
+
+    /// The planner's input, senders and receivers in the order of [`TransferSpec::nodes`].
+    ///
+    /// A node whose rows declare no speed gets `speed`; plans depend only on the ratios of speeds, so any
+    /// one value above 0 will do when none is known.
+    #[must_use]
+    pub fn to_problem(&self, speed: ByteRate) -> Problem {
+        let ranges = |node: &SpecNode| node.rows.iter().map(|&row| self.rows[row].range).collect();
+        let senders = self.nodes(Role::Writer).into_iter().map(|node| Sender {
+            name: node.host_port.to_string(),
+            up: node.hints.up.unwrap_or(speed).0,
+            ranges: ranges(&node),
+        });
+        let receivers = self.nodes(Role::Reader).into_iter().map(|node| Receiver {
+            name: node.host_port.to_string(),
+            down: node.hints.down.unwrap_or(speed).0,
+            ranges: ranges(&node),
+            relay_up: node.hints.up.map(|up| up.0),
+            destination: node.hints.destination,
+        });
+        Problem {
+            senders: senders.collect(),
+            receivers: receivers.collect(),
+            ..Problem::default()
+        }
+    }
+
+    /// The specification as text that parses back to the same rows.
+    ///
+    /// A label, destination or interface name cannot hold quotes or control characters in the file, so these
+    /// become `'` and spaces.
+    #[must_use]
+    pub fn format(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Hints {
+    fn merge(&mut self, other: &Self) {
+        self.up = self.up.or(other.up);
+        self.down = self.down.or(other.down);
+        if self.destination.is_none() {
+            self.destination.clone_from(&other.destination);
+        }
+        for interface in &other.interfaces {
+            if !self.interfaces.contains(interface) {
+                self.interfaces.push(interface.clone());
+            }
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Writer => "writer",
+            Self::Reader => "reader",
+        })
+    }
+}
+
+impl fmt::Display for TransferSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = &self.id {
+            writeln!(f, "id \"{}\"", quotable(id))?;
+        }
+        if let Some(master) = &self.master {
+            writeln!(f, "master {master}")?;
+        }
+        for row in &self.rows {
+            write!(f, "{} {} \"{}\" ", row.role, row.host_port, row.uri)?;
+            write!(f, "{} ", row.file_offset)?;
+            match row.range.is_empty() {
+                true => write!(f, "{}+0", row.range.start)?,
+                false => write!(f, "{}-{}", row.range.start, row.range.end - 1)?,
+            }
+            row.hints.format(f)?;
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Hints {
+    fn format(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Bytes per second as they are: the printed form for people is rounded.
+        if let Some(up) = self.up {
+            write!(f, " up={}B/s", up.0)?;
+        }
+        if let Some(down) = self.down {
+            write!(f, " down={}B/s", down.0)?;
+        }
+        if let Some(destination) = &self.destination {
+            write!(f, " dest=\"{}\"", quotable(destination))?;
+        }
+        for interface in &self.interfaces {
+            write!(f, " interface=\"{}\"", quotable(interface))?;
+        }
+        Ok(())
+    }
+}
+
+fn quotable(text: &str) -> String {
+    let swap = |letter: char| match letter {
+        '"' => '\'',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    text.chars().map(swap).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::range::RangeSet;
+
+/// The file as the paper prints it.
+const FIGURE_2: &str = r#"
+id "My Data File"
+# Node Type  Host:Port          Data URI              Offset in file        Start-End Range
+master       localhost:55555     #(Local namespace)   (Global namespace)
+writer      node1:55553        "file:///data/half1" 0                      0-1023
+writer      node2:55554        "file:///data/half1" 1024                   1024-2047
+writer      192.168.3.4:55555 "file:///data/half2" 0                      2048-3071
+writer      192.168.3.5:55555 "file:///data/half2" 1024                   3072-4095
+reader      node5:55557        "file:///tmp/copy1"  0                      0-2047
+reader      node7:55559        "file:///tmp/copy1"  2048                   2048-4095
+reader      node6:55558        "file:///tmp/copy2"  0                      0-4095
+"#;
+
+fn errors(text: &str) -> SpecErrors {
+    TransferSpec::parse(text).expect_err("must be refused")
+}
+
+/// Two good rows, so that a test's own row is all that is wrong.
+fn with_good_rows(row: &str) -> String {
+    format!("writer a:1 /a 0 0-9\nreader b:2 /b 0 0-9\n{row}\n")
+}
+
+/// Figure 2 reads as printed, with what its text says of it.
+#[test]
+fn figure_2_reads() {
+    let spec = TransferSpec::parse(FIGURE_2).unwrap();
+    assert_eq!(spec.id.as_deref(), Some("My Data File"));
+    assert_eq!(spec.master.as_ref().unwrap().to_string(), "localhost:55555");
+    assert_eq!(spec.rows.len(), 7);
+    let node7 = &spec.rows[5];
+    assert_eq!((node7.role, node7.line), (Role::Reader, 10));
+    assert_eq!(
+        (node7.file_offset, node7.range),
+        (2048, Range::new(2048, 4096))
+    );
+    assert_eq!(node7.local_offset(4095), Some(4095));
+    assert_eq!(spec.nodes(Role::Writer).len(), 4);
+    let problem = spec.to_problem(ByteRate(125_000_000));
+    assert_eq!(problem.senders[3].name, "192.168.3.5:55555");
+    // The readers are on different hosts and name no dest: each needs its own ranges.
+    assert_eq!(problem.wanted_bytes(), 8192);
+}
+
+/// Rows with one Host:Port are one node with the union of the ranges, and its hints from any row.
+#[test]
+fn rows_of_one_address_are_one_node() {
+    let text = "writer a:1 /x 0 0-9 up=1Gbit/s\nwriter a:1 /x 10 10-19 interface=eth1\nreader [::1]:5 null: 0 0-19";
+    let spec = TransferSpec::parse(text).unwrap();
+    let nodes = spec.nodes(Role::Writer);
+    assert_eq!(nodes.len(), 1);
+    assert_eq!(nodes[0].hints.up, Some(ByteRate(125_000_000)));
+    assert_eq!(nodes[0].hints.interfaces, ["eth1"]);
+    let problem = spec.to_problem(ByteRate(7));
+    assert_eq!(problem.senders[0].ranges, RangeSet::from(Range::new(0, 20)));
+    assert_eq!(problem.receivers[0].down, 7);
+    assert_eq!(spec.rows[2].host_port.host, "::1");
+}
+
+/// Quotes hide `#` and spaces; percent signs stand for any byte; plain paths are literal.
+#[test]
+fn uris_read() {
+    let text = "writer a:1 \"file:///a#b c%ff\" 0 0+1KiB # note\nwriter c:1 /p%20 0 0-9\nreader b:2 mem:1MiB 0 0-9 dest=\"my fs\"";
+    let spec = TransferSpec::parse(text).unwrap();
+    let Uri::File(path) = &spec.rows[0].uri else {
+        panic!("not a file: {:?}", spec.rows[0].uri)
+    };
+    assert_eq!(path.as_bytes(), b"/a#b c\xff");
+    assert_eq!(spec.rows[0].range, Range::new(0, 1024));
+    assert_eq!(spec.rows[1].uri.to_string(), "file:///p%2520");
+    assert_eq!(spec.rows[2].hints.destination.as_deref(), Some("my fs"));
+}
+
+/// Each slip is reported at its line and column with words that name it.
+#[test]
+fn slips_are_placed_and_named() {
+    for (row, column, part) in [
+        ("wirter a:1 /x 0 0-9", 1, "not a kind of row"),
+        ("writer a /x 0 0-9", 8, "has no port"),
+        ("writer a:0 /x 0 0-9", 8, "not a port"),
+        ("writer ::1:55 /x 0 0-9", 8, "several colons"),
+        ("writer a[1-4]:1 /x 0 0-9", 8, "not an address"),
+        ("writer a:1 x 0 0-9", 12, "not an absolute path"),
+        ("writer a:1 file://h/x 0 0-9", 12, "names a host"),
+        ("writer a:1 http://x 0 0-9", 12, "not a kind of data"),
+        ("writer a:1 file:///x%2 0 0-9", 12, "has a %"),
+        ("writer a:1 \"/x 0 0-9", 12, "quote is not closed"),
+        ("writer a:1 /x 0-9", 15, "without start-end range"),
+        ("writer a:1 /x 0-9 up=1Gbit", 15, "not an offset"),
+        ("writer a:1 /x 0 9-0", 17, "ends before it starts"),
+        ("writer a:1 /x 0 0-18446744073709551615", 17, "beyond 2^64"),
+        ("writer a:1 /x 0 0+4K", 17, "could mean 1000 or 1024"),
+        ("writer a:1 /x 0 0", 17, "not a range"),
+        ("writer a:1 /x 9223372036854775807 0-0", 15, "beyond 2^63"),
+        ("writer a:1 mem:8 0 0-8", 18, "beyond the 8 bytes"),
+        (
+            "writer a:1 /x 0 0-9 up=fast",
+            21,
+            "does not start with a number",
+        ),
+        ("writer a:1 /x 0 0-9 speed=1Gbit", 21, "not a known key"),
+        ("writer a:1 /x 0 0-9 dest=d", 21, "no destination"),
+        ("writer a:1 /x 0 0-9 fast", 21, "not key=value"),
+        ("reader c:1 /x 0 0-9 dest=d dest=e", 28, "twice"),
+        ("writer a:1 /a 5 0-3", 12, "at two places of one source"),
+        (
+            "reader b:2 /b 5 10-14",
+            12,
+            "at one place of the destination",
+        ),
+        ("reader b:2 /c 0 0-9 dest=d", 21, "differ in dest="),
+        ("id a b", 6, "one label"),
+        ("master a:1 b:2", 12, "one address"),
+    ] {
+        let errors = errors(&with_good_rows(row));
+        let error = &errors.errors[0];
+        assert!(error.message.contains(part), "{row}: {errors}");
+        assert_eq!((error.line, error.column), (3, column), "{row}: {errors}");
+        assert!(!error.advice.is_empty(), "{row}: {errors}");
+    }
+}
+
+/// A node has one speed in each direction.
+#[test]
+fn one_node_two_speeds() {
+    let errors = errors(
+        "writer a:1 /x 0 0-9 up=1Gbit\nwriter a:1 /y 0 10-19 up=2Gbit\nreader b:1 /b 0 0-19",
+    );
+    assert!(errors.to_string().contains("two values of up"), "{errors}");
+}
+
+/// Readers that share a destination share its files, so their rows must agree across nodes.
+#[test]
+fn shared_destination_is_one_object() {
+    let rows = "writer a:1 /a 0 0-19\nreader b:1 /f 0 0-9 dest=d\nreader c:1 /f 0 10-19";
+    let clash = errors(&format!("{rows} dest=d"));
+    assert!(clash.to_string().contains("at one place"), "{clash}");
+    TransferSpec::parse(rows).expect("without dest they are files on two hosts");
+}
+
+/// All errors come at once, and a file without senders or receivers is refused.
+#[test]
+fn errors_come_together() {
+    let two = errors("writer a /x 0 0-9\nreader b:1 /x 0 9-0\n");
+    assert_eq!(two.errors.len(), 2, "{two}");
+    let none = errors("");
+    assert!(none.to_string().contains("no writer row"), "{none}");
+    assert!(none.to_string().contains("no reader row"), "{none}");
+    let many = errors(&"x\n".repeat(1000));
+    assert_eq!(many.errors.len() + many.more, 1000);
+    assert!(many.errors.len() < 50);
+}
+
+/// The picture shows file, line, caret and advice.
+#[test]
+fn picture_of_an_error() {
+    let text = with_good_rows("writer a:1 /x 0 9-0");
+    let picture = errors(&text).render(&text, "two.spec", false);
+    let expected = "error: range 9-0 ends before it starts
+ --> two.spec:3:17
+  |
+3 | writer a:1 /x 0 9-0
+  |                 ^^^
+  |
+  = help: write the first byte, then the last; both are included";
+    assert_eq!(picture, expected);
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-zA-Z0-9 #=é_-]{1,12}"
+}
+
+fn uri() -> impl Strategy<Value = Uri> {
+    let path = proptest::collection::vec(1..=255u8, 0..12).prop_map(|mut bytes| {
+        bytes.insert(0, b'/');
+        Uri::File(FilePath::new(bytes).unwrap())
+    });
+    prop_oneof![
+        path,
+        (2_000_000..u64::MAX).prop_map(|n| Uri::Memory(crate::units::Bytes(n))),
+        Just(Uri::Null)
+    ]
+}
+
+prop_compose! {
+    /// Rows on distinct nodes, so that no two can contradict each other.
+    fn row(index: usize, role: Role)(
+        uri in uri(), file_offset in 0..1_000_000u64, start in 0..u64::MAX / 2, length in 0..1_000_000u64,
+        up in proptest::option::of(any::<u64>()), down in proptest::option::of(any::<u64>()),
+        destination in proptest::option::of(name()), interfaces in proptest::collection::vec(name(), 0..3),
+        v6 in any::<bool>(), port in 1..=u16::MAX,
+    ) -> Row {
+        let host = if v6 { format!("fe80::{index:x}") } else { format!("host-{index}") };
+        let destination = destination.filter(|_| role == Role::Reader).map(|name| format!("{index}{name}"));
+        Row {
+            role,
+            host_port: HostPort { host, port },
+            uri,
+            file_offset,
+            range: Range::new(start, start + length),
+            hints: Hints { up: up.map(ByteRate), down: down.map(ByteRate), destination, interfaces },
+            line: 0,
+        }
+    }
+}
+
+proptest! {
+    /// What is formatted parses back to the same specification.
+    #[test]
+    fn text_round_trip(
+        id in proptest::option::of(name()),
+        writers in (row(1, Role::Writer), row(2, Role::Writer)),
+        readers in (row(3, Role::Reader), row(4, Role::Reader)),
+    ) {
+        let rows = vec![writers.0, readers.0, readers.1, writers.1];
+        let spec = TransferSpec { id, master: None, rows };
+        let text = spec.format();
+        let mut back = TransferSpec::parse(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
+        for row in &mut back.rows {
+            row.line = 0;
+        }
+        prop_assert_eq!(back, spec);
+    }
+
+    /// No text makes the parser or the renderer panic.
+    #[test]
+    fn any_text_is_answered(text in "((id|master|writer|reader|[^ \n]{1,8}|[0-9]{1,22}|[0-9]-[0-9]|\"|#|é|\t|\r|\u{feff}| |\n)){0,30}") {
+        if let Err(errors) = TransferSpec::parse(&text) {
+            prop_assert!(!errors.errors.is_empty());
+            prop_assert!(!errors.render(&text, "x", false).is_empty());
+        }
+    }
+}
