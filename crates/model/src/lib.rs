@@ -6,6 +6,7 @@
 
 pub mod class;
 pub mod host_list;
+pub mod layout;
 pub mod plan_output;
 pub mod problem;
 pub mod range;
@@ -15,6 +16,7 @@ pub mod spec;
 pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs};
+pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};

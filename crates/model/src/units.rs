@@ -256,7 +256,7 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let binary = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let decimal = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
-        let text = if self.0 % 1024 == 0 {
+        let text = if self.0.is_multiple_of(1024) {
             scaled(self.0 as f64, &binary, 1024.0)
         } else {
             scaled(self.0 as f64, &decimal, 1000.0)

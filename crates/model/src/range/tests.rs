@@ -37,7 +37,8 @@ proptest! {
             prop_assert_eq!(a.contains(offset as u64), expected);
         }
         type Operation = fn(&RangeSet, &RangeSet) -> RangeSet;
-        let table: [(Operation, fn(bool, bool) -> bool); 3] = [
+        type BitOperation = fn(bool, bool) -> bool;
+        let table: [(Operation, BitOperation); 3] = [
             (RangeSet::union, |x, y| x || y),
             (RangeSet::intersection, |x, y| x && y),
             (RangeSet::difference, |x, y| x && !y),
