@@ -415,6 +415,16 @@ impl Ledger {
         out
     }
 
+    /// Bytes inside `range` that the ledger answers for, in whatever state.
+    pub fn known(&self, range: Range) -> RangeSet {
+        let mut out = self.delivered.clipped(range).union(&self.orphans.clipped(range)).union(&self.unavailable.clipped(range));
+        let ready = self.lanes.iter().flat_map(|lane| lane.ready.iter().map(|run| run.range));
+        for part in ready.chain(self.in_transit.values().map(|unit| unit.range)).filter_map(|r| r.intersect(range)) {
+            out.insert(part);
+        }
+        out
+    }
+
     /// Gives ranges up: the transfer completes without them.
     pub fn give_up(&mut self, range: Range) {
         for part in self.orphans.clipped(range).iter() {

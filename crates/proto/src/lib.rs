@@ -3,4 +3,9 @@
 //! Nothing here touches sockets, files, threads or clocks: drivers hand in bytes, messages and
 //! `now`, and carry out what comes back. The simulator drives the same code in virtual time.
 
+pub mod control;
+pub mod coordinator;
+pub mod ledger;
+pub mod participant;
+pub mod report;
 pub mod wire;

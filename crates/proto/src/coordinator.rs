@@ -1,0 +1,758 @@
+//! The master's logic for one transfer: open, plan, move, finish; who is lost and who takes over.
+//!
+//! A state machine without I/O (CEP section 3, life cycle). The driver reports messages, lost
+//! connections and the passing of time, and drains [`Coordinator::poll_action`]. Planning itself is
+//! an action too, answered by [`Coordinator::handle_planned`], so that the driver may plan on
+//! another thread and a simulator in virtual time.
+//!
+//! ```text
+//!  Opening --all opened--> Comparing --same or disjoint--> Planning --planned--> Moving
+//!     |                        |                              |                    | all done or lost
+//!     +------ refused ---------+------------------------------+--> Ended <-- Finishing
+//! ```
+//!
+//! State per node is a few hundred bytes; nothing here grows with bytes moved.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropewalk_model::problem::{Problem, Receiver, Sender};
+use ropewalk_model::{Range, RangeSet};
+
+use crate::control::{self, Done, Finished, FromAgent, Need, Opened, Run, ToAgent, from_agent, to_agent};
+use crate::report::Outcome;
+
+mod layout;
+mod setup;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use summary::NodeSummary;
+pub use setup::{Destinations, Mapping, NodeSetup, Setup, SinkSetup, SourceSetup, Sources};
+
+/// A node that says nothing for this long is lost (agents send a status at least each second).
+pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
+
+/// Longest time for all nodes to open what they hold (large trees are walked in it).
+pub const OPEN_NS_MAX: u64 = 300_000_000_000;
+
+/// Longest time for nodes to rename and report at the end.
+pub const FINISH_NS_MAX: u64 = 60_000_000_000;
+
+/// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
+pub const SPEED_UNKNOWN: u64 = 125_000_000;
+
+/// How often the shares of a `--limit` are dealt anew.
+const LEASE_NS: u64 = 1_000_000_000;
+
+/// Smallest share of a limit that a working receiver keeps, so that it can show it wants more.
+const LEASE_SHARE_MIN: f64 = 0.02;
+
+/// Where the speeds of the plan come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// The user said.
+    Declared,
+    /// The interfaces say.
+    Interface,
+    /// Nobody knows: equal guesses; the bound comes from observation afterwards.
+    None,
+}
+
+/// Why planning is asked for, and which nodes stand behind the positions of the problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Purpose {
+    /// The first plan of the transfer; otherwise new owners for some ranges.
+    pub first: bool,
+    /// Node number of each sender of the problem.
+    pub senders: Vec<u32>,
+    /// Node number of each receiver of the problem.
+    pub receivers: Vec<u32>,
+}
+
+/// What the driver must do.
+#[derive(Debug)]
+pub enum Action {
+    /// Send a message to a node.
+    Send(u32, ToAgent),
+    /// Make a schedule for the problem and answer with [`Coordinator::handle_planned`].
+    Plan(Purpose, Problem),
+    /// Say whether these manifests (node number, bytes) are replicas or parts, in the answer
+    /// [`Coordinator::handle_compared`].
+    Compare(Vec<(u32, Vec<u8>)>),
+    /// Tell the user.
+    Note(String),
+    /// Bytes start to flow.
+    Moving,
+    /// Progress changed.
+    Progress,
+    /// It is over; collect the summary and close the connections.
+    End(Outcome, Option<String>),
+}
+
+/// A schedule turned into runs, as the driver hands it back.
+#[derive(Clone, Debug, Default)]
+pub struct Planned {
+    /// Per receiver of the problem: its runs; senders and spares are positions in the problem.
+    pub runs: Vec<Vec<PlannedRun>>,
+    /// Name of the scheduler.
+    pub scheduler: String,
+    /// Predicted time.
+    pub predicted_seconds: f64,
+    /// Least time and the nodes that set it.
+    pub bound: Option<(f64, Vec<String>, bool)>,
+}
+
+/// One stretch for one receiver.
+#[derive(Clone, Debug)]
+pub struct PlannedRun {
+    /// The bytes.
+    pub range: Range,
+    /// Position of the sender in the problem.
+    pub sender: usize,
+    /// Positions of other holders.
+    pub spares: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Comparing,
+    Planning,
+    Moving,
+    Finishing,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Node {
+    setup: NodeSetup,
+    opened: Option<Opened>,
+    lost: Option<String>,
+    heard_ns: u64,
+    holds: RangeSet,
+    wants: RangeSet,
+    runs: Vec<Run>,
+    delivered: u64,
+    checked: u64,
+    sent_by_pair: BTreeMap<u32, u64>,
+    done: Option<Done>,
+    finished: Option<Finished>,
+    finish_sent: bool,
+}
+
+impl Node {
+    fn is_sender(&self) -> bool {
+        !self.setup.sources.is_empty()
+    }
+    fn is_receiver(&self) -> bool {
+        !self.setup.sinks.is_empty()
+    }
+    fn alive(&self) -> bool {
+        self.lost.is_none()
+    }
+}
+
+/// One transfer as its master sees it. See the module documentation.
+#[derive(Debug)]
+pub struct Coordinator {
+    setup: Setup,
+    nodes: Vec<Node>,
+    phase: Phase,
+    actions: VecDeque<Action>,
+    basis: Basis,
+    parts: Vec<control::Part>,
+    manifests: BTreeMap<u32, Vec<u8>>,
+    planned: Planned,
+    files: u64,
+    data_length: u64,
+    start_ns: u64,
+    moving_ns: Option<u64>,
+    last_done_ns: Option<u64>,
+    finish_ns: Option<u64>,
+    lease_ns: u64,
+    lease_delivered: BTreeMap<u32, u64>,
+    unavailable: BTreeMap<u32, RangeSet>,
+    notes: Vec<String>,
+    failure: Option<String>,
+}
+
+impl Coordinator {
+    /// A coordinator that has sent nothing yet.
+    pub fn new(setup: Setup, now_ns: u64) -> Self {
+        let nodes = setup
+            .nodes
+            .iter()
+            .map(|node| Node {
+                setup: node.clone(),
+                opened: None,
+                lost: None,
+                heard_ns: now_ns,
+                holds: RangeSet::new(),
+                wants: RangeSet::new(),
+                runs: Vec::new(),
+                delivered: 0,
+                checked: 0,
+                sent_by_pair: BTreeMap::new(),
+                done: None,
+                finished: None,
+                finish_sent: false,
+            })
+            .collect();
+        Self {
+            setup,
+            nodes,
+            phase: Phase::Opening,
+            actions: VecDeque::new(),
+            basis: Basis::None,
+            parts: Vec::new(),
+            manifests: BTreeMap::new(),
+            planned: Planned::default(),
+            files: 0,
+            data_length: 0,
+            start_ns: now_ns,
+            moving_ns: None,
+            last_done_ns: None,
+            finish_ns: None,
+            lease_ns: now_ns,
+            lease_delivered: BTreeMap::new(),
+            unavailable: BTreeMap::new(),
+            notes: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// All nodes are connected: ask each to open its part. Next states: Comparing, Planning, Ended.
+    pub fn start(&mut self, now_ns: u64) {
+        self.start_ns = now_ns;
+        for index in 0..self.nodes.len() {
+            self.nodes[index].heard_ns = now_ns;
+            let open = setup::open_message(&self.setup, index as u32);
+            self.send(index as u32, to_agent::Body::Open(open));
+        }
+    }
+
+    fn send(&mut self, node: u32, body: to_agent::Body) {
+        self.actions.push_back(Action::Send(node, ToAgent { body: Some(body) }));
+    }
+
+    fn name(&self, node: u32) -> &str {
+        self.nodes.get(node as usize).map_or("?", |n| n.setup.name.as_str())
+    }
+
+    fn note(&mut self, text: String) {
+        self.notes.push(text.clone());
+        self.actions.push_back(Action::Note(text));
+    }
+
+    /// Next thing for the driver to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Takes a message of a node. A message that does not fit the state is ignored.
+    pub fn handle_message(&mut self, node: u32, message: FromAgent, now_ns: u64) {
+        let Some(state) = self.nodes.get_mut(node as usize) else { return };
+        state.heard_ns = now_ns;
+        match message.body {
+            Some(from_agent::Body::Opened(opened)) if self.phase == Phase::Opening => {
+                state.opened = Some(opened);
+                if self.nodes.iter().all(|n| n.opened.is_some()) {
+                    self.all_opened();
+                }
+            }
+            Some(from_agent::Body::Refused(refused)) => {
+                let text = format!("{}: {}", self.name(node), refused.message);
+                self.refuse(text);
+            }
+            Some(from_agent::Body::ManifestReply(reply)) if self.phase == Phase::Comparing => {
+                self.manifests.entry(node).and_modify(|m| *m = reply.manifest);
+                if self.manifests.values().all(|m| !m.is_empty()) {
+                    let manifests = std::mem::take(&mut self.manifests).into_iter().collect();
+                    self.actions.push_back(Action::Compare(manifests));
+                }
+            }
+            Some(from_agent::Body::Status(status)) => {
+                state.delivered = status.delivered;
+                state.checked = status.checked;
+                state.sent_by_pair = status.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
+                self.actions.push_back(Action::Progress);
+            }
+            Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => self.handle_need(node, &need),
+            Some(from_agent::Body::Done(done)) if self.phase == Phase::Moving => self.handle_done(node, done, now_ns),
+            Some(from_agent::Body::Finished(finished)) => {
+                if !finished.error.is_empty() {
+                    let text = format!("{}: {}", self.name(node), finished.error);
+                    self.failure.get_or_insert(text);
+                }
+                self.nodes[node as usize].finished = Some(finished);
+                self.check_finished();
+            }
+            _ => {}
+        }
+    }
+
+    fn refuse(&mut self, text: String) {
+        if matches!(self.phase, Phase::Opening | Phase::Comparing | Phase::Planning) {
+            self.end(Outcome::Refused, Some(text));
+        }
+    }
+
+    /// Ends a transfer that has not moved anything, for a reason the driver found (a node that
+    /// cannot be reached, a scheduler that does not exist).
+    pub fn handle_refusal(&mut self, text: String) {
+        self.refuse(text);
+    }
+
+    fn end(&mut self, outcome: Outcome, error: Option<String>) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.phase = Phase::Ended;
+        // Whoever is still there drops what is temporary.
+        for node in 0..self.nodes.len() as u32 {
+            if self.nodes[node as usize].alive() && !self.nodes[node as usize].finish_sent {
+                self.nodes[node as usize].finish_sent = true;
+                self.send(node, to_agent::Body::Finish(control::Finish { commit: false }));
+            }
+        }
+        self.actions.push_back(Action::End(outcome, error));
+    }
+
+    /// The user wants it to stop.
+    pub fn handle_cancel(&mut self) {
+        self.end(Outcome::Cancelled, Some("interrupted".into()));
+    }
+
+    fn all_opened(&mut self) {
+        match self.lay_out() {
+            Ok(()) => self.plan_first(),
+            Err(layout::LayoutProblem::Refused(text)) => self.refuse(text),
+            Err(layout::LayoutProblem::Compare(nodes)) => {
+                self.phase = Phase::Comparing;
+                for &(node, source) in &nodes {
+                    self.manifests.insert(node, Vec::new());
+                    self.send(node, to_agent::Body::ManifestQuery(control::ManifestQuery { source }));
+                }
+            }
+        }
+    }
+
+    /// Answer to [`Action::Compare`]: `Ok` when the differing sources are disjoint parts, otherwise
+    /// the first conflict in words.
+    pub fn handle_compared(&mut self, result: Result<(), String>) {
+        if self.phase != Phase::Comparing {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                self.setup.mapping = match self.setup.mapping {
+                    Mapping::Trees { destinations, .. } => Mapping::Trees { sources: Sources::Parts, destinations },
+                    rows @ Mapping::Rows => rows,
+                };
+                self.phase = Phase::Opening;
+                self.all_opened();
+            }
+            Err(text) => self.refuse(text),
+        }
+    }
+
+    fn plan_first(&mut self) {
+        self.phase = Phase::Planning;
+        let declared = self.nodes.iter().all(|n| (!n.is_sender() || n.setup.up.is_some()) && (!n.is_receiver() || n.setup.down.is_some()));
+        let interface = self.nodes.iter().all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
+        self.basis = if declared {
+            Basis::Declared
+        } else if interface {
+            Basis::Interface
+        } else {
+            Basis::None
+        };
+        let receivers: Vec<(u32, RangeSet)> = self.receivers().map(|n| (n, self.nodes[n as usize].wants.clone())).collect();
+        self.ask_plan(true, receivers, &BTreeSet::new());
+    }
+
+    fn receivers(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.nodes.len() as u32).filter(|&n| self.nodes[n as usize].is_receiver())
+    }
+
+    fn senders(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.nodes.len() as u32).filter(|&n| self.nodes[n as usize].is_sender())
+    }
+
+    fn speed(&self, node: u32, declared: Option<u64>) -> u64 {
+        let interface = self.nodes[node as usize].opened.as_ref().map_or(0, |o| o.interface_rate);
+        declared.unwrap_or(if interface > 0 { interface } else { SPEED_UNKNOWN })
+    }
+
+    fn ask_plan(&mut self, first: bool, receivers: Vec<(u32, RangeSet)>, excluded: &BTreeSet<u32>) {
+        let senders: Vec<u32> =
+            self.senders().filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n)).collect();
+        let problem = Problem {
+            senders: senders
+                .iter()
+                .map(|&n| Sender {
+                    name: self.name(n).into(),
+                    up: self.speed(n, self.nodes[n as usize].setup.up),
+                    ranges: self.nodes[n as usize].holds.clone(),
+                })
+                .collect(),
+            receivers: receivers
+                .iter()
+                .map(|(n, wants)| Receiver {
+                    name: self.name(*n).into(),
+                    down: self.speed(*n, self.nodes[*n as usize].setup.down),
+                    ranges: wants.clone(),
+                    destination: self.nodes[*n as usize].setup.sinks.first().and_then(|s| s.destination.clone()),
+                    relay_up: None,
+                })
+                .collect(),
+            ..Problem::default()
+        };
+        let purpose = Purpose { first, senders, receivers: receivers.into_iter().map(|(n, _)| n).collect() };
+        self.actions.push_back(Action::Plan(purpose, problem));
+    }
+
+    /// Answer to [`Action::Plan`]. An error refuses the transfer when nothing has moved, and ends
+    /// it otherwise.
+    pub fn handle_planned(&mut self, purpose: &Purpose, result: Result<Planned, String>, now_ns: u64) {
+        let planned = match result {
+            Ok(planned) => planned,
+            Err(text) if self.phase == Phase::Planning => return self.refuse(text),
+            Err(text) => return self.end(Outcome::Failed, Some(text)),
+        };
+        let runs: Vec<(u32, Vec<Run>)> = purpose
+            .receivers
+            .iter()
+            .zip(&planned.runs)
+            .map(|(&node, runs)| {
+                let to_run = |run: &PlannedRun| Run {
+                    start: run.range.start,
+                    length: run.range.len(),
+                    sender: purpose.senders[run.sender],
+                    spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
+                };
+                (node, runs.iter().map(to_run).collect())
+            })
+            .collect();
+        match self.phase {
+            Phase::Planning if purpose.first => {
+                self.planned = planned;
+                self.phase = Phase::Moving;
+                self.moving_ns = Some(now_ns);
+                self.lease_ns = now_ns;
+                let share = self.setup.limit.map(|limit| limit / (runs.len() as u64).max(1));
+                for (node, runs) in runs {
+                    self.nodes[node as usize].runs = runs;
+                }
+                for node in 0..self.nodes.len() as u32 {
+                    self.nodes[node as usize].heard_ns = now_ns;
+                    let plan = self.plan_message(node, share);
+                    self.send(node, to_agent::Body::Plan(plan));
+                }
+                self.actions.push_back(Action::Moving);
+            }
+            Phase::Moving if !purpose.first => {
+                for (node, runs) in runs {
+                    let peers = self.peers_of(&runs);
+                    let lost = self.lost_nodes();
+                    self.nodes[node as usize].runs.extend(runs.iter().cloned());
+                    self.nodes[node as usize].done = None;
+                    self.send(node, to_agent::Body::Revision(control::Revision { peers, runs, lost, unavailable: Vec::new() }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn lost_nodes(&self) -> Vec<u32> {
+        (0..self.nodes.len() as u32).filter(|&n| !self.nodes[n as usize].alive()).collect()
+    }
+
+    fn peers_of(&self, runs: &[Run]) -> Vec<control::Peer> {
+        let mut wanted = BTreeSet::new();
+        for run in runs {
+            wanted.insert(run.sender);
+            wanted.extend(run.spares.iter().copied());
+        }
+        wanted.into_iter().map(|node| self.peer(node)).collect()
+    }
+
+    fn peer(&self, node: u32) -> control::Peer {
+        let opened = self.nodes[node as usize].opened.as_ref();
+        control::Peer {
+            node,
+            name: self.name(node).into(),
+            instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
+            addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
+        let state = &self.nodes[node as usize];
+        let mut plan = control::Plan { source_bases: state.setup.sources.iter().map(|s| s.base).collect(), ..control::Plan::default() };
+        if !state.is_receiver() {
+            return plan;
+        }
+        plan.runs.clone_from(&state.runs);
+        plan.parts.clone_from(&self.parts);
+        plan.limit = limit.map_or(0, |l| l.max(1));
+        plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
+        let mut wanted: BTreeSet<u32> = state.runs.iter().flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied())).collect();
+        wanted.extend(self.parts.iter().filter_map(|p| p.holders.first().copied()));
+        plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
+        plan
+    }
+
+    fn handle_need(&mut self, node: u32, need: &Need) {
+        let ranges = control::range_set(&need.ranges);
+        // The receiver could not reach these; others may. Nobody is declared dead on one word,
+        // but this receiver is not sent to them again.
+        let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
+        let mut held = RangeSet::new();
+        for sender in self.senders().filter(|n| !excluded.contains(n)).collect::<Vec<_>>() {
+            let state = &self.nodes[sender as usize];
+            if state.alive() {
+                held = held.union(&state.holds.intersection(&ranges));
+            }
+        }
+        let gone = ranges.difference(&held);
+        if !gone.is_empty() {
+            let name = self.name(node).to_owned();
+            self.note(format!("{name}: no holder is left for {} bytes ({})", gone.len_bytes(), describe(&gone)));
+            let all = self.unavailable.entry(node).or_default();
+            *all = all.union(&gone);
+            let revision = control::Revision { unavailable: control::stretches(&gone), lost: self.lost_nodes(), ..Default::default() };
+            self.send(node, to_agent::Body::Revision(revision));
+        }
+        if !held.is_empty() {
+            self.ask_plan(false, vec![(node, held)], &excluded);
+        }
+    }
+
+    fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
+        self.last_done_ns = Some(now_ns);
+        self.nodes[node as usize].delivered = done.delivered;
+        self.nodes[node as usize].checked = done.delivered;
+        self.nodes[node as usize].sent_by_pair = done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
+        let name = self.name(node).to_owned();
+        for text in &done.notes {
+            self.note(format!("{name}: {text}"));
+        }
+        let error = done.error.clone();
+        self.nodes[node as usize].done = Some(done);
+        if !error.is_empty() {
+            self.failure.get_or_insert_with(|| format!("{name}: {error}"));
+            self.note(format!("{name} stopped: {error}"));
+            self.hand_over(node);
+        }
+        self.actions.push_back(Action::Progress);
+        self.check_done();
+    }
+
+    /// Gives the share of a receiver that cannot go on to the others of its destination, if any.
+    fn hand_over(&mut self, node: u32) {
+        let destination = self.nodes[node as usize].setup.sinks.first().and_then(|s| s.destination.clone());
+        let Some(destination) = destination else { return };
+        let assigned = RangeSet::from_ranges(self.nodes[node as usize].runs.iter().map(|r| control::range(r.start, r.length)));
+        self.nodes[node as usize].runs.clear();
+        let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
+        for other in self.receivers().collect::<Vec<_>>() {
+            let state = &self.nodes[other as usize];
+            let usable = other != node && state.alive() && state.done.as_ref().is_none_or(|d| d.error.is_empty());
+            let same = state.setup.sinks.first().is_some_and(|s| s.destination.as_ref() == Some(&destination));
+            if usable && same {
+                let share = state.wants.intersection(&assigned);
+                if !share.is_empty() {
+                    heirs.push((other, share));
+                }
+            }
+        }
+        if heirs.is_empty() {
+            return;
+        }
+        for (heir, _) in &heirs {
+            self.nodes[*heir as usize].done = None;
+        }
+        self.ask_plan(false, heirs, &BTreeSet::new());
+    }
+
+    /// A node's connection is gone.
+    pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
+        let Some(state) = self.nodes.get_mut(node as usize) else { return };
+        if state.lost.is_some() || self.phase == Phase::Ended {
+            return;
+        }
+        state.lost = Some(reason.to_owned());
+        let (sender, receiver) = (state.is_sender(), state.is_receiver());
+        let had_finished = state.finished.is_some();
+        let name = self.name(node).to_owned();
+        match self.phase {
+            Phase::Opening | Phase::Comparing | Phase::Planning => {
+                self.refuse(format!("{name}: {reason}"));
+            }
+            Phase::Moving => {
+                self.note(format!("{name} is lost: {reason}"));
+                if sender {
+                    let revision = control::Revision { lost: vec![node], ..Default::default() };
+                    for other in self.receivers().collect::<Vec<_>>() {
+                        let state = &self.nodes[other as usize];
+                        if state.alive() && state.done.is_none() {
+                            self.send(other, to_agent::Body::Revision(revision.clone()));
+                        }
+                    }
+                }
+                if receiver && self.nodes[node as usize].done.is_none() {
+                    self.failure.get_or_insert_with(|| format!("{name}: {reason}"));
+                    self.last_done_ns = Some(now_ns);
+                    self.hand_over(node);
+                    self.check_done();
+                }
+            }
+            Phase::Finishing => {
+                if !had_finished && receiver {
+                    self.failure.get_or_insert_with(|| format!("{name}: {reason}"));
+                }
+                self.check_finished();
+            }
+            Phase::Ended => {}
+        }
+    }
+
+    fn check_done(&mut self) {
+        let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
+        let all = self.receivers().all(|n| {
+            let state = &self.nodes[n as usize];
+            state.done.is_some() || !state.alive()
+        });
+        if self.phase == Phase::Moving && all && !pending_plan {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.phase = Phase::Finishing;
+        // Of each shared destination one node renames, and only when every byte is safe.
+        let mut committed: BTreeSet<String> = BTreeSet::new();
+        for node in 0..self.nodes.len() as u32 {
+            let state = &self.nodes[node as usize];
+            let shared = state.setup.sinks.first().and_then(|s| s.destination.clone());
+            let usable = state.alive() && state.done.as_ref().is_some_and(|d| d.error.is_empty());
+            let commit = match shared {
+                Some(name) if usable && self.destination_complete(&name) => committed.insert(name),
+                _ => false,
+            };
+            if self.nodes[node as usize].alive() {
+                self.nodes[node as usize].finish_sent = true;
+                self.send(node, to_agent::Body::Finish(control::Finish { commit }));
+            }
+        }
+        self.finish_ns = None;
+        self.check_finished();
+    }
+
+    fn destination_complete(&self, name: &str) -> bool {
+        let mut wanted = RangeSet::new();
+        let mut delivered = 0;
+        for node in &self.nodes {
+            if node.setup.sinks.first().is_some_and(|s| s.destination.as_deref() == Some(name)) {
+                wanted = wanted.union(&node.wants);
+                delivered += node.done.as_ref().map_or(0, |d| d.delivered);
+            }
+        }
+        delivered >= wanted.len_bytes()
+    }
+
+    fn check_finished(&mut self) {
+        if self.phase != Phase::Finishing || !self.nodes.iter().all(|n| n.finished.is_some() || !n.alive()) {
+            return;
+        }
+        let missing = !self.missing().is_empty();
+        let outcome = match (&self.failure, missing) {
+            (Some(_), _) => Outcome::Failed,
+            (None, true) => Outcome::Partial,
+            (None, false) => Outcome::Done,
+        };
+        let error = match outcome {
+            Outcome::Partial => Some("some ranges have no holder left; see the missing ranges".into()),
+            _ => self.failure.clone(),
+        };
+        self.end(outcome, error);
+    }
+
+    /// Time passes. Call at least once a second.
+    pub fn handle_timer(&mut self, now_ns: u64) {
+        match self.phase {
+            Phase::Opening | Phase::Comparing => {
+                if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX {
+                    let late: Vec<&str> = self.nodes.iter().filter(|n| n.opened.is_none()).map(|n| n.setup.name.as_str()).collect();
+                    let text = format!("no answer within {} s from {}", OPEN_NS_MAX / 1_000_000_000, late.join(", "));
+                    self.refuse(text);
+                }
+            }
+            Phase::Moving => {
+                for node in 0..self.nodes.len() as u32 {
+                    let state = &self.nodes[node as usize];
+                    if state.alive() && now_ns.saturating_sub(state.heard_ns) > SILENCE_NS_MAX {
+                        self.handle_lost(node, &format!("silent for {} s", SILENCE_NS_MAX / 1_000_000_000), now_ns);
+                    }
+                }
+                self.deal_limit(now_ns);
+            }
+            Phase::Finishing => {
+                let since = *self.finish_ns.get_or_insert(now_ns);
+                if now_ns.saturating_sub(since) > FINISH_NS_MAX {
+                    for node in 0..self.nodes.len() as u32 {
+                        let state = &self.nodes[node as usize];
+                        if state.alive() && state.finished.is_none() {
+                            self.handle_lost(node, "did not finish in time", now_ns);
+                        }
+                    }
+                }
+            }
+            Phase::Planning | Phase::Ended => {}
+        }
+    }
+
+    /// Shares the limit among receivers in proportion to what each used of late, so that a node
+    /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
+    fn deal_limit(&mut self, now_ns: u64) {
+        let Some(limit) = self.setup.limit else { return };
+        if now_ns.saturating_sub(self.lease_ns) < LEASE_NS {
+            return;
+        }
+        self.lease_ns = now_ns;
+        let working: Vec<u32> = self
+            .receivers()
+            .filter(|&n| self.nodes[n as usize].alive() && self.nodes[n as usize].done.is_none())
+            .collect();
+        let used: Vec<f64> = working
+            .iter()
+            .map(|n| {
+                let now = self.nodes[*n as usize].checked;
+                let before = self.lease_delivered.insert(*n, now).unwrap_or(0);
+                now.saturating_sub(before) as f64
+            })
+            .collect();
+        let total: f64 = used.iter().sum();
+        let even = 1.0 / working.len().max(1) as f64;
+        let weights: Vec<f64> =
+            used.iter().map(|u| if total > 0.0 { (u / total + even) / 2.0 } else { even }.max(LEASE_SHARE_MIN)).collect();
+        let sum: f64 = weights.iter().sum();
+        for (node, weight) in working.into_iter().zip(weights) {
+            let rate = ((limit as f64 * weight / sum) as u64).max(1);
+            self.send(node, to_agent::Body::Limit(control::Limit { rate }));
+        }
+    }
+}
+
+/// A few ranges in words.
+pub fn describe(set: &RangeSet) -> String {
+    const SHOWN: usize = 4;
+    let mut out: Vec<String> = set.iter().take(SHOWN).map(|r| format!("[{}, {})", r.start, r.end)).collect();
+    let more = set.iter().count().saturating_sub(SHOWN);
+    if more > 0 {
+        out.push(format!("and {more} more ranges"));
+    }
+    out.join(", ")
+}

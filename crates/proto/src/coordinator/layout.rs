@@ -1,0 +1,181 @@
+//! Lays sources out in the data space and says who holds and wants what.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::{Coordinator, Destinations, Mapping, Sources, describe, setup};
+use crate::control::{self, OpenedSource, source};
+
+/// Why the data space could not be laid out.
+pub(super) enum LayoutProblem {
+    /// In words for the user.
+    Refused(String),
+    /// The sources differ: fetch these manifests (node, source) and compare them first.
+    Compare(Vec<(u32, u32)>),
+}
+
+/// Sources with the same content share one stretch of the data space.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Content {
+    Tree(Vec<u8>),
+    Memory(u64),
+}
+
+impl Coordinator {
+    pub(super) fn lay_out(&mut self) -> Result<(), LayoutProblem> {
+        match self.setup.mapping {
+            Mapping::Rows => self.lay_out_rows(),
+            Mapping::Trees { sources, destinations } => self.lay_out_trees(sources, destinations),
+        }
+    }
+
+    fn lay_out_rows(&mut self) -> Result<(), LayoutProblem> {
+        for node in &mut self.nodes {
+            node.holds = RangeSet::from_ranges(node.setup.sources.iter().flat_map(|s| setup::row_ranges(&s.source.rows)));
+            node.wants = RangeSet::from_ranges(node.setup.sinks.iter().flat_map(|s| setup::row_ranges(&s.sink.rows)));
+        }
+        self.data_length = self.nodes.iter().filter_map(|n| n.wants.last()).map(|r| r.end).max().unwrap_or(0);
+        self.check_replicas()
+    }
+
+    /// Rows of different nodes that map the same bytes at the same place of an object are replicas:
+    /// their objects must agree in size and time.
+    fn check_replicas(&self) -> Result<(), LayoutProblem> {
+        let mut seen: Vec<(Range, i128, u64, (i64, u32), String)> = Vec::new();
+        for node in &self.nodes {
+            let Some(opened) = &node.opened else { continue };
+            for (source, opened) in node.setup.sources.iter().zip(&opened.sources) {
+                for (row, identity) in source.source.rows.iter().zip(&opened.identities) {
+                    let range = control::range(row.start, row.length);
+                    let shift = i128::from(row.object_offset) - i128::from(row.start);
+                    let what = format!("{} on {}", String::from_utf8_lossy(&row.object), node.setup.name);
+                    let time = (identity.modified_seconds, identity.modified_nanoseconds);
+                    seen.push((range, shift, identity.length, time, what));
+                }
+            }
+        }
+        seen.sort_by_key(|s| (s.0.start, s.0.end));
+        for (at, first) in seen.iter().enumerate() {
+            for second in seen[at + 1..].iter().take_while(|s| s.0.start < first.0.end) {
+                if first.1 != second.1 {
+                    continue;
+                }
+                if first.2 != second.2 {
+                    return Err(LayoutProblem::Refused(format!(
+                        "replicas differ in size: {} has {} bytes, {} has {}; make them equal or give each its own range",
+                        first.4, first.2, second.4, second.2
+                    )));
+                }
+                if first.3 != second.3 {
+                    return Err(LayoutProblem::Refused(format!(
+                        "replicas differ in modification time: {} and {}; copy one over the other with its time kept (cp -p), or give each its own range",
+                        first.4, second.4
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lay_out_trees(&mut self, sources: Sources, destinations: Destinations) -> Result<(), LayoutProblem> {
+        let mut groups: BTreeMap<Content, Vec<(u32, u32, OpenedSource)>> = BTreeMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let Some(opened) = &node.opened else { continue };
+            for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate() {
+                let content = match source.source.kind {
+                    Some(source::Kind::Memory(size)) => Content::Memory(size),
+                    _ => Content::Tree(opened.manifest_root.clone()),
+                };
+                groups.entry(content).or_default().push((number as u32, at as u32, opened.clone()));
+            }
+        }
+        let trees = groups.keys().filter(|c| matches!(c, Content::Tree(_))).count();
+        if groups.len() > 1 && (trees < groups.len() || sources == Sources::Replicas || sources == Sources::Auto) {
+            if trees < groups.len() {
+                return Err(LayoutProblem::Refused(
+                    "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
+                ));
+            }
+            // One holder of each content is enough to find the first difference.
+            let firsts = groups.values().filter_map(|g| g.first()).map(|(node, source, _)| (*node, *source)).collect();
+            return Err(LayoutProblem::Compare(firsts));
+        }
+        if sources == Sources::Parts {
+            if let Some(same) = groups.values().find(|g| g.len() > 1) {
+                let names: Vec<&str> = same.iter().map(|(n, _, _)| self.name(*n)).collect();
+                if groups.len() == 1 {
+                    return Err(LayoutProblem::Refused(format!(
+                        "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
+                        names.join(" and ")
+                    )));
+                }
+            }
+        }
+        // Lay the stretches out in the order of the lowest node that holds each, so that the result
+        // does not depend on hash values; holders are in node order by construction.
+        let mut stretches: Vec<Vec<(u32, u32, OpenedSource)>> = groups.into_values().collect();
+        stretches.sort_by_key(|g| g.iter().map(|(node, at, _)| (*node, *at)).min());
+        let mut base = 0u64;
+        self.files = 0;
+        self.parts.clear();
+        for group in stretches {
+            let opened = group[0].2.clone();
+            let Some(end) = base.checked_add(opened.data_length) else {
+                return Err(LayoutProblem::Refused("the sources together are larger than 2^64 bytes".into()));
+            };
+            for (node, at, _) in &group {
+                let state = &mut self.nodes[*node as usize];
+                state.setup.sources[*at as usize].base = base;
+                state.holds.insert(Range { start: base, end });
+            }
+            self.files += opened.file_count;
+            if !opened.manifest_root.is_empty() {
+                self.parts.push(control::Part {
+                    base,
+                    length: opened.data_length,
+                    manifest_root: opened.manifest_root,
+                    manifest_length: opened.manifest_length,
+                    holders: group.iter().map(|(node, _, _)| *node).collect(),
+                });
+            }
+            base = end;
+        }
+        self.data_length = base;
+        for node in &mut self.nodes {
+            if node.setup.sinks.is_empty() {
+                continue;
+            }
+            node.wants = RangeSet::from(Range { start: 0, end: base });
+            if destinations == Destinations::Shared {
+                for sink in &mut node.setup.sinks {
+                    sink.destination.get_or_insert_with(|| "shared".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranges that did not come, per receiver; for a shared destination, per destination.
+    pub fn missing(&self) -> BTreeMap<String, RangeSet> {
+        let mut out: BTreeMap<String, RangeSet> = BTreeMap::new();
+        for node in self.nodes.iter().filter(|n| n.is_receiver()) {
+            let name = node.setup.name.clone();
+            let missing = match &node.done {
+                Some(done) => control::range_set(&done.missing),
+                // Nothing is known of what a lost receiver stored.
+                None => RangeSet::from_ranges(node.runs.iter().map(|r| control::range(r.start, r.length))),
+            };
+            if !missing.is_empty() {
+                let entry = out.entry(name).or_default();
+                *entry = entry.union(&missing);
+            }
+        }
+        out
+    }
+
+    /// First manifest conflict in words, for messages.
+    pub fn describe_ranges(set: &RangeSet) -> String {
+        describe(set)
+    }
+}

@@ -1,0 +1,103 @@
+//! What the coordinator is told at the start, free of how agents are reached.
+
+use ropewalk_model::Range;
+
+use crate::control;
+
+/// One transfer.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// 16 bytes, unique.
+    pub transfer: Vec<u8>,
+    /// Nodes in any order; their position is their number.
+    pub nodes: Vec<NodeSetup>,
+    /// How objects relate to the data space.
+    pub mapping: Mapping,
+    /// Limit over all receivers, bytes per second.
+    pub limit: Option<u64>,
+    /// What every agent is told.
+    pub options: control::Options,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct NodeSetup {
+    /// Name in reports.
+    pub name: String,
+    /// What it holds.
+    pub sources: Vec<SourceSetup>,
+    /// What it wants.
+    pub sinks: Vec<SinkSetup>,
+    /// Declared sending speed, bytes per second.
+    pub up: Option<u64>,
+    /// Declared receiving speed, bytes per second.
+    pub down: Option<u64>,
+}
+
+/// Something a node holds.
+#[derive(Clone, Debug)]
+pub struct SourceSetup {
+    /// What the agent is told.
+    pub source: control::Source,
+    /// Where a tree or pattern begins in the data space; set when it is laid out.
+    pub base: u64,
+}
+
+/// Something a node wants.
+#[derive(Clone, Debug)]
+pub struct SinkSetup {
+    /// What the agent is told.
+    pub sink: control::Sink,
+    /// Shared destination, if any.
+    pub destination: Option<String>,
+}
+
+/// How objects relate to the data space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Whole trees, files or patterns.
+    Trees {
+        /// How several sources relate.
+        sources: Sources,
+        /// How several destinations relate.
+        destinations: Destinations,
+    },
+    /// Explicit rows.
+    Rows,
+}
+
+/// How several sources relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// Found out by comparing.
+    Auto,
+    /// All the same.
+    Replicas,
+    /// Disjoint.
+    Parts,
+}
+
+/// How several destinations relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destinations {
+    /// A copy each.
+    Copies,
+    /// One copy together.
+    Shared,
+}
+
+pub(super) fn open_message(setup: &Setup, node: u32) -> control::Open {
+    let state = &setup.nodes[node as usize];
+    control::Open {
+        transfer: setup.transfer.clone(),
+        node,
+        sources: state.sources.iter().map(|s| s.source.clone()).collect(),
+        sinks: state.sinks.iter().map(|s| s.sink.clone()).collect(),
+        options: Some(setup.options),
+    }
+}
+
+/// Data-space ranges of rows.
+pub(super) fn row_ranges(rows: &[control::Row]) -> impl Iterator<Item = Range> + '_ {
+    rows.iter().map(|row| control::range(row.start, row.length))
+}

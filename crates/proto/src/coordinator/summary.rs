@@ -1,0 +1,147 @@
+//! What the coordinator knows, for progress and the final report.
+
+use super::{Basis, Coordinator, Planned};
+use crate::control::{Done, Finished};
+
+/// One node as the coordinator sees it.
+#[derive(Clone, Debug)]
+pub struct NodeSummary<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// It holds something.
+    pub is_sender: bool,
+    /// It wants something.
+    pub is_receiver: bool,
+    /// Bytes it wants by the present plan.
+    pub wanted: u64,
+    /// Safe bytes.
+    pub delivered: u64,
+    /// Bytes it is planned to send.
+    pub planned: u64,
+    /// Bytes others have from it.
+    pub sent: u64,
+    /// Its end, as receiver.
+    pub done: Option<&'a Done>,
+    /// Its last word.
+    pub finished: Option<&'a Finished>,
+    /// Why it is lost.
+    pub lost: Option<&'a str>,
+}
+
+impl Coordinator {
+    /// Every node, in order.
+    pub fn summary(&self) -> Vec<NodeSummary<'_>> {
+        let mut sent = vec![0u64; self.nodes.len()];
+        let mut planned = vec![0u64; self.nodes.len()];
+        for node in &self.nodes {
+            for (&sender, &bytes) in &node.sent_by_pair {
+                if let Some(total) = sent.get_mut(sender as usize) {
+                    *total += bytes;
+                }
+            }
+            for run in &node.runs {
+                planned[run.sender as usize] += run.length;
+            }
+        }
+        self.nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| NodeSummary {
+                name: &node.setup.name,
+                is_sender: node.is_sender(),
+                is_receiver: node.is_receiver(),
+                wanted: node.runs.iter().map(|r| r.length).sum(),
+                delivered: node.delivered,
+                planned: planned[at],
+                sent: sent[at],
+                done: node.done.as_ref(),
+                finished: node.finished.as_ref(),
+                lost: node.lost.as_deref(),
+            })
+            .collect()
+    }
+
+    /// Bytes that have to cross, each destination counted.
+    pub fn wanted_bytes(&self) -> u64 {
+        let mut shared = std::collections::BTreeMap::new();
+        let mut total = 0;
+        for node in self.nodes.iter().filter(|n| n.is_receiver()) {
+            match node.setup.sinks.first().and_then(|s| s.destination.clone()) {
+                Some(name) => {
+                    let entry: &mut ropewalk_model::RangeSet = shared.entry(name).or_default();
+                    *entry = entry.union(&node.wants);
+                }
+                None => total += node.wants.len_bytes(),
+            }
+        }
+        total + shared.values().map(ropewalk_model::RangeSet::len_bytes).sum::<u64>()
+    }
+
+    /// Safe bytes.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.nodes.iter().map(|n| n.delivered).sum()
+    }
+
+    /// The first plan.
+    pub fn planned(&self) -> &Planned {
+        &self.planned
+    }
+
+    /// Where the speeds of the plan came from.
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Files, when the sources are trees.
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// When bytes started to flow.
+    pub fn moving_ns(&self) -> Option<u64> {
+        self.moving_ns
+    }
+
+    /// When the last receiver was done.
+    pub fn last_done_ns(&self) -> Option<u64> {
+        self.last_done_ns
+    }
+
+    /// What happened on the way.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The problem of the first plan with other speeds (node number to bytes per second), to compute
+    /// a bound from observation.
+    pub fn observed_problem(&self) -> ropewalk_model::Problem {
+        use ropewalk_model::problem::{Problem, Receiver, Sender};
+        let best = |at: usize, node: &super::Node, sending: bool| {
+            let seen = if sending {
+                node.finished.as_ref().map_or(0, |f| f.best_second)
+            } else {
+                node.done.as_ref().map_or(0, |d| d.best_second)
+            };
+            let declared = if sending { node.setup.up } else { node.setup.down };
+            declared.unwrap_or(if seen > 0 { seen } else { self.speed(at as u32, None) })
+        };
+        let nodes = || self.nodes.iter().enumerate();
+        Problem {
+            senders: nodes()
+                .filter(|(_, n)| n.is_sender())
+                .map(|(at, n)| Sender { name: n.setup.name.clone(), up: best(at, n, true), ranges: n.holds.clone() })
+                .collect(),
+            receivers: nodes()
+                .filter(|(_, n)| n.is_receiver())
+                .map(|(at, n)| Receiver {
+                    name: n.setup.name.clone(),
+                    down: best(at, n, false),
+                    ranges: n.wants.clone(),
+                    destination: n.setup.sinks.first().and_then(|s| s.destination.clone()),
+                    relay_up: None,
+                })
+                .collect(),
+            ..Problem::default()
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The receiving agent's logic for one transfer: which units to ask of which peer, when to ask the
+//! master for help, when the node's part is complete.
+//!
+//! A state machine without I/O. The driver (threads over sockets and a sink) calls [`Receiving::take`]
+//! to learn what to grant on a stream, reports each end of a grant with one of the `handle_*`
+//! methods, and drains [`Receiving::poll_event`]. Every method takes the time in nanoseconds from
+//! an arbitrary zero. Sending needs no state machine: a sender serves grants inside what it opened.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropewalk_model::{Range, RangeSet};
+
+use crate::control::{self, Peer, Plan, Revision, Run};
+use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
+
+mod pace;
+mod watch;
+#[cfg(test)]
+mod tests;
+
+pub use pace::Pace;
+pub use watch::Watch;
+
+/// Bytes in transit are at most what the lane carries in this time (DECISIONS: windows are time);
+/// long enough to cover the round trips of a continent twice.
+const WINDOW_NS: u64 = 200_000_000;
+
+/// A lane may always have this much in transit, so that a slow or unmeasured one keeps its pipe
+/// full while a unit is being finished: two chunks.
+const WINDOW_MIN: u64 = 2 << 20;
+
+/// Units handed out at once: bounds the time the lock is held and the size of one write of grants.
+const UNITS_PER_TAKE_MAX: usize = 64;
+
+/// How often a unit may come damaged, from any peer, before the node gives up on it.
+const CORRUPT_MAX: u32 = 8;
+
+/// What the driver must do or tell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Open a lane to this peer.
+    Connect(LaneId, Peer),
+    /// Tell the streams of this lane that a copy they carry is useless.
+    Cancel(LaneId, Range),
+    /// No known holder is left for these ranges: ask the master.
+    Need(RangeSet, Vec<u32>, String),
+    /// Something happened that belongs in the report.
+    Note(String),
+    /// Every byte that can come has come and was checked. Sync, then report.
+    Complete,
+    /// A unit cannot be had intact; the node's part has failed.
+    Failed(String),
+}
+
+/// Answer to [`Receiving::take`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Take {
+    /// Grant these.
+    Units(Vec<Unit>),
+    /// Nothing now; ask again when something changes or at this time.
+    Wait(Option<u64>),
+    /// Nothing will come on this lane any more.
+    Closed,
+}
+
+/// Totals of one pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairTotals {
+    /// Node number of the sender.
+    pub sender: u32,
+    /// Fresh bytes it delivered.
+    pub delivered: u64,
+    /// Units that came damaged.
+    pub corrupt: u64,
+}
+
+/// The receiving side of one transfer on one node. See the module documentation.
+#[derive(Debug)]
+pub struct Receiving {
+    ledger: Ledger,
+    peers: Vec<Peer>,
+    lane_of: BTreeMap<u32, LaneId>,
+    pairs: Vec<PairTotals>,
+    prefetch: u64,
+    streams: u32,
+    pace: Pace,
+    watch: Watch,
+    events: VecDeque<Event>,
+    lost: BTreeSet<u32>,
+    asked: RangeSet,
+    // Units that came damaged and how often; empty in a healthy transfer.
+    damaged: BTreeMap<u64, u32>,
+    digests: Vec<(Range, [u8; 32])>,
+    corrupt: u64,
+    finished: bool,
+}
+
+impl Receiving {
+    /// A receiver that keeps at most `prefetch` bytes in transit per lane over `streams` streams.
+    pub fn new(prefetch: u64, streams: u32, now_ns: u64) -> Self {
+        Self {
+            ledger: Ledger::new(0),
+            peers: Vec::new(),
+            lane_of: BTreeMap::new(),
+            pairs: Vec::new(),
+            prefetch: prefetch.max(1),
+            streams: streams.max(1),
+            pace: Pace::unlimited(),
+            watch: Watch::new(now_ns),
+            events: VecDeque::new(),
+            lost: BTreeSet::new(),
+            asked: RangeSet::new(),
+            damaged: BTreeMap::new(),
+            digests: Vec::new(),
+            corrupt: 0,
+            finished: false,
+        }
+    }
+
+    /// Takes the master's plan: peers to connect to and runs to fetch.
+    pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64) {
+        self.watch = Watch::new(now_ns);
+        self.set_limit(plan.limit, now_ns);
+        for peer in &plan.peers {
+            self.add_peer(peer);
+        }
+        for run in &plan.runs {
+            self.want(run);
+        }
+        self.check_progress();
+    }
+
+    /// Takes changed owners, new runs, peers that are gone and ranges to give up.
+    pub fn handle_revision(&mut self, revision: &Revision) {
+        for peer in &revision.peers {
+            self.add_peer(peer);
+        }
+        for &node in &revision.lost {
+            if let Some(&lane) = self.lane_of.get(&node) {
+                self.lane_down(lane, "the master lost it");
+            }
+        }
+        for run in &revision.runs {
+            let range = control::range(run.start, run.length);
+            let known = self.ledger.known(range);
+            let holders = self.lanes_of(run);
+            self.ledger.reassign([ReadyRun { range, holders }]);
+            for fresh in RangeSet::from(range).difference(&known).iter() {
+                let holders = self.lanes_of(run);
+                self.ledger.want(ReadyRun { range: fresh, holders });
+                self.finished = false;
+            }
+            self.asked.remove(range);
+        }
+        for stretch in &revision.unavailable {
+            self.ledger.give_up(control::range(stretch.start, stretch.length));
+        }
+        self.check_progress();
+    }
+
+    /// Changes the receiving rate at most allowed, bytes per second; 0 means no limit.
+    pub fn set_limit(&mut self, rate: u64, now_ns: u64) {
+        self.pace.set(rate, now_ns);
+    }
+
+    fn add_peer(&mut self, peer: &Peer) {
+        if self.lane_of.contains_key(&peer.node) {
+            return;
+        }
+        let lane = self.ledger.add_lane();
+        self.lane_of.insert(peer.node, lane);
+        self.peers.push(peer.clone());
+        self.pairs.push(PairTotals { sender: peer.node, ..PairTotals::default() });
+        self.events.push_back(Event::Connect(lane, peer.clone()));
+    }
+
+    fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
+        let mut holders = Vec::with_capacity(1 + run.spares.len());
+        for node in std::iter::once(&run.sender).chain(&run.spares) {
+            if let Some(&lane) = self.lane_of.get(node).filter(|lane| !holders.contains(*lane)) {
+                holders.push(lane);
+            }
+        }
+        holders
+    }
+
+    fn want(&mut self, run: &Run) {
+        let holders = self.lanes_of(run);
+        self.ledger.want(ReadyRun { range: control::range(run.start, run.length), holders });
+    }
+
+    /// What to grant next on a stream of `lane` that has `outstanding` bytes granted and not come.
+    ///
+    /// Hands out nothing while the stream has more than half its share of the window, so that
+    /// small units are granted in batches.
+    pub fn take(&mut self, lane: LaneId, outstanding: u64, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Take {
+        if self.finished || !self.ledger.is_alive(lane) {
+            return Take::Closed;
+        }
+        let window = self.window(lane);
+        let share = (window / u64::from(self.streams)).max(1);
+        if outstanding > share / 2 {
+            return Take::Wait(None);
+        }
+        let mut units = Vec::new();
+        let mut taken = 0;
+        while units.len() < UNITS_PER_TAKE_MAX && (taken == 0 || outstanding + taken < share) {
+            let in_transit = self.ledger.in_transit_bytes(lane);
+            if in_transit > 0 && in_transit >= window {
+                break;
+            }
+            if let Some(until) = self.pace.wait_until(now_ns) {
+                if units.is_empty() {
+                    return Take::Wait(Some(until));
+                }
+                break;
+            }
+            let Some(unit) = self.ledger.take(lane, now_ns, unit_at) else { break };
+            taken += unit.range.len();
+            self.pace.spend(unit.range.len());
+            units.push(unit);
+        }
+        if units.is_empty() { Take::Wait(None) } else { Take::Units(units) }
+    }
+
+    /// Most bytes the lane may have in transit now.
+    pub fn window(&self, lane: LaneId) -> u64 {
+        let timed = self
+            .ledger
+            .bytes_per_second(lane)
+            .map_or(WINDOW_MIN, |rate| (rate * WINDOW_NS as f64 / 1e9) as u64);
+        timed.max(WINDOW_MIN).min(self.prefetch)
+    }
+
+    /// A unit came whole and was checked. Returns whether it was the first copy.
+    pub fn handle_unit(&mut self, lane: LaneId, range: Range, digest: Option<[u8; 32]>, now_ns: u64) -> bool {
+        match self.ledger.delivered(lane, range, now_ns) {
+            Delivery::Fresh { cancel } => {
+                self.watch.arrived(range.len(), now_ns);
+                self.pairs[lane].delivered += range.len();
+                if let Some(digest) = digest {
+                    self.digests.push((range, digest));
+                }
+                for lane in cancel {
+                    self.events.push_back(Event::Cancel(lane, range));
+                }
+                self.check_progress();
+                true
+            }
+            Delivery::Duplicate => false,
+        }
+    }
+
+    /// Whether a unit has been delivered by somebody: later copies need not be stored.
+    pub fn is_delivered(&self, range: Range) -> bool {
+        self.ledger.delivered_ranges().contains_range(range)
+    }
+
+    /// A granted unit came damaged: it is fetched again, from another holder if there is one.
+    pub fn handle_corrupt(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
+        self.corrupt += 1;
+        self.pairs[lane].corrupt += 1;
+        let name = self.peer_name(lane);
+        self.note(format!("bytes {}-{} from {name} came damaged ({reason}); fetching them again", range.start, range.end));
+        let times = self.damaged.entry(range.start).or_insert(0);
+        *times += 1;
+        let give_up = *times > CORRUPT_MAX;
+        self.ledger.failed(lane, range, now_ns);
+        if give_up && !self.finished {
+            self.finished = true;
+            self.events.push_back(Event::Failed(format!(
+                "bytes {}-{} came damaged {CORRUPT_MAX} times, last from {name} ({reason}); check that host's memory and disk, or leave it out",
+                range.start, range.end
+            )));
+        }
+    }
+
+    /// A granted unit will not come on this stream (cancelled, or the stream broke).
+    pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        self.ledger.failed(lane, range, now_ns);
+        self.check_progress();
+    }
+
+    /// The peer cannot serve what it said it holds: it is not asked again.
+    pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
+        self.ledger.failed(lane, range, now_ns);
+        self.lane_down(lane, reason);
+        self.check_progress();
+    }
+
+    /// No stream of the lane works and none can be opened.
+    pub fn handle_lane_down(&mut self, lane: LaneId, reason: &str) {
+        self.lane_down(lane, reason);
+        self.check_progress();
+    }
+
+    fn lane_down(&mut self, lane: LaneId, reason: &str) {
+        if !self.ledger.is_alive(lane) {
+            return;
+        }
+        self.ledger.lane_failed(lane);
+        self.lost.insert(self.pairs[lane].sender);
+        let name = self.peer_name(lane);
+        if !self.finished {
+            self.note(format!("sender {name} is lost: {reason}"));
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.events.push_back(Event::Note(text));
+    }
+
+    fn peer_name(&self, lane: LaneId) -> String {
+        self.peers.get(lane).map_or_else(|| format!("peer {lane}"), |peer| peer.name.clone())
+    }
+
+    fn check_progress(&mut self) {
+        if self.finished {
+            return;
+        }
+        if self.ledger.is_complete() {
+            self.finished = true;
+            self.events.push_back(Event::Complete);
+            return;
+        }
+        let open = self.ledger.orphans().difference(&self.asked);
+        if !open.is_empty() {
+            for range in open.iter() {
+                self.asked.insert(range);
+            }
+            let lost: Vec<u32> = self.lost.iter().copied().collect();
+            self.events.push_back(Event::Need(open, lost, "no known holder is left".into()));
+        }
+    }
+
+    /// Next thing for the driver to do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The ledger, for reports.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Totals per pair, in lane order.
+    pub fn pairs(&self) -> &[PairTotals] {
+        &self.pairs
+    }
+
+    /// Best second and longest stall so far.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Units that came damaged.
+    pub fn corrupt(&self) -> u64 {
+        self.corrupt
+    }
+
+    /// Whether nothing more will be taken.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Hashes of the delivered units by range, sorted; for read-back and the root.
+    pub fn sorted_digests(&mut self) -> &[(Range, [u8; 32])] {
+        self.digests.sort_unstable_by_key(|(range, _)| range.start);
+        &self.digests
+    }
+}
