@@ -1,0 +1,36 @@
+//! The checksum of plain frames: CRC-64/NVME, 49 GB/s from cache and mergeable.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// How plain frames are checked on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Trailers are zero and mean nothing, except [`POISON`].
+    None,
+    /// CRC-64/NVME over header, payload and hash.
+    Fragment,
+}
+
+/// Flipped into the trailer by a sender that could not read the bytes it had announced, so that the
+/// frame fails under either [`Check`] and the framing stays whole.
+pub(crate) const POISON: u64 = u64::MAX;
+
+/// The running checksum of one frame; costs nothing under [`Check::None`].
+pub(crate) struct Sum(Option<Digest>);
+
+impl Sum {
+    pub(crate) fn new(check: Check) -> Self {
+        Self((check == Check::Fragment).then(|| Digest::new(CrcAlgorithm::Crc64Nvme)))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        if let Some(digest) = &mut self.0 {
+            digest.update(bytes);
+        }
+    }
+
+    /// The trailer; zero when nothing is checked.
+    pub(crate) fn trailer(&self) -> u64 {
+        self.0.as_ref().map_or(0, Digest::finalize)
+    }
+}

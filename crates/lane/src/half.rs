@@ -1,0 +1,251 @@
+//! What the two ends of a stream promise, whatever carries it.
+//!
+//! The receiver pulls: it grants units, and the sender answers each grant with the unit's bytes or
+//! with a reason. One thread drives each end. Nothing here knows sockets, file descriptors of the
+//! lane or how many threads there are, so that shared memory, MPI or datagrams fit behind it.
+
+use std::error::Error;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ropewalk_model::Range;
+
+use crate::LaneError;
+
+/// Units that may be granted and not yet completed on one stream. Bounds the memory a receiver can
+/// make its sender hold (40 bytes each), far above any window of 4 KiB units in 64 MiB.
+pub const OUTSTANDING_MAX: usize = 1 << 14;
+
+/// Codes a MISSING frame carries. Stable, append only.
+pub mod missing {
+    /// The receiver cancelled the grant.
+    pub const CANCELLED: u32 = 1;
+    /// The sender does not hold the bytes.
+    pub const NOT_HELD: u32 = 2;
+    /// The sender holds the bytes but cannot read them; another holder may.
+    pub const UNREADABLE: u32 = 3;
+    /// The object changed since it was described.
+    pub const CHANGED: u32 = 4;
+}
+
+/// "Send me this unit": credit with an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Chosen by the receiver, unique among the outstanding grants of the stream.
+    pub id: u32,
+    /// Space the range counts in.
+    pub space: u16,
+    /// Wanted bytes, at most [`PAYLOAD_MAX`](ropewalk_proto::wire::PAYLOAD_MAX) of them; may be empty.
+    pub range: Range,
+    /// Whether the unit's BLAKE3 is computed and compared at both ends.
+    pub hash: bool,
+}
+
+/// How one wait of [`ReceiveHalf::receive`] ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// All bytes of the unit were checked and handed to the landing.
+    Unit {
+        /// The grant it answers.
+        grant: Grant,
+        /// BLAKE3 over the bytes handed to the landing, equal to the sender's, when the grant asked for it.
+        digest: Option<[u8; 32]>,
+    },
+    /// The unit arrived damaged. The landing may hold wrong bytes there; grant the unit again. The stream goes on.
+    Corrupt {
+        /// The grant to repeat.
+        grant: Grant,
+        /// Which check failed, for people.
+        reason: String,
+    },
+    /// The sender cannot serve the unit, or it was cancelled.
+    Missing {
+        /// The grant that stays unanswered.
+        grant: Grant,
+        /// One of [`missing`], or a newer peer's code.
+        code: u32,
+        /// The sender's words.
+        reason: String,
+    },
+    /// The deadline passed with nothing complete. Call again to go on where this stopped.
+    Idle,
+}
+
+/// How one call of [`SendHalf::serve`] ended without error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Nothing was asked for during the idle time given; the stream is whole and may be served again.
+    Idle,
+    /// The receiver closed and nothing was owed.
+    Closed,
+    /// A [`Stopper`] ended the stream from this side.
+    Stopped,
+}
+
+/// What one end of a stream has seen since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// Bytes received, framing included.
+    pub bytes_in: u64,
+    /// Bytes sent, framing included.
+    pub bytes_out: u64,
+    /// Payload bytes of data frames, received or sent.
+    pub payload: u64,
+    /// Data frames received or sent.
+    pub frames: u64,
+    /// Units completed.
+    pub units: u64,
+    /// Units that failed a check.
+    pub corrupt: u64,
+    /// Time spent waiting until the peer, or the network, would take or give bytes.
+    pub waited: Duration,
+}
+
+/// Ends a stream from any thread: both ends return at once, in-flight units are lost.
+#[derive(Clone)]
+pub struct Stopper {
+    pub(crate) stopped: Arc<AtomicBool>,
+    pub(crate) close: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Stopper {
+    /// Ends the stream. The local end reports [`LaneError::Stopped`] or [`Served::Stopped`], the
+    /// peer sees it closed. Calling twice does nothing more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        (self.close)();
+    }
+}
+
+impl std::fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stopper")
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The receiving end of one stream.
+pub trait ReceiveHalf: Send {
+    /// Asks for units, in the order they shall arrive. Does not wait for the peer; what the
+    /// connection does not take at once leaves during [`receive`](Self::receive).
+    ///
+    /// # Errors
+    /// [`LaneError::Misuse`] when a unit is too long, an id is outstanding already or more than
+    /// [`OUTSTANDING_MAX`] would be; the stream stays usable. Otherwise the stream is over.
+    fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError>;
+
+    /// Takes grants back, best effort: each still ends in a `Received`, as a unit that was already
+    /// on its way or as `Missing` with [`missing::CANCELLED`]. Unknown ids are ignored.
+    ///
+    /// # Errors
+    /// Any [`LaneError`] ends the stream.
+    fn cancel(&mut self, ids: &[u32]) -> Result<(), LaneError>;
+
+    /// Drives the stream until one unit completes or `deadline` passes.
+    ///
+    /// # Errors
+    /// Any [`LaneError`] ends the stream; every outstanding grant is to be asked for elsewhere.
+    fn receive(
+        &mut self,
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<Received, LaneError>;
+
+    /// Grants without answer, in the order given.
+    fn outstanding(&self) -> Vec<Grant>;
+
+    /// Counters so far.
+    fn observe(&self) -> Observation;
+
+    /// A handle that ends the stream from another thread.
+    fn stopper(&self) -> Stopper;
+
+    /// Sets how long the peer may be silent while units are owed; [`PATIENCE`](crate::PATIENCE) at first.
+    fn set_patience(&mut self, patience: Duration);
+}
+
+/// The sending end of one stream.
+pub trait SendHalf: Send {
+    /// Answers grants until the receiver closes, or asks nothing for `idle`.
+    ///
+    /// # Errors
+    /// Any [`LaneError`] ends the stream. Bytes the provider cannot give do not: the receiver is told.
+    fn serve(&mut self, provider: &dyn Provider, idle: Duration) -> Result<Served, LaneError>;
+
+    /// Counters so far.
+    fn observe(&self) -> Observation;
+
+    /// A handle that ends the stream from another thread.
+    fn stopper(&self) -> Stopper;
+
+    /// Sets how long the peer may refuse bytes; [`PATIENCE`](crate::PATIENCE) at first.
+    fn set_patience(&mut self, patience: Duration);
+}
+
+/// Where bytes to be sent lie.
+pub enum Extent<'a> {
+    /// In memory, from the first byte asked for. May be longer than asked.
+    Memory(&'a [u8]),
+    /// In a file that can be read at any offset.
+    File {
+        /// The open file.
+        file: Arc<File>,
+        /// Where in it the first byte asked for lies.
+        offset: u64,
+        /// Contiguous bytes from there.
+        length: u64,
+        /// The same bytes in memory, when they are mapped and cannot vanish (a pattern source). The
+        /// checksum is then computed there and the payload leaves by `sendfile`.
+        mapped: Option<&'a [u8]>,
+    },
+}
+
+/// Why a provider has no bytes; sent to the receiver as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} (code {code})")]
+pub struct Absent {
+    /// One of [`missing`].
+    pub code: u32,
+    /// For people; cut after 512 bytes.
+    pub reason: String,
+}
+
+/// Bytes a sender may be asked for. Shared by the streams of all lanes.
+pub trait Provider: Sync {
+    /// Where the bytes of `range` lie, or a prefix of them that is not empty. `range` is not empty.
+    ///
+    /// # Errors
+    /// [`Absent`] when its first byte cannot be given.
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent>;
+
+    /// Fills `out` with the bytes from `offset`, across file boundaries.
+    ///
+    /// # Errors
+    /// [`Absent`] when not all can be given.
+    fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent>;
+}
+
+/// Where received bytes belong. One per receiving thread.
+pub trait Landing {
+    /// Memory the bytes `offset..offset + length` belong to, when they have such a place. Asked
+    /// again for the same bytes, the same memory must come back; bytes in it count as written when
+    /// their unit completes.
+    fn buffer(&mut self, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
+        let _ = (space, offset, length);
+        None
+    }
+
+    /// Takes bytes that had no buffer.
+    ///
+    /// # Errors
+    /// Whatever the store says; it ends the stream.
+    fn write(
+        &mut self,
+        space: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>>;
+}

@@ -1,0 +1,681 @@
+//! The receiving end: grants out, units in.
+//!
+//! A large fragment is received straight into the place it belongs; the same system call also takes
+//! its trailer and the next header, so that framing costs no call of its own. Small units are read
+//! many at a time.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
+
+use ropewalk_model::Range;
+use ropewalk_proto::wire::{
+    CHECKSUM_LEN, FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, PAYLOAD_MAX, TAG_LEN, flags,
+};
+
+use crate::checksum::Sum;
+use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, Guard, REASON_MAX, body_len};
+use crate::half::{Grant, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received, Stopper};
+use crate::wire::{Interest, Link, Wire};
+use crate::{LaneError, Protection};
+
+/// Units below this are read many at a time into one buffer and copied from it; above, the copy
+/// costs more than the system call it saves.
+const SMALL_MAX: u64 = 32 << 10;
+/// Bytes of the read-ahead buffer.
+const AHEAD_LEN: usize = 128 << 10;
+/// Bytes of grants collected before they are pushed to the connection.
+const GRANTS_LEN: usize = 16 << 10;
+
+/// A unit some of whose fragments have come.
+struct Unit {
+    grant: Grant,
+    /// Offset of the next byte.
+    at: u64,
+    hasher: Option<Box<blake3::Hasher>>,
+    damage: Option<String>,
+}
+
+/// A data frame some of whose bytes have come.
+struct Frame {
+    header: FrameHeader,
+    raw: [u8; HEADER_LEN],
+    /// Payload bytes landed; whole pieces.
+    landed: usize,
+    /// Bytes of the current piece, or of the sealed record, that have come.
+    filled: usize,
+    sum: Sum,
+}
+
+pub(crate) struct Receiver<W> {
+    link: Link<W>,
+    guard: Guard,
+    outstanding: VecDeque<Grant>,
+    highest: Option<u32>,
+    unit: Option<Unit>,
+    frame: Option<Frame>,
+    ahead: Ahead,
+    scratch: Box<[u8]>,
+    out: Behind,
+    /// Of `out`, what the connection has taken.
+    out_sent: usize,
+    left: Instant,
+}
+
+impl<W: Wire> Receiver<W> {
+    pub(crate) fn new(wire: W, protection: Protection) -> Result<Self, LaneError> {
+        Ok(Self {
+            link: Link::new(wire)?,
+            guard: Guard::for_receiver(&protection),
+            outstanding: VecDeque::new(),
+            highest: None,
+            unit: None,
+            frame: None,
+            ahead: Ahead::new(AHEAD_LEN),
+            scratch: Box::default(),
+            out: Behind::new(GRANTS_LEN),
+            out_sent: 0,
+            left: Instant::now(),
+        })
+    }
+
+    /// Pushes pending grants as far as the connection takes them.
+    fn flush(&mut self) -> Result<(), LaneError> {
+        while self.out_sent < self.out.held().len() {
+            let Some(count) = self
+                .link
+                .send_some(&[IoSlice::new(&self.out.held()[self.out_sent..])], false)?
+            else {
+                return Ok(());
+            };
+            self.out_sent += count;
+        }
+        self.out.clear();
+        self.out_sent = 0;
+        Ok(())
+    }
+
+    fn push_frame(&mut self, header: &FrameHeader) -> Result<(), LaneError> {
+        let length = HEADER_LEN + self.guard.trailer_len();
+        let patience = self.link.patience;
+        let begun = Instant::now();
+        while self.out.room() < length {
+            self.flush()?;
+            if self.out.room() >= length {
+                break;
+            }
+            // The sender does not read: it is busy sending, so the grants go out as it drains. The
+            // buffer holds 400 of them on top of the socket's own, so this is rare.
+            if begun.elapsed() >= patience {
+                return Err(self.link.silent("it was to take grants"));
+            }
+            self.link.wait(
+                Interest {
+                    read: false,
+                    write: true,
+                },
+                begun + patience,
+            )?;
+        }
+        self.out.push_frame(&mut self.guard, header, &[]);
+        Ok(())
+    }
+
+    /// Waits for bytes, sending grants meanwhile. `false` when `deadline` has passed.
+    fn wait(&mut self, deadline: Instant) -> Result<bool, LaneError> {
+        self.flush()?;
+        let now = Instant::now();
+        if now >= deadline {
+            return Ok(false);
+        }
+        let patient_until = self.link.moved + self.link.patience;
+        let mut until = deadline;
+        if !self.outstanding.is_empty() {
+            if now >= patient_until {
+                return Err(self.link.silent("units were owed"));
+            }
+            until = until.min(patient_until);
+        }
+        let write = !self.out.held().is_empty();
+        self.link.wait(Interest { read: true, write }, until)?;
+        Ok(true)
+    }
+
+    /// How much may be read beyond the end of a fragment that ends or does not end its unit.
+    fn appetite(&self, ends_unit: bool) -> usize {
+        let next = if ends_unit {
+            self.outstanding.get(1)
+        } else {
+            self.outstanding.front()
+        };
+        match next {
+            Some(grant) if !ends_unit || grant.range.len() > SMALL_MAX => HEADER_LEN,
+            _ => AHEAD_LEN,
+        }
+    }
+
+    fn advance(
+        &mut self,
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<Received, LaneError> {
+        loop {
+            if self.frame.is_none() {
+                let Some(raw) = self.ahead.header() else {
+                    let large = self
+                        .outstanding
+                        .front()
+                        .is_some_and(|grant| grant.range.len() > SMALL_MAX);
+                    let at_most = if large {
+                        HEADER_LEN - self.ahead.held().len()
+                    } else {
+                        AHEAD_LEN
+                    };
+                    if self
+                        .ahead
+                        .pull(&mut self.link, HEADER_LEN, at_most)?
+                        .is_none()
+                        && !self.wait(deadline)?
+                    {
+                        return Ok(Received::Idle);
+                    }
+                    continue;
+                };
+                let header = FrameHeader::decode(&raw)?;
+                match header.kind {
+                    FrameKind::Data => self.begin(header, raw)?,
+                    FrameKind::Missing => match self.missing(&header, deadline)? {
+                        Some(received) => return Ok(received),
+                        None => return Ok(Received::Idle),
+                    },
+                    other => {
+                        return Err(LaneError::Unexpected(format!(
+                            "{other:?} frame where data was due"
+                        )));
+                    }
+                }
+            }
+            let done = match self.guard {
+                Guard::Plain(_) => self.plain(landing, deadline)?,
+                Guard::Sealed { .. } => self.sealed(landing, deadline)?,
+            };
+            if !done {
+                return Ok(Received::Idle);
+            }
+            if let Some(received) = self.end_of_frame() {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Takes a data header that fits the grant it names.
+    fn begin(&mut self, header: FrameHeader, raw: [u8; HEADER_LEN]) -> Result<(), LaneError> {
+        if self
+            .unit
+            .as_ref()
+            .is_none_or(|unit| unit.grant.id != header.grant)
+        {
+            if let Some(unit) = &self.unit {
+                let text = format!(
+                    "data of grant {} inside the unit of grant {}",
+                    header.grant, unit.grant.id
+                );
+                return Err(LaneError::Unexpected(text));
+            }
+            let grant = self.bring_to_front(header.grant)?;
+            let hasher = grant.hash.then(Box::default);
+            self.unit = Some(Unit {
+                grant,
+                at: grant.range.start,
+                hasher,
+                damage: None,
+            });
+        }
+        let unit = self.unit.as_ref().expect("set above when it was not");
+        let range = header.range();
+        let last = header.flags & flags::LAST != 0;
+        let hashed = header.flags & flags::HASH != 0;
+        let fits = header.space == unit.grant.space
+            && range.start == unit.at
+            && range.end <= unit.grant.range.end
+            && last == (range.end == unit.grant.range.end)
+            && hashed == (last && unit.grant.hash)
+            && (last || !range.is_empty());
+        let record_fits =
+            matches!(self.guard, Guard::Plain(_)) || header.length as usize <= FRAGMENT_LEN;
+        if !(fits && record_fits) {
+            return Err(LaneError::Unexpected(format!(
+                "frame {header:?} does not answer {:?} from byte {}",
+                unit.grant, unit.at
+            )));
+        }
+        self.ahead.take(HEADER_LEN);
+        let mut sum = Sum::new(match self.guard {
+            Guard::Plain(check) => check,
+            Guard::Sealed { .. } => crate::Check::None,
+        });
+        sum.update(&raw);
+        self.frame = Some(Frame {
+            header,
+            raw,
+            landed: 0,
+            filled: 0,
+            sum,
+        });
+        Ok(())
+    }
+
+    /// Finds an outstanding grant and moves it to the front, where the unit under way stands.
+    fn bring_to_front(&mut self, id: u32) -> Result<Grant, LaneError> {
+        let index = self
+            .outstanding
+            .iter()
+            .position(|grant| grant.id == id)
+            .ok_or_else(|| {
+                LaneError::Unexpected(format!("an answer to grant {id}, which is not outstanding"))
+            })?;
+        let grant = self.outstanding[index];
+        if index != 0 {
+            self.outstanding.remove(index);
+            self.outstanding.push_front(grant);
+        }
+        Ok(grant)
+    }
+
+    /// Receives the rest of a plain frame. `false` when the deadline came first.
+    fn plain(&mut self, landing: &mut dyn Landing, deadline: Instant) -> Result<bool, LaneError> {
+        let Some(mut frame) = self.frame.take() else {
+            return Ok(true);
+        };
+        let length = frame.header.length as usize;
+        let ends_unit = frame.header.flags & flags::LAST != 0;
+        let tail = body_len(&frame.header) - length + CHECKSUM_LEN;
+        let space = frame.header.space;
+        while frame.landed < length {
+            let piece = FRAGMENT_LEN.min(length - frame.landed);
+            let offset = frame.header.offset + frame.landed as u64;
+            let stored = |source| LaneError::Landing {
+                space,
+                range: Range::new(offset, offset + piece as u64),
+                source,
+            };
+            let whole = frame.filled == 0 && self.ahead.held().len() >= piece;
+            let beyond = if frame.landed + piece == length {
+                tail + self.appetite(ends_unit)
+            } else {
+                0
+            };
+            let mut place = landing
+                .buffer(space, offset, piece)
+                .filter(|place| place.len() == piece);
+            if whole && place.is_none() {
+                let bytes: &[u8] = self.ahead.take(piece);
+                frame.sum.update(bytes);
+                hash(&mut self.unit, bytes);
+                landing.write(space, offset, bytes).map_err(stored)?;
+            } else {
+                let into = match &mut place {
+                    Some(place) => &mut **place,
+                    None => &mut scratch(&mut self.scratch)[..piece],
+                };
+                if !fill(
+                    &mut self.link,
+                    &mut self.ahead,
+                    into,
+                    &mut frame.filled,
+                    beyond,
+                )? {
+                    self.frame = Some(frame);
+                    if !self.wait(deadline)? {
+                        return Ok(false);
+                    }
+                    let Some(again) = self.frame.take() else {
+                        return Ok(true);
+                    };
+                    frame = again;
+                    continue;
+                }
+                frame.filled = 0;
+                frame.sum.update(into);
+                hash(&mut self.unit, into);
+                if place.is_none() {
+                    landing
+                        .write(space, offset, &self.scratch[..piece])
+                        .map_err(stored)?;
+                }
+            }
+            frame.landed += piece;
+        }
+        while self.ahead.held().len() < tail {
+            let missing = tail - self.ahead.held().len();
+            let appetite = self.appetite(ends_unit);
+            if self
+                .ahead
+                .pull(&mut self.link, missing, missing + appetite)?
+                .is_none()
+                && !self.wait(deadline)?
+            {
+                self.frame = Some(frame);
+                return Ok(false);
+            }
+        }
+        let (hash_bytes, trailer) = self.ahead.take(tail).split_at(tail - CHECKSUM_LEN);
+        frame.sum.update(hash_bytes);
+        let unit = self
+            .unit
+            .as_mut()
+            .expect("a frame is taken only for a unit");
+        if *trailer != frame.sum.trailer().to_le_bytes() {
+            unit.damage.get_or_insert_with(|| {
+                format!(
+                    "the checksum of {length} bytes at {} is wrong",
+                    frame.header.offset
+                )
+            });
+        }
+        compare_hash(unit, hash_bytes);
+        self.frame = Some(frame);
+        Ok(true)
+    }
+
+    /// Receives the rest of a sealed record and opens it. `false` when the deadline came first.
+    fn sealed(&mut self, landing: &mut dyn Landing, deadline: Instant) -> Result<bool, LaneError> {
+        let Some(mut frame) = self.frame.take() else {
+            return Ok(true);
+        };
+        let length = frame.header.length as usize;
+        let body = body_len(&frame.header);
+        let record = body + TAG_LEN;
+        let ends_unit = frame.header.flags & flags::LAST != 0;
+        let whole = frame.filled == 0 && self.ahead.held().len() >= record;
+        while !whole {
+            let beyond = self.appetite(ends_unit);
+            if fill(
+                &mut self.link,
+                &mut self.ahead,
+                &mut scratch(&mut self.scratch)[..record],
+                &mut frame.filled,
+                beyond,
+            )? {
+                break;
+            }
+            if !self.wait(deadline)? {
+                self.frame = Some(frame);
+                return Ok(false);
+            }
+        }
+        let record = if whole {
+            self.ahead.take(record)
+        } else {
+            &mut self.scratch[..record]
+        };
+        let (space, offset) = (frame.header.space, frame.header.offset);
+        let Guard::Sealed { open, .. } = &mut self.guard else {
+            return Ok(true);
+        };
+        let unit = self
+            .unit
+            .as_mut()
+            .expect("a frame is taken only for a unit");
+        let mut place = if length == 0 {
+            None
+        } else {
+            landing
+                .buffer(space, offset, length)
+                .filter(|place| place.len() == length)
+        };
+        if let (Some(place), true) = (&mut place, body == length) {
+            let (sealed, tag) = record.split_at(length);
+            open.open_into(&frame.raw, sealed, tag, place)?;
+            if let Some(hasher) = &mut unit.hasher {
+                hasher.update(place);
+            }
+        } else {
+            open.open(&frame.raw, record)?;
+            let payload = &record[..length];
+            if let Some(hasher) = &mut unit.hasher {
+                hasher.update(payload);
+            }
+            match place {
+                Some(place) => place.copy_from_slice(payload),
+                None if length == 0 => {}
+                None => {
+                    landing
+                        .write(space, offset, payload)
+                        .map_err(|source| LaneError::Landing {
+                            space,
+                            range: frame.header.range(),
+                            source,
+                        })?
+                }
+            }
+            compare_hash(unit, &record[length..body]);
+        }
+        self.frame = Some(frame);
+        Ok(true)
+    }
+
+    /// Counts a finished frame; gives the unit's end when this was its last frame.
+    fn end_of_frame(&mut self) -> Option<Received> {
+        let header = self.frame.take()?.header;
+        let unit = self.unit.as_mut()?;
+        unit.at += u64::from(header.length);
+        self.link.seen.frames += 1;
+        self.link.seen.payload += u64::from(header.length);
+        if header.flags & flags::LAST == 0 {
+            return None;
+        }
+        let unit = self.unit.take()?;
+        self.outstanding.pop_front();
+        self.link.seen.units += 1;
+        if let Some(reason) = unit.damage {
+            self.link.seen.corrupt += 1;
+            return Some(Received::Corrupt {
+                grant: unit.grant,
+                reason,
+            });
+        }
+        let digest = unit.hasher.map(|hasher| *hasher.finalize().as_bytes());
+        Some(Received::Unit {
+            grant: unit.grant,
+            digest,
+        })
+    }
+
+    /// Takes a MISSING frame. `None` when the deadline came first.
+    fn missing(
+        &mut self,
+        header: &FrameHeader,
+        deadline: Instant,
+    ) -> Result<Option<Received>, LaneError> {
+        if header.length as usize > REASON_MAX {
+            return Err(LaneError::Unexpected(format!(
+                "a reason of {} bytes, more than {REASON_MAX}",
+                header.length
+            )));
+        }
+        let length = HEADER_LEN + body_len(header) + self.guard.trailer_len();
+        while self.ahead.held().len() < length {
+            let missing = length - self.ahead.held().len();
+            if self.ahead.pull(&mut self.link, missing, missing)?.is_none()
+                && !self.wait(deadline)?
+            {
+                return Ok(None);
+            }
+        }
+        let reason =
+            String::from_utf8_lossy(self.guard.open(self.ahead.take(length))?).into_owned();
+        if let Some(unit) = self.unit.take_if(|unit| unit.grant.id == header.grant) {
+            self.outstanding.pop_front();
+            return Ok(Some(Received::Missing {
+                grant: unit.grant,
+                code: header.code,
+                reason,
+            }));
+        }
+        // A unit under way keeps the front of the queue.
+        let index = self
+            .outstanding
+            .iter()
+            .position(|grant| grant.id == header.grant);
+        match index.and_then(|index| self.outstanding.remove(index)) {
+            Some(grant) => Ok(Some(Received::Missing {
+                grant,
+                code: header.code,
+                reason,
+            })),
+            None => Err(LaneError::Unexpected(format!(
+                "grant {} is reported missing but not outstanding",
+                header.grant
+            ))),
+        }
+    }
+
+    fn frame_for(kind: FrameKind, grant: &Grant) -> Result<FrameHeader, LaneError> {
+        let length = u32::try_from(grant.range.len())
+            .ok()
+            .filter(|length| *length <= PAYLOAD_MAX);
+        let Some(length) = length else {
+            let text = format!(
+                "a unit of {} bytes was granted, the longest is {PAYLOAD_MAX}",
+                grant.range.len()
+            );
+            return Err(LaneError::Misuse(text));
+        };
+        Ok(FrameHeader {
+            kind,
+            flags: if grant.hash { flags::HASH } else { 0 },
+            space: grant.space,
+            length,
+            offset: grant.range.start,
+            grant: grant.id,
+            code: 0,
+        })
+    }
+}
+
+/// The scratch buffer, made when first needed: a landing with buffers never needs it.
+fn scratch(scratch: &mut Box<[u8]>) -> &mut [u8] {
+    if scratch.is_empty() {
+        *scratch = vec![0; FRAGMENT_LEN + HASH_LEN + TAG_LEN].into();
+    }
+    scratch
+}
+
+/// Fills `into` from where `filled` says, taking up to `beyond` further bytes along. `false` when
+/// nothing more is there.
+fn fill<W: Wire>(
+    link: &mut Link<W>,
+    ahead: &mut Ahead,
+    into: &mut [u8],
+    filled: &mut usize,
+    beyond: usize,
+) -> Result<bool, LaneError> {
+    *filled += ahead.drain_into(&mut into[*filled..]);
+    while *filled < into.len() {
+        let wanted = into.len() - *filled;
+        let rest = &mut into[*filled..];
+        let got = if beyond == 0 {
+            link.receive(&mut [IoSliceMut::new(rest)])?
+        } else {
+            // Nothing is held here, or it would have been drained first.
+            link.receive(&mut [
+                IoSliceMut::new(rest),
+                IoSliceMut::new(ahead.room(0, beyond)),
+            ])?
+        };
+        let Some(got) = got else { return Ok(false) };
+        *filled += got.min(wanted);
+        ahead.filled(got.saturating_sub(wanted));
+    }
+    Ok(true)
+}
+
+fn hash(unit: &mut Option<Unit>, bytes: &[u8]) {
+    if let Some(hasher) = unit.as_mut().and_then(|unit| unit.hasher.as_mut()) {
+        hasher.update(bytes);
+    }
+}
+
+fn compare_hash(unit: &mut Unit, theirs: &[u8]) {
+    if let (Some(hasher), false) = (&unit.hasher, theirs.is_empty())
+        && hasher.finalize().as_bytes() != theirs
+    {
+        unit.damage
+            .get_or_insert_with(|| "the unit's hash differs from the sender's".into());
+    }
+}
+
+impl<W: Wire> ReceiveHalf for Receiver<W> {
+    fn grant(&mut self, grants: &[Grant]) -> Result<(), LaneError> {
+        if self.outstanding.len() + grants.len() > OUTSTANDING_MAX {
+            return Err(LaneError::Misuse(format!(
+                "more than {OUTSTANDING_MAX} units would be outstanding on one stream"
+            )));
+        }
+        for grant in grants {
+            Self::frame_for(FrameKind::Grant, grant)?;
+            let taken = self.highest.is_some_and(|highest| grant.id <= highest)
+                && self.outstanding.iter().any(|other| other.id == grant.id);
+            if taken {
+                return Err(LaneError::Misuse(format!(
+                    "grant {} is outstanding already",
+                    grant.id
+                )));
+            }
+        }
+        if self.outstanding.is_empty() {
+            self.link.moved = Instant::now();
+        }
+        for grant in grants {
+            let header = Self::frame_for(FrameKind::Grant, grant)?;
+            self.push_frame(&header)?;
+            self.outstanding.push_back(*grant);
+            self.highest = self.highest.max(Some(grant.id));
+        }
+        self.flush()
+    }
+
+    fn cancel(&mut self, ids: &[u32]) -> Result<(), LaneError> {
+        for id in ids {
+            if let Some(grant) = self.outstanding.iter().find(|grant| grant.id == *id) {
+                let header = Self::frame_for(FrameKind::Cancel, grant)?;
+                self.push_frame(&header)?;
+            }
+        }
+        self.flush()
+    }
+
+    fn receive(
+        &mut self,
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<Received, LaneError> {
+        // Time the caller spent elsewhere is not the peer's silence.
+        self.link.moved = (self.link.moved + self.left.elapsed()).min(Instant::now());
+        let result = self.advance(landing, deadline);
+        self.left = Instant::now();
+        result.map_err(|error| match error {
+            LaneError::Closed { .. } => LaneError::Closed {
+                outstanding: self.outstanding.len(),
+            },
+            other => other,
+        })
+    }
+
+    fn outstanding(&self) -> Vec<Grant> {
+        self.outstanding.iter().copied().collect()
+    }
+
+    fn observe(&self) -> Observation {
+        self.link.seen
+    }
+
+    fn stopper(&self) -> Stopper {
+        self.link.stopper()
+    }
+
+    fn set_patience(&mut self, patience: Duration) {
+        self.link.patience = patience;
+    }
+}

@@ -1,0 +1,417 @@
+//! The sending end: grants in, units out, straight from where they lie when nothing must be
+//! computed from them, else through one cache-sized buffer.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ropewalk_model::Range;
+use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, TAG_LEN, flags};
+
+use crate::checksum::{POISON, Sum};
+use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, Guard, REASON_MAX, body_len};
+use crate::half::{
+    Absent, Extent, Grant, OUTSTANDING_MAX, Observation, Provider, SendHalf, Served, Stopper,
+    missing,
+};
+use crate::wire::{Interest, Link, Wire};
+use crate::{Check, LaneError, Protection};
+
+/// Bytes of the buffer that grants are read into.
+const GRANTS_LEN: usize = 16 << 10;
+/// Frames are collected until this many bytes wait, then sent together.
+const FLUSH_LEN: usize = 128 << 10;
+/// Longest frame around a fragment.
+const FRAME_MAX: usize = HEADER_LEN + FRAGMENT_LEN + HASH_LEN + TAG_LEN;
+/// Below this a payload is copied next to its header; above, it leaves from its place.
+const DIRECT_MIN: usize = 32 << 10;
+/// Bytes sent between two looks for new grants and cancellations.
+const LOOK_EVERY: usize = 512 << 10;
+/// Zeros sent in place of bytes that vanished after they were announced.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+pub(crate) struct Sender<W> {
+    link: Link<W>,
+    guard: Guard,
+    queue: VecDeque<Grant>,
+    ahead: Ahead,
+    out: Behind,
+    /// Bytes sent since grants were last looked for.
+    unlooked: usize,
+}
+
+/// How a fragment leaves.
+enum Way<'a> {
+    /// From memory.
+    Memory(&'a [u8]),
+    /// From a file, with the bytes to compute the checksum from, if one is wanted.
+    File {
+        file: std::sync::Arc<std::fs::File>,
+        offset: u64,
+        length: usize,
+        mapped: Option<&'a [u8]>,
+    },
+    /// Through the buffer.
+    Built(usize),
+}
+
+impl<W: Wire> Sender<W> {
+    pub(crate) fn new(wire: W, protection: Protection) -> Result<Self, LaneError> {
+        Ok(Self {
+            link: Link::new(wire)?,
+            guard: Guard::for_sender(&protection),
+            queue: VecDeque::new(),
+            ahead: Ahead::new(GRANTS_LEN),
+            out: Behind::new(FLUSH_LEN + FRAME_MAX),
+            unlooked: 0,
+        })
+    }
+
+    fn drive(&mut self, provider: &dyn Provider, idle: Duration) -> Result<Served, LaneError> {
+        loop {
+            if self.queue.is_empty() || self.unlooked >= LOOK_EVERY {
+                self.look(None)?;
+            }
+            if let Some(grant) = self.queue.pop_front() {
+                self.unit(provider, &grant)?;
+                continue;
+            }
+            self.flush(false)?;
+            let until = Instant::now() + idle;
+            while self.queue.is_empty() {
+                if Instant::now() >= until {
+                    return Ok(Served::Idle);
+                }
+                self.link.wait(
+                    Interest {
+                        read: true,
+                        write: false,
+                    },
+                    until,
+                )?;
+                self.look(None)?;
+            }
+        }
+    }
+
+    /// Reads the grants and cancellations that are there. `true` when `current` was cancelled.
+    fn look(&mut self, current: Option<u32>) -> Result<bool, LaneError> {
+        self.unlooked = 0;
+        let mut cancelled = false;
+        loop {
+            let frame_len = HEADER_LEN + self.guard.trailer_len();
+            while let Some(raw) = self.ahead.header() {
+                let header = FrameHeader::decode(&raw)?;
+                if body_len(&header) != 0 {
+                    return Err(LaneError::Unexpected(format!(
+                        "{:?} frame where grants were due",
+                        header.kind
+                    )));
+                }
+                if self.ahead.held().len() < frame_len {
+                    break;
+                }
+                self.guard.open(self.ahead.take(frame_len))?;
+                cancelled |= self.take(&header, current)?;
+            }
+            if self
+                .ahead
+                .pull(&mut self.link, frame_len, GRANTS_LEN)?
+                .is_none()
+            {
+                return Ok(cancelled);
+            }
+        }
+    }
+
+    /// Acts on a frame of the receiver. `true` when it cancels `current`.
+    fn take(&mut self, header: &FrameHeader, current: Option<u32>) -> Result<bool, LaneError> {
+        match header.kind {
+            FrameKind::Grant => {
+                if self.queue.len() >= OUTSTANDING_MAX {
+                    return Err(LaneError::Unexpected(format!(
+                        "more than {OUTSTANDING_MAX} grants outstanding"
+                    )));
+                }
+                let hash = header.flags & flags::HASH != 0;
+                self.queue.push_back(Grant {
+                    id: header.grant,
+                    space: header.space,
+                    range: header.range(),
+                    hash,
+                });
+                Ok(false)
+            }
+            FrameKind::Cancel if current == Some(header.grant) => Ok(true),
+            FrameKind::Cancel => {
+                let index = self.queue.iter().position(|grant| grant.id == header.grant);
+                if let Some(grant) = index.and_then(|index| self.queue.remove(index)) {
+                    self.missing(&grant, &cancelled())?;
+                }
+                Ok(false)
+            }
+            other => Err(LaneError::Unexpected(format!(
+                "{other:?} frame where grants were due"
+            ))),
+        }
+    }
+
+    fn flush(&mut self, more: bool) -> Result<(), LaneError> {
+        self.link.send_all(self.out.held(), &[], more)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Makes room for a frame of `length` bytes.
+    fn make_room(&mut self, length: usize) -> Result<(), LaneError> {
+        if self.out.room() < length {
+            self.flush(true)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn missing(&mut self, grant: &Grant, absent: &Absent) -> Result<(), LaneError> {
+        let reason = &absent.reason.as_bytes()[..absent.reason.floor_char_boundary(REASON_MAX)];
+        self.make_room(FRAME_MAX)?;
+        let header = FrameHeader {
+            kind: FrameKind::Missing,
+            flags: 0,
+            space: grant.space,
+            length: reason.len() as u32,
+            offset: 0,
+            grant: grant.id,
+            code: absent.code,
+        };
+        self.out.push_frame(&mut self.guard, &header, reason);
+        Ok(())
+    }
+
+    /// Answers one grant.
+    fn unit(&mut self, provider: &dyn Provider, grant: &Grant) -> Result<(), LaneError> {
+        let mut hasher = grant.hash.then(blake3::Hasher::new);
+        let mut at = grant.range.start;
+        loop {
+            let left = Range::new(at, grant.range.end);
+            let way = match self.way(provider, grant, left) {
+                Ok(way) => way,
+                Err(absent) => return self.missing(grant, &absent),
+            };
+            let length = match &way {
+                Way::Memory(bytes) => bytes.len(),
+                Way::File { length, .. } | Way::Built(length) => *length,
+            };
+            let last = length as u64 == left.len();
+            let header = FrameHeader {
+                kind: FrameKind::Data,
+                flags: if last {
+                    flags::LAST | if grant.hash { flags::HASH } else { 0 }
+                } else {
+                    0
+                },
+                space: grant.space,
+                length: length as u32,
+                offset: at,
+                grant: grant.id,
+                code: 0,
+            };
+            match way {
+                Way::Built(length) => {
+                    if let Err(absent) = self.built(provider, &header, length, hasher.as_mut())? {
+                        return self.missing(grant, &absent);
+                    }
+                }
+                direct => self.direct(&header, direct, hasher.as_mut())?,
+            }
+            at += length as u64;
+            self.unlooked += length;
+            self.link.seen.frames += 1;
+            self.link.seen.payload += length as u64;
+            if last {
+                self.link.seen.units += 1;
+                return Ok(());
+            }
+            if self.unlooked >= LOOK_EVERY && self.look(Some(grant.id))? {
+                return self.missing(grant, &cancelled());
+            }
+        }
+    }
+
+    /// Chooses how the next fragment of `left` leaves.
+    fn way<'a>(
+        &self,
+        provider: &'a dyn Provider,
+        grant: &Grant,
+        left: Range,
+    ) -> Result<Way<'a>, Absent> {
+        let wanted = usize::try_from(left.len()).unwrap_or(usize::MAX);
+        let built = Way::Built(wanted.min(FRAGMENT_LEN));
+        let Guard::Plain(check) = self.guard else {
+            return Ok(built);
+        };
+        if wanted < DIRECT_MIN {
+            return Ok(built);
+        }
+        let computed = grant.hash || check != Check::None;
+        Ok(match provider.extent(grant.space, left)? {
+            Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
+                Way::Memory(&bytes[..bytes.len().min(wanted).min(FRAGMENT_LEN)])
+            }
+            Extent::File {
+                file,
+                offset,
+                length,
+                mapped,
+            } if self.link.wire.sends_files() && (mapped.is_some() || !computed) => {
+                let mut length = usize::try_from(length).unwrap_or(usize::MAX).min(wanted);
+                if computed {
+                    length = length.min(mapped.map_or(0, <[u8]>::len)).min(FRAGMENT_LEN);
+                }
+                if length >= DIRECT_MIN {
+                    Way::File {
+                        file,
+                        offset,
+                        length,
+                        mapped,
+                    }
+                } else {
+                    built
+                }
+            }
+            _ => built,
+        })
+    }
+
+    /// Sends a fragment of a plain stream from where it lies.
+    fn direct(
+        &mut self,
+        header: &FrameHeader,
+        way: Way<'_>,
+        hasher: Option<&mut blake3::Hasher>,
+    ) -> Result<(), LaneError> {
+        let Guard::Plain(check) = self.guard else {
+            return Ok(());
+        };
+        self.make_room(HEADER_LEN)?;
+        let raw = header.encode();
+        self.out.push(&raw);
+        let mut sum = Sum::new(check);
+        sum.update(&raw);
+        let mut poison = 0;
+        let compute = |bytes: &[u8]| {
+            sum.update(bytes);
+            if let Some(hasher) = hasher {
+                hasher.update(bytes);
+                if header.flags & flags::HASH != 0 {
+                    let hash = *hasher.finalize().as_bytes();
+                    sum.update(&hash);
+                    return Some(hash);
+                }
+            }
+            None
+        };
+        let mut hash = None;
+        match way {
+            Way::Memory(bytes) => {
+                hash = compute(bytes);
+                self.link.send_all(self.out.held(), bytes, true)?;
+            }
+            Way::File {
+                file,
+                offset,
+                length,
+                mapped,
+            } => {
+                if let Some(mapped) = mapped.filter(|mapped| mapped.len() >= length) {
+                    hash = compute(&mapped[..length]);
+                }
+                self.link.send_all(self.out.held(), &[], true)?;
+                let mut sent = self.link.send_file(&file, offset, length)?;
+                while sent < length {
+                    // The file became shorter. What was announced must still come.
+                    poison = POISON;
+                    let part = ZEROS.len().min(length - sent);
+                    self.link.send_all(&ZEROS[..part], &[], true)?;
+                    sent += part;
+                }
+            }
+            Way::Built(_) => {}
+        }
+        self.out.clear();
+        if let Some(hash) = hash {
+            self.out.push(&hash);
+        }
+        self.out.push(&(sum.trailer() ^ poison).to_le_bytes());
+        Ok(())
+    }
+
+    /// Sends a fragment through the buffer.
+    fn built(
+        &mut self,
+        provider: &dyn Provider,
+        header: &FrameHeader,
+        length: usize,
+        hasher: Option<&mut blake3::Hasher>,
+    ) -> Result<Result<(), Absent>, LaneError> {
+        let body = body_len(header);
+        let total = HEADER_LEN + body + self.guard.trailer_len();
+        self.make_room(total)?;
+        let frame = self.out.extend(total);
+        frame[..HEADER_LEN].copy_from_slice(&header.encode());
+        let payload = &mut frame[HEADER_LEN..HEADER_LEN + length];
+        if length > 0
+            && let Err(absent) = provider.read(header.space, header.offset, payload)
+        {
+            self.out.retract(total);
+            return Ok(Err(absent));
+        }
+        if let Some(hasher) = hasher {
+            hasher.update(payload);
+            if body > length {
+                frame[HEADER_LEN + length..HEADER_LEN + body]
+                    .copy_from_slice(hasher.finalize().as_bytes());
+            }
+        }
+        self.guard.close(frame);
+        if self.out.held().len() >= FLUSH_LEN {
+            self.flush(true)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether nothing is owed and no frame is half read.
+    fn at_rest(&self) -> bool {
+        self.queue.is_empty() && self.ahead.held().is_empty() && self.out.held().is_empty()
+    }
+}
+
+fn cancelled() -> Absent {
+    Absent {
+        code: missing::CANCELLED,
+        reason: "cancelled by the receiver".into(),
+    }
+}
+
+impl<W: Wire> SendHalf for Sender<W> {
+    fn serve(&mut self, provider: &dyn Provider, idle: Duration) -> Result<Served, LaneError> {
+        match self.drive(provider, idle) {
+            Err(LaneError::Stopped) => Ok(Served::Stopped),
+            Err(LaneError::Closed { .. }) if self.at_rest() => Ok(Served::Closed),
+            Err(LaneError::Closed { .. }) => Err(LaneError::Closed {
+                outstanding: self.queue.len(),
+            }),
+            other => other,
+        }
+    }
+
+    fn observe(&self) -> Observation {
+        self.link.seen
+    }
+
+    fn stopper(&self) -> Stopper {
+        self.link.stopper()
+    }
+
+    fn set_patience(&mut self, patience: Duration) {
+        self.link.patience = patience;
+    }
+}

@@ -1,0 +1,85 @@
+//! A wire over a connected stream socket of any family. Never blocks except in `poll`, so that
+//! deadlines are exact and time spent waiting can be told from time spent copying.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+};
+
+use crate::wire::{Interest, Wire};
+
+pub(crate) struct Socket {
+    fd: OwnedFd,
+}
+
+impl Socket {
+    /// Takes over a connected stream socket.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd })
+    }
+}
+
+impl Wire for Socket {
+    fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let [only] = slices {
+            return Ok(recv(&self.fd, &mut **only, RecvFlags::empty())?.0);
+        }
+        let mut none = RecvAncillaryBuffer::default();
+        Ok(recvmsg(&self.fd, slices, &mut none, RecvFlags::CMSG_CLOEXEC)?.bytes)
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        let flags = if more {
+            SendFlags::NOSIGNAL | SendFlags::MORE
+        } else {
+            SendFlags::NOSIGNAL
+        };
+        if let [only] = slices {
+            return Ok(send(&self.fd, only, flags)?);
+        }
+        Ok(sendmsg(
+            &self.fd,
+            slices,
+            &mut SendAncillaryBuffer::default(),
+            flags,
+        )?)
+    }
+
+    fn send_file(&mut self, file: &File, offset: u64, length: usize) -> io::Result<usize> {
+        let mut at = offset;
+        Ok(rustix::fs::sendfile(&self.fd, file, Some(&mut at), length)?)
+    }
+
+    fn sends_files(&self) -> bool {
+        true
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, interest.read);
+        flags.set(PollFlags::OUT, interest.write);
+        match poll(&mut [PollFd::new(&self.fd, flags)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn closer(&self) -> io::Result<Arc<dyn Fn() + Send + Sync>> {
+        let handle = socket2::Socket::from(self.fd.as_fd().try_clone_to_owned()?);
+        // A peer that is gone already makes this fail; the stream is over either way.
+        Ok(Arc::new(move || drop(handle.shutdown(Shutdown::Both))))
+    }
+}

@@ -1,0 +1,57 @@
+//! Streams over TCP. Congestion control is left as the host has it.
+
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::receive::Receiver;
+use crate::send::Sender;
+use crate::socket::Socket;
+use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
+
+/// Bytes the kernel may hold unsent. What is deeper cannot be cancelled any more; what is
+/// shallower wakes the sender too often.
+const NOTSENT_MAX: u32 = 1 << 20;
+/// Time after which the kernel gives up on unacknowledged bytes.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+
+/// The receiving end of a stream over a connected TCP socket.
+///
+/// # Errors
+/// [`LaneError::Socket`] when a socket option is refused.
+pub fn receive_half(
+    stream: TcpStream,
+    protection: Protection,
+) -> Result<Box<dyn ReceiveHalf>, LaneError> {
+    Ok(Box::new(Receiver::new(prepare(stream)?, protection)?))
+}
+
+/// The sending end of a stream over a connected TCP socket.
+///
+/// # Errors
+/// [`LaneError::Socket`] when a socket option is refused.
+pub fn send_half(
+    stream: TcpStream,
+    protection: Protection,
+) -> Result<Box<dyn SendHalf>, LaneError> {
+    Ok(Box::new(Sender::new(prepare(stream)?, protection)?))
+}
+
+pub(crate) fn prepare(stream: TcpStream) -> Result<Socket, LaneError> {
+    let set = || {
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_notsent_lowat(NOTSENT_MAX)?;
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
+    };
+    set().map_err(|source| LaneError::Socket {
+        doing: "setting TCP options",
+        source,
+    })?;
+    Socket::new(OwnedFd::from(stream)).map_err(|source| LaneError::Socket {
+        doing: "taking over the TCP socket",
+        source,
+    })
+}
