@@ -172,6 +172,31 @@ impl DemandTable {
     }
 }
 
+/// For each destination that has any: the bytes that no usable sender can get to it.
+///
+/// The same answer as [`DemandTable::missing`], without building the classes where no cap is 0. Cost O(rows × log
+/// + destinations × runs held) then.
+#[must_use]
+pub fn uncovered(problem: &Problem) -> BTreeMap<String, RangeSet> {
+    if !OpenPairs::new(problem).all_open() {
+        return DemandTable::new(problem).missing;
+    }
+    let alive = problem.senders.iter().filter(|sender| sender.up > 0);
+    let held: RangeSet = alive.flat_map(|sender| &sender.ranges).collect();
+    let mut missing: BTreeMap<String, RangeSet> = BTreeMap::new();
+    for destination in problem.destinations() {
+        let alive = destination.receivers.iter().map(|&r| &problem.receivers[r]);
+        let alive = alive.filter(|receiver| receiver.down > 0);
+        let taken: RangeSet = alive.flat_map(|receiver| &receiver.ranges).collect();
+        let lacking = destination.wanted.difference(&held.intersection(&taken));
+        if !lacking.is_empty() {
+            let entry = missing.entry(destination.name).or_default();
+            *entry = entry.union(&lacking);
+        }
+    }
+    missing
+}
+
 /// A class before closed pairs are looked at.
 struct Situation {
     senders: Arc<[usize]>,

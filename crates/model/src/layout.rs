@@ -40,7 +40,9 @@ pub enum LayoutError {
         object_offset: u64,
     },
     /// The objects together are longer than the data space can be.
-    #[error("{len} bytes from offset {base} end beyond what 64 bits can address; split the transfer")]
+    #[error(
+        "{len} bytes from offset {base} end beyond what 64 bits can address; split the transfer"
+    )]
     SpaceOverflow {
         /// Offset of the first byte.
         base: u64,
@@ -103,6 +105,48 @@ impl Layout {
         Ok(Self { pieces: kept })
     }
 
+    /// One object, number 0, that holds the whole range from its own offset 0 on (memory).
+    #[must_use]
+    pub fn single(range: Range) -> Self {
+        let piece = Piece {
+            range,
+            object: 0,
+            object_offset: 0,
+        };
+        let pieces = if range.is_empty() {
+            Vec::new()
+        } else {
+            vec![piece]
+        };
+        Self { pieces }
+    }
+
+    /// Whole objects back to back from `base`, given as (object, length) in the order they lie;
+    /// empty ones take no place. Cost O(n).
+    ///
+    /// # Errors
+    /// [`LayoutError::SpaceOverflow`] when they do not fit between `base` and the end of 64 bits.
+    pub fn back_to_back(
+        base: u64,
+        objects: impl IntoIterator<Item = (u32, u64)>,
+    ) -> Result<Self, LayoutError> {
+        let mut pieces = Vec::new();
+        let mut start = base;
+        for (object, len) in objects.into_iter().filter(|&(_, len)| len > 0) {
+            let range = Range::from_length(start, len).ok_or(LayoutError::SpaceOverflow {
+                base,
+                len: (start - base).saturating_add(len),
+            })?;
+            start = range.end;
+            pieces.push(Piece {
+                range,
+                object,
+                object_offset: 0,
+            });
+        }
+        Ok(Self { pieces })
+    }
+
     /// The piece that holds `offset`, cut so that it starts there. Cost O(log n).
     #[must_use]
     pub fn locate(&self, offset: u64) -> Option<Piece> {
@@ -133,7 +177,9 @@ impl Layout {
     ///
     /// Cost O(log n) to start and O(1) a unit or piece.
     pub fn units(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
-        let first = self.pieces.partition_point(|piece| piece.range.end <= range.start);
+        let first = self
+            .pieces
+            .partition_point(|piece| piece.range.end <= range.start);
         let mut pieces = self.pieces[first..].iter();
         let mut current = pieces.next();
         let mut offset = range.start;
@@ -166,15 +212,22 @@ impl Layout {
     }
 
     fn piece_at(&self, offset: u64) -> Option<Piece> {
-        let at = self.pieces.partition_point(|piece| piece.range.end <= offset);
-        self.pieces.get(at).filter(|piece| piece.range.contains(offset)).copied()
+        let at = self
+            .pieces
+            .partition_point(|piece| piece.range.end <= offset);
+        self.pieces
+            .get(at)
+            .filter(|piece| piece.range.contains(offset))
+            .copied()
     }
 }
 
 /// Where the unit that holds `offset`, which lies in the piece, ends.
 fn unit_end(piece: &Piece, offset: u64) -> u64 {
     let into_chunk = (piece.object_offset + (offset - piece.range.start)) % CHUNK_LEN;
-    offset.saturating_add(CHUNK_LEN - into_chunk).min(piece.range.end)
+    offset
+        .saturating_add(CHUNK_LEN - into_chunk)
+        .min(piece.range.end)
 }
 
 #[cfg(test)]
@@ -183,20 +236,34 @@ mod tests {
     use proptest::prelude::*;
 
     fn piece(start: u64, end: u64, object: u32, object_offset: u64) -> Piece {
-        Piece { range: Range { start, end }, object, object_offset }
+        Piece {
+            range: Range { start, end },
+            object,
+            object_offset,
+        }
     }
 
     /// The second replica of the same bytes gives way to the first, and keeps its own alignment.
     #[test]
     fn overlapping_pieces_are_trimmed() {
-        let layout = Layout::new(vec![piece(5, 20, 1, 100), piece(0, 10, 0, 0), piece(2, 8, 2, 0)]).unwrap();
+        let layout = Layout::new(vec![
+            piece(5, 20, 1, 100),
+            piece(0, 10, 0, 0),
+            piece(2, 8, 2, 0),
+        ])
+        .unwrap();
         assert_eq!(layout.pieces(), [piece(0, 10, 0, 0), piece(10, 20, 1, 105)]);
     }
 
     /// Rows that cut one file into neighbours make one piece, so that no unit is cut needlessly.
     #[test]
     fn neighbours_in_one_object_are_joined() {
-        let layout = Layout::new(vec![piece(10, 20, 0, 10), piece(0, 10, 0, 0), piece(20, 30, 0, 50)]).unwrap();
+        let layout = Layout::new(vec![
+            piece(10, 20, 0, 10),
+            piece(0, 10, 0, 0),
+            piece(20, 30, 0, 50),
+        ])
+        .unwrap();
         assert_eq!(layout.pieces(), [piece(0, 20, 0, 0), piece(20, 30, 0, 50)]);
     }
 
@@ -204,7 +271,10 @@ mod tests {
     #[test]
     fn object_overflow_is_refused() {
         let error = Layout::new(vec![piece(0, 11, 3, u64::MAX - 10)]).unwrap_err();
-        assert!(matches!(error, LayoutError::ObjectOverflow { object: 3, .. }), "{error}");
+        assert!(
+            matches!(error, LayoutError::ObjectOverflow { object: 3, .. }),
+            "{error}"
+        );
     }
 
     /// Chunks are aligned in the object, wherever the data space puts it.
@@ -213,8 +283,31 @@ mod tests {
         let layout = Layout::new(vec![piece(7, 7 + 3 * CHUNK_LEN, 0, CHUNK_LEN - 5)]).unwrap();
         assert_eq!(layout.unit_at(7), Range { start: 7, end: 12 });
         assert_eq!(layout.unit_at(11), Range { start: 7, end: 12 });
-        assert_eq!(layout.unit_at(12), Range { start: 12, end: 12 + CHUNK_LEN });
+        assert_eq!(
+            layout.unit_at(12),
+            Range {
+                start: 12,
+                end: 12 + CHUNK_LEN
+            }
+        );
         assert_eq!(layout.unit_at(6), Range { start: 6, end: 6 });
+    }
+
+    /// Files of a tree follow each other; empty ones take no place; 64 bits are the limit.
+    #[test]
+    fn objects_lie_back_to_back() {
+        let layout = Layout::back_to_back(100, [(1, 5), (2, 0), (4, 7)]).unwrap();
+        assert_eq!(
+            layout.pieces(),
+            [piece(100, 105, 1, 0), piece(105, 112, 4, 0)]
+        );
+        let full = Layout::back_to_back(0, [(0, u64::MAX - 1), (1, 1)]);
+        assert_eq!(full.unwrap().pieces().len(), 2);
+        let error = Layout::back_to_back(10, [(0, u64::MAX - 11), (1, 2)]).unwrap_err();
+        assert!(
+            matches!(error, LayoutError::SpaceOverflow { base: 10, .. }),
+            "{error}"
+        );
     }
 
     fn pieces() -> impl Strategy<Value = Vec<Piece>> {

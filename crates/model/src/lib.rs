@@ -15,8 +15,9 @@ pub mod segment;
 pub mod spec;
 pub mod units;
 
-pub use class::{Class, DemandTable, OpenPairs};
+pub use class::{Class, DemandTable, OpenPairs, uncovered};
 pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece};
+pub use plan_output::{PlanOutput, PlanRefusal, PlannedTransfer};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
