@@ -1,1 +1,38 @@
-//! Network lab.
+//! A network lab on one machine: hosts as namespaces, joined by capped interfaces.
+//!
+//! Each host has its own network, mounts and host name; `/tmp`, `/data`, `/run`, `/dev/shm` and `/root/.ssh` are
+//! private, every other path is the machine's. Interfaces are veth pairs into one bridge per rail, in a switch
+//! that has a namespace of its own, so that nothing touches the machine's network. Caps are token buckets on
+//! both ends of a pair: one direction each. Everything dies with its owner, even by `kill -9`.
+//!
+//! ```no_run
+//! use ropewalk_lab::{HostSpec, LabBuilder, NicSpec};
+//!
+//! let lab = LabBuilder::new()
+//!     .host(HostSpec::new("a1").nic(NicSpec::rate_bits(100_000_000)))
+//!     .host(HostSpec::new("b1").nic(NicSpec::rate_bits(100_000_000)))
+//!     .build()?;
+//! let status = lab.command("a1", "ping").args(["-c", "1", "b1"]).status();
+//! # Ok::<(), ropewalk_lab::LabError>(())
+//! ```
+//!
+//! Goals: rates exact to half a percent, failures on command, 64 hosts in seconds, no leftovers.
+//! Non-goals: isolation against hostile programs; processes see each other, and the file system outside the
+//! private directories is shared. A trunk with delay, queue and loss is not here yet: it will join two rails in
+//! the switch (`switch` in the wiring), as a relay between two TUN devices.
+//!
+//! Needs root and the programs `ip` and `tc`; [`available`] says whether a lab is possible here, so that tests
+//! can skip with a visible line.
+
+mod error;
+mod faults;
+mod lab;
+mod root;
+mod spec;
+mod ssh;
+mod sys;
+mod wiring;
+
+pub use error::LabError;
+pub use lab::{Counters, Lab, LabBuilder, Nic, available};
+pub use spec::{Address, Burst, HostSpec, NicSpec, SharedDir, Topology, parse_rate};
