@@ -1,1 +1,36 @@
-//! Ropewalk.
+//! Where the bytes of the data space lie on a host: sources, sinks, trees, and the folders an agent may touch.
+//!
+//! * [`Source`]: [`FileSource`] (rows of a specification, or a scanned tree), [`PatternSource`] (`mem:SIZE`).
+//! * [`Sink`]: [`FileSink`] (rows), [`TreeSink`] (a tree or one file with its metadata), [`MemorySink`], [`NullSink`].
+//! * [`Manifest`]: what a tree holds. [`Roots`]: which paths are allowed.
+//!
+//! Everything is called from many threads at once. Data-space offsets are turned into object
+//! offsets by [`ropewalk_model::Layout`]; nothing here knows peers, plans or the wire.
+//!
+//! Names are bytes: those that are not UTF-8 survive. Symbolic links below a root are copied and never
+//! followed. Linux only, as the rest of the data plane.
+
+mod error;
+mod file_sink;
+mod folders;
+mod manifest;
+mod memory_sink;
+mod open_files;
+mod pattern;
+mod roots;
+mod sink;
+mod source;
+mod staging;
+mod sys;
+mod tree_sink;
+
+pub use error::{Operation, StoreError};
+pub use file_sink::{FileSink, SinkFile};
+pub use manifest::{COMPONENT_LEN_MAX, Entry, EntryKind, Manifest, ManifestError, PATH_LEN_MAX};
+pub use memory_sink::MemorySink;
+pub use open_files::OPEN_FILES_MAX;
+pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
+pub use roots::{Access, Roots};
+pub use sink::{NullSink, Sink, SinkExtent};
+pub use source::{Extent, FileSource, Identity, Source, identity};
+pub use tree_sink::{Part, TreeSink};

@@ -1,0 +1,153 @@
+//! The description of a tree: what it holds, in an order and an encoding that every host agrees on.
+//!
+//! A manifest is data like any other (it is fetched from a holder over lanes); the master sees only
+//! its hash, its length and its counts. A copy of one file is a manifest with one entry.
+//!
+//! Left out on purpose: owners and groups (numbers mean different people on different hosts), hard
+//! links (each name becomes a file of its own), extended attributes. Devices, pipes and sockets are
+//! refused by name.
+
+use ropewalk_model::{Layout, LayoutError, Piece, Range};
+
+mod codec;
+mod compare;
+mod scan;
+
+pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
+
+/// The entries of one tree, or the one file.
+///
+/// Invariant of one that came from [`Manifest::scan`] or [`Manifest::decode`]: entries are sorted by
+/// the bytes of their paths and unique, the first has the empty path and is a file or a directory,
+/// each other entry's parent is a directory entry, and the lengths add up to less than 2^64.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The entries, in canonical order.
+    pub entries: Vec<Entry>,
+}
+
+/// One file, directory or symbolic link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Relative to the root, components separated by `/`, any bytes but NUL; the root's is empty.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Permission bits, at most `0o7777`.
+    pub mode: u32,
+    /// Modification time, whole seconds since 1970; negative before.
+    pub mtime_seconds: i64,
+    /// Nanoseconds after `mtime_seconds`, below 10^9.
+    pub mtime_nanoseconds: u32,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File {
+        /// Bytes in it.
+        len: u64,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink {
+        /// What it says, which need not exist; never followed.
+        target: Vec<u8>,
+    },
+}
+
+impl EntryKind {
+    /// What it is, in words for people.
+    #[must_use]
+    pub fn in_words(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "file",
+            Self::Directory => "directory",
+            Self::Symlink { .. } => "symbolic link",
+        }
+    }
+}
+
+impl Entry {
+    /// Bytes of the data space that the entry takes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self.kind {
+            EntryKind::File { len } => len,
+            EntryKind::Directory | EntryKind::Symlink { .. } => 0,
+        }
+    }
+
+    /// Whether the entry takes no bytes of the data space.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Manifest {
+    /// BLAKE3 of [`Manifest::encode`]: equal for equal trees, times and modes included.
+    #[must_use]
+    pub fn root_hash(&self) -> [u8; 32] {
+        *blake3::hash(&self.encode()).as_bytes()
+    }
+
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn data_len(&self) -> u64 {
+        self.entries.iter().map(Entry::len).fold(0, u64::saturating_add)
+    }
+
+    /// How many entries are files.
+    #[must_use]
+    pub fn file_count(&self) -> u64 {
+        self.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })).count() as u64
+    }
+
+    /// Whether this is one file and no tree.
+    #[must_use]
+    pub fn is_single_file(&self) -> bool {
+        matches!(self.entries.first(), Some(Entry { path, kind: EntryKind::File { .. }, .. }) if path.is_empty())
+    }
+
+    /// Where the bytes lie: the files one after another from `base` on, in the order of the
+    /// entries; the object's number is the index of its entry. Cost O(entries).
+    ///
+    /// # Errors
+    /// [`LayoutError::SpaceOverflow`] when the data would end beyond 2^64.
+    pub fn layout(&self, base: u64) -> Result<Layout, LayoutError> {
+        let mut pieces = Vec::new();
+        let mut start = base;
+        for (index, entry) in self.entries.iter().enumerate() {
+            let overflow = LayoutError::SpaceOverflow { base, len: self.data_len() };
+            let end = start.checked_add(entry.len()).ok_or(overflow)?;
+            let object = u32::try_from(index).map_err(|_| overflow)?;
+            if !entry.is_empty() {
+                pieces.push(Piece { range: Range { start, end }, object, object_offset: 0 });
+            }
+            start = end;
+        }
+        Layout::new(pieces)
+    }
+
+    /// The entry with this path. Cost O(log entries).
+    #[must_use]
+    pub fn entry(&self, path: &[u8]) -> Option<&Entry> {
+        let at = self.entries.binary_search_by(|entry| entry.path.as_slice().cmp(path)).ok()?;
+        self.entries.get(at)
+    }
+}
+
+/// The path of the folder that holds `path`, `None` for the root.
+pub(crate) fn parent_of(path: &[u8]) -> Option<&[u8]> {
+    if path.is_empty() {
+        return None;
+    }
+    let cut = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    Some(&path[..cut])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The folders that an agent serves, and the check that a path leads nowhere else.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Operation, StoreError};
+
+/// What may be done below a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// The folders (or files) that an agent was given.
+///
+/// A path is resolved, links and `..` included, before it is compared, and stores refuse links on the
+/// resolved path when they open it: a link put there in between is found out, not followed.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    roots: Vec<(PathBuf, Access)>,
+}
+
+/// A path as far as it exists, resolved, and what comes after.
+struct Resolved {
+    path: PathBuf,
+    exists: bool,
+}
+
+impl Roots {
+    /// Resolves the roots themselves, which may be links and must exist.
+    ///
+    /// # Errors
+    /// [`StoreError`] for the first root that does not exist or may not be looked at.
+    pub fn new(roots: Vec<(PathBuf, Access)>) -> Result<Self, StoreError> {
+        let resolve = |(path, access): (PathBuf, Access)| match std::fs::canonicalize(&path) {
+            Ok(resolved) => Ok((resolved, access)),
+            Err(error) => Err(StoreError::from_io(Operation::Open, path, &error)),
+        };
+        Ok(Self { roots: roots.into_iter().map(resolve).collect::<Result<_, _>>()? })
+    }
+
+    /// The resolved path of something that exists below a root.
+    ///
+    /// Relative paths start at the process's working folder.
+    ///
+    /// # Errors
+    /// [`StoreError::OutsideRoot`], also when nothing exists there, so that nobody learns what does;
+    /// [`StoreError::Vanished`] for a path inside that does not exist.
+    pub fn resolve_read(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        let resolved = resolve(path).map_err(|error| self.hide(path, error))?;
+        if self.access(&resolved.path).is_none() {
+            return Err(self.outside(path));
+        }
+        if !resolved.exists {
+            return Err(StoreError::Vanished { path: path.to_owned(), operation: Operation::Open });
+        }
+        Ok(resolved.path)
+    }
+
+    /// The resolved path of something that exists or could be made below a root given for writing.
+    ///
+    /// # Errors
+    /// [`StoreError::OutsideRoot`], [`StoreError::RootReadOnly`], and [`StoreError::SymbolicLink`] when
+    /// the path leads on through a link to nothing.
+    pub fn resolve_write(&self, path: &Path) -> Result<PathBuf, StoreError> {
+        let resolved = resolve(path).map_err(|error| self.hide(path, error))?;
+        match self.access(&resolved.path) {
+            None => Err(self.outside(path)),
+            Some(Access::ReadOnly) => Err(StoreError::RootReadOnly { path: path.to_owned(), roots: self.paths() }),
+            Some(Access::ReadWrite) => Ok(resolved.path),
+        }
+    }
+
+    /// What the deepest root that holds a resolved path allows; of two equal roots, the more.
+    fn access(&self, resolved: &Path) -> Option<Access> {
+        let holding = self.roots.iter().filter(|(root, _)| resolved.starts_with(root));
+        let deepest = holding.max_by_key(|(root, access)| (root.components().count(), *access == Access::ReadWrite));
+        deepest.map(|(_, access)| *access)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.roots.iter().map(|(root, _)| root.clone()).collect()
+    }
+
+    fn outside(&self, path: &Path) -> StoreError {
+        StoreError::OutsideRoot { path: path.to_owned(), roots: self.paths() }
+    }
+
+    /// An error on the way to a path that is not plainly inside says no more than that it is outside.
+    fn hide(&self, path: &Path, error: StoreError) -> StoreError {
+        let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
+        let inside = path.components().all(plain) && self.roots.iter().any(|(root, _)| path.starts_with(root));
+        if inside { error } else { self.outside(path) }
+    }
+}
+
+/// Resolves the longest part of a path that exists and appends the rest, which may hold no `..` and
+/// must not begin with a link.
+fn resolve(path: &Path) -> Result<Resolved, StoreError> {
+    let failed = |error| StoreError::from_io(Operation::Open, path, &error);
+    let mut existing = std::path::absolute(path).map_err(failed)?;
+    let mut rest: Vec<OsString> = Vec::new();
+    loop {
+        match std::fs::canonicalize(&existing) {
+            Ok(mut resolved) => {
+                let exists = rest.is_empty();
+                resolved.extend(rest.iter().rev());
+                return Ok(Resolved { path: resolved, exists });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        // A link to nothing in the middle of the path could be given a target later. As the last name it is
+        // harmless: whoever writes replaces the link itself.
+        if !rest.is_empty() && std::fs::symlink_metadata(&existing).is_ok() {
+            return Err(StoreError::SymbolicLink { path: path.to_owned(), operation: Operation::Open });
+        }
+        // No name: the path ends in `..` here, and what that means depends on what does not exist.
+        let name = existing.file_name().map(ToOwned::to_owned);
+        let (Some(name), true) = (name, existing.pop()) else {
+            return Err(StoreError::Vanished { path: path.to_owned(), operation: Operation::Open });
+        };
+        rest.push(name);
+    }
+}

@@ -1,0 +1,99 @@
+//! Where bytes go, and the sink that keeps none.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use ropewalk_model::Range;
+
+use crate::error::StoreError;
+
+/// Something that takes bytes of the data space from many threads at once.
+///
+/// Bytes may come in any order and again. A sink that failed to write stays failed: every later
+/// call gives the first error again, because what it reported safe before may be all there is.
+pub trait Sink: Send + Sync {
+    /// Writes bytes from the data-space `offset` on; they may span several objects. Not yet on
+    /// stable storage when it returns, see [`Sink::sync`].
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`] when the layout lacks a byte, [`StoreError::DiskFull`], or what writing reported.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Reads what was written, from the disk where the sink can. Meant for after [`Sink::sync`].
+    ///
+    /// # Errors
+    /// [`StoreError::NotKept`] when the sink keeps nothing, else what reading reported.
+    fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// The longest single extent of a file from the data-space `offset` on, at most `len` bytes (at
+    /// least 1), for lanes that move bytes into it themselves. `None` when there is no file.
+    ///
+    /// Whoever writes there calls [`Sink::written`] afterwards, or [`Sink::sync`] does not know of it.
+    ///
+    /// # Errors
+    /// As [`Sink::write_at`].
+    fn extent(&self, _offset: u64, _len: u64) -> Result<Option<SinkExtent>, StoreError> {
+        Ok(None)
+    }
+
+    /// Tells that bytes were written through [`Sink::extent`].
+    ///
+    /// # Errors
+    /// As [`Sink::write_at`].
+    fn written(&self, _offset: u64, _len: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Brings everything written before the call to stable storage, whoever wrote it. Blocks for
+    /// as long as the disk takes; writers are not held up. Nothing to do for memory.
+    ///
+    /// # Errors
+    /// What the disk reported; nothing written since the last success may then be called safe.
+    fn sync(&self) -> Result<(), StoreError>;
+
+    /// Ends a complete transfer: bytes synced, modes and times set, final names given and made
+    /// durable. Only when every wanted byte is written; on one node a path. A second call does nothing.
+    ///
+    /// # Errors
+    /// What stood in the way. Temporary files that have no final name yet are kept.
+    fn commit(&self) -> Result<(), StoreError>;
+
+    /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`]. A cancelled
+    /// transfer keeps them, so that it can go on later, unless the user says otherwise.
+    fn discard(&self);
+}
+
+/// Room for bytes in a file of a sink.
+#[derive(Debug, Clone)]
+pub struct SinkExtent {
+    /// The open file; use positioned calls, the offset is shared by all threads.
+    pub file: Arc<File>,
+    /// Where in the file the bytes go.
+    pub offset: u64,
+    /// How many go there.
+    pub len: u64,
+}
+
+/// `null:`: takes everything and keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NullSink;
+
+impl Sink for NullSink {
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        Err(StoreError::NotKept { range: Range { start: offset, end: offset.saturating_add(buf.len() as u64) } })
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn discard(&self) {}
+}

@@ -1,0 +1,222 @@
+//! Where bytes come from: files and trees. Memory is in [`crate::PatternSource`].
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk_model::{Layout, Piece, Range};
+use rustix::fs::{Advice, FileType, Mode, OFlags};
+
+use crate::error::{Operation, StoreError};
+use crate::manifest::Manifest;
+use crate::open_files::OpenFiles;
+use crate::sys;
+
+/// Something that holds bytes of the data space and is read by many threads at once.
+pub trait Source: Send + Sync {
+    /// Fills `buf` with the bytes from the data-space `offset` on; they may lie in several objects.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`] when the layout lacks a byte, [`StoreError::Shrank`] when a file
+    /// does, else what reading reported. The contents of `buf` are then unspecified.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// The longest single extent from the data-space `offset` on, at most `len` bytes (at least 1).
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`] when the layout lacks `offset`, else what opening reported.
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent<'_>, StoreError>;
+
+    /// The bytes in memory, when the source has them there in one piece: saves the copy that a
+    /// checksum over the bytes would otherwise need. `None` is always a right answer.
+    fn mapped(&self, _offset: u64, _len: u64) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Bytes of a source in one piece.
+#[derive(Debug)]
+pub enum Extent<'a> {
+    /// In memory.
+    Memory(&'a [u8]),
+    /// In a file, so that they can leave by `sendfile`. A file that shrank gives fewer.
+    File {
+        /// The open file; use positioned calls, the offset is shared by all threads.
+        file: Arc<File>,
+        /// Where in the file the bytes start.
+        offset: u64,
+        /// How many there are.
+        len: u64,
+    },
+}
+
+/// What tells one version of a file from another without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Bytes in the file.
+    pub len: u64,
+    /// Modification time, whole seconds since 1970.
+    pub mtime_seconds: i64,
+    /// Nanoseconds after `mtime_seconds`.
+    pub mtime_nanoseconds: u32,
+}
+
+/// Reads the identity of a file, following links.
+///
+/// # Errors
+/// [`StoreError`] when it cannot be inspected or is no regular file.
+pub fn identity(path: &Path) -> Result<Identity, StoreError> {
+    let stat = rustix::fs::stat(path).map_err(|errno| StoreError::from_errno(Operation::Inspect, path, errno))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind != FileType::RegularFile {
+        return Err(StoreError::SpecialFile { path: path.to_owned(), kind: sys::kind_in_words(kind) });
+    }
+    Ok(Identity { len: stat.st_size as u64, mtime_seconds: stat.st_mtime, mtime_nanoseconds: stat.st_mtime_nsec as u32 })
+}
+
+/// Files of the disk as a source. Files are opened when first asked for, at most
+/// [`crate::OPEN_FILES_MAX`] at a time.
+#[derive(Debug)]
+pub struct FileSource {
+    layout: Layout,
+    objects: Objects,
+    open: OpenFiles,
+}
+
+#[derive(Debug)]
+enum Objects {
+    Paths(Vec<PathBuf>),
+    Tree { root: PathBuf, dir: OwnedFd, manifest: Arc<Manifest> },
+}
+
+impl FileSource {
+    /// A source of files named one by one: object `n` of the layout is `paths[n]`.
+    ///
+    /// Paths must be resolved (as [`crate::Roots`] returns them): a link on one is taken for an attack.
+    ///
+    /// # Errors
+    /// [`StoreError::Shrank`] when a file is shorter than its pieces, [`StoreError::NotHeld`] when
+    /// the layout names an object without a path, else what opening a file reported.
+    pub fn open(layout: Layout, paths: Vec<PathBuf>) -> Result<Self, StoreError> {
+        let mut wanted = vec![0; paths.len()];
+        for piece in layout.pieces() {
+            let end = wanted.get_mut(piece.object as usize).ok_or(StoreError::NotHeld { range: piece.range })?;
+            *end = (piece.object_offset + piece.range.len()).max(*end);
+        }
+        let source = Self { layout, objects: Objects::Paths(paths), open: OpenFiles::new() };
+        for (object, wanted) in wanted.into_iter().enumerate() {
+            let object = object as u32;
+            let file = source.file(object)?;
+            source.check_len(&file, object, wanted)?;
+        }
+        Ok(source)
+    }
+
+    /// The files of a scanned tree (or the one scanned file), from the data-space offset `base` on.
+    ///
+    /// # Errors
+    /// What opening the root reported, or a manifest that does not fit the data space.
+    pub fn open_tree(root: &Path, manifest: Arc<Manifest>, base: u64) -> Result<Self, StoreError> {
+        let layout = manifest.layout(base)?;
+        let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
+        let root = std::fs::canonicalize(root).map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
+        if manifest.is_single_file() {
+            return Self::open(layout, vec![root]);
+        }
+        let dir = sys::open_resolved_path(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
+        Ok(Self { layout, objects: Objects::Tree { root, dir, manifest }, open: OpenFiles::new() })
+    }
+
+    /// Where the bytes lie.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn path(&self, object: u32) -> PathBuf {
+        match &self.objects {
+            Objects::Paths(paths) => paths.get(object as usize).cloned().unwrap_or_default(),
+            Objects::Tree { root, manifest, .. } => match manifest.entries.get(object as usize) {
+                Some(entry) => root.join(OsStr::from_bytes(&entry.path)),
+                None => root.clone(),
+            },
+        }
+    }
+
+    fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
+        self.open.get(object, || {
+            let failed = |errno| StoreError::from_errno(Operation::Open, self.path(object), errno);
+            // A pipe that took the file's place must not block us until its kind is known.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let file = match &self.objects {
+                Objects::Paths(_) => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
+                Objects::Tree { dir, manifest, .. } => {
+                    let path = manifest.entries.get(object as usize).map_or(&[][..], |entry| &entry.path);
+                    sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
+                }
+            };
+            let file = file.map_err(failed)?;
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(failed)?.st_mode);
+            if kind != FileType::RegularFile {
+                return Err(StoreError::SpecialFile { path: self.path(object), kind: sys::kind_in_words(kind) });
+            }
+            // Only advice: a file system that ignores it reads all the same.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
+            Ok(File::from(file))
+        })
+    }
+
+    fn check_len(&self, file: &File, object: u32, wanted: u64) -> Result<(), StoreError> {
+        let stat = rustix::fs::fstat(file).map_err(|errno| StoreError::from_errno(Operation::Inspect, self.path(object), errno))?;
+        let len = stat.st_size as u64;
+        if len < wanted {
+            return Err(StoreError::Shrank { path: self.path(object), wanted, len });
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, piece: &Piece, buf: &mut [u8]) -> Result<(), StoreError> {
+        let file = self.file(piece.object)?;
+        match file.read_exact_at(buf, piece.object_offset) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                let wanted = piece.object_offset + buf.len() as u64;
+                self.check_len(&file, piece.object, wanted)?;
+                // It grew back between the read and the look: what was read is not to be trusted.
+                Err(StoreError::Shrank { path: self.path(piece.object), wanted, len: piece.object_offset })
+            }
+            Err(error) => Err(StoreError::from_io(Operation::Read, self.path(piece.object), &error)),
+        }
+    }
+}
+
+/// The piece at `offset` cut to at most `len` bytes, or the error that names the first byte lacking.
+pub(crate) fn locate(layout: &Layout, offset: u64, len: u64) -> Result<Piece, StoreError> {
+    let lacking = || StoreError::NotHeld { range: Range { start: offset, end: offset.saturating_add(len) } };
+    let mut piece = layout.locate(offset).ok_or_else(lacking)?;
+    piece.range.end = piece.range.end.min(offset.saturating_add(len));
+    Ok(piece)
+}
+
+impl Source for FileSource {
+    fn read_at(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {
+        while !buf.is_empty() {
+            let piece = locate(&self.layout, offset, buf.len() as u64)?;
+            let (head, rest) = buf.split_at_mut(piece.range.len() as usize);
+            self.read_piece(&piece, head)?;
+            offset = piece.range.end;
+            buf = rest;
+        }
+        Ok(())
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent<'_>, StoreError> {
+        let piece = locate(&self.layout, offset, len)?;
+        let file = self.file(piece.object)?;
+        Ok(Extent::File { file, offset: piece.object_offset, len: piece.range.len() })
+    }
+}

@@ -1,0 +1,214 @@
+//! What file and tree sinks share: positioned writes over a layout, knowing what is not yet safe, and
+//! staying failed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use ropewalk_model::Layout;
+use rustix::fs::Advice;
+
+use crate::error::{Operation, StoreError};
+use crate::open_files::{OpenFiles, lock};
+use crate::sink::SinkExtent;
+use crate::source::locate;
+use crate::{manifest, sys};
+
+/// Up to this many files are synced one by one; above, the whole file system is synced at once. One
+/// `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files there are,
+/// but also writes what other programs have pending.
+pub(crate) const SYNC_EACH_MAX: usize = 64;
+
+/// Longest identification that a temporary name takes.
+const ID_LEN_MAX: usize = 64;
+
+/// The temporary names of a sink: how to open them and make them durable.
+pub(crate) trait Target: Send + Sync {
+    /// Opens an object's temporary file for reading and writing, makes it where it is missing, never
+    /// shortens it.
+    fn open(&self, object: u32) -> Result<File, StoreError>;
+    /// Where the object's temporary file is.
+    fn path(&self, object: u32) -> PathBuf;
+    /// Makes new directory entries durable.
+    fn sync_names(&self) -> Result<(), StoreError>;
+    /// The file system that holds all objects, if it is known to be one.
+    fn filesystem(&self) -> Option<&OwnedFd>;
+}
+
+/// Objects under temporary names.
+#[derive(Debug)]
+pub(crate) struct Staging<T> {
+    pub(crate) layout: Layout,
+    pub(crate) target: T,
+    files: OpenFiles,
+    /// Objects with writes that no sync has covered. Marked after the write, before it is reported.
+    dirty: Mutex<BTreeSet<u32>>,
+    /// Held during a sync: a second one must not return before the first, which took the marks.
+    syncing: Mutex<()>,
+    failure: OnceLock<StoreError>,
+    /// No file is opened any more: that would make again what was renamed or removed.
+    closed: AtomicBool,
+    /// Whether commit or discard ended this sink; held during either.
+    pub(crate) ended: Mutex<bool>,
+}
+
+impl<T: Target> Staging<T> {
+    pub(crate) fn new(layout: Layout, target: T) -> Self {
+        Self {
+            layout,
+            target,
+            files: OpenFiles::new(),
+            dirty: Mutex::default(),
+            syncing: Mutex::default(),
+            failure: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            ended: Mutex::new(false),
+        }
+    }
+
+    /// The first error of the sink, if it failed.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Keeps an error as the sink's first and gives the first one back.
+    fn fail(&self, error: StoreError) -> StoreError {
+        self.failure.get_or_init(|| error).clone()
+    }
+
+    fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Ended);
+        }
+        self.files.get(object, || self.target.open(object)).map_err(|error| {
+            // Short of open files now does not mean short of them later.
+            if error.is_retryable() { error } else { self.fail(error) }
+        })
+    }
+
+    pub(crate) fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), StoreError> {
+        self.check()?;
+        while !bytes.is_empty() {
+            let piece = locate(&self.layout, offset, bytes.len() as u64)?;
+            let (head, rest) = bytes.split_at(piece.range.len() as usize);
+            let file = self.file(piece.object)?;
+            file.write_all_at(head, piece.object_offset).map_err(|error| {
+                let error = StoreError::from_io(Operation::Write, self.target.path(piece.object), &error);
+                self.fail(error.with_missing(head.len() as u64))
+            })?;
+            lock(&self.dirty).insert(piece.object);
+            offset = piece.range.end;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_back(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<(), StoreError> {
+        self.check()?;
+        while !buf.is_empty() {
+            let piece = locate(&self.layout, offset, buf.len() as u64)?;
+            let (head, rest) = buf.split_at_mut(piece.range.len() as usize);
+            let file = self.file(piece.object)?;
+            // Clean pages are dropped, so that what is read comes from the disk. Only advice.
+            let len = std::num::NonZeroU64::new(head.len() as u64);
+            let _ = rustix::fs::fadvise(&*file, piece.object_offset, len, Advice::DontNeed);
+            file.read_exact_at(head, piece.object_offset).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
+                _ => StoreError::from_io(Operation::Read, self.target.path(piece.object), &error),
+            })?;
+            offset = piece.range.end;
+            buf = rest;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
+        self.check()?;
+        let piece = locate(&self.layout, offset, len)?;
+        let file = self.file(piece.object)?;
+        Ok(Some(SinkExtent { file, offset: piece.object_offset, len: piece.range.len() }))
+    }
+
+    pub(crate) fn written(&self, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.check()?;
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            let piece = locate(&self.layout, at, end - at)?;
+            lock(&self.dirty).insert(piece.object);
+            at = piece.range.end;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = lock(&self.syncing);
+        self.check()?;
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        self.sync_objects(&dirty).map_err(|error| self.fail(error))
+    }
+
+    fn sync_objects(&self, dirty: &BTreeSet<u32>) -> Result<(), StoreError> {
+        if let Some(filesystem) = self.target.filesystem().filter(|_| dirty.len() > SYNC_EACH_MAX) {
+            let path = dirty.first().map(|object| self.target.path(*object)).unwrap_or_default();
+            return rustix::fs::syncfs(filesystem).map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
+        }
+        for object in dirty {
+            let file = self.file(*object)?;
+            rustix::fs::fdatasync(&*file).map_err(|errno| StoreError::from_errno(Operation::Sync, self.target.path(*object), errno))?;
+        }
+        self.target.sync_names()
+    }
+
+    /// Ends all use of the files, so that nothing keeps them once they are renamed or removed.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.files.clear();
+    }
+}
+
+/// `.{name}.ropewalk-{id}`: the temporary name beside a final one. The same on every host; a name too
+/// long for that is cut, the id keeps it apart from others.
+pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if id.is_empty() || id.len() > ID_LEN_MAX || !id.bytes().all(plain) {
+        return Err(StoreError::BadId { id: id.to_owned() });
+    }
+    let suffix = format!(".ropewalk-{id}");
+    let kept = name.len().min(manifest::COMPONENT_LEN_MAX - 1 - suffix.len());
+    Ok([b".", &name[..kept], suffix.as_bytes()].concat())
+}
+
+/// The folder of a destination, opened, and the destination's name in it.
+pub(crate) fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf, Vec<u8>), StoreError> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let name = path.file_name().ok_or_else(|| StoreError::NoName { path: path.to_owned() })?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Not O_PATH: the folder is synced through this descriptor.
+    let opened = sys::open_resolved_path(parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    let opened = opened.map_err(|errno| match StoreError::from_errno(Operation::Open, parent, errno) {
+        StoreError::Vanished { .. } => StoreError::ParentMissing { path: path.to_owned(), parent: parent.to_owned() },
+        other => other,
+    })?;
+    Ok((opened, parent.to_owned(), name.as_bytes().to_vec()))
+}
+
+/// Reserves a range of a file, or says how many bytes are missing. A file system that cannot reserve is left alone.
+pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result<(), StoreError> {
+    let available = sys::available(file);
+    let reserved = sys::reserve(file, offset, len);
+    let failed = |errno| StoreError::from_errno(Operation::Allocate, path, errno).with_missing(len.saturating_sub(available));
+    reserved.map(|_| ()).map_err(failed)
+}

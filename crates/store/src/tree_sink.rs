@@ -1,0 +1,401 @@
+//! A tree, or one file with its mode and time, as a sink.
+//!
+//! Everything is built under one temporary name and gets its final one on commit:
+//!
+//! ```text
+//!  DEST absent:               beside it, .DEST.ropewalk-ID/...   commit: one rename
+//!  DEST is a folder already:  in it, DEST/.DEST.ropewalk-ID/...  commit: one rename an entry
+//!  one file:                  beside it, .DEST.ropewalk-ID       commit: one rename
+//! ```
+//!
+//! Staging inside an existing folder keeps renames on one file system when DEST is a mount point, and
+//! asks for no right to its parent. Files are made at their first write, links only on commit, so that
+//! no write can ever follow one. Merging replaces files and links and never a directory by
+//! something else or the other way round; what stands in the way is reported before the first byte.
+//! A merge that fails half way can be committed again.
+//!
+//! Left out on purpose: owners, and the set-user and set-group bits, which without the owner would
+//! give rights to the wrong one.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use ropewalk_model::{CHUNK_LEN, Layout, Piece};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Operation, StoreError};
+use crate::folders::Folders;
+use crate::manifest::{Entry, EntryKind, Manifest, parent_of};
+use crate::open_files::lock;
+use crate::sink::{Sink, SinkExtent};
+use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
+use crate::sys;
+
+mod commit;
+
+/// A manifest and where its bytes begin in the data space.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Data-space offset of the first byte.
+    pub base: u64,
+    /// The entries.
+    pub manifest: Arc<Manifest>,
+}
+
+/// A sink that builds a tree under a temporary name.
+#[derive(Debug)]
+pub struct TreeSink {
+    staging: Staging<Tree>,
+}
+
+#[derive(Debug)]
+struct Tree {
+    /// Of all parts, sorted by path; a folder that several have is there once, as the first has it.
+    entries: Vec<Entry>,
+    dest: PathBuf,
+    /// The folder that holds DEST, and DEST's name there.
+    parent: OwnedFd,
+    name: Vec<u8>,
+    /// The folder that holds the temporary name: `parent`, or DEST itself.
+    stage_parent: OwnedFd,
+    stage_parent_path: PathBuf,
+    temporary: Vec<u8>,
+    /// The temporary folder; `None` for one file.
+    root: Option<OwnedFd>,
+    /// Folders, by path, with names that no sync has covered.
+    new_names: Mutex<BTreeSet<Vec<u8>>>,
+}
+
+impl TreeSink {
+    /// Prepares the temporary name for the parts of one copy; nothing of DEST changes before [`Sink::commit`].
+    ///
+    /// * `dest`: the final path, resolved (as [`crate::Roots`] returns it). Its parent must exist.
+    /// * `parts`: one for a copy of one tree; several when sources are parts of a set. Their ranges of the data space must not overlap.
+    /// * `id`: of the transfer (letters, digits, `-`, `_`). Files staged under the same name are kept
+    ///   and written over, so it must change when the trees do.
+    /// * `shared`: whether other nodes write the same tree; one of them commits.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when parts hold the same path, [`StoreError::Exists`] for the first
+    /// entry that cannot replace what stands in DEST, [`StoreError::ParentMissing`],
+    /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
+    pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
+        let (entries, layout) = merge(parts)?;
+        let (parent, parent_path, name) = open_parent(dest)?;
+        let temporary = temporary_name(&name, id)?;
+        let single = entries.first().is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
+        let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
+        let inside = !single
+            && Tree::existing(&parent, &name, &entries, dest)?.is_some()
+            && sys::stat_entry(parent.as_fd(), &temporary).is_err();
+        let stage_parent = if inside {
+            sys::open_beneath(parent.as_fd(), &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        } else {
+            parent.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        };
+        let mut tree = Tree {
+            entries,
+            dest: dest.to_owned(),
+            stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
+            stage_parent_path: if inside { dest.to_owned() } else { parent_path },
+            parent,
+            name,
+            temporary,
+            root: None,
+            new_names: Mutex::default(),
+        };
+        tree.check_replaceable()?;
+        if single {
+            tree.open_single()?;
+        } else {
+            tree.open_root(shared, layout.ranges().len_bytes())?;
+        }
+        Ok(Self { staging: Staging::new(layout, tree) })
+    }
+
+    /// Where the bytes lie; objects are numbered by the entries of all parts together, sorted by path.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.staging.layout
+    }
+}
+
+/// One sorted list of entries, and where the bytes of each lie.
+fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> {
+    let manifests: Vec<&Manifest> = parts.iter().map(|part| &*part.manifest).collect();
+    for manifest in &manifests {
+        let refused = |reason| StoreError::Manifest { path: PathBuf::new(), reason };
+        manifest.check().map_err(refused)?;
+    }
+    if let Some((path, first, second)) = Manifest::conflict(&manifests) {
+        return Err(StoreError::Conflict { path: OsStr::from_bytes(&path).into(), first, second });
+    }
+    let mut entries: Vec<Entry> = manifests.iter().flat_map(|manifest| manifest.entries.iter().cloned()).collect();
+    // Stable: of several, the first part's folder stays.
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    entries.dedup_by(|next, kept| next.path == kept.path);
+    let mut pieces = Vec::new();
+    for part in parts {
+        let layout = part.manifest.layout(part.base)?;
+        for piece in layout.pieces() {
+            let path = &part.manifest.entries[piece.object as usize].path;
+            if let Ok(at) = entries.binary_search_by(|entry| entry.path.cmp(path)) {
+                pieces.push(Piece { object: at as u32, ..*piece });
+            }
+        }
+    }
+    Ok((entries, Layout::new(pieces)?))
+}
+
+impl Tree {
+    /// What stands at DEST: `Some` for a folder that a tree is merged into, `None` for nothing, or a
+    /// file or link that a file may replace.
+    fn existing(parent: &OwnedFd, name: &[u8], entries: &[Entry], dest: &Path) -> Result<Option<FileType>, StoreError> {
+        let stat = match sys::stat_entry(parent.as_fd(), name) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, dest, errno)),
+        };
+        let found = FileType::from_raw_mode(stat.st_mode);
+        let wanted = entries.first().map_or(&EntryKind::Directory, |root| &root.kind);
+        if replaceable(wanted, found) {
+            return Ok((found == FileType::Directory).then_some(found));
+        }
+        Err(StoreError::Exists { path: dest.to_owned(), found: sys::kind_in_words(found), wanted: wanted.in_words() })
+    }
+
+    /// Looks for everything in DEST that the tree could not be merged over.
+    fn check_replaceable(&self) -> Result<(), StoreError> {
+        if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
+            return Ok(());
+        }
+        let dest = self.open_dest()?;
+        let mut folders = Folders::new(dest.as_fd());
+        let mut absent: HashSet<&[u8]> = HashSet::new();
+        for entry in &self.entries {
+            let Some(parent) = parent_of(&entry.path) else { continue };
+            let found = if absent.contains(parent) {
+                None
+            } else {
+                folders.kind(&entry.path).map_err(|errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno))?
+            };
+            match found {
+                None if entry.kind == EntryKind::Directory => {
+                    absent.insert(&entry.path);
+                }
+                Some(found) if !replaceable(&entry.kind, found) => {
+                    let (path, wanted) = (self.final_path(entry), entry.kind.in_words());
+                    return Err(StoreError::Exists { path, found: sys::kind_in_words(found), wanted });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn open_dest(&self) -> Result<OwnedFd, StoreError> {
+        let opened = sys::open_beneath(self.parent.as_fd(), &self.name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        opened.map_err(|errno| StoreError::from_errno(Operation::Open, &self.dest, errno))
+    }
+
+    /// Makes or opens the temporary folder; a new one is refused when the data would not fit.
+    fn open_root(&mut self, shared: bool, wanted: u64) -> Result<(), StoreError> {
+        let path = self.stage_path();
+        let failed = |errno| StoreError::from_errno(Operation::Create, &path, errno);
+        let made = match rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(failed(errno)),
+        };
+        let root = sys::open_beneath(self.stage_parent.as_fd(), &self.temporary, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let root = root.map_err(failed)?;
+        let missing = wanted.saturating_sub(sys::available(&root));
+        if made && missing > 0 {
+            if !shared {
+                // It is empty and ours; if it stays, it is in nobody's way.
+                let _ = rustix::fs::unlinkat(&self.stage_parent, &*self.temporary, rustix::fs::AtFlags::REMOVEDIR);
+            }
+            return Err(StoreError::DiskFull { path: self.dest.clone(), operation: Operation::Allocate, missing });
+        }
+        self.root = Some(root);
+        Ok(())
+    }
+
+    /// Makes the temporary file of a copy of one file now: it may be empty, and a full disk is told early.
+    fn open_single(&self) -> Result<(), StoreError> {
+        let existed = sys::stat_entry(self.stage_parent.as_fd(), &self.temporary).is_ok();
+        let opened = self.open_object(0).map(|_| ());
+        if opened.is_err() && !existed {
+            let _ = rustix::fs::unlinkat(&self.stage_parent, &*self.temporary, rustix::fs::AtFlags::empty());
+        }
+        opened
+    }
+
+    fn stage_path(&self) -> PathBuf {
+        self.stage_parent_path.join(OsStr::from_bytes(&self.temporary))
+    }
+
+    /// The path of an entry under its temporary name.
+    fn staged_path(&self, entry: &Entry) -> PathBuf {
+        join(&self.stage_path(), &entry.path)
+    }
+
+    fn final_path(&self, entry: &Entry) -> PathBuf {
+        join(&self.dest, &entry.path)
+    }
+
+    /// The folder and the path in it of an entry under its temporary name.
+    fn place<'a>(&'a self, entry: &'a Entry) -> (BorrowedFd<'a>, &'a [u8]) {
+        match &self.root {
+            Some(root) => (root.as_fd(), &entry.path),
+            None => (self.stage_parent.as_fd(), &self.temporary),
+        }
+    }
+
+    fn open_object(&self, object: u32) -> Result<File, StoreError> {
+        // Object numbers come from our own layout, which numbers these entries.
+        let entry = &self.entries[object as usize];
+        let (folder, path) = self.place(entry);
+        let staged = self.staged_path(entry);
+        let failed = |errno| StoreError::from_errno(Operation::Create, &staged, errno);
+        let open = |flags| sys::open_beneath(folder, path, OFlags::RDWR | OFlags::NONBLOCK | flags, Mode::RUSR | Mode::WUSR);
+        let new = OFlags::CREATE | OFlags::EXCL;
+        let made = match open(new) {
+            Err(Errno::NOENT) => {
+                self.make_parents(&entry.path)?;
+                open(new)
+            }
+            other => other,
+        };
+        match made {
+            Ok(file) => {
+                let file = File::from(file);
+                lock(&self.new_names).insert(parent_of(&entry.path).unwrap_or_default().to_vec());
+                // For a file of one write there is nothing to gain.
+                if entry.len() > CHUNK_LEN {
+                    reserve(&file, &staged, 0, entry.len())?;
+                }
+                Ok(file)
+            }
+            Err(Errno::EXIST) => open(OFlags::empty()).map(File::from).map_err(failed),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Makes the folders above a path of the tree that are missing.
+    fn make_parents(&self, path: &[u8]) -> Result<(), StoreError> {
+        let Some(root) = &self.root else { return Ok(()) };
+        let mut folders = Folders::new(root.as_fd());
+        let cuts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        for cut in cuts {
+            self.make_folder(&mut folders, &path[..cut])?;
+        }
+        Ok(())
+    }
+
+    fn make_folder(&self, folders: &mut Folders<'_>, path: &[u8]) -> Result<(), StoreError> {
+        let made = folders.parent(path).and_then(|(folder, name)| rustix::fs::mkdirat(folder, name, Mode::RWXU));
+        match made {
+            Ok(()) => {
+                lock(&self.new_names).insert(parent_of(path).unwrap_or_default().to_vec());
+                Ok(())
+            }
+            Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(StoreError::from_errno(Operation::Create, join(&self.stage_path(), path), errno)),
+        }
+    }
+
+    fn sync_folder(&self, path: &[u8]) -> Result<(), StoreError> {
+        let Some(root) = &self.root else {
+            return rustix::fs::fsync(&self.stage_parent)
+                .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.stage_parent_path, errno));
+        };
+        let opened = sys::open_beneath(root.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let synced = opened.and_then(rustix::fs::fsync);
+        synced.map_err(|errno| StoreError::from_errno(Operation::Sync, join(&self.stage_path(), path), errno))
+    }
+}
+
+fn join(base: &Path, path: &[u8]) -> PathBuf {
+    if path.is_empty() { base.to_owned() } else { base.join(OsStr::from_bytes(path)) }
+}
+
+/// Whether an entry may take the place of what stands there.
+fn replaceable(wanted: &EntryKind, found: FileType) -> bool {
+    match wanted {
+        EntryKind::Directory => found == FileType::Directory,
+        EntryKind::File { .. } | EntryKind::Symlink { .. } => matches!(found, FileType::RegularFile | FileType::Symlink),
+    }
+}
+
+impl Target for Tree {
+    fn open(&self, object: u32) -> Result<File, StoreError> {
+        self.open_object(object)
+    }
+
+    fn path(&self, object: u32) -> PathBuf {
+        self.entries.get(object as usize).map_or_else(|| self.stage_path(), |entry| self.staged_path(entry))
+    }
+
+    fn sync_names(&self) -> Result<(), StoreError> {
+        let new = std::mem::take(&mut *lock(&self.new_names));
+        if let Some(root) = self.root.as_ref().filter(|_| new.len() > SYNC_EACH_MAX) {
+            return rustix::fs::syncfs(root).map_err(|errno| StoreError::from_errno(Operation::Sync, self.stage_path(), errno));
+        }
+        new.iter().try_for_each(|path| self.sync_folder(path))
+    }
+
+    fn filesystem(&self) -> Option<&OwnedFd> {
+        self.root.as_ref()
+    }
+}
+
+impl Sink for TreeSink {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.staging.write_at(offset, bytes)
+    }
+
+    fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.staging.read_back(offset, buf)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
+        self.staging.extent(offset, len)
+    }
+
+    fn written(&self, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.staging.written(offset, len)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.staging.sync()
+    }
+
+    fn commit(&self) -> Result<(), StoreError> {
+        let mut ended = lock(&self.staging.ended);
+        if *ended {
+            return Ok(());
+        }
+        self.staging.sync()?;
+        self.staging.check()?;
+        self.staging.target.commit()?;
+        self.staging.close();
+        *ended = true;
+        Ok(())
+    }
+
+    fn discard(&self) {
+        let mut ended = lock(&self.staging.ended);
+        if !*ended {
+            self.staging.close();
+            self.staging.target.remove_stage();
+            *ended = true;
+        }
+    }
+}
