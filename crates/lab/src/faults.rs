@@ -1,6 +1,7 @@
 //! Changing a running lab: rates, and the failures a network can have.
 
 use crate::spec::Address;
+use crate::wiring::rule;
 use crate::{Lab, LabError};
 
 impl Lab {
@@ -51,16 +52,17 @@ impl Lab {
     }
 
     /// Makes the switch silently drop all that the interface sends and would receive, or stops that.
-    /// Neither end gets any notice.
+    /// Neither end gets any notice. Taking the link down and up, or plugging it, ends a black hole.
     ///
     /// # Errors
     /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`].
     pub fn blackhole(&self, host: &str, nic: usize, on: bool) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let port = &self.wiring().hosts[index][number].port;
-        // Bridge port states: 0 disabled, 3 forwarding.
+        // Bridge port states: 0 disabled, 3 forwarding. `ip link set ... type bridge_slave state 0` will not do: it
+        // announces a link change, upon which the bridge enables the port again.
         let state = if on { 0 } else { 3 };
-        self.batch(None, "ip", &format!("link set {port} type bridge_slave state {state}\n"))
+        self.batch(None, "bridge", &format!("link set dev {port} state {state}\n"))
     }
 
     /// Takes an address away from an interface; its prefix length does not matter.
@@ -77,7 +79,7 @@ impl Lab {
         };
         let mut batch = format!("addr del {} dev {}\n", present[position], self.wiring().hosts[index][number].name);
         if self.wiring().hosts[index].len() > 1 {
-            batch += &format!("rule del from {ip}\n");
+            batch += &format!("{}\n", rule("del", ip));
         }
         self.batch(Some(index), "ip", &batch)?;
         present.remove(position);

@@ -1,11 +1,13 @@
 //! Building a lab, running things in it, taking it down.
 
 use std::ffi::{CString, OsStr};
+use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use crate::spec::{Address, HostSpec, SharedDir, Topology};
 use crate::ssh::Ssh;
@@ -15,6 +17,10 @@ use crate::{LabError, root};
 
 /// More hosts than one bridge has ports make no sense on one machine.
 const HOSTS_MAX: usize = 1_000;
+
+/// Ports come up within milliseconds; the kernel may hold the news back for a second.
+const PORTS_WAIT_MAX: Duration = Duration::from_secs(15);
+const PORTS_RETRY: Duration = Duration::from_millis(1);
 
 /// Says whether this process can build a lab; otherwise why not, in words for the skipping test to print.
 ///
@@ -174,13 +180,11 @@ impl Lab {
         let hosts_file = wiring.hosts_file(&topology);
         let mut blueprints = vec![Blueprint {
             process_name: CString::from(c"lab:switch"),
-            whole_host: false,
             steps: root::switch_steps(&machine)?,
         }];
         for host in &topology.hosts {
             blueprints.push(Blueprint {
                 process_name: CString::new(format!("lab:{}", host.name)).unwrap_or_default(),
-                whole_host: true,
                 steps: root::host_steps(&machine, &topology, host, &hosts_file)?,
             });
         }
@@ -203,11 +207,37 @@ impl Lab {
             self.batch(Some(host), "tc", &self.wiring.host_caps(host))?;
             self.batch(Some(host), "ip", &self.wiring.host_links(host))?;
         }
+        self.await_ports()
+    }
+
+    /// Waits until the switch forwards on every port. The kernel tells a bridge about carrier some time after
+    /// the link came up; until then packets are lost, and a port disabled on purpose would be enabled again.
+    fn await_ports(&self) -> Result<(), LabError> {
+        let ports = format!("/proc/{}/root/sys/class/net", self.switch.pid);
+        let deadline = Instant::now() + PORTS_WAIT_MAX;
+        for nic in self.wiring.hosts.iter().flatten() {
+            let port = Path::new(&ports).join(&nic.port);
+            let is = |file: &str, value: &str| fs::read_to_string(port.join(file)).is_ok_and(|text| text.trim() == value);
+            while !(is("operstate", "up") && is("brport/state", "3")) {
+                if Instant::now() > deadline {
+                    let message = format!("port {} does not come up", nic.port);
+                    return Err(LabError::Program { host: "switch".into(), program: "bridge".into(), message });
+                }
+                std::thread::sleep(PORTS_RETRY);
+            }
+        }
         Ok(())
     }
 
-    /// Runs a batch of `ip` or `tc` lines in a host's network, or the switch's.
+    /// Runs a batch of `ip` or `tc` lines in a host's network, or the switch's; lines that begin with `-6` last.
     pub(crate) fn batch(&self, host: Option<usize>, program: &str, lines: &str) -> Result<(), LabError> {
+        let (of_v6, rest): (Vec<&str>, Vec<&str>) = lines.lines().partition(|line| line.starts_with("-6 "));
+        self.run_batch(host, program, &[], &rest)?;
+        let of_v6: Vec<&str> = of_v6.iter().map(|line| &line[3..]).collect();
+        self.run_batch(host, program, &["-6"], &of_v6)
+    }
+
+    fn run_batch(&self, host: Option<usize>, program: &str, options: &[&str], lines: &[&str]) -> Result<(), LabError> {
         if lines.is_empty() {
             return Ok(());
         }
@@ -215,18 +245,18 @@ impl Lab {
         let name = || host.map_or("switch", |host| &self.topology.hosts[host].name).to_owned();
         let failed = |message: String| LabError::Program { host: name(), program: format!("{program} -batch"), message };
         let mut command = Command::new(program);
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(options).args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         holder.adopt(&mut command, false);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(lines.as_bytes()));
+        let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(lines.join("\n").as_bytes()));
         let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
             return written.map_err(|error| failed(error.to_string()));
         }
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // The message names the line by number; show the line.
+        // "Command failed -:9": show the line, too.
         let number = message.rsplit(':').next().and_then(|end| end.trim().parse::<usize>().ok());
-        let line = number.and_then(|number| lines.lines().nth(number - 1));
+        let line = number.and_then(|number| lines.get(number.wrapping_sub(1)));
         Err(failed(line.map_or_else(|| message.clone(), |line| format!("{message} ({line})"))))
     }
 

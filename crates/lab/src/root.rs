@@ -186,7 +186,10 @@ pub(crate) fn host_steps(
 
 /// The steps of the switch: a network that adds no traffic of its own.
 pub(crate) fn switch_steps(machine: &Machine) -> Result<Vec<Step>, LabError> {
-    let mut steps = Vec::new();
+    let mut plan = Plan { steps: vec![Step::DetachPropagation] };
+    // The build watches the ports here.
+    plan.mount("sysfs", "/sys", "")?;
+    let mut steps = plan.steps;
     if machine.has_ipv6 {
         steps.push(setting("net.ipv6.conf.default.disable_ipv6", "1")?);
         steps.push(setting("net.ipv6.conf.all.disable_ipv6", "1")?);

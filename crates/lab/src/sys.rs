@@ -131,8 +131,6 @@ fn last_errno() -> Errno {
 pub(crate) struct Blueprint {
     /// Shown by `ps`; the kernel keeps 15 bytes.
     pub process_name: CString,
-    /// With own mount and host-name namespaces, or only a network.
-    pub whole_host: bool,
     pub steps: Vec<Step>,
 }
 
@@ -284,11 +282,11 @@ impl Holder {
 /// Runs `command` in fresh namespaces, to find out whether that is allowed.
 pub(crate) fn unshare_before_exec(command: &mut Command) {
     // SAFETY: the closure makes one system call.
-    unsafe { command.pre_exec(|| unshare(true).map_err(io::Error::from)) };
+    unsafe { command.pre_exec(|| unshare().map_err(io::Error::from)) };
 }
 
-fn unshare(whole_host: bool) -> Result<(), Errno> {
-    let flags = if whole_host { libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS } else { libc::CLONE_NEWNET };
+fn unshare() -> Result<(), Errno> {
+    let flags = libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
     // SAFETY: the caller is a single-threaded child, so nothing shares what is given up.
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(last_errno()) }
 }
@@ -405,7 +403,7 @@ fn holder(blueprint: &Blueprint, index: usize, keeper: Pid, report: BorrowedFd<'
         send_record(report, index, step, errno.raw_os_error());
         exit(1)
     };
-    if let Err(errno) = unshare(blueprint.whole_host) {
+    if let Err(errno) = unshare() {
         fail(UNSHARE, errno);
     }
     for (number, step) in blueprint.steps.iter().enumerate() {

@@ -165,7 +165,7 @@ impl Wiring {
         let mut batch = format!("addr replace {address} dev {}{at_once}\n", nic.name);
         if self.hosts[host].len() > 1 {
             let table = TABLE_BASE + number;
-            let _ = writeln!(batch, "rule add from {} lookup {table} priority {table}", address.ip);
+            let _ = writeln!(batch, "{} lookup {table} priority {table}", rule("add", address.ip));
         }
         batch + &self.routes(host, number, address)
     }
@@ -213,6 +213,13 @@ impl Wiring {
         }
         text
     }
+}
+
+/// The start of an `ip` line about a source rule. `ip rule` does not infer the family as the others do: lines
+/// that begin with `-6` are for a run of their own, see `Lab::batch`.
+pub(crate) fn rule(verb: &str, source: IpAddr) -> String {
+    let family = if source.is_ipv6() { "-6 " } else { "" };
+    format!("{family}rule {verb} from {source}")
 }
 
 impl PlannedNic {
