@@ -58,10 +58,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
 ///
 /// # Errors
 /// As [`Scheduler::plan`]; [`PlanError::refusal`] gives the form to print.
-pub fn plan_output(
-    problem: &Problem,
-    scheduler: &dyn Scheduler,
-) -> Result<PlanOutput, PlanError> {
+pub fn plan_output(problem: &Problem, scheduler: &dyn Scheduler) -> Result<PlanOutput, PlanError> {
     let schedule = scheduler.plan(problem)?;
     let bound = bound(problem)?;
     Ok(PlanOutput {
