@@ -143,6 +143,51 @@ fn shared_destination_is_one_object() {
     TransferSpec::parse(rows).expect("without dest they are files on two hosts");
 }
 
+/// Files of one name are replicas: they may hold different parts, but not put one byte at two places.
+#[test]
+fn replicas_agree_on_places() {
+    let reader = "reader r:1 /out 0 0-29";
+    let parts =
+        format!("writer a:1 /f 0 0-9\nwriter b:1 /f 0 0-19\nwriter c:1 /f 5 5-29\n{reader}");
+    TransferSpec::parse(&parts).expect("partial replicas with one mapping");
+    let own = format!("writer a:1 /f 0 0-9\nwriter b:1 /f 0 10-29\n{reader}");
+    TransferSpec::parse(&own).expect("parts with one local name each");
+    let clash = errors(&format!(
+        "writer a:1 /f 0 0-29\nwriter b:1 /f 0 10-29\n{reader}"
+    ));
+    assert!(
+        clash.to_string().contains("replicas of one file disagree"),
+        "{clash}"
+    );
+    assert_eq!(clash.errors.len(), 1, "{clash}");
+}
+
+/// A destination takes each byte once, so a second copy on the same node is refused, not lost.
+#[test]
+fn two_copies_on_one_node_are_refused() {
+    let writer = "writer a:1 /f 0 0-29";
+    for rows in [
+        "reader r:1 /x 0 0-29\nreader r:1 /y 0 0-29",
+        "reader r:1 /x 0 0-9\nreader r:1 /x 100 5-9",
+        "reader r:1 /x 0 0-29 dest=d\nreader s:1 /y 0 0-9 dest=d",
+        "reader r:1 /x 0 0-29\nreader r:1 null: 0 0-9",
+    ] {
+        let clash = errors(&format!("{writer}\n{rows}"));
+        assert!(
+            clash.to_string().contains("for two places"),
+            "{rows}: {clash}"
+        );
+    }
+    for rows in [
+        "reader r:1 /x 0 0-9\nreader r:1 /y 0 10-29",
+        "reader r:1 /x 0 0-29 dest=d\nreader s:1 /x 0 0-29 dest=d",
+        "reader r:1 /x 0 0-29\nreader s:1 /x 0 0-29",
+        "reader r:1 null: 0 0-9\nreader r:1 null: 0 5-29",
+    ] {
+        TransferSpec::parse(&format!("{writer}\n{rows}")).expect(rows);
+    }
+}
+
 /// All errors come at once, and a file without senders or receivers is refused.
 #[test]
 fn errors_come_together() {

@@ -1,6 +1,6 @@
 //! What the rows say together: contradictions that no single row shows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range as Span;
 
 use super::parse::{Errors, Fault, RowSpans};
@@ -102,54 +102,117 @@ fn check_nodes(spec: &TransferSpec, spans: &[RowSpans], errors: &mut Errors<'_>)
     }
 }
 
-/// One object, as seen by everybody who shares it: a shared destination has one file of each name.
-type ObjectKey<'s> = (Role, Result<&'s HostPort, &'s str>, &'s Uri);
+/// Who shares a view of objects: a node, or everybody at a shared destination, or all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner<'s> {
+    Node(&'s HostPort),
+    Destination(&'s str),
+    Everybody,
+}
 
-/// Rows of one object must agree on which byte of the data space lies where in it.
+/// What rows have in common that are compared: who owns the object, and which it is.
+type Group<'s> = (Owner<'s>, Option<&'s Uri>);
+
+/// A rule about where rows may put bytes: within a group, rows that overlap must agree on the place.
+struct Rule<'s> {
+    role: Role,
+    /// The rows to compare with each other; `None` leaves a row out.
+    group: fn(&'s Row) -> Option<Group<'s>>,
+    /// What must overlap for two rows to concern each other.
+    extent: fn(&Row) -> Range,
+    message: &'static str,
+    advice: &'static str,
+}
+
+/// Rows must agree on which byte of the data space lies where.
 fn check_objects(spec: &TransferSpec, spans: &[RowSpans], errors: &mut Errors<'_>) {
-    let mut objects: HashMap<ObjectKey<'_>, Vec<usize>> = HashMap::new();
-    let mut order: Vec<ObjectKey<'_>> = Vec::new();
+    const SHIFT: &str =
+        "offset in file less start of range must be equal where rows overlap; check both columns";
+    let rules = [
+        // A source must not show one byte of the data space at two places.
+        Rule {
+            role: Role::Writer,
+            group: |row| Some((Owner::Node(&row.host_port), Some(&row.uri))),
+            extent: |row| row.range,
+            message: "the same bytes of the data space at two places of one source",
+            advice: SHIFT,
+        },
+        // Files of one name on several nodes are taken for replicas: then they agree on the place, too.
+        Rule {
+            role: Role::Writer,
+            group: |row| {
+                matches!(row.uri, Uri::File(_)).then_some((Owner::Everybody, Some(&row.uri)))
+            },
+            extent: |row| row.range,
+            message: "replicas of one file disagree on where its bytes lie",
+            advice: "where rows of one URI overlap, offset in file less start of range must be equal; \
+                     if these are different files, give them different paths",
+        },
+        // A sink must not take two bytes of the data space at one place.
+        Rule {
+            role: Role::Reader,
+            group: |row| Some((owner(row), Some(&row.uri))),
+            extent: file_extent,
+            message: "different bytes of the data space at one place of the destination",
+            advice: SHIFT,
+        },
+        // A byte goes to a destination once, so it cannot land in two places of it.
+        Rule {
+            role: Role::Reader,
+            group: |row| Some((owner(row), None)),
+            extent: |row| row.range,
+            message: "the same bytes of the data space for two places of one destination",
+            advice: "a node, or a shared destination, takes each byte once; \
+                     for a second copy use another agent, with its own Host:Port and no common dest=",
+        },
+    ];
+    let mut reported: HashSet<(usize, usize)> = HashSet::new();
+    for rule in rules {
+        for (row, other) in conflicts(spec, &rule) {
+            if !reported.insert((row, other)) {
+                continue;
+            }
+            let fault = Fault::new(columns(&spans[row]), rule.message).label("disagrees");
+            let fault = fault.related(columns(&spans[other]), "with this row");
+            errors.push(fault.advice(rule.advice));
+        }
+    }
+}
+
+fn owner(row: &Row) -> Owner<'_> {
+    match &row.hints.destination {
+        Some(destination) => Owner::Destination(destination),
+        None => Owner::Node(&row.host_port),
+    }
+}
+
+fn file_extent(row: &Row) -> Range {
+    Range::new(
+        row.file_offset,
+        row.file_offset.saturating_add(row.range.len()),
+    )
+}
+
+/// The first conflict of each group, in the order of the groups' first rows.
+fn conflicts<'s>(spec: &'s TransferSpec, rule: &Rule<'s>) -> Vec<(usize, usize)> {
+    let mut groups: HashMap<Group<'s>, usize> = HashMap::new();
+    let mut members: Vec<Vec<usize>> = Vec::new();
     for (index, row) in spec.rows.iter().enumerate() {
-        if matches!(row.uri, Uri::Null) || row.range.is_empty() {
+        if row.role != rule.role || row.range.is_empty() {
             continue;
         }
-        let owner = match &row.hints.destination {
-            Some(destination) => Err(destination.as_str()),
-            None => Ok(&row.host_port),
-        };
-        let key = (row.role, owner, &row.uri);
-        let rows = objects.entry(key).or_insert_with(|| {
-            order.push(key);
-            Vec::new()
-        });
-        rows.push(index);
-    }
-    for key in order {
-        let rows = objects.get(&key).map_or(&[][..], Vec::as_slice);
-        // A source must not show one byte of the data space at two places; a sink must not take two
-        // bytes of the data space at one place.
-        let (extent, message): (fn(&Row) -> Range, _) = match key.0 {
-            Role::Writer => (
-                |row| row.range,
-                "the same bytes of the data space at two places of one source",
-            ),
-            Role::Reader => (
-                |row| {
-                    Range::new(
-                        row.file_offset,
-                        row.file_offset.saturating_add(row.range.len()),
-                    )
-                },
-                "different bytes of the data space at one place of the destination",
-            ),
-        };
-        if let Some((row, other)) = first_conflict(spec, rows, extent) {
-            let fault = Fault::new(columns(&spans[row]), message).label("disagrees");
-            let fault = fault.related(columns(&spans[other]), "with this row");
-            let advice = "offset in file less start of range must be equal where rows overlap; check both columns";
-            errors.push(fault.advice(advice));
+        if let Some(group) = (rule.group)(row) {
+            let at = *groups.entry(group).or_insert(members.len());
+            if at == members.len() {
+                members.push(Vec::new());
+            }
+            members[at].push(index);
         }
     }
+    let conflicts = members.iter();
+    conflicts
+        .filter_map(|rows| first_conflict(spec, rows, rule.extent))
+        .collect()
 }
 
 fn columns(spans: &RowSpans) -> Span<usize> {
@@ -164,11 +227,16 @@ fn first_conflict(
 ) -> Option<(usize, usize)> {
     let mut sorted = rows.to_vec();
     sorted.sort_by_key(|&row| (extent(&spec.rows[row]), row));
-    let shift = |row: usize| {
+    let place = |row: usize| {
         let row = &spec.rows[row];
-        i128::from(row.file_offset) - i128::from(row.range.start)
+        let shift = match row.uri {
+            // What goes nowhere is nowhere in particular.
+            Uri::Null => 0,
+            _ => i128::from(row.file_offset) - i128::from(row.range.start),
+        };
+        (&row.uri, shift)
     };
-    // While no conflict is found, all rows of one overlapping run share a shift, so it is enough to
+    // While no conflict is found, all rows of one overlapping run share a place, so it is enough to
     // compare with the row that reaches furthest.
     let mut furthest: Option<usize> = None;
     for row in sorted {
@@ -178,7 +246,7 @@ fn first_conflict(
             continue;
         };
         let reach = extent(&spec.rows[far]);
-        if here.overlaps(reach) && shift(row) != shift(far) {
+        if here.overlaps(reach) && place(row) != place(far) {
             return Some((row.max(far), row.min(far)));
         }
         if here.end > reach.end {
