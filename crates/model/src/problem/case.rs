@@ -214,3 +214,47 @@ struct CaseTrunk {
     readers: Vec<String>,
     cap: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::Range;
+
+    fn case(writer: &str, more: &str) -> Result<Case, CaseError> {
+        let reader = r#"{"name": "r", "down": 1, "ranges": []}"#;
+        Case::parse(&format!(
+            r#"{{"writers": [{writer}], "readers": [{reader}]{more}}}"#
+        ))
+    }
+
+    /// Numbers beyond the digits of a float keep their last digit, and fractions are refused.
+    #[test]
+    fn numbers_are_exact() {
+        let writer = r#"{"name": "w", "up": 9223372036854775807, "ranges": [[9007199254740993, 18446744073709551615]]}"#;
+        let sender = case(writer, "").unwrap().problem.senders.remove(0);
+        assert_eq!(sender.up, i64::MAX as u64);
+        let range = Range::new(9_007_199_254_740_993, u64::MAX);
+        assert_eq!(sender.ranges, RangeSet::from(range));
+        for number in ["1e9", "1.0", "-1", "18446744073709551616"] {
+            let writer = format!(r#"{{"name": "w", "up": {number}, "ranges": []}}"#);
+            assert!(case(&writer, "").is_err(), "{number} was taken");
+        }
+    }
+
+    /// Names that are not there, or there twice, are named in the message.
+    #[test]
+    fn names_are_checked() {
+        let writer = r#"{"name": "w", "up": 1, "ranges": []}"#;
+        let twice = case(&format!("{writer}, {writer}"), "").unwrap_err();
+        assert!(
+            twice.to_string().contains("two writers are called \"w\""),
+            "{twice}"
+        );
+        let cap = r#", "pair_caps": [{"writer": "w", "reader": "x", "cap": 1}]"#;
+        let unknown = case(writer, cap).unwrap_err().to_string();
+        assert!(unknown.contains("pair_caps names \"x\""), "{unknown}");
+        let trunk = r#", "trunks": [{"writers": ["y"], "readers": ["r"], "cap": 1}]"#;
+        let unknown = case(writer, trunk).unwrap_err().to_string();
+        assert!(unknown.contains("trunks names \"y\""), "{unknown}");
+    }
+}
