@@ -4,6 +4,7 @@ use ropewalk_model::class::DemandTable;
 use ropewalk_model::problem::Problem;
 use ropewalk_model::schedule::Schedule;
 
+use crate::align::prefer_whole_chunks;
 use crate::shares::{Weights, checked_table, fluid_seconds};
 use crate::whole::whole_bytes;
 use crate::{PlanError, Scheduler};
@@ -28,7 +29,8 @@ impl Scheduler for Greedy {
 
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         let table = checked_table(problem)?;
-        Ok(whole_bytes(&table, &weights(problem, &table)))
+        let plan = whole_bytes(&table, &weights(problem, &table));
+        Ok(prefer_whole_chunks(problem, plan))
     }
 
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError> {

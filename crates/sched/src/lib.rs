@@ -7,6 +7,7 @@
 use ropewalk_model::Problem;
 use ropewalk_model::plan_output::{PlanOutput, PlannedTransfer};
 
+mod align;
 mod bound;
 mod error;
 mod flow;

@@ -259,6 +259,12 @@ proptest! {
         assert_plans(&stretched(&problem, 1 << 59, shift))?;
     }
 
+    /// Pieces of many chunks, whose cuts may move to whole chunks, are still right and as fast as their shares.
+    #[test]
+    fn long_plans_are_right(problem in nodes(), factor in 20_u64 << 20..50 << 20, shift in 0..1_u64 << 60) {
+        assert_plans(&stretched(&coverable(problem), factor, shift))?;
+    }
+
     /// Runs of receivers are the plan again, and each spare could send the whole run.
     #[test]
     fn runs_cover_the_plan(problem in linked()) {
