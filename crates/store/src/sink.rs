@@ -16,7 +16,8 @@ pub trait Sink: Send + Sync {
     /// stable storage when it returns, see [`Sink::sync`].
     ///
     /// # Errors
-    /// [`StoreError::NotHeld`] when the layout lacks a byte, [`StoreError::DiskFull`], or what writing reported.
+    /// [`StoreError::NotHeld`] when the layout lacks a byte (nothing is written then, and the sink is
+    /// not failed), [`StoreError::DiskFull`], or what writing reported.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Reads what was written, from the disk where the sink can. Meant for after [`Sink::sync`].

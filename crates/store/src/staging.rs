@@ -92,6 +92,7 @@ impl<T: Target> Staging<T> {
 
     pub(crate) fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), StoreError> {
         self.check()?;
+        self.check_held(offset, bytes.len() as u64)?;
         while !bytes.is_empty() {
             let piece = locate(&self.layout, offset, bytes.len() as u64)?;
             let (head, rest) = bytes.split_at(piece.range.len() as usize);
@@ -103,6 +104,16 @@ impl<T: Target> Staging<T> {
             lock(&self.dirty).insert(piece.object);
             offset = piece.range.end;
             bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Refuses a range that the layout lacks a part of, so that no write is done by half.
+    fn check_held(&self, offset: u64, len: u64) -> Result<(), StoreError> {
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            at = locate(&self.layout, at, end - at)?.range.end;
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ pub(crate) fn open_resolved_path(path: &Path, flags: OFlags, mode: Mode) -> Resu
 
 fn open_resolved(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // A mode without something to make is an error here, unlike in `openat`.
+    let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
     loop {
         match fs::openat2(dir, path, flags, mode, resolve) {
             Err(Errno::INTR | Errno::AGAIN) => {}

@@ -166,7 +166,8 @@ fn differences_are_told_in_words() {
     b.entries[0].mtime_seconds = 77;
     b.entries[1].mode = 0o400;
     assert_eq!(Manifest::difference(&a, &b), None);
-    let variants: [(fn(&mut Manifest), &str); 5] = [
+    type Change = fn(&mut Manifest);
+    let variants: [(Change, &str); 5] = [
         (|tree| tree.entries[1].kind = EntryKind::File { len: 2 }, "1 bytes in the first and 2 in the second"),
         (|tree| tree.entries[1].mtime_nanoseconds = 0, "was modified at -5.999999999"),
         (|tree| tree.entries[2].kind = EntryKind::Symlink { target: b"u".to_vec() }, "leads to \"t\""),
