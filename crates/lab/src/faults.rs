@@ -34,7 +34,10 @@ impl Lab {
     pub fn link_up(&self, host: &str, nic: usize) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let mut batch = format!("link set {} up\n", self.wiring().hosts[index][number].name);
-        let addresses = self.addresses.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         for &address in &addresses[index][number] {
             batch += &self.wiring().routes(index, number, address);
         }
@@ -48,7 +51,11 @@ impl Lab {
     pub fn plug(&self, host: &str, nic: usize, plugged: bool) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let port = &self.wiring().hosts[index][number].port;
-        self.batch(None, "ip", &format!("link set {port} {}\n", if plugged { "up" } else { "down" }))
+        self.batch(
+            None,
+            "ip",
+            &format!("link set {port} {}\n", if plugged { "up" } else { "down" }),
+        )
     }
 
     /// Makes the switch silently drop all that the interface sends and would receive, or stops that.
@@ -62,22 +69,40 @@ impl Lab {
         // Bridge port states: 0 disabled, 3 forwarding. `ip link set ... type bridge_slave state 0` will not do: it
         // announces a link change, upon which the bridge enables the port again.
         let state = if on { 0 } else { 3 };
-        self.batch(None, "bridge", &format!("link set dev {port} state {state}\n"))
+        self.batch(
+            None,
+            "bridge",
+            &format!("link set dev {port} state {state}\n"),
+        )
     }
 
     /// Takes an address away from an interface; its prefix length does not matter.
     ///
     /// # Errors
     /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`] if it is not there.
-    pub fn delete_address(&self, host: &str, nic: usize, address: impl Into<Address>) -> Result<(), LabError> {
+    pub fn delete_address(
+        &self,
+        host: &str,
+        nic: usize,
+        address: impl Into<Address>,
+    ) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let ip = address.into().ip;
-        let mut addresses = self.addresses.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let present = &mut addresses[index][number];
         let Some(position) = present.iter().position(|address| address.ip == ip) else {
-            return Err(LabError::description(format!("host {host} interface {nic} has no address {ip}")));
+            return Err(LabError::description(format!(
+                "host {host} interface {nic} has no address {ip}"
+            )));
         };
-        let mut batch = format!("addr del {} dev {}\n", present[position], self.wiring().hosts[index][number].name);
+        let mut batch = format!(
+            "addr del {} dev {}\n",
+            present[position],
+            self.wiring().hosts[index][number].name
+        );
         if self.wiring().hosts[index].len() > 1 {
             batch += &format!("{}\n", rule("del", ip));
         }
@@ -90,15 +115,27 @@ impl Lab {
     ///
     /// # Errors
     /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`].
-    pub fn add_address(&self, host: &str, nic: usize, address: impl Into<Address>) -> Result<(), LabError> {
+    pub fn add_address(
+        &self,
+        host: &str,
+        nic: usize,
+        address: impl Into<Address>,
+    ) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let mut address = address.into();
         let planned = &self.wiring().hosts[index][number].addresses;
         if let Some(original) = planned.iter().find(|planned| planned.ip == address.ip) {
             address.prefix = original.prefix;
         }
-        self.batch(Some(index), "ip", &self.wiring().address(index, number, address))?;
-        self.addresses.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[index][number].push(address);
+        self.batch(
+            Some(index),
+            "ip",
+            &self.wiring().address(index, number, address),
+        )?;
+        self.addresses
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())[index][number]
+            .push(address);
         Ok(())
     }
 }

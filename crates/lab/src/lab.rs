@@ -1,4 +1,4 @@
-//! Building a lab, running things in it, taking it down.
+//! A running lab: wiring it up, running things in it, taking it down.
 
 use std::ffi::{CString, OsStr};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::spec::{Address, HostSpec, SharedDir, Topology};
+use crate::spec::{Address, Topology};
 use crate::ssh::Ssh;
 use crate::sys::{self, Blueprint, Holder, Keeper, StartError};
 use crate::wiring::Wiring;
@@ -21,109 +21,6 @@ const HOSTS_MAX: usize = 1_000;
 /// Ports come up within milliseconds; the kernel may hold the news back for a second.
 const PORTS_WAIT_MAX: Duration = Duration::from_secs(15);
 const PORTS_RETRY: Duration = Duration::from_millis(1);
-
-/// Says whether this process can build a lab; otherwise why not, in words for the skipping test to print.
-///
-/// Tries the real thing: starts `ip` in fresh namespaces. Costs a few milliseconds.
-pub fn available() -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("not root; run as root".into());
-    }
-    for program in ["ip", "tc"] {
-        let mut command = Command::new(program);
-        command.arg("-V").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let found = command.status();
-        sys::unshare_before_exec(&mut command);
-        match (found, command.status()) {
-            (Err(error), _) => return Err(format!("cannot run `{program}` ({error}); run scripts/install-test-tools")),
-            (_, Err(error)) => return Err(format!("namespaces are refused ({error}); needs CAP_SYS_ADMIN and CAP_NET_ADMIN")),
-            (Ok(_), Ok(_)) => {}
-        }
-    }
-    Ok(())
-}
-
-/// Collects the description of a lab; [`build`](Self::build) makes it real.
-#[derive(Clone, Debug, Default)]
-pub struct LabBuilder {
-    topology: Topology,
-}
-
-impl From<Topology> for LabBuilder {
-    fn from(topology: Topology) -> Self {
-        LabBuilder { topology }
-    }
-}
-
-impl LabBuilder {
-    /// A lab without hosts.
-    #[must_use]
-    pub fn new() -> Self {
-        LabBuilder::default()
-    }
-
-    /// Adds a host.
-    #[must_use]
-    pub fn host(mut self, host: HostSpec) -> Self {
-        self.topology.hosts.push(host);
-        self
-    }
-
-    /// Adds several hosts.
-    #[must_use]
-    pub fn hosts(mut self, hosts: impl IntoIterator<Item = HostSpec>) -> Self {
-        self.topology.hosts.extend(hosts);
-        self
-    }
-
-    /// Shows the machine's directory `machine_path` at `host_path` in these hosts (none named = all).
-    #[must_use]
-    pub fn shared_dir(mut self, machine_path: impl Into<PathBuf>, host_path: impl Into<PathBuf>, hosts: &[&str]) -> Self {
-        let hosts = hosts.iter().map(|&name| name.to_owned()).collect();
-        self.topology.shared_dirs.push(SharedDir { machine_path: machine_path.into(), host_path: host_path.into(), hosts });
-        self
-    }
-
-    /// Limits the private directory `tmp`, `data`, `run` or `shm` of every host to `bytes`.
-    #[must_use]
-    pub fn tmpfs_size(mut self, directory: &str, bytes: u64) -> Self {
-        self.topology.tmpfs_bytes.insert(directory.to_owned(), bytes);
-        self
-    }
-
-    /// Sets every host's TCP congestion control, such as `cubic` or `reno`; default: the machine's.
-    #[must_use]
-    pub fn congestion_control(mut self, name: impl Into<String>) -> Self {
-        self.topology.congestion_control = Some(name.into());
-        self
-    }
-
-    /// Sets a `net.*` setting in every host.
-    #[must_use]
-    pub fn sysctl(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.topology.sysctls.insert(name.into(), value.into());
-        self
-    }
-
-    /// Keeps a machine path visible in every host although it lies below a private directory. The directory
-    /// of the running program is always visible.
-    #[must_use]
-    pub fn expose(mut self, path: impl Into<PathBuf>) -> Self {
-        self.topology.exposed.push(path.into());
-        self
-    }
-
-    /// Creates the namespaces, interfaces, caps and addresses, and returns when all hosts reach each other.
-    ///
-    /// Costs about 15 ms a host; see the crate's tests.
-    ///
-    /// # Errors
-    /// [`LabError::NotPermitted`] where labs are not possible, [`LabError::BadDescription`] before anything is
-    /// created, else the first step that failed; nothing is left behind then.
-    pub fn build(self) -> Result<Lab, LabError> {
-        Lab::build(self.topology)
-    }
-}
 
 /// One interface of a running host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,10 +67,13 @@ pub struct Lab {
 }
 
 impl Lab {
-    fn build(topology: Topology) -> Result<Lab, LabError> {
+    pub(crate) fn build(topology: Topology) -> Result<Lab, LabError> {
         topology.check()?;
         if topology.hosts.len() > HOSTS_MAX {
-            return Err(LabError::description(format!("{} hosts; at most {HOSTS_MAX}", topology.hosts.len())));
+            return Err(LabError::description(format!(
+                "{} hosts; at most {HOSTS_MAX}",
+                topology.hosts.len()
+            )));
         }
         let machine = root::Machine::look()?;
         let wiring = Wiring::plan(&topology, machine.has_ipv6)?;
@@ -188,12 +88,25 @@ impl Lab {
                 steps: root::host_steps(&machine, &topology, host, &hosts_file)?,
             });
         }
-        available().map_err(|reason| LabError::NotPermitted { reason })?;
-        let (keeper, mut holders) = sys::start(&blueprints).map_err(|error| start_error(error, &topology, &blueprints))?;
+        crate::available().map_err(|reason| LabError::NotPermitted { reason })?;
+        let (keeper, mut holders) =
+            sys::start(&blueprints).map_err(|error| start_error(error, &topology, &blueprints))?;
         let switch = holders.remove(0);
-        let addresses = wiring.hosts.iter().map(|nics| nics.iter().map(|nic| nic.addresses.clone()).collect()).collect();
+        let addresses = wiring
+            .hosts
+            .iter()
+            .map(|nics| nics.iter().map(|nic| nic.addresses.clone()).collect())
+            .collect();
         let (addresses, ssh) = (Mutex::new(addresses), Mutex::new(Ssh::default()));
-        let lab = Lab { topology, wiring, switch, holders, addresses, ssh, keeper };
+        let lab = Lab {
+            topology,
+            wiring,
+            switch,
+            holders,
+            addresses,
+            ssh,
+            keeper,
+        };
         lab.wire()?;
         Ok(lab)
     }
@@ -217,11 +130,17 @@ impl Lab {
         let deadline = Instant::now() + PORTS_WAIT_MAX;
         for nic in self.wiring.hosts.iter().flatten() {
             let port = Path::new(&ports).join(&nic.port);
-            let is = |file: &str, value: &str| fs::read_to_string(port.join(file)).is_ok_and(|text| text.trim() == value);
+            let is = |file: &str, value: &str| {
+                fs::read_to_string(port.join(file)).is_ok_and(|text| text.trim() == value)
+            };
             while !(is("operstate", "up") && is("brport/state", "3")) {
                 if Instant::now() > deadline {
                     let message = format!("port {} does not come up", nic.port);
-                    return Err(LabError::Program { host: "switch".into(), program: "bridge".into(), message });
+                    return Err(LabError::Program {
+                        host: "switch".into(),
+                        program: "bridge".into(),
+                        message,
+                    });
                 }
                 std::thread::sleep(PORTS_RETRY);
             }
@@ -230,41 +149,75 @@ impl Lab {
     }
 
     /// Runs a batch of `ip` or `tc` lines in a host's network, or the switch's; lines that begin with `-6` last.
-    pub(crate) fn batch(&self, host: Option<usize>, program: &str, lines: &str) -> Result<(), LabError> {
-        let (of_v6, rest): (Vec<&str>, Vec<&str>) = lines.lines().partition(|line| line.starts_with("-6 "));
+    pub(crate) fn batch(
+        &self,
+        host: Option<usize>,
+        program: &str,
+        lines: &str,
+    ) -> Result<(), LabError> {
+        let (of_v6, rest): (Vec<&str>, Vec<&str>) =
+            lines.lines().partition(|line| line.starts_with("-6 "));
         self.run_batch(host, program, &[], &rest)?;
         let of_v6: Vec<&str> = of_v6.iter().map(|line| &line[3..]).collect();
         self.run_batch(host, program, &["-6"], &of_v6)
     }
 
-    fn run_batch(&self, host: Option<usize>, program: &str, options: &[&str], lines: &[&str]) -> Result<(), LabError> {
+    fn run_batch(
+        &self,
+        host: Option<usize>,
+        program: &str,
+        options: &[&str],
+        lines: &[&str],
+    ) -> Result<(), LabError> {
         if lines.is_empty() {
             return Ok(());
         }
         let holder = host.map_or(&self.switch, |host| &self.holders[host]);
-        let name = || host.map_or("switch", |host| &self.topology.hosts[host].name).to_owned();
-        let failed = |message: String| LabError::Program { host: name(), program: format!("{program} -batch"), message };
+        let name = || {
+            host.map_or("switch", |host| &self.topology.hosts[host].name)
+                .to_owned()
+        };
+        let failed = |message: String| LabError::Program {
+            host: name(),
+            program: format!("{program} -batch"),
+            message,
+        };
         let mut command = Command::new(program);
-        command.args(options).args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .args(options)
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         holder.adopt(&mut command, false);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(lines.join("\n").as_bytes()));
-        let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+        let written = child.stdin.take().map_or(Ok(()), |mut pipe| {
+            pipe.write_all(lines.join("\n").as_bytes())
+        });
+        let output = child
+            .wait_with_output()
+            .map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
             return written.map_err(|error| failed(error.to_string()));
         }
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         // "Command failed -:9": show the line, too.
-        let number = message.rsplit(':').next().and_then(|end| end.trim().parse::<usize>().ok());
+        let number = message
+            .rsplit(':')
+            .next()
+            .and_then(|end| end.trim().parse::<usize>().ok());
         let line = number.and_then(|number| lines.get(number.wrapping_sub(1)));
-        Err(failed(line.map_or_else(|| message.clone(), |line| format!("{message} ({line})"))))
+        Err(failed(line.map_or_else(
+            || message.clone(),
+            |line| format!("{message} ({line})"),
+        )))
     }
 
     /// A command that will run inside the host: its network, file system and host name. It inherits the
     /// environment; its directory is the caller's where the host has one of that path, else `/`.
     ///
     /// `program` is looked up in the host, which sees the machine's programs; those below the machine's `/tmp`
-    /// only if [exposed](LabBuilder::expose).
+    /// only if [exposed](crate::LabBuilder::expose).
     /// Whatever is started this way is killed when the lab goes.
     ///
     /// # Panics
@@ -284,16 +237,26 @@ impl Lab {
     ///
     /// # Panics
     /// When `work` does.
-    pub fn in_network<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    pub fn in_network<T: Send>(
+        &self,
+        host: &str,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, LabError> {
         let holder = &self.holders[self.host_index(host)?];
         let enter = || {
-            holder.enter_network().map_err(LabError::system(format!("enter the network of {host}")))?;
+            holder
+                .enter_network()
+                .map_err(LabError::system(format!("enter the network of {host}")))?;
             Ok(work())
         };
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name(format!("in {host}")).spawn_scoped(scope, enter);
+            let thread = std::thread::Builder::new()
+                .name(format!("in {host}"))
+                .spawn_scoped(scope, enter);
             let thread = thread.map_err(LabError::system("start a thread"))?;
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -324,7 +287,10 @@ impl Lab {
     #[must_use]
     pub fn addresses(&self, host: &str) -> Vec<IpAddr> {
         let nics = &self.wiring.hosts[self.known(host)];
-        nics.iter().flat_map(|nic| &nic.addresses).map(|address| address.ip).collect()
+        nics.iter()
+            .flat_map(|nic| &nic.addresses)
+            .map(|address| address.ip)
+            .collect()
     }
 
     /// The host's interfaces, in order.
@@ -343,7 +309,13 @@ impl Lab {
                         IpAddr::V6(ip) => ipv6 = Some(ip),
                     }
                 }
-                Nic { name: nic.name.clone(), rail: nic.rail, ipv4, ipv6, bits_per_second: nic.bits_per_second }
+                Nic {
+                    name: nic.name.clone(),
+                    rail: nic.rail,
+                    ipv4,
+                    ipv6,
+                    bits_per_second: nic.bits_per_second,
+                }
             })
             .collect()
     }
@@ -366,7 +338,10 @@ impl Lab {
     pub fn path_in(&self, host: &str, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         let inside = path.strip_prefix("/").unwrap_or(path);
-        Path::new("/proc").join(self.pid(host).to_string()).join("root").join(inside)
+        Path::new("/proc")
+            .join(self.pid(host).to_string())
+            .join("root")
+            .join(inside)
     }
 
     /// What interface `nic` of the host has carried.
@@ -378,14 +353,29 @@ impl Lab {
         let path = PathBuf::from(format!("/proc/{}/net/dev", self.holders[index].pid));
         let name = format!("{}:", self.wiring.hosts[index][nic].name);
         let text = root::read(&path)?;
-        let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name.as_str()));
-        let fields: Vec<u64> = line.unwrap_or_default().split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let line = text
+            .lines()
+            .find_map(|line| line.trim_start().strip_prefix(name.as_str()));
+        let fields: Vec<u64> = line
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|field| field.parse().ok())
+            .collect();
         // Eight columns of received, then eight of sent: bytes, packets, ...
-        let [rx_bytes, rx_packets, .., ] = fields[..] else {
-            return Err(LabError::File { path, cause: io::Error::other(format!("no line for {name}")) });
+        let [rx_bytes, rx_packets, ..] = fields[..] else {
+            return Err(LabError::File {
+                path,
+                cause: io::Error::other(format!("no line for {name}")),
+            });
         };
-        let [tx_bytes, tx_packets] = [8, 9].map(|column| fields.get(column).copied().unwrap_or_default());
-        Ok(Counters { rx_bytes, rx_packets, tx_bytes, tx_packets })
+        let [tx_bytes, tx_packets] =
+            [8, 9].map(|column| fields.get(column).copied().unwrap_or_default());
+        Ok(Counters {
+            rx_bytes,
+            rx_packets,
+            tx_bytes,
+            tx_packets,
+        })
     }
 
     /// Takes the lab down as dropping it does, and says whether that worked.
@@ -393,7 +383,9 @@ impl Lab {
     /// # Errors
     /// [`LabError::Leftover`] when a process did not die within five seconds.
     pub fn close(mut self) -> Result<(), LabError> {
-        self.keeper.close().map_err(|error| LabError::Leftover { what: format!("processes behind ({error})") })
+        self.keeper.close().map_err(|error| LabError::Leftover {
+            what: format!("processes behind ({error})"),
+        })
     }
 
     pub(crate) fn wiring(&self) -> &Wiring {
@@ -402,33 +394,67 @@ impl Lab {
 
     /// For calls that every test makes: a misspelt host is the caller's mistake.
     fn known(&self, host: &str) -> usize {
-        self.host_index(host).unwrap_or_else(|error| panic!("{error}"))
+        self.host_index(host)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub(crate) fn host_index(&self, host: &str) -> Result<usize, LabError> {
-        self.topology.hosts.iter().position(|spec| spec.name == host).ok_or_else(|| LabError::UnknownHost {
-            name: host.to_owned(),
-            known: self.hosts().collect::<Vec<_>>().join(", "),
-        })
+        self.topology
+            .hosts
+            .iter()
+            .position(|spec| spec.name == host)
+            .ok_or_else(|| LabError::UnknownHost {
+                name: host.to_owned(),
+                known: self.hosts().collect::<Vec<_>>().join(", "),
+            })
     }
 
     pub(crate) fn nic_index(&self, host: &str, nic: usize) -> Result<(usize, usize), LabError> {
         let index = self.host_index(host)?;
         let count = self.wiring.hosts[index].len();
-        if nic < count { Ok((index, nic)) } else { Err(LabError::UnknownNic { host: host.to_owned(), nic, count }) }
+        if nic < count {
+            Ok((index, nic))
+        } else {
+            Err(LabError::UnknownNic {
+                host: host.to_owned(),
+                nic,
+                count,
+            })
+        }
     }
 }
 
 fn start_error(error: StartError, topology: &Topology, blueprints: &[Blueprint]) -> LabError {
     match error {
-        StartError::Owner(action, cause) => LabError::System { action: action.to_owned(), cause },
-        StartError::Died => LabError::system("start the lab's keeper")(io::Error::other("it ended early; is /dev/null there?")),
+        StartError::Owner(action, cause) => LabError::System {
+            action: action.to_owned(),
+            cause,
+        },
+        StartError::Died => LabError::system("start the lab's keeper")(io::Error::other(
+            "it ended early; is /dev/null there?",
+        )),
         StartError::Step { index, step, cause } => {
-            let host = if index == 0 { "switch".to_owned() } else { topology.hosts[index - 1].name.clone() };
+            let host = if index == 0 {
+                "switch".to_owned()
+            } else {
+                topology.hosts[index - 1].name.clone()
+            };
             match usize::try_from(step) {
-                Ok(step) => LabError::Setup { host, step: blueprints[index].steps[step].describe(), cause },
-                Err(_) if step == sys::UNSHARE => LabError::Setup { host, step: "get new namespaces".into(), cause },
-                Err(_) => LabError::Setup { host, step: "start".into(), cause },
+                Ok(step) => LabError::Setup {
+                    host,
+                    step: blueprints[index].steps[step].describe(),
+                    cause,
+                },
+                Err(_) if step == sys::UNSHARE => LabError::Setup {
+                    host,
+                    step: "get new namespaces".into(),
+                    cause,
+                },
+                Err(_) => LabError::Setup {
+                    host,
+                    step: "start".into(),
+                    cause,
+                },
             }
         }
     }

@@ -24,15 +24,18 @@
 //! Needs root and the programs `ip` and `tc`; [`available`] says whether a lab is possible here, so that tests
 //! can skip with a visible line.
 
+mod builder;
 mod error;
 mod faults;
 mod lab;
 mod root;
 mod spec;
 mod ssh;
+mod step;
 mod sys;
 mod wiring;
 
+pub use builder::{LabBuilder, available, skip};
 pub use error::LabError;
-pub use lab::{Counters, Lab, LabBuilder, Nic, available};
+pub use lab::{Counters, Lab, Nic};
 pub use spec::{Address, Burst, HostSpec, NicSpec, SharedDir, Topology, parse_rate};

@@ -17,15 +17,19 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::LabError;
 use crate::spec::{HostSpec, PRIVATE_DIRS, Topology};
-use crate::sys::Step;
+use crate::step::Step;
 
 /// Any directory that every Linux system has; covered only until the root is swapped.
 const STAGE: &str = "/tmp";
 /// Where the machine's root is while the host's own is built.
 const OLD: &str = "/.machine";
 /// Machine paths that are private to each host, with the name used in `tmpfs_bytes`.
-const PRIVATE_PATHS: [(&str, &str, u32); 4] =
-    [("/tmp", "tmp", 0o1777), ("/data", "data", 0o755), ("/run", "run", 0o755), ("/dev/shm", "shm", 0o1777)];
+const PRIVATE_PATHS: [(&str, &str, u32); 4] = [
+    ("/tmp", "tmp", 0o1777),
+    ("/data", "data", 0o755),
+    ("/run", "run", 0o755),
+    ("/dev/shm", "shm", 0o1777),
+];
 
 /// What the machine looks like; read once, before anything is forked.
 #[derive(Debug)]
@@ -56,10 +60,16 @@ enum Kind {
 impl Machine {
     /// Lists what the hosts will share.
     pub(crate) fn look() -> Result<Machine, LabError> {
-        let shadow = fs::read("/etc/shadow").ok().filter(|text| text.starts_with(b"root:!") || contains(text, b"\nroot:!"));
+        let shadow = fs::read("/etc/shadow")
+            .ok()
+            .filter(|text| text.starts_with(b"root:!") || contains(text, b"\nroot:!"));
         Ok(Machine {
             top: entries("/")?,
-            root_home: if Path::new("/root").is_dir() { entries("/root")? } else { Vec::new() },
+            root_home: if Path::new("/root").is_dir() {
+                entries("/root")?
+            } else {
+                Vec::new()
+            },
             has_shm: Path::new("/dev/shm").is_dir(),
             has_cgroup: Path::new("/sys/fs/cgroup").is_dir(),
             has_ipv6: Path::new("/proc/sys/net/ipv6/conf/all").is_dir(),
@@ -70,7 +80,10 @@ impl Machine {
 }
 
 fn entries(directory: &str) -> Result<Vec<Entry>, LabError> {
-    let failed = |cause| LabError::File { path: directory.into(), cause };
+    let failed = |cause| LabError::File {
+        path: directory.into(),
+        cause,
+    };
     let mut list = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -101,7 +114,10 @@ fn unlock_root(shadow: &[u8]) -> Vec<u8> {
     for line in shadow.split_inclusive(|&byte| byte == b'\n') {
         match line.strip_prefix(b"root:") {
             Some(rest) => {
-                let after = rest.iter().position(|&byte| byte == b':').unwrap_or(rest.len());
+                let after = rest
+                    .iter()
+                    .position(|&byte| byte == b':')
+                    .unwrap_or(rest.len());
                 text.extend_from_slice(b"root:*");
                 text.extend_from_slice(&rest[after..]);
             }
@@ -118,12 +134,18 @@ pub(crate) fn host_steps(
     host: &HostSpec,
     hosts_file: &str,
 ) -> Result<Vec<Step>, LabError> {
-    let mut plan = Plan { steps: network_settings(machine, topology)? };
-    plan.steps.push(Step::HostName(c_string(host.name.as_bytes())?));
+    let mut plan = Plan {
+        steps: network_settings(machine, topology)?,
+    };
+    plan.steps
+        .push(Step::HostName(c_string(host.name.as_bytes())?));
     plan.steps.push(Step::DetachPropagation);
     plan.mount("tmpfs", STAGE, "size=16m,mode=755")?;
     plan.make_dir(&format!("{STAGE}{OLD}"), 0o700)?;
-    plan.steps.push(Step::Pivot { new_root: c_string(STAGE.as_bytes())?, old_root: c_string(format!("{STAGE}{OLD}").as_bytes())? });
+    plan.steps.push(Step::Pivot {
+        new_root: c_string(STAGE.as_bytes())?,
+        old_root: c_string(format!("{STAGE}{OLD}").as_bytes())?,
+    });
 
     plan.mirror(&machine.top, &["/tmp", "/data", "/run", "/root", "/sys"])?;
     plan.make_dir("/root", 0o700)?;
@@ -133,10 +155,18 @@ pub(crate) fn host_steps(
     plan.make_dir("/sys", 0o555)?;
     plan.mount("sysfs", "/sys", "")?;
     if machine.has_cgroup {
-        plan.bind(Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup"), true)?;
+        plan.bind(
+            Path::new("/sys/fs/cgroup"),
+            Path::new("/sys/fs/cgroup"),
+            true,
+        )?;
     }
-    let sizes: BTreeMap<&str, u64> =
-        topology.tmpfs_bytes.iter().chain(&host.tmpfs_bytes).map(|(name, &bytes)| (name.as_str(), bytes)).collect();
+    let sizes: BTreeMap<&str, u64> = topology
+        .tmpfs_bytes
+        .iter()
+        .chain(&host.tmpfs_bytes)
+        .map(|(name, &bytes)| (name.as_str(), bytes))
+        .collect();
     for (path, name, mode) in PRIVATE_PATHS {
         if name == "shm" && !machine.has_shm {
             continue;
@@ -144,7 +174,10 @@ pub(crate) fn host_steps(
         if name != "shm" {
             plan.make_dir(path, mode)?;
         }
-        let size = sizes.get(name).map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+        let size = sizes
+            .get(name)
+            .map(|bytes| format!(",size={bytes}"))
+            .unwrap_or_default();
         plan.mount("tmpfs", path, &format!("mode={mode:o}{size}"))?;
     }
     debug_assert_eq!(PRIVATE_PATHS.map(|(_, name, _)| name), PRIVATE_DIRS);
@@ -152,7 +185,11 @@ pub(crate) fn host_steps(
     for directory in ["/run/sshd", "/run/lock", "/run/ropewalk-lab"] {
         plan.make_dir(directory, 0o755)?;
     }
-    plan.write_file(Path::new("/run/ropewalk-lab/host"), format!("{}\n", host.name).as_bytes(), 0o644)?;
+    plan.write_file(
+        Path::new("/run/ropewalk-lab/host"),
+        format!("{}\n", host.name).as_bytes(),
+        0o644,
+    )?;
     plan.cover(Path::new("/etc/hosts"), hosts_file.as_bytes(), 0o644)?;
     // A host asks nobody for names: lookups of unknown hosts must fail at once.
     let quiet = b"# the lab has no name servers\noptions timeout:1 attempts:1\n";
@@ -180,13 +217,17 @@ pub(crate) fn host_steps(
             plan.bind(&shared.machine_path, &shared.host_path, false)?;
         }
     }
-    plan.steps.push(Step::Unmount { path: c_string(OLD.as_bytes())? });
+    plan.steps.push(Step::Unmount {
+        path: c_string(OLD.as_bytes())?,
+    });
     Ok(plan.steps)
 }
 
 /// The steps of the switch: a network that adds no traffic of its own.
 pub(crate) fn switch_steps(machine: &Machine) -> Result<Vec<Step>, LabError> {
-    let mut plan = Plan { steps: vec![Step::DetachPropagation] };
+    let mut plan = Plan {
+        steps: vec![Step::DetachPropagation],
+    };
     // The build watches the ports here.
     plan.mount("sysfs", "/sys", "")?;
     let mut steps = plan.steps;
@@ -220,13 +261,24 @@ fn network_settings(machine: &Machine, topology: &Topology) -> Result<Vec<Step>,
     if let Some(name) = &topology.congestion_control {
         settings.push(("net.ipv4.tcp_congestion_control", name));
     }
-    settings.extend(topology.sysctls.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    settings.into_iter().map(|(name, value)| setting(name, value)).collect()
+    settings.extend(
+        topology
+            .sysctls
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str())),
+    );
+    settings
+        .into_iter()
+        .map(|(name, value)| setting(name, value))
+        .collect()
 }
 
 fn setting(name: &str, value: &str) -> Result<Step, LabError> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
-    Ok(Step::SetFile { path: c_string(path.as_bytes())?, contents: format!("{value}\n").into_bytes() })
+    Ok(Step::SetFile {
+        path: c_string(path.as_bytes())?,
+        contents: format!("{value}\n").into_bytes(),
+    })
 }
 
 /// What must stay visible: what the caller asked for, and the directory of this very program if it lies below a
@@ -237,11 +289,18 @@ fn exposed_paths(asked: &[PathBuf]) -> Vec<PathBuf> {
         && let Some(directory) = program.parent()
     {
         // Test programs lie one level below the programs they test.
-        let directory = if directory.ends_with("deps") { directory.parent().unwrap_or(directory) } else { directory };
+        let directory = if directory.ends_with("deps") {
+            directory.parent().unwrap_or(directory)
+        } else {
+            directory
+        };
         paths.push(directory.to_owned());
     }
     let private = |path: &Path| {
-        path.starts_with("/root/.ssh") || PRIVATE_PATHS.iter().any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
+        path.starts_with("/root/.ssh")
+            || PRIVATE_PATHS
+                .iter()
+                .any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
     };
     paths.retain(|path| private(path));
     paths
@@ -249,11 +308,18 @@ fn exposed_paths(asked: &[PathBuf]) -> Vec<PathBuf> {
 
 /// A mount point inside a directory that is the machine's own would have to be created on the machine.
 fn refuse_new_machine_path(machine: &Machine, path: &Path) -> Result<(), LabError> {
-    let private = PRIVATE_PATHS.iter().any(|(private, ..)| path.starts_with(private));
-    let on_machine = machine.top.iter().any(|entry| path.starts_with(&entry.path));
+    let private = PRIVATE_PATHS
+        .iter()
+        .any(|(private, ..)| path.starts_with(private));
+    let on_machine = machine
+        .top
+        .iter()
+        .any(|entry| path.starts_with(&entry.path));
     if on_machine && !private && !path.is_dir() {
         let path = path.display();
-        return Err(LabError::description(format!("shared directory {path}: choose a new top-level name or one below /data")));
+        return Err(LabError::description(format!(
+            "shared directory {path}: choose a new top-level name or one below /data"
+        )));
     }
     Ok(())
 }
@@ -268,7 +334,10 @@ impl Plan {
     }
 
     fn make_dir_path(&mut self, path: &Path, mode: u32) -> Result<(), LabError> {
-        self.steps.push(Step::MakeDir { path: c_path(path)?, mode });
+        self.steps.push(Step::MakeDir {
+            path: c_path(path)?,
+            mode,
+        });
         Ok(())
     }
 
@@ -284,13 +353,25 @@ impl Plan {
     }
 
     fn mount(&mut self, kind: &str, path: &str, options: &str) -> Result<(), LabError> {
-        let (kind, path, options) = (c_string(kind.as_bytes())?, c_string(path.as_bytes())?, c_string(options.as_bytes())?);
-        self.steps.push(Step::Mount { kind, path, options });
+        let (kind, path, options) = (
+            c_string(kind.as_bytes())?,
+            c_string(path.as_bytes())?,
+            c_string(options.as_bytes())?,
+        );
+        self.steps.push(Step::Mount {
+            kind,
+            path,
+            options,
+        });
         Ok(())
     }
 
     fn write_file(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), LabError> {
-        self.steps.push(Step::WriteFile { path: c_path(path)?, contents: contents.to_vec(), mode });
+        self.steps.push(Step::WriteFile {
+            path: c_path(path)?,
+            contents: contents.to_vec(),
+            mode,
+        });
         Ok(())
     }
 
@@ -298,21 +379,35 @@ impl Plan {
     fn bind(&mut self, from: &Path, to: &Path, if_there: bool) -> Result<(), LabError> {
         let mut old = OLD.as_bytes().to_vec();
         old.extend_from_slice(from.as_os_str().as_bytes());
-        self.steps.push(Step::Bind { from: c_string(&old)?, to: c_path(to)?, if_there });
+        self.steps.push(Step::Bind {
+            from: c_string(&old)?,
+            to: c_path(to)?,
+            if_there,
+        });
         Ok(())
     }
 
     /// Replaces a file of the machine by one of the host's own, leaving the machine's alone.
     fn cover(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), LabError> {
-        let own = PathBuf::from(format!("/run/ropewalk-lab/{}", path.file_name().unwrap_or_default().to_string_lossy()));
+        let own = PathBuf::from(format!(
+            "/run/ropewalk-lab/{}",
+            path.file_name().unwrap_or_default().to_string_lossy()
+        ));
         self.write_file(&own, contents, mode)?;
-        self.steps.push(Step::Bind { from: c_path(&own)?, to: c_path(path)?, if_there: false });
+        self.steps.push(Step::Bind {
+            from: c_path(&own)?,
+            to: c_path(path)?,
+            if_there: false,
+        });
         Ok(())
     }
 
     /// Repeats the machine's entries in the host's root, except those in `not`.
     fn mirror(&mut self, entries: &[Entry], not: &[&str]) -> Result<(), LabError> {
-        for Entry { path, kind } in entries.iter().filter(|entry| !not.iter().any(|not| entry.path == Path::new(not))) {
+        for Entry { path, kind } in entries
+            .iter()
+            .filter(|entry| !not.iter().any(|not| entry.path == Path::new(not)))
+        {
             match kind {
                 Kind::Dir => {
                     self.make_dir_path(path, 0o755)?;
@@ -323,7 +418,10 @@ impl Plan {
                     self.bind(path, path, true)?;
                 }
                 Kind::Link(target) => {
-                    self.steps.push(Step::Symlink { target: c_path(target)?, path: c_path(path)? });
+                    self.steps.push(Step::Symlink {
+                        target: c_path(target)?,
+                        path: c_path(path)?,
+                    });
                 }
             }
         }
@@ -336,13 +434,21 @@ fn c_path(path: &Path) -> Result<CString, LabError> {
 }
 
 fn c_string(bytes: &[u8]) -> Result<CString, LabError> {
-    let zero = |_| LabError::description(format!("{:?} contains a zero byte", String::from_utf8_lossy(bytes)));
+    let zero = |_| {
+        LabError::description(format!(
+            "{:?} contains a zero byte",
+            String::from_utf8_lossy(bytes)
+        ))
+    };
     CString::new(bytes).map_err(zero)
 }
 
 /// Reads a file as this process sees it, with its path in the error.
 pub(crate) fn read(path: &Path) -> Result<String, LabError> {
-    fs::read_to_string(path).map_err(|cause: io::Error| LabError::File { path: path.into(), cause })
+    fs::read_to_string(path).map_err(|cause: io::Error| LabError::File {
+        path: path.into(),
+        cause,
+    })
 }
 
 #[cfg(test)]
@@ -353,13 +459,21 @@ mod tests {
     #[test]
     fn root_is_unlocked() {
         let shadow = b"daemon:*:1::\nroot:!:20228:0:99999:7:::\nlp:!:1::\n";
-        assert_eq!(unlock_root(shadow), b"daemon:*:1::\nroot:*:20228:0:99999:7:::\nlp:!:1::\n");
+        assert_eq!(
+            unlock_root(shadow),
+            b"daemon:*:1::\nroot:*:20228:0:99999:7:::\nlp:!:1::\n"
+        );
     }
 
     /// Only paths that a private directory would hide need to be exposed.
     #[test]
     fn exposed() {
-        let paths = exposed_paths(&["/tmp/x".into(), "/usr/bin".into(), "/tmp".into(), "/data/y".into()]);
+        let paths = exposed_paths(&[
+            "/tmp/x".into(),
+            "/usr/bin".into(),
+            "/tmp".into(),
+            "/data/y".into(),
+        ]);
         assert!(paths.contains(&"/tmp/x".into()) && paths.contains(&"/data/y".into()));
         assert!(!paths.contains(&"/usr/bin".into()) && !paths.contains(&"/tmp".into()));
     }

@@ -27,11 +27,15 @@ impl Address {
     pub(crate) fn network(self) -> Address {
         let ip = match self.ip {
             IpAddr::V4(ip) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 IpAddr::V4((u32::from(ip) & mask).into())
             }
             IpAddr::V6(ip) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 IpAddr::V6((u128::from(ip) & mask).into())
             }
         };
@@ -50,7 +54,8 @@ impl FromStr for Address {
     type Err = LabError;
 
     fn from_str(text: &str) -> Result<Self, LabError> {
-        let wrong = || LabError::description(format!("{text:?} is not an address like 192.168.3.4/24"));
+        let wrong =
+            || LabError::description(format!("{text:?} is not an address like 192.168.3.4/24"));
         let (ip, prefix) = match text.split_once('/') {
             Some((ip, prefix)) => (ip, Some(prefix)),
             None => (text, None),
@@ -90,8 +95,8 @@ impl fmt::Display for Address {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Burst {
-    /// `Wire` while the lab's caps sum to at most 3.2 Gbit/s (32 hosts of 100 Mbit/s), else `Whole`:
-    /// what two cores can space packet by packet, measured.
+    /// `Wire` while the lab's caps sum to less than 1.6 Gbit/s (16 hosts of 100 Mbit/s), else `Whole`: spacing
+    /// more than that packet by packet leaves two cores no time for the programs under test.
     #[default]
     Auto,
     /// Two milliseconds of the rate, at least two packets: packets spaced as on a wire (the kernel then
@@ -130,7 +135,10 @@ impl NicSpec {
     /// An interface that carries at most `bits_per_second` each way.
     #[must_use]
     pub fn rate_bits(bits_per_second: u64) -> Self {
-        NicSpec { bits_per_second: Some(bits_per_second), ..NicSpec::default() }
+        NicSpec {
+            bits_per_second: Some(bits_per_second),
+            ..NicSpec::default()
+        }
     }
 
     /// Plugs it into this rail instead of the one of its own number.
@@ -179,7 +187,10 @@ pub struct HostSpec {
 impl HostSpec {
     /// A host with this name and, until [`nic`](Self::nic) is called, one interface without a cap.
     pub fn new(name: impl Into<String>) -> Self {
-        HostSpec { name: name.into(), ..HostSpec::default() }
+        HostSpec {
+            name: name.into(),
+            ..HostSpec::default()
+        }
     }
 
     /// Adds an interface.
@@ -235,9 +246,17 @@ impl Topology {
     /// `count` hosts `h1`, `h2`, ... with one interface each, capped at `bits_per_second` if given.
     #[must_use]
     pub fn uniform(count: usize, bits_per_second: Option<u64>) -> Self {
-        let nic = NicSpec { bits_per_second, ..NicSpec::default() };
-        let hosts = (1..=count).map(|number| HostSpec::new(format!("h{number}")).nic(nic.clone())).collect();
-        Topology { hosts, ..Topology::default() }
+        let nic = NicSpec {
+            bits_per_second,
+            ..NicSpec::default()
+        };
+        let hosts = (1..=count)
+            .map(|number| HostSpec::new(format!("h{number}")).nic(nic.clone()))
+            .collect();
+        Topology {
+            hosts,
+            ..Topology::default()
+        }
     }
 
     /// Refuses what the kernel would refuse later with a less telling message.
@@ -251,46 +270,85 @@ impl Topology {
             let name = &host.name;
             let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             // 63 is the kernel's limit for a host name less one.
-            if name.is_empty() || name.len() > 63 || !name.chars().all(legal) || name == "localhost" {
-                return bad(format!("host name {name:?}: use 1 to 63 letters, digits, '.' or '-', not localhost"));
+            if name.is_empty() || name.len() > 63 || !name.chars().all(legal) || name == "localhost"
+            {
+                return bad(format!(
+                    "host name {name:?}: use 1 to 63 letters, digits, '.' or '-', not localhost"
+                ));
             }
             if !names.insert(name) {
                 return bad(format!("two hosts are named {name:?}"));
             }
             if host.nics.len() > 64 {
-                return bad(format!("host {name}: {} interfaces; at most 64", host.nics.len()));
+                return bad(format!(
+                    "host {name}: {} interfaces; at most 64",
+                    host.nics.len()
+                ));
             }
             for (number, nic) in host.nics.iter().enumerate() {
                 if nic.bits_per_second.is_some_and(|rate| rate < 8_000) {
-                    return bad(format!("host {name} interface {number}: the rate is in bits per second, at least 8000"));
+                    return bad(format!(
+                        "host {name} interface {number}: the rate is in bits per second, at least 8000"
+                    ));
                 }
                 for v4 in [true, false] {
-                    if nic.addresses.iter().filter(|a| a.ip.is_ipv4() == v4).count() > 1 {
-                        return bad(format!("host {name} interface {number}: two addresses of one family"));
+                    if nic
+                        .addresses
+                        .iter()
+                        .filter(|a| a.ip.is_ipv4() == v4)
+                        .count()
+                        > 1
+                    {
+                        return bad(format!(
+                            "host {name} interface {number}: two addresses of one family"
+                        ));
                     }
                 }
             }
         }
-        for directory in self.hosts.iter().flat_map(|host| host.tmpfs_bytes.keys()).chain(self.tmpfs_bytes.keys()) {
+        for directory in self
+            .hosts
+            .iter()
+            .flat_map(|host| host.tmpfs_bytes.keys())
+            .chain(self.tmpfs_bytes.keys())
+        {
             if !PRIVATE_DIRS.contains(&directory.as_str()) {
-                return bad(format!("no private directory {directory:?}; they are {}", PRIVATE_DIRS.join(", ")));
+                return bad(format!(
+                    "no private directory {directory:?}; they are {}",
+                    PRIVATE_DIRS.join(", ")
+                ));
             }
         }
         for shared in &self.shared_dirs {
             if !shared.machine_path.is_dir() {
-                return bad(format!("shared directory {} does not exist on the machine", shared.machine_path.display()));
+                return bad(format!(
+                    "shared directory {} does not exist on the machine",
+                    shared.machine_path.display()
+                ));
             }
             for path in [&shared.machine_path, &shared.host_path] {
                 if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
-                    return bad(format!("shared directory {}: the path must be absolute, without '..'", path.display()));
+                    return bad(format!(
+                        "shared directory {}: the path must be absolute, without '..'",
+                        path.display()
+                    ));
                 }
             }
             if let Some(name) = shared.hosts.iter().find(|name| !names.contains(name)) {
-                return bad(format!("shared directory {}: no host {name:?}", shared.host_path.display()));
+                return bad(format!(
+                    "shared directory {}: no host {name:?}",
+                    shared.host_path.display()
+                ));
             }
         }
-        if let Some(name) = self.sysctls.keys().find(|name| !name.starts_with("net.") || name.contains('/')) {
-            return bad(format!("setting {name:?}: only net.* settings belong to a host"));
+        if let Some(name) = self
+            .sysctls
+            .keys()
+            .find(|name| !name.starts_with("net.") || name.contains('/'))
+        {
+            return bad(format!(
+                "setting {name:?}: only net.* settings belong to a host"
+            ));
         }
         Ok(())
     }
@@ -301,8 +359,14 @@ impl Topology {
 /// # Errors
 /// [`LabError::BadDescription`] shows the text and the accepted forms.
 pub fn parse_rate(text: &str) -> Result<u64, LabError> {
-    let wrong = || LabError::description(format!("{text:?} is not a rate; write 100Mbit, 1.5Gbit, 250kbit or bits per second"));
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let wrong = || {
+        LabError::description(format!(
+            "{text:?} is not a rate; write 100Mbit, 1.5Gbit, 250kbit or bits per second"
+        ))
+    };
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit.to_ascii_lowercase().as_str() {
         "" | "bit" => 1.0,
@@ -332,7 +396,10 @@ mod tests {
             ("10.1.2.3/32", "10.1.2.3/32"),
             ("fd00:1::7", "fd00:1::/64"),
         ] {
-            assert_eq!(text.parse::<Address>().unwrap().network().to_string(), network);
+            assert_eq!(
+                text.parse::<Address>().unwrap().network().to_string(),
+                network
+            );
         }
         assert!("10.1.2.3/33".parse::<Address>().is_err());
         assert!("node1".parse::<Address>().is_err());
@@ -345,7 +412,13 @@ mod tests {
         assert_eq!(parse_rate("1.5gbit").unwrap(), 1_500_000_000);
         assert_eq!(parse_rate("20000000").unwrap(), 20_000_000);
         for text in ["", "fast", "100MB", "-1Mbit", "1bit", "1e99"] {
-            assert!(parse_rate(text).unwrap_err().to_string().contains("100Mbit"), "{text}");
+            assert!(
+                parse_rate(text)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("100Mbit"),
+                "{text}"
+            );
         }
     }
 
@@ -354,20 +427,35 @@ mod tests {
     fn topology_file() {
         let text = r#"{"hosts": [{"name": "a1", "nics": [{"bits_per_second": 100000000, "addresses": ["10.9.0.1/16"]}]}]}"#;
         let topology: Topology = serde_json::from_str(text).unwrap();
-        assert_eq!(topology.hosts[0].nics[0].addresses[0].to_string(), "10.9.0.1/16");
+        assert_eq!(
+            topology.hosts[0].nics[0].addresses[0].to_string(),
+            "10.9.0.1/16"
+        );
         topology.check().unwrap();
-        let error = serde_json::from_str::<Topology>(&text.replace("bits_per", "bytes_per")).unwrap_err();
+        let error =
+            serde_json::from_str::<Topology>(&text.replace("bits_per", "bytes_per")).unwrap_err();
         assert!(error.to_string().contains("bytes_per_second"), "{error}");
     }
 
     /// Each contradiction is refused before anything is created, and the message names the host.
     #[test]
     fn contradictions() {
-        let message = |hosts: Vec<HostSpec>| Topology { hosts, ..Topology::default() }.check().unwrap_err().to_string();
+        let message = |hosts: Vec<HostSpec>| {
+            Topology {
+                hosts,
+                ..Topology::default()
+            }
+            .check()
+            .unwrap_err()
+            .to_string()
+        };
         assert!(message(vec![]).contains("no hosts"));
         assert!(message(vec![HostSpec::new("a"), HostSpec::new("a")]).contains("\"a\""));
         assert!(message(vec![HostSpec::new("a b")]).contains("\"a b\""));
-        assert!(message(vec![HostSpec::new("a").nic(NicSpec::rate_bits(100))]).contains("host a interface 0"));
+        assert!(
+            message(vec![HostSpec::new("a").nic(NicSpec::rate_bits(100))])
+                .contains("host a interface 0")
+        );
         assert!(message(vec![HostSpec::new("a").tmpfs_size("etc", 1)]).contains("\"etc\""));
     }
 }

@@ -79,29 +79,51 @@ impl Lab {
     /// [`LabError::NotPermitted`] when OpenSSH is not installed, [`LabError::Program`] with the server's log.
     pub fn start_sshd(&self, host: &str) -> Result<(), LabError> {
         let index = self.host_index(host)?;
-        let mut ssh = self.ssh.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut ssh = self
+            .ssh
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         if ssh.servers.iter().any(|(running, _)| *running == index) {
             return Ok(());
         }
         // sshd starts itself again and therefore wants its absolute path.
-        let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|path| Path::new(path).exists());
+        let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
+            .into_iter()
+            .find(|path| Path::new(path).exists());
         let Some(program) = program else {
-            return Err(LabError::NotPermitted { reason: "sshd is not installed; run scripts/install-test-tools".into() });
+            return Err(LabError::NotPermitted {
+                reason: "sshd is not installed; run scripts/install-test-tools".into(),
+            });
         };
         if !ssh.keyed {
             self.make_keys()?;
             ssh.keyed = true;
         }
         let log = self.path_in(host, format!("{SERVER_DIR}/log"));
-        let failed = |message: String| LabError::Program { host: host.to_owned(), program: program.to_owned(), message };
+        let failed = |message: String| LabError::Program {
+            host: host.to_owned(),
+            program: program.to_owned(),
+            message,
+        };
         let mut command = self.command(host, program);
-        command.args(["-D", "-f", &format!("{SERVER_DIR}/config"), "-E", &format!("{SERVER_DIR}/log")]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args([
+            "-D",
+            "-f",
+            &format!("{SERVER_DIR}/config"),
+            "-E",
+            &format!("{SERVER_DIR}/log"),
+        ]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let mut server = command.spawn().map_err(|error| failed(error.to_string()))?;
 
         let deadline = Instant::now() + Duration::from_secs(START_SECONDS_MAX);
         loop {
-            if self.in_network(host, || TcpStream::connect((Ipv4Addr::LOCALHOST, 22)).is_ok())? {
+            if self.in_network(host, || {
+                TcpStream::connect((Ipv4Addr::LOCALHOST, 22)).is_ok()
+            })? {
                 break;
             }
             let ended = server.try_wait().ok().flatten();
@@ -121,7 +143,9 @@ impl Lab {
     /// Makes a host key and a client key and gives both to all hosts.
     fn make_keys(&self) -> Result<(), LabError> {
         let names: Vec<&str> = self.hosts().collect();
-        let Some(&first) = names.first() else { return Ok(()) };
+        let Some(&first) = names.first() else {
+            return Ok(());
+        };
         self.make_dirs(first)?;
         let host_key = self.make_key(first, &format!("{SERVER_DIR}/host_key"))?;
         let client_key = self.make_key(first, "/root/.ssh/id_ed25519")?;
@@ -137,7 +161,8 @@ impl Lab {
                 let path = self.path_in(host, path);
                 let file = |path: PathBuf| move |cause| LabError::File { path, cause };
                 fs::write(&path, contents).map_err(file(path.clone()))?;
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(file(path))?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+                    .map_err(file(path))?;
             }
         }
         Ok(())
@@ -151,12 +176,25 @@ impl Lab {
     /// Runs ssh-keygen in the host; returns the private and the public part.
     fn make_key(&self, host: &str, path: &str) -> Result<(String, String), LabError> {
         let mut command: Command = self.command(host, "ssh-keygen");
-        command.args(["-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", path]).stdin(Stdio::null());
-        let failed = |message: String| LabError::Program { host: host.to_owned(), program: "ssh-keygen".into(), message };
-        let output = command.output().map_err(|error| failed(error.to_string()))?;
+        command
+            .args(["-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", path])
+            .stdin(Stdio::null());
+        let failed = |message: String| LabError::Program {
+            host: host.to_owned(),
+            program: "ssh-keygen".into(),
+            message,
+        };
+        let output = command
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            return Err(failed(
+                String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            ));
         }
-        Ok((crate::root::read(&self.path_in(host, path))?, crate::root::read(&self.path_in(host, format!("{path}.pub")))?))
+        Ok((
+            crate::root::read(&self.path_in(host, path))?,
+            crate::root::read(&self.path_in(host, format!("{path}.pub")))?,
+        ))
     }
 }

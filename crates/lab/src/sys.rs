@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::ThreadNameSpaceType;
+
+use crate::step::Step;
 
 /// Where a keeper keeps the read end of its life pipe, and all children the write end of the report pipe.
 const LIFE_FD: RawFd = 3;
@@ -31,95 +32,6 @@ const KILL_ROUNDS: usize = 2_500;
 const DONE: i32 = -1;
 /// A step number that means the namespaces themselves were refused.
 pub(crate) const UNSHARE: i32 = -2;
-
-/// One system call, or two, of a host's set-up. Paths are resolved inside the new mount namespace.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Stops mount events between the host and the machine.
-    DetachPropagation,
-    HostName(CString),
-    MakeDir { path: CString, mode: u32 },
-    Symlink { target: CString, path: CString },
-    /// Creates or truncates the file.
-    WriteFile { path: CString, contents: Vec<u8>, mode: u32 },
-    /// Writes to a file that must exist.
-    SetFile { path: CString, contents: Vec<u8> },
-    Mount { kind: CString, path: CString, options: CString },
-    /// Recursive bind. `if_there`: a source that vanished meanwhile is no error.
-    Bind { from: CString, to: CString, if_there: bool },
-    /// Makes `new_root` the root and puts the old one below it.
-    Pivot { new_root: CString, old_root: CString },
-    Unmount { path: CString },
-}
-
-impl Step {
-    /// Runs it. Only system calls: called between fork and exit.
-    fn run(&self) -> Result<(), Errno> {
-        match self {
-            Step::DetachPropagation => {
-                rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-            }
-            Step::HostName(name) => {
-                // SAFETY: the pointer and length are those of a live C string.
-                let result = unsafe { libc::sethostname(name.as_ptr(), name.as_bytes().len()) };
-                if result == 0 { Ok(()) } else { Err(last_errno()) }
-            }
-            Step::MakeDir { path, mode } => match rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)) {
-                Err(Errno::EXIST) => Ok(()),
-                // The creation mask must not decide who may use the directory.
-                other => other.and_then(|()| rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(*mode))),
-            },
-            Step::Symlink { target, path } => rustix::fs::symlink(target.as_c_str(), path.as_c_str()),
-            Step::WriteFile { path, contents, mode } => {
-                write(path, OFlags::CREATE | OFlags::TRUNC, Mode::from_raw_mode(*mode), contents)
-            }
-            Step::SetFile { path, contents } => write(path, OFlags::empty(), Mode::empty(), contents),
-            Step::Mount { kind, path, options } => {
-                let flags = MountFlags::NOSUID | MountFlags::NODEV;
-                rustix::mount::mount(kind.as_c_str(), path.as_c_str(), kind.as_c_str(), flags, options.as_c_str())
-            }
-            Step::Bind { from, to, if_there } => {
-                match rustix::mount::mount_bind_recursive(from.as_c_str(), to.as_c_str()) {
-                    Err(Errno::NOENT) if *if_there => Ok(()),
-                    other => other,
-                }
-            }
-            Step::Pivot { new_root, old_root } => {
-                rustix::process::pivot_root(new_root.as_c_str(), old_root.as_c_str())?;
-                rustix::process::chdir(c"/")
-            }
-            Step::Unmount { path } => rustix::mount::unmount(path.as_c_str(), UnmountFlags::DETACH),
-        }
-    }
-
-    /// The step in words, for "cannot ...".
-    pub(crate) fn describe(&self) -> String {
-        let show = |path: &CString| path.to_string_lossy().into_owned();
-        match self {
-            Step::DetachPropagation => "make its mounts private".into(),
-            Step::HostName(name) => format!("set the host name {}", show(name)),
-            Step::MakeDir { path, .. } => format!("create directory {}", show(path)),
-            Step::Symlink { path, .. } => format!("create link {}", show(path)),
-            Step::WriteFile { path, .. } => format!("write {}", show(path)),
-            Step::SetFile { path, contents } => {
-                format!("set {} to {}", show(path), String::from_utf8_lossy(contents).trim())
-            }
-            Step::Mount { kind, path, options } => format!("mount {} ({}) on {}", show(kind), show(options), show(path)),
-            Step::Bind { from, to, .. } => format!("bind {} to {}", show(from), show(to)),
-            Step::Pivot { new_root, .. } => format!("make {} its root", show(new_root)),
-            Step::Unmount { path } => format!("unmount {}", show(path)),
-        }
-    }
-}
-
-fn write(path: &CStr, flags: OFlags, mode: Mode, contents: &[u8]) -> Result<(), Errno> {
-    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | flags, mode)?;
-    let mut rest = contents;
-    while !rest.is_empty() {
-        rest = &rest[rustix::io::write(&file, rest)?..];
-    }
-    Ok(())
-}
 
 fn last_errno() -> Errno {
     // SAFETY: returns the calling thread's errno location, always valid.
@@ -148,7 +60,11 @@ pub(crate) enum StartError {
     /// A call of the owner failed.
     Owner(&'static str, io::Error),
     /// Holder `index` failed at `step` ([`UNSHARE`] or an index into its steps).
-    Step { index: usize, step: i32, cause: io::Error },
+    Step {
+        index: usize,
+        step: i32,
+        cause: io::Error,
+    },
     /// The keeper died before all holders reported.
     Died,
 }
@@ -169,18 +85,31 @@ const RECORD: usize = 16;
 /// On any failure everything started is gone again when this returns.
 pub(crate) fn start(blueprints: &[Blueprint]) -> Result<(Keeper, Vec<Holder>), StartError> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-    let (life_read, life_write) = pipe().map_err(|e| StartError::Owner("create a pipe", e.into()))?;
-    let (report_read, report_write) = pipe().map_err(|e| StartError::Owner("create a pipe", e.into()))?;
-    let mut room = KeeperRoom { holders: vec![0; blueprints.len()], networks: vec![(0, 0); blueprints.len()] };
+    let (life_read, life_write) =
+        pipe().map_err(|e| StartError::Owner("create a pipe", e.into()))?;
+    let (report_read, report_write) =
+        pipe().map_err(|e| StartError::Owner("create a pipe", e.into()))?;
+    let mut room = KeeperRoom {
+        holders: vec![0; blueprints.len()],
+        networks: vec![(0, 0); blueprints.len()],
+    };
 
     // SAFETY: the child runs only `keeper`, which makes system calls on memory prepared above and never returns.
     let pid = match unsafe { libc::fork() } {
         -1 => return Err(StartError::Owner("fork", io::Error::last_os_error())),
-        0 => keeper(blueprints, &mut room, life_read.as_fd(), report_write.as_fd()),
+        0 => keeper(
+            blueprints,
+            &mut room,
+            life_read.as_fd(),
+            report_write.as_fd(),
+        ),
         pid => pid,
     };
     drop((life_read, report_write));
-    let mut keeper = Keeper { pid: Pid::from_raw(pid), life: Some(life_write) };
+    let mut keeper = Keeper {
+        pid: Pid::from_raw(pid),
+        life: Some(life_write),
+    };
 
     let mut holders: Vec<Option<Holder>> = vec![None; blueprints.len()];
     while holders.iter().any(Option::is_none) {
@@ -193,12 +122,15 @@ pub(crate) fn start(blueprints: &[Blueprint]) -> Result<(Keeper, Vec<Holder>), S
             let _ = keeper.close();
             return Err(StartError::Step { index, step, cause });
         }
-        let open = Pid::from_raw(pid).ok_or(Errno::SRCH).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
+        let open = Pid::from_raw(pid)
+            .ok_or(Errno::SRCH)
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
         let pidfd = Arc::new(open.map_err(|e| StartError::Owner("open a holder", e.into()))?);
         holders[index] = Some(Holder { pid, pidfd });
     }
     if let Some(life) = &keeper.life {
-        rustix::io::write(life, &[1]).map_err(|e| StartError::Owner("reach the keeper", e.into()))?;
+        rustix::io::write(life, &[1])
+            .map_err(|e| StartError::Owner("reach the keeper", e.into()))?;
     }
     Ok((keeper, holders.into_iter().flatten().collect()))
 }
@@ -215,7 +147,12 @@ fn read_record(pipe: BorrowedFd<'_>) -> Option<[i32; 4]> {
         }
     }
     Some(std::array::from_fn(|field| {
-        i32::from_ne_bytes([bytes[4 * field], bytes[4 * field + 1], bytes[4 * field + 2], bytes[4 * field + 3]])
+        i32::from_ne_bytes([
+            bytes[4 * field],
+            bytes[4 * field + 1],
+            bytes[4 * field + 2],
+            bytes[4 * field + 3],
+        ])
     }))
 }
 
@@ -226,7 +163,9 @@ impl Keeper {
     /// When a process inside the lab did not die within five seconds.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.life = None;
-        let Some(pid) = self.pid.take() else { return Ok(()) };
+        let Some(pid) = self.pid.take() else {
+            return Ok(());
+        };
         loop {
             match rustix::process::waitpid(Some(pid), WaitOptions::empty()) {
                 Err(Errno::INTR) => {}
@@ -234,7 +173,11 @@ impl Keeper {
                 Err(Errno::CHILD) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
                 Ok(Some((_, status))) if status.exit_status() == Some(0) => return Ok(()),
-                Ok(Some((_, status))) => return Err(io::Error::other(format!("its keeper ended with {status:?}"))),
+                Ok(Some((_, status))) => {
+                    return Err(io::Error::other(format!(
+                        "its keeper ended with {status:?}"
+                    )));
+                }
                 Ok(None) => {}
             }
         }
@@ -253,12 +196,14 @@ impl Holder {
         let pidfd = Arc::clone(&self.pidfd);
         let mut spaces = ThreadNameSpaceType::NETWORK;
         if whole_host {
-            spaces |= ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+            spaces |=
+                ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
         }
         let enter = move || {
             let mut directory = [0_u8; libc::PATH_MAX as usize];
             // SAFETY: the buffer is as long as is said; getcwd fills it with a C string or fails.
-            let known = unsafe { !libc::getcwd(directory.as_mut_ptr().cast(), directory.len()).is_null() };
+            let known =
+                unsafe { !libc::getcwd(directory.as_mut_ptr().cast(), directory.len()).is_null() };
             rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), spaces)?;
             if whole_host
                 && known
@@ -275,7 +220,10 @@ impl Holder {
 
     /// Moves the calling thread into this holder's network, for good.
     pub(crate) fn enter_network(&self) -> io::Result<()> {
-        Ok(rustix::thread::move_into_thread_name_spaces(self.pidfd.as_fd(), ThreadNameSpaceType::NETWORK)?)
+        Ok(rustix::thread::move_into_thread_name_spaces(
+            self.pidfd.as_fd(),
+            ThreadNameSpaceType::NETWORK,
+        )?)
     }
 }
 
@@ -288,7 +236,11 @@ pub(crate) fn unshare_before_exec(command: &mut Command) {
 fn unshare() -> Result<(), Errno> {
     let flags = libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
     // SAFETY: the caller is a single-threaded child, so nothing shares what is given up.
-    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(last_errno()) }
+    if unsafe { libc::unshare(flags) } == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
 }
 
 /// Memory that the keeper writes to after the fork.
@@ -299,13 +251,23 @@ struct KeeperRoom {
 }
 
 /// The keeper's whole life. Runs between fork and exit: system calls only.
-fn keeper(blueprints: &[Blueprint], room: &mut KeeperRoom, life: BorrowedFd<'_>, report: BorrowedFd<'_>) -> ! {
+fn keeper(
+    blueprints: &[Blueprint],
+    room: &mut KeeperRoom,
+    life: BorrowedFd<'_>,
+    report: BorrowedFd<'_>,
+) -> ! {
     let _guard = ExitOnUnwind;
     if settle_keeper(life, report).is_err() {
         exit(1);
     }
     // SAFETY: takes over descriptors that `settle_keeper` put there and nothing else owns.
-    let (life, report) = unsafe { (OwnedFd::from_raw_fd(LIFE_FD), OwnedFd::from_raw_fd(REPORT_FD)) };
+    let (life, report) = unsafe {
+        (
+            OwnedFd::from_raw_fd(LIFE_FD),
+            OwnedFd::from_raw_fd(REPORT_FD),
+        )
+    };
     let me = rustix::process::getpid();
     for (index, blueprint) in blueprints.iter().enumerate() {
         // SAFETY: the child runs only `holder`, which makes system calls and never returns.
@@ -336,7 +298,13 @@ fn keeper(blueprints: &[Blueprint], room: &mut KeeperRoom, life: BorrowedFd<'_>,
 fn settle_keeper(life: BorrowedFd<'_>, report: BorrowedFd<'_>) -> Result<(), Errno> {
     // Own session: a signal to the owner's terminal or process group must not hit the one who cleans up.
     rustix::process::setsid()?;
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+    for signal in [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGPIPE,
+    ] {
         // SAFETY: sets a disposition, no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
@@ -346,7 +314,13 @@ fn settle_keeper(life: BorrowedFd<'_>, report: BorrowedFd<'_>) -> Result<(), Err
     let life = rustix::io::fcntl_dupfd_cloexec(life, above)?;
     let report = rustix::io::fcntl_dupfd_cloexec(report, above)?;
     let null = rustix::io::fcntl_dupfd_cloexec(null, above)?;
-    for (from, to) in [(&null, 0), (&null, 1), (&null, 2), (&life, LIFE_FD), (&report, REPORT_FD)] {
+    for (from, to) in [
+        (&null, 0),
+        (&null, 1),
+        (&null, 2),
+        (&life, LIFE_FD),
+        (&report, REPORT_FD),
+    ] {
         // SAFETY: plain numbers; what is closed at `to` belongs to the owner's copy, unused here.
         if unsafe { libc::dup2(from.as_raw_fd(), to) } < 0 {
             return Err(last_errno());
@@ -360,7 +334,22 @@ fn settle_keeper(life: BorrowedFd<'_>, report: BorrowedFd<'_>) -> Result<(), Err
 fn close_from(first: RawFd) -> Result<(), Errno> {
     // SAFETY: this child uses no descriptor from `first` up any more.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
-    if result == 0 { Ok(()) } else { Err(last_errno()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
+}
+
+/// Sets the host name of the calling process's namespace.
+pub(crate) fn set_host_name(name: &CStr) -> Result<(), Errno> {
+    // SAFETY: the pointer and length are those of a live C string.
+    let result = unsafe { libc::sethostname(name.as_ptr(), name.count_bytes()) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
 }
 
 fn rename(name: &CStr) {
@@ -427,7 +416,9 @@ fn note_networks(room: &mut KeeperRoom) {
     let machine = network_of(rustix::process::getpid().as_raw_nonzero().get());
     let Some(machine) = machine else { return };
     for (network, &pid) in room.networks.iter_mut().zip(&room.holders) {
-        *network = network_of(pid).filter(|&found| found != machine).unwrap_or(*network);
+        *network = network_of(pid)
+            .filter(|&found| found != machine)
+            .unwrap_or(*network);
     }
 }
 
@@ -443,13 +434,20 @@ fn take_down(room: &mut KeeperRoom) -> bool {
     while rustix::process::wait(WaitOptions::empty()).is_ok() {}
     let mut quiet = 0;
     for _ in 0..KILL_ROUNDS {
-        quiet = if kill_inside(&room.networks) { 0 } else { quiet + 1 };
+        quiet = if kill_inside(&room.networks) {
+            0
+        } else {
+            quiet + 1
+        };
         // Twice: a process may fork between being listed and being killed.
         if quiet == 2 {
             return true;
         }
         if quiet == 0 {
-            let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+            let pause = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: 2_000_000,
+            };
             let _ = rustix::thread::nanosleep(&pause);
         }
     }
@@ -458,7 +456,11 @@ fn take_down(room: &mut KeeperRoom) -> bool {
 
 /// Kills every process whose network is one of ours. Returns whether there was any.
 fn kill_inside(networks: &[(u64, u64)]) -> bool {
-    let Ok(proc) = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
+    let Ok(proc) = rustix::fs::open(
+        c"/proc",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) else {
         return false;
     };
     let mut found = false;
@@ -472,12 +474,20 @@ fn kill_inside(networks: &[(u64, u64)]) -> bool {
             continue;
         }
         for digit in digits {
-            number = number.wrapping_mul(10).wrapping_add(i32::from(digit - b'0'));
+            number = number
+                .wrapping_mul(10)
+                .wrapping_add(i32::from(digit - b'0'));
         }
-        let Some(pid) = Pid::from_raw(number) else { continue };
+        let Some(pid) = Pid::from_raw(number) else {
+            continue;
+        };
         // The descriptor pins the process, so that a reused number is never killed.
-        let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        if network_of(number).is_some_and(|network| networks.contains(&network)) && pid != rustix::process::getpid() {
+        let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if network_of(number).is_some_and(|network| networks.contains(&network))
+            && pid != rustix::process::getpid()
+        {
             found |= rustix::process::pidfd_send_signal(&process, Signal::KILL).is_ok();
         }
     }

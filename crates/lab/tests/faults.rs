@@ -10,17 +10,30 @@ use common::{output, skip, wait_until};
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, LabError, NicSpec, Topology};
 
 fn pair() -> Lab {
-    LabBuilder::from(Topology::uniform(2, Some(100_000_000))).build().expect("a lab of two hosts")
+    LabBuilder::from(Topology::uniform(2, Some(100_000_000)))
+        .build()
+        .expect("a lab of two hosts")
 }
 
 /// Whether a connection from `h1` to this address comes about and carries a byte.
 fn reaches(lab: &Lab, address: IpAddr, patience: Duration) -> bool {
-    let Ok(listener) = lab.in_network("h2", || TcpListener::bind((address, 0))).expect("enter") else { return false };
-    let target = listener.local_addr().expect("bound");
-    let Ok(mut stream) = lab.in_network("h1", || TcpStream::connect_timeout(&target, patience)).expect("enter") else {
+    let Ok(listener) = lab
+        .in_network("h2", || TcpListener::bind((address, 0)))
+        .expect("enter")
+    else {
         return false;
     };
-    stream.write_all(b"x").is_ok() && listener.accept().is_ok_and(|(mut accepted, _)| accepted.read_exact(&mut [0]).is_ok())
+    let target = listener.local_addr().expect("bound");
+    let Ok(mut stream) = lab
+        .in_network("h1", || TcpStream::connect_timeout(&target, patience))
+        .expect("enter")
+    else {
+        return false;
+    };
+    stream.write_all(b"x").is_ok()
+        && listener
+            .accept()
+            .is_ok_and(|(mut accepted, _)| accepted.read_exact(&mut [0]).is_ok())
 }
 
 /// How long to wait for a connection that must not come about.
@@ -39,7 +52,13 @@ fn blackhole() {
     lab.blackhole("h2", 0, true).expect("on");
     assert!(!reaches(&lab, address, BRIEF));
     for host in ["h1", "h2"] {
-        assert!(output(lab.command(host, "ip").args(["-br", "link", "show", "eth0"])).contains(" UP "));
+        assert!(
+            output(
+                lab.command(host, "ip")
+                    .args(["-br", "link", "show", "eth0"])
+            )
+            .contains(" UP ")
+        );
     }
     lab.blackhole("h2", 0, false).expect("off");
     assert!(reaches(&lab, address, LONG));
@@ -51,13 +70,32 @@ fn link_down_and_up() {
     if skip("link_down_and_up") {
         return;
     }
-    let two = |name| HostSpec::new(name).nic(NicSpec::rate_bits(100_000_000)).nic(NicSpec::rate_bits(100_000_000));
-    let lab = LabBuilder::new().host(two("h1")).host(two("h2")).host(HostSpec::new("192.168.3.4")).build().expect("a lab");
+    let two = |name| {
+        HostSpec::new(name)
+            .nic(NicSpec::rate_bits(100_000_000))
+            .nic(NicSpec::rate_bits(100_000_000))
+    };
+    let lab = LabBuilder::new()
+        .host(two("h1"))
+        .host(two("h2"))
+        .host(HostSpec::new("192.168.3.4"))
+        .build()
+        .expect("a lab");
     let routes = || {
-        let all = output(lab.command("h1", "ip").args(["route", "show", "table", "all"]));
-        let all6 = output(lab.command("h1", "ip").args(["-6", "route", "show", "table", "all"]));
-        let mut lines: Vec<String> =
-            all.lines().chain(all6.lines()).filter(|line| !line.contains("fe80") && !line.contains("multicast")).map(str::to_owned).collect();
+        let all = output(
+            lab.command("h1", "ip")
+                .args(["route", "show", "table", "all"]),
+        );
+        let all6 = output(
+            lab.command("h1", "ip")
+                .args(["-6", "route", "show", "table", "all"]),
+        );
+        let mut lines: Vec<String> = all
+            .lines()
+            .chain(all6.lines())
+            .filter(|line| !line.contains("fe80") && !line.contains("multicast"))
+            .map(str::to_owned)
+            .collect();
         lines.sort();
         lines
     };
@@ -78,7 +116,11 @@ fn unplugged() {
         return;
     }
     let lab = pair();
-    let carrier = || output(lab.command("h1", "cat").arg("/sys/class/net/eth0/carrier")).trim().to_owned();
+    let carrier = || {
+        output(lab.command("h1", "cat").arg("/sys/class/net/eth0/carrier"))
+            .trim()
+            .to_owned()
+    };
     wait_until("there is carrier", || carrier() == "1");
     lab.plug("h1", 0, false).expect("out");
     wait_until("carrier is lost", || carrier() == "0");
@@ -97,7 +139,9 @@ fn address_deleted_and_added() {
     for address in lab.addresses("h2") {
         lab.delete_address("h2", 0, address).expect("deleted");
         assert!(!reaches(&lab, address, BRIEF), "{address}");
-        let again = lab.delete_address("h2", 0, address).expect_err("it is gone");
+        let again = lab
+            .delete_address("h2", 0, address)
+            .expect_err("it is gone");
         assert!(again.to_string().contains(&address.to_string()), "{again}");
         lab.add_address("h2", 0, address).expect("added");
         assert!(reaches(&lab, address, LONG), "{address}");
@@ -110,11 +154,21 @@ fn rate_changes() {
     if skip("rate_changes") {
         return;
     }
-    let lab = LabBuilder::new().host(HostSpec::new("a").nic(NicSpec::rate_bits(100_000_000))).host(HostSpec::new("b")).build().expect("a lab");
+    let lab = LabBuilder::new()
+        .host(HostSpec::new("a").nic(NicSpec::rate_bits(100_000_000)))
+        .host(HostSpec::new("b"))
+        .build()
+        .expect("a lab");
     for host in ["a", "b"] {
         lab.set_rate(host, 0, 20_000_000).expect("a new rate");
-        let buckets = output(lab.command(host, "tc").args(["qdisc", "show", "dev", "eth0"]));
-        assert!(buckets.contains("rate 20Mbit") && !buckets.contains("100Mbit"), "{buckets}");
+        let buckets = output(
+            lab.command(host, "tc")
+                .args(["qdisc", "show", "dev", "eth0"]),
+        );
+        assert!(
+            buckets.contains("rate 20Mbit") && !buckets.contains("100Mbit"),
+            "{buckets}"
+        );
     }
 }
 
@@ -126,7 +180,20 @@ fn unknown_names() {
     }
     let lab = pair();
     let host = lab.set_rate("h9", 0, 1_000_000).expect_err("no such host");
-    assert!(matches!(host, LabError::UnknownHost { .. }) && host.to_string().contains("h1, h2"), "{host}");
+    assert!(
+        matches!(host, LabError::UnknownHost { .. }) && host.to_string().contains("h1, h2"),
+        "{host}"
+    );
     let nic = lab.counters("h1", 3).expect_err("no such interface");
-    assert!(matches!(nic, LabError::UnknownNic { nic: 3, count: 1, .. }), "{nic}");
+    assert!(
+        matches!(
+            nic,
+            LabError::UnknownNic {
+                nic: 3,
+                count: 1,
+                ..
+            }
+        ),
+        "{nic}"
+    );
 }

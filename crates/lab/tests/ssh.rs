@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::path::Path;
 
 use common::{output, skip};
@@ -14,20 +15,39 @@ fn ssh_without_questions() {
         return;
     }
     if !Path::new("/usr/sbin/sshd").exists() {
-        eprintln!("SKIPPED ssh_without_questions: no sshd; run scripts/install-test-tools");
+        let line = "SKIPPED ssh_without_questions: no sshd; run scripts/install-test-tools";
+        writeln!(std::io::stderr(), "{line}").expect("standard error");
         return;
     }
-    let lab = LabBuilder::new().hosts(["a1", "b1", "192.168.3.4"].map(HostSpec::new)).build().expect("three hosts");
+    let lab = LabBuilder::new()
+        .hosts(["a1", "b1", "192.168.3.4"].map(HostSpec::new))
+        .build()
+        .expect("three hosts");
     lab.start_sshd("b1").expect("sshd of b1");
     lab.start_sshd("b1").expect("a second call is harmless");
     lab.start_sshd("192.168.3.4").expect("sshd of 192.168.3.4");
     for from in ["a1", "b1"] {
         for to in ["b1", "192.168.3.4"] {
-            assert_eq!(output(lab.command(from, "ssh").args([to, "hostname"])).trim(), to);
+            assert_eq!(
+                output(lab.command(from, "ssh").args([to, "hostname"])).trim(),
+                to
+            );
         }
     }
-    output(lab.command("a1", "sh").args(["-c", "echo secret | ssh b1 'cat > /data/got'"]));
-    assert_eq!(std::fs::read_to_string(lab.path_in("b1", "/data/got")).expect("it is on b1").trim(), "secret");
-    let refused = lab.command("b1", "ssh").args(["-o", "ConnectTimeout=5", "a1", "true"]).output().expect("ssh starts");
+    output(
+        lab.command("a1", "sh")
+            .args(["-c", "echo secret | ssh b1 'cat > /data/got'"]),
+    );
+    assert_eq!(
+        std::fs::read_to_string(lab.path_in("b1", "/data/got"))
+            .expect("it is on b1")
+            .trim(),
+        "secret"
+    );
+    let refused = lab
+        .command("b1", "ssh")
+        .args(["-o", "ConnectTimeout=5", "a1", "true"])
+        .output()
+        .expect("ssh starts");
     assert!(!refused.status.success(), "a1 has no server");
 }

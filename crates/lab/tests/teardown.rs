@@ -20,8 +20,14 @@ fn machine() -> (String, String) {
 
 /// The network namespaces that some process is in.
 fn networks() -> BTreeSet<String> {
-    let processes = fs::read_dir("/proc").expect("proc").flatten().map(|entry| entry.path());
-    processes.filter_map(|path| fs::read_link(path.join("ns/net")).ok()).map(|link| link.display().to_string()).collect()
+    let processes = fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .map(|entry| entry.path());
+    processes
+        .filter_map(|path| fs::read_link(path.join("ns/net")).ok())
+        .map(|link| link.display().to_string())
+        .collect()
 }
 
 fn alive(pid: i32) -> bool {
@@ -38,8 +44,19 @@ fn up() -> (Child, Vec<i32>) {
         .stderr(Stdio::null())
         .spawn()
         .expect("ropewalk-lab starts");
-    let table = BufReader::new(owner.stdout.take().expect("piped")).lines().take(3);
-    let pids = table.map(|line| line.expect("text").split_whitespace().nth(1).expect("pid").parse().expect("number")).collect();
+    let table = BufReader::new(owner.stdout.take().expect("piped"))
+        .lines()
+        .take(3);
+    let pids = table
+        .map(|line| {
+            line.expect("text")
+                .split_whitespace()
+                .nth(1)
+                .expect("pid")
+                .parse()
+                .expect("number")
+        })
+        .collect();
     (owner, pids)
 }
 
@@ -52,7 +69,9 @@ fn stray(host: &str) -> i32 {
         .spawn()
         .expect("nsenter starts");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("its pid");
+    BufReader::new(child.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("its pid");
     // Reaped when it dies, so that it is no zombie of this test.
     std::thread::spawn(move || child.wait());
     line.trim().parse().expect("a number")
@@ -67,15 +86,30 @@ fn nothing_is_left_after_kill_9() {
     let before = machine();
     let (mut owner, holders) = up();
     let strays: Vec<i32> = holders.iter().map(|pid| stray(&pid.to_string())).collect();
-    let lab_networks: BTreeSet<String> =
-        holders.iter().map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("alive").display().to_string()).collect();
+    let lab_networks: BTreeSet<String> = holders
+        .iter()
+        .map(|pid| {
+            fs::read_link(format!("/proc/{pid}/ns/net"))
+                .expect("alive")
+                .display()
+                .to_string()
+        })
+        .collect();
     assert_eq!(lab_networks.len(), 3, "one network per host");
-    assert_eq!(machine(), before, "a running lab shows nothing on the machine");
+    assert_eq!(
+        machine(),
+        before,
+        "a running lab shows nothing on the machine"
+    );
 
     owner.kill().expect("kill -9");
     owner.wait().expect("reaped");
-    wait_until("all processes of the lab are gone", || !holders.iter().chain(&strays).any(|&pid| alive(pid)));
-    wait_until("all networks of the lab are gone", || networks().is_disjoint(&lab_networks));
+    wait_until("all processes of the lab are gone", || {
+        !holders.iter().chain(&strays).any(|&pid| alive(pid))
+    });
+    wait_until("all networks of the lab are gone", || {
+        networks().is_disjoint(&lab_networks)
+    });
     assert_eq!(machine(), before);
 }
 
@@ -101,10 +135,19 @@ fn close_waits_for_everything() {
     if skip("close_waits_for_everything") {
         return;
     }
-    let lab = LabBuilder::from(Topology::uniform(2, None)).build().expect("a lab");
-    let mut child = lab.command("h1", "sh").args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).spawn().expect("sh");
+    let lab = LabBuilder::from(Topology::uniform(2, None))
+        .build()
+        .expect("a lab");
+    let mut child = lab
+        .command("h1", "sh")
+        .args(["-c", "sleep 1000 & echo $!; wait"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a pid");
+    BufReader::new(child.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("a pid");
     let sleeper: i32 = line.trim().parse().expect("a number");
     let holders = ["h1", "h2"].map(|host| lab.pid(host));
     lab.close().expect("a clean end");
@@ -118,13 +161,21 @@ fn labs_do_not_meet() {
     if skip("labs_do_not_meet") {
         return;
     }
-    let build = || LabBuilder::from(Topology::uniform(2, None)).build().expect("a lab");
+    let build = || {
+        LabBuilder::from(Topology::uniform(2, None))
+            .build()
+            .expect("a lab")
+    };
     let (first, second) = (build(), build());
     assert_eq!(first.address("h1"), second.address("h1"));
     let holder = second.pid("h1");
     first.close().expect("a clean end");
     assert!(alive(holder));
-    output(second.command("h1", "ip").args(["route", "get", &second.address("h2").to_string()]));
+    output(
+        second
+            .command("h1", "ip")
+            .args(["route", "get", &second.address("h2").to_string()]),
+    );
 }
 
 /// A lab that fails half way leaves nothing and names the step.
@@ -134,8 +185,14 @@ fn a_failed_build_is_undone() {
         return;
     }
     let before = machine();
-    let error = LabBuilder::from(Topology::uniform(2, None)).sysctl("net.no.such.setting", "1").build().expect_err("refused");
-    assert!(error.to_string().contains("/proc/sys/net/no/such/setting"), "{error}");
+    let error = LabBuilder::from(Topology::uniform(2, None))
+        .sysctl("net.no.such.setting", "1")
+        .build()
+        .expect_err("refused");
+    assert!(
+        error.to_string().contains("/proc/sys/net/no/such/setting"),
+        "{error}"
+    );
     assert_eq!(machine(), before);
 }
 
@@ -146,17 +203,34 @@ fn the_command_runs_a_program() {
         return;
     }
     let script = "test $(hostname) = h2 && getent hosts h1 && exit 7";
-    let arguments = ["run", "--hosts", "2", "--rate", "100Mbit", "--on", "h2", "--", "sh", "-c", script];
-    let result = Command::new(PROGRAM).args(arguments).output().expect("it runs");
+    let arguments = [
+        "run", "--hosts", "2", "--rate", "100Mbit", "--on", "h2", "--", "sh", "-c", script,
+    ];
+    let result = Command::new(PROGRAM)
+        .args(arguments)
+        .output()
+        .expect("it runs");
     assert_eq!(result.status.code(), Some(7), "{result:?}");
 }
 
 /// A wrong command line is refused with status 2 and a hint.
 #[test]
 fn a_wrong_command_line() {
-    for arguments in [&["up"][..], &["run", "--hosts", "2"], &["run", "--hosts", "x", "--", "true"], &["fly"], &[]] {
-        let result = Command::new(PROGRAM).args(arguments).output().expect("it runs");
+    for arguments in [
+        &["up"][..],
+        &["run", "--hosts", "2"],
+        &["run", "--hosts", "x", "--", "true"],
+        &["fly"],
+        &[],
+    ] {
+        let result = Command::new(PROGRAM)
+            .args(arguments)
+            .output()
+            .expect("it runs");
         assert_eq!(result.status.code(), Some(2), "{arguments:?}");
-        assert!(String::from_utf8_lossy(&result.stderr).contains("--help"), "{arguments:?}");
+        assert!(
+            String::from_utf8_lossy(&result.stderr).contains("--help"),
+            "{arguments:?}"
+        );
     }
 }

@@ -62,7 +62,9 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
 }
 
 fn dispatch(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
-    let (verb, rest) = arguments.split_first().ok_or_else(|| usage("say what to do: up, run, exec or list"))?;
+    let (verb, rest) = arguments
+        .split_first()
+        .ok_or_else(|| usage("say what to do: up, run, exec or list"))?;
     match verb.to_str().unwrap_or_default() {
         "up" => up(Options::parse(rest)?),
         "run" => run(Options::parse(rest)?),
@@ -86,16 +88,29 @@ struct Options {
 impl Options {
     fn parse(arguments: &[OsString]) -> anyhow::Result<Options> {
         let (mut hosts, mut rate, mut file) = (None, None, None);
-        let mut options = Options { topology: Topology::default(), sshd: false, on: None, command: Vec::new() };
+        let mut options = Options {
+            topology: Topology::default(),
+            sshd: false,
+            on: None,
+            command: Vec::new(),
+        };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
-            let text = argument.to_str().ok_or_else(|| usage(format!("{argument:?} is not UTF-8")))?;
+            let text = argument
+                .to_str()
+                .ok_or_else(|| usage(format!("{argument:?} is not UTF-8")))?;
             let mut value = || {
                 let value = arguments.next().and_then(|value| value.to_str());
                 value.ok_or_else(|| usage(format!("{text} needs a value")))
             };
             match text {
-                "--hosts" => hosts = Some(value()?.parse::<usize>().map_err(|_| usage("--hosts needs a number"))?),
+                "--hosts" => {
+                    hosts = Some(
+                        value()?
+                            .parse::<usize>()
+                            .map_err(|_| usage("--hosts needs a number"))?,
+                    )
+                }
                 "--rate" => rate = Some(parse_rate(value()?)?),
                 "--on" => options.on = Some(value()?.to_owned()),
                 "--sshd" => options.sshd = true,
@@ -105,16 +120,25 @@ impl Options {
                 }
                 _ if text.starts_with('-') => return Err(usage(format!("unknown option {text}"))),
                 _ if file.is_none() => file = Some(text.to_owned()),
-                _ => return Err(usage(format!("two topology files; put -- before {text:?} if it begins a command"))),
+                _ => {
+                    return Err(usage(format!(
+                        "two topology files; put -- before {text:?} if it begins a command"
+                    )));
+                }
             }
         }
         options.topology = match (file, hosts) {
             (Some(path), None) if rate.is_none() => {
-                let text = std::fs::read_to_string(&path).with_context(|| format!("topology file {path}"))?;
+                let text = std::fs::read_to_string(&path)
+                    .with_context(|| format!("topology file {path}"))?;
                 serde_json::from_str(&text).with_context(|| format!("topology file {path}"))?
             }
             (None, Some(count)) => Topology::uniform(count, rate),
-            _ => return Err(usage("give either a topology file or --hosts N (and --rate RATE)")),
+            _ => {
+                return Err(usage(
+                    "give either a topology file or --hosts N (and --rate RATE)",
+                ));
+            }
         };
         Ok(options)
     }
@@ -137,7 +161,11 @@ fn up(options: Options) -> anyhow::Result<ExitCode> {
     let lab = options.build()?;
     let mut table = String::new();
     for host in lab.hosts() {
-        let addresses: Vec<String> = lab.addresses(host).iter().map(ToString::to_string).collect();
+        let addresses: Vec<String> = lab
+            .addresses(host)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         table += &format!("{host:<20} {:>8}  {}\n", lab.pid(host), addresses.join(" "));
     }
     print!("{table}");
@@ -152,27 +180,51 @@ fn up(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let (program, arguments) = options.command.split_first().ok_or_else(|| usage("put the command after --"))?;
+    let (program, arguments) = options
+        .command
+        .split_first()
+        .ok_or_else(|| usage("put the command after --"))?;
     let lab = options.build()?;
     let host = match &options.on {
-        Some(name) => lab.hosts().find(|host| host == name).ok_or_else(|| usage(format!("no host {name:?} in this lab")))?,
-        None => lab.hosts().next().ok_or_else(|| usage("the lab has no hosts"))?,
+        Some(name) => lab
+            .hosts()
+            .find(|host| host == name)
+            .ok_or_else(|| usage(format!("no host {name:?} in this lab")))?,
+        None => lab
+            .hosts()
+            .next()
+            .ok_or_else(|| usage("the lab has no hosts"))?,
     };
-    let status = lab.command(host, program).args(arguments).status().with_context(|| format!("{host}: {program:?}"))?;
+    let status = lab
+        .command(host, program)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("{host}: {program:?}"))?;
     lab.close()?;
     // A shell reports a signal as 128 and its number.
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
 fn exec(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
-    let (host, command) = arguments.split_first().ok_or_else(|| usage("say on which host"))?;
-    let command = command.strip_prefix(&[OsString::from("--")]).unwrap_or(command);
-    let (program, arguments) = command.split_first().ok_or_else(|| usage("say what to run"))?;
+    let (host, command) = arguments
+        .split_first()
+        .ok_or_else(|| usage("say on which host"))?;
+    let command = command
+        .strip_prefix(&[OsString::from("--")])
+        .unwrap_or(command);
+    let (program, arguments) = command
+        .split_first()
+        .ok_or_else(|| usage("say what to run"))?;
     let host = host.to_string_lossy();
     let found = running()?;
-    let pids: Vec<i32> =
-        found.iter().filter(|(pid, name)| **name == host || pid.to_string() == host).map(|(pid, _)| *pid).collect();
+    let pids: Vec<i32> = found
+        .iter()
+        .filter(|(pid, name)| **name == host || pid.to_string() == host)
+        .map(|(pid, _)| *pid)
+        .collect();
     let pid = match pids[..] {
         [pid] => pid,
         [] => bail!("no host {host} in any lab that is up; `ropewalk-lab list` shows them"),
@@ -198,10 +250,19 @@ fn running() -> anyhow::Result<BTreeMap<i32, String>> {
     let mut hosts = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").context("/proc")? {
         let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
         let process = Path::new("/proc").join(pid.to_string());
-        let holder = std::fs::read_to_string(process.join("comm")).is_ok_and(|name| name.starts_with("lab:"));
-        if holder && let Ok(name) = std::fs::read_to_string(process.join("root/run/ropewalk-lab/host")) {
+        let holder = std::fs::read_to_string(process.join("comm"))
+            .is_ok_and(|name| name.starts_with("lab:"));
+        if holder
+            && let Ok(name) = std::fs::read_to_string(process.join("root/run/ropewalk-lab/host"))
+        {
             hosts.insert(pid, name.trim().to_owned());
         }
     }

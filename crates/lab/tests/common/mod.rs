@@ -9,16 +9,7 @@ use std::time::{Duration, Instant};
 /// Long enough for a loaded machine; waiting ends as soon as the condition holds.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// True, with a visible line, where no lab is possible.
-pub fn skip(test: &str) -> bool {
-    match ropewalk_lab::available() {
-        Ok(()) => false,
-        Err(reason) => {
-            eprintln!("SKIPPED {test}: {reason}");
-            true
-        }
-    }
-}
+pub use ropewalk_lab::skip;
 
 /// Waits until `condition` holds; panics, saying what it waited for, when it never does.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
