@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -171,12 +171,11 @@ fn up(options: Options) -> anyhow::Result<ExitCode> {
     print!("{table}");
     // Whoever reads the table through a pipe must see it now.
     io::stdout().flush()?;
-    eprintln!("ropewalk-lab: up; Ctrl-C, or closing standard input, ends it");
+    eprintln!("ropewalk-lab: up; Ctrl-C ends it");
     // No signal handler is needed: however this process ends, the lab goes with it.
-    let mut sink = [0; 64];
-    while io::stdin().read(&mut sink)? > 0 {}
-    lab.close()?;
-    Ok(ExitCode::SUCCESS)
+    loop {
+        std::thread::park();
+    }
 }
 
 fn run(options: Options) -> anyhow::Result<ExitCode> {
