@@ -338,21 +338,21 @@ fn a_shared_directory_is_shared() {
     }
     let machine = tempfile::tempdir().expect("a directory");
     let lab = LabBuilder::from(Topology::uniform(3, None))
-        .shared_dir(machine.path(), "/shared", &["h1", "h2"])
+        .shared_dir(machine.path(), "/pool", &["h1", "h2"])
         .build()
         .expect("three hosts");
     output(
         lab.command("h1", "sh")
-            .args(["-c", "echo hello > /shared/note"]),
+            .args(["-c", "echo hello > /pool/note"]),
     );
     assert_eq!(
-        output(lab.command("h2", "cat").arg("/shared/note")).trim(),
+        output(lab.command("h2", "cat").arg("/pool/note")).trim(),
         "hello"
     );
     assert!(machine.path().join("note").exists());
-    assert!(!lab.path_in("h3", "/shared").exists());
+    assert!(!lab.path_in("h3", "/pool").exists());
     assert!(
-        !std::path::Path::new("/shared").exists(),
+        !std::path::Path::new("/pool").exists(),
         "no mount point was made on the machine"
     );
 }

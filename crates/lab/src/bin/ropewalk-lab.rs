@@ -36,7 +36,7 @@ A topology file:
       { \"name\": \"node1\", \"nics\": [ { \"bits_per_second\": 100000000 }, { \"bits_per_second\": 20000000 } ] },
       { \"name\": \"192.168.3.4\" },
       { \"name\": \"node5\", \"tmpfs_bytes\": { \"data\": 1048576 } } ],
-    \"shared_dirs\": [ { \"machine_path\": \"/srv\", \"host_path\": \"/shared\", \"hosts\": [\"node1\"] } ] }
+    \"shared_dirs\": [ { \"machine_path\": \"/srv\", \"host_path\": \"/pool\", \"hosts\": [\"node1\"] } ] }
 
 Exit status: CMD's; 1 when the lab fails, 2 for a wrong command line.
 ";
