@@ -67,6 +67,7 @@ pub mod seal;
 mod send;
 mod socket;
 pub mod tcp;
+pub mod tls;
 pub mod unix;
 mod wire;
 

@@ -388,17 +388,8 @@ impl<W: Wire> Receiver<W> {
         let record = body + TAG_LEN;
         let ends_unit = frame.header.flags & flags::LAST != 0;
         let whole = frame.filled == 0 && self.ahead.held().len() >= record;
-        while !whole {
-            let beyond = self.appetite(ends_unit);
-            if fill(
-                &mut self.link,
-                &mut self.ahead,
-                &mut scratch(&mut self.scratch)[..record],
-                &mut frame.filled,
-                beyond,
-            )? {
-                break;
-            }
+        let beyond = self.appetite(ends_unit);
+        while !(whole || self.pull_record(&mut frame, record, beyond)?) {
             if !self.wait(deadline)? {
                 self.frame = Some(frame);
                 return Ok(false);
@@ -453,6 +444,23 @@ impl<W: Wire> Receiver<W> {
         }
         self.frame = Some(frame);
         Ok(true)
+    }
+
+    /// Receives more of a record into the scratch buffer. `true` when it is whole.
+    fn pull_record(
+        &mut self,
+        frame: &mut Frame,
+        record: usize,
+        beyond: usize,
+    ) -> Result<bool, LaneError> {
+        let into = &mut scratch(&mut self.scratch)[..record];
+        fill(
+            &mut self.link,
+            &mut self.ahead,
+            into,
+            &mut frame.filled,
+            beyond,
+        )
     }
 
     /// Counts a finished frame; gives the unit's end when this was its last frame.

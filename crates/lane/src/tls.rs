@@ -1,0 +1,282 @@
+//! TLS 1.3 set-ups of the control connection and of the one handshake per pair of nodes.
+//!
+//! * Control: the agent's certificate proves nothing; both sides prove the token over the
+//!   connection's exported key ([`prove`], [`proven`]), which a man in the middle cannot relay.
+//! * Pair: mutual certificates from the transfer's own throw-away authority, whose key exists only
+//!   in the master's memory and only while certificates are issued. Validity dates are therefore
+//!   left wide: they would only make clock jumps fatal.
+//!
+//! After the pair handshake only exported keys are used ([`PAIR_LABEL`]); see [`seal`](crate::seal).
+
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+
+use crate::preface::MacKey;
+
+/// Exporter label of the key that seals a pair's streams.
+pub const PAIR_LABEL: &[u8] = b"EXPORTER-ropewalk-pair";
+
+/// Exporter label of the token proof on a control connection.
+pub const CONTROL_LABEL: &[u8] = b"EXPORTER-ropewalk-control";
+
+/// Why a TLS set-up could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// Certificates or keys were not accepted.
+    #[error("the transfer's certificates are not usable: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// A certificate could not be made.
+    #[error("a certificate cannot be made: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// The authority is not a certificate.
+    #[error("the transfer's authority is not usable: {0}")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Certificate and key of one node.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// DER.
+    pub certificate: Vec<u8>,
+    /// PKCS #8.
+    pub private_key: Vec<u8>,
+}
+
+impl Identity {
+    fn parts(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let key = PrivatePkcs8KeyDer::from(self.private_key.clone());
+        (
+            vec![CertificateDer::from(self.certificate.clone())],
+            key.into(),
+        )
+    }
+
+    /// A certificate that vouches for nobody, for a control connection.
+    ///
+    /// # Errors
+    /// [`TlsError::Certificate`].
+    pub fn nobody() -> Result<Self, TlsError> {
+        let key = KeyPair::generate()?;
+        let certificate =
+            CertificateParams::new(vec!["agent.ropewalk".to_owned()])?.self_signed(&key)?;
+        Ok(Self {
+            certificate: certificate.der().to_vec(),
+            private_key: key.serialize_der(),
+        })
+    }
+}
+
+/// The authority of one transfer.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: Vec<u8>,
+}
+
+impl Authority {
+    /// Makes a new authority.
+    ///
+    /// # Errors
+    /// [`TlsError::Certificate`].
+    pub fn new() -> Result<Self, TlsError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let certificate = params.self_signed(&key)?.der().to_vec();
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        })
+    }
+
+    /// The authority's certificate, DER.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    /// Issues the identity of a node.
+    ///
+    /// # Errors
+    /// [`TlsError::Certificate`].
+    pub fn issue(&self, node: u32) -> Result<Identity, TlsError> {
+        let key = KeyPair::generate()?;
+        let certificate =
+            CertificateParams::new(vec![node_name(node)])?.signed_by(&key, &self.issuer)?;
+        Ok(Identity {
+            certificate: certificate.der().to_vec(),
+            private_key: key.serialize_der(),
+        })
+    }
+}
+
+fn node_name(node: u32) -> String {
+    format!("node-{node}.ropewalk")
+}
+
+/// The name a peer's certificate must carry.
+pub fn server_name(node: u32) -> ServerName<'static> {
+    ServerName::try_from(node_name(node)).unwrap_or(ServerName::IpAddress(
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+    ))
+}
+
+/// Name for control connections, which no certificate has to match.
+pub fn control_name() -> ServerName<'static> {
+    ServerName::try_from("agent.ropewalk").unwrap_or(ServerName::IpAddress(
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+    ))
+}
+
+/// Agent's side of control connections.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn control_server(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+    let (chain, key) = identity.parts();
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(Arc::new(config))
+}
+
+/// Master's side of control connections.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn control_client() -> Result<Arc<ClientConfig>, TlsError> {
+    let provider = provider();
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(TokenInstead(provider)))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+fn roots(authority: &[u8]) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(authority.to_vec()))?;
+    Ok(Arc::new(roots))
+}
+
+/// Sender's side of pair handshakes: only holders of the transfer's certificates get through.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn pair_server(identity: &Identity, authority: &[u8]) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider()).build()?;
+    let (chain, key) = identity.parts();
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Receiver's side of pair handshakes.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn pair_client(identity: &Identity, authority: &[u8]) -> Result<Arc<ClientConfig>, TlsError> {
+    let (chain, key) = identity.parts();
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots(authority)?)
+        .with_client_auth_cert(chain, key)?;
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Who proves the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that connected.
+    Master,
+    /// The one that listens.
+    Agent,
+}
+
+/// Proof of the token bound to this connection: exporter is the connection's [`CONTROL_LABEL`] key.
+pub fn prove(token: &[u8; 32], exporter: &[u8; 32], side: Side) -> [u8; 32] {
+    let label = match side {
+        Side::Master => "master",
+        Side::Agent => "agent",
+    };
+    crate::seal::derive(token, label, exporter)
+}
+
+/// Checks the other side's proof; takes the same time either way.
+pub fn proven(token: &[u8; 32], exporter: &[u8; 32], side: Side, proof: &[u8; 32]) -> bool {
+    aws_lc_rs_equal(&prove(token, exporter, side), proof)
+}
+
+fn aws_lc_rs_equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    ::aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
+}
+
+/// MAC key of a transfer's prefaces, from the secret its nodes share.
+pub fn transfer_key(secret: &[u8]) -> MacKey {
+    MacKey::new(&crate::seal::derive(secret, "preface", b""))
+}
+
+/// Accepts any certificate: what counts is the token proof that follows.
+#[derive(Debug)]
+struct TokenInstead(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TokenInstead {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,318 @@
+//! Streams, sources and sinks for the conformance tests.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use ropewalk_lane::*;
+use ropewalk_model::Range;
+
+/// Far beyond what any test takes; reached only when something hangs.
+pub const LONG: Duration = Duration::from_secs(60);
+/// Period of the contents; no divisor of any fragment length.
+const PERIOD: usize = 65_521;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Mem,
+    Tcp4,
+    Tcp6,
+    Unix,
+}
+
+pub const KINDS: [Kind; 4] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix];
+
+/// Makes one end's protection; both ends need their own.
+pub type Protect = Box<dyn Fn() -> Protection>;
+
+pub fn protections() -> Vec<(&'static str, Protect)> {
+    vec![
+        (
+            "none",
+            Box::new(|| Protection::Plain(Check::None)) as Protect,
+        ),
+        ("fragment", Box::new(|| Protection::Plain(Check::Fragment))),
+        (
+            "sealed",
+            Box::new(|| Protection::Sealed(seal::stream_keys(&seal::PairSecret([3; 32]), [4; 32]))),
+        ),
+    ]
+}
+
+pub fn tcp_pair(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn SendHalf>) {
+    match kind {
+        Kind::Mem => mem::pair(protect(), protect()).unwrap(),
+        Kind::Tcp4 | Kind::Tcp6 => {
+            let (near, far) = tcp_pair(if kind == Kind::Tcp4 {
+                "127.0.0.1:0"
+            } else {
+                "[::1]:0"
+            });
+            (
+                tcp::receive_half(near, protect()).unwrap(),
+                tcp::send_half(far, protect()).unwrap(),
+            )
+        }
+        Kind::Unix => {
+            let name: [u8; 16] = preface::random_bytes();
+            let listener = unix::listen(&name).unwrap();
+            let near: UnixStream = unix::connect(&name).unwrap();
+            let far = listener.accept().unwrap().0;
+            (
+                unix::receive_half(near, protect()).unwrap(),
+                unix::send_half(far, protect()).unwrap(),
+            )
+        }
+    }
+}
+
+pub fn grant(id: u32, start: u64, end: u64, hash: bool) -> Grant {
+    Grant {
+        id,
+        space: 2,
+        range: Range::new(start, end),
+        hash,
+    }
+}
+
+pub fn receive(receiver: &mut dyn ReceiveHalf, landing: &mut dyn Landing) -> Received {
+    match receiver.receive(landing, Instant::now() + LONG).unwrap() {
+        Received::Idle => panic!("nothing came within {LONG:?}"),
+        other => other,
+    }
+}
+
+fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERN.get_or_init(|| {
+        let mut state = 1_u32;
+        (0..PERIOD * 40)
+            .map(|at| {
+                if at % PERIOD == 0 {
+                    state = 1;
+                }
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            })
+            .collect()
+    })
+}
+
+fn phase(offset: u64) -> usize {
+    (offset % PERIOD as u64) as usize
+}
+
+/// What every offset of the generated space holds.
+pub fn contents(range: Range) -> Vec<u8> {
+    pattern()[phase(range.start)..][..range.len() as usize].to_vec()
+}
+
+/// Where the generated source says its bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Memory,
+    File,
+    Mapped,
+    /// Extents too short to be sent from their place.
+    Crumbs,
+}
+
+/// Landing with or without buffers, and source modes, that together take every path.
+pub const MODES: [(bool, Mode); 5] = [
+    (false, Mode::Memory),
+    (true, Mode::Memory),
+    (true, Mode::File),
+    (false, Mode::Mapped),
+    (false, Mode::Crumbs),
+];
+
+pub struct Generated {
+    mode: Mode,
+    file: Arc<File>,
+}
+
+impl Generated {
+    pub fn new(mode: Mode) -> Self {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(pattern()).unwrap();
+        Self {
+            mode,
+            file: Arc::new(file),
+        }
+    }
+}
+
+impl Provider for Generated {
+    fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        assert_eq!(space, 2);
+        let bytes = &pattern()[phase(range.start)..];
+        let file = |mapped| Extent::File {
+            file: self.file.clone(),
+            offset: phase(range.start) as u64,
+            length: 300_000,
+            mapped,
+        };
+        Ok(match self.mode {
+            Mode::Memory => Extent::Memory(bytes),
+            Mode::File => file(None),
+            Mode::Mapped => file(Some(bytes)),
+            Mode::Crumbs => Extent::Memory(&bytes[..100]),
+        })
+    }
+
+    fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        assert_eq!(space, 2);
+        out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
+        Ok(())
+    }
+}
+
+/// Generated contents with a hole that cannot be read.
+pub struct Refusing {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Refusing {
+    fn absent() -> Absent {
+        Absent {
+            code: missing::UNREADABLE,
+            reason: format!("a hole {}", "ö".repeat(400)),
+        }
+    }
+}
+
+impl Provider for Refusing {
+    fn extent(&self, _space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        if (self.from..self.to).contains(&range.start) {
+            return Err(Self::absent());
+        }
+        let length = if range.start < self.from {
+            self.from - range.start
+        } else {
+            range.len()
+        };
+        Ok(Extent::Memory(
+            &pattern()[phase(range.start)..][..length.min(range.len()) as usize],
+        ))
+    }
+
+    fn read(&self, _space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        if offset < self.to && offset + out.len() as u64 > self.from {
+            return Err(Self::absent());
+        }
+        out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
+        Ok(())
+    }
+}
+
+/// Shut until the receiver has waited in vain once.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn open_after_waiting(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let shut = self.0.0.lock().unwrap();
+        let result = self
+            .0
+            .1
+            .wait_timeout_while(shut, LONG, |open| !*open)
+            .unwrap();
+        assert!(!result.1.timed_out());
+    }
+}
+
+/// Generated contents whose third quarter waits for the gate.
+pub struct Gated {
+    pub gate: Gate,
+}
+
+impl Provider for Gated {
+    fn extent(&self, _space: u16, range: Range) -> Result<Extent<'_>, Absent> {
+        if range.start >= 512 << 10 {
+            self.gate.pass();
+        }
+        Ok(Extent::Memory(
+            &pattern()[phase(range.start)..][..256 << 10],
+        ))
+    }
+
+    fn read(&self, _space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        if offset >= 512 << 10 {
+            self.gate.pass();
+        }
+        out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);
+        Ok(())
+    }
+}
+
+/// Keeps what it is given, by offset; with buffers it gives places instead of taking bytes.
+pub struct Memory {
+    buffered: bool,
+    parts: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Memory {
+    pub fn new(buffered: bool) -> Self {
+        Self {
+            buffered,
+            parts: BTreeMap::new(),
+        }
+    }
+
+    pub fn read(&self, range: Range) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < range.len() as usize {
+            let at = range.start + out.len() as u64;
+            let (start, part) = self
+                .parts
+                .range(..=at)
+                .next_back()
+                .expect("bytes were landed");
+            let part = &part[(at - start) as usize..];
+            assert!(!part.is_empty(), "nothing landed at {at}");
+            out.extend_from_slice(part);
+        }
+        out.truncate(range.len() as usize);
+        out
+    }
+}
+
+impl Landing for Memory {
+    fn buffer(&mut self, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
+        assert_eq!(space, 2);
+        if !self.buffered {
+            return None;
+        }
+        let part = self.parts.entry(offset).or_default();
+        part.resize(length, 0);
+        Some(part)
+    }
+
+    fn write(
+        &mut self,
+        space: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        assert_eq!(space, 2);
+        self.parts.insert(offset, bytes.to_vec());
+        Ok(())
+    }
+}

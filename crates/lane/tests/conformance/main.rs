@@ -1,0 +1,280 @@
+//! One body of tests over every kind of stream and every protection.
+
+mod ends;
+mod faults;
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use ends::{KINDS, Memory, Refusing, contents, grant, pair, protections, receive};
+use ropewalk_lane::*;
+use ropewalk_model::Range;
+
+/// Serves on a thread, hands the receiving end to `body`, closes, and expects a clean end.
+fn served(
+    provider: impl Provider + Send + 'static,
+    receiver: Box<dyn ReceiveHalf>,
+    mut sender: Box<dyn SendHalf>,
+    body: impl FnOnce(&mut dyn ReceiveHalf),
+) -> Observation {
+    let mut receiver = receiver;
+    let serving = thread::spawn(move || {
+        let end = sender.serve(&provider, ends::LONG);
+        (end, sender.observe())
+    });
+    body(&mut *receiver);
+    drop(receiver);
+    let (end, seen) = serving.join().unwrap();
+    assert_eq!(end.unwrap(), Served::Closed);
+    seen
+}
+
+/// Units of every awkward length and place arrive as they are, in order, with the right hash.
+#[test]
+fn units_of_all_sizes_arrive() {
+    let ranges = [
+        (0, 0),
+        (0, 1),
+        (5, 5),
+        (3, 40_000),
+        (70_001, 70_001 + (256 << 10)),
+        (1 << 20, 2 << 20),
+        (1 << 60, (1 << 60) + (1 << 20)),
+        (u64::MAX - 1000, u64::MAX),
+        ((1 << 60) + 7, (1 << 60) + 7 + (512 << 10) + 13),
+        (9, 10),
+    ];
+    for kind in KINDS {
+        for (name, protect) in protections() {
+            for hash in [false, true] {
+                for (buffered, mode) in ends::MODES {
+                    let (receiver, sender) = pair(kind, &protect);
+                    let what = format!("{kind:?} {name} hash={hash} buffered={buffered} {mode:?}");
+                    served(ends::Generated::new(mode), receiver, sender, |receiver| {
+                        let mut landing = Memory::new(buffered);
+                        let grants: Vec<_> = ranges
+                            .iter()
+                            .zip(1..)
+                            .map(|((start, end), id)| grant(id, *start, *end, hash))
+                            .collect();
+                        receiver.grant(&grants).unwrap();
+                        for expected in &grants {
+                            let Received::Unit { grant, digest } = receive(receiver, &mut landing)
+                            else {
+                                panic!("{what}: no unit")
+                            };
+                            assert_eq!(grant, *expected, "{what}");
+                            let wanted = contents(grant.range);
+                            assert!(landing.read(grant.range) == wanted, "{what}: {grant:?}");
+                            let wanted_hash = hash.then(|| *blake3::hash(&wanted).as_bytes());
+                            assert_eq!(digest, wanted_hash, "{what}: {grant:?}");
+                        }
+                        assert!(receiver.outstanding().is_empty());
+                        assert_eq!(receiver.observe().units, ranges.len() as u64);
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Thousands of small units, granted in windows, all arrive, and few system calls' worth of framing is added.
+#[test]
+fn many_small_units_arrive() {
+    for kind in KINDS {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let seen = served(
+                ends::Generated::new(ends::Mode::File),
+                receiver,
+                sender,
+                |receiver| {
+                    let mut landing = Memory::new(false);
+                    let mut next = 0_u32;
+                    let mut done = BTreeMap::new();
+                    while done.len() < 3000 {
+                        let window: Vec<_> = (next..(next + 400).min(3000))
+                            .map(|id| {
+                                let start = u64::from(id) * 5000;
+                                grant(id, start, start + u64::from(id % 4999), id % 3 == 0)
+                            })
+                            .collect();
+                        next += window.len() as u32;
+                        receiver.grant(&window).unwrap();
+                        while receiver.outstanding().len() > 200
+                            || (next == 3000 && done.len() < 3000)
+                        {
+                            match receive(receiver, &mut landing) {
+                                Received::Unit { grant, .. } => {
+                                    assert!(landing.read(grant.range) == contents(grant.range));
+                                    assert!(done.insert(grant.id, ()).is_none(), "{name} twice");
+                                }
+                                other => panic!("{kind:?} {name}: {other:?}"),
+                            }
+                        }
+                    }
+                },
+            );
+            assert_eq!(seen.units, 3000);
+        }
+    }
+}
+
+/// A unit the sender cannot serve is answered with its reason, and the units around it arrive.
+#[test]
+fn absent_units_are_reported_and_the_stream_goes_on() {
+    for kind in KINDS {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let refusing = Refusing {
+                from: 2 << 20,
+                to: (2 << 20) + 1,
+            };
+            served(refusing, receiver, sender, |receiver| {
+                let mut landing = Memory::new(false);
+                let megabyte = |id: u32| {
+                    let start = u64::from(id) << 20;
+                    grant(id, start, start + (1 << 20), true)
+                };
+                // Unit 1 straddles the hole, so that it fails in the middle.
+                let straddling = grant(1, (1 << 20) + 5000, (2 << 20) + 5000, true);
+                receiver
+                    .grant(&[megabyte(0), straddling, megabyte(2), megabyte(3)])
+                    .unwrap();
+                for id in 0..4 {
+                    match receive(receiver, &mut landing) {
+                        Received::Unit { grant, .. } if id == 0 || id == 3 => {
+                            assert_eq!(grant.id, id, "{kind:?} {name}");
+                        }
+                        Received::Missing {
+                            grant,
+                            code,
+                            reason,
+                        } if id == 1 || id == 2 => {
+                            assert_eq!((grant.id, code), (id, missing::UNREADABLE));
+                            assert!(reason.starts_with("a hole"), "{reason}");
+                            assert!(reason.len() <= 512 && reason.len() > 500);
+                        }
+                        other => panic!("{kind:?} {name}: {other:?}"),
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Cancelled units end as units or as missing, each once, and most bytes are not sent.
+#[test]
+fn cancelled_units_are_answered_once() {
+    for kind in KINDS {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let seen = served(
+                ends::Generated::new(ends::Mode::Memory),
+                receiver,
+                sender,
+                |receiver| {
+                    let mut landing = Memory::new(false);
+                    let grants: Vec<_> = (0..64)
+                        .map(|id| grant(id, u64::from(id) << 20, (u64::from(id) + 1) << 20, false))
+                        .collect();
+                    receiver.grant(&grants).unwrap();
+                    let mut open: Vec<u32> = (0..64).collect();
+                    receiver.cancel(&(1..64).collect::<Vec<_>>()).unwrap();
+                    receiver.cancel(&[1000]).unwrap();
+                    while !open.is_empty() {
+                        let grant = match receive(receiver, &mut landing) {
+                            Received::Unit { grant, .. } => {
+                                assert!(landing.read(grant.range) == contents(grant.range));
+                                grant
+                            }
+                            Received::Missing {
+                                grant,
+                                code: missing::CANCELLED,
+                                ..
+                            } => grant,
+                            other => panic!("{kind:?} {name}: {other:?}"),
+                        };
+                        let index = open
+                            .iter()
+                            .position(|id| *id == grant.id)
+                            .expect("answered once");
+                        open.remove(index);
+                    }
+                    // The stream serves on after a cancellation.
+                    receiver.grant(&[grant(100, 77, 99, true)]).unwrap();
+                    assert!(matches!(
+                        receive(receiver, &mut landing),
+                        Received::Unit { .. }
+                    ));
+                },
+            );
+            assert!(
+                seen.units < 64,
+                "{kind:?} {name}: nothing was cancelled in time"
+            );
+        }
+    }
+}
+
+/// A grant no stream can serve is refused before anything is sent, and the stream stays usable.
+#[test]
+fn misuse_is_refused_here() {
+    let (_, protect) = protections().remove(1);
+    let (receiver, sender) = pair(ends::Kind::Mem, &protect);
+    served(
+        ends::Generated::new(ends::Mode::Memory),
+        receiver,
+        sender,
+        |receiver| {
+            let too_long = receiver.grant(&[grant(1, 0, (1 << 20) + 1, false)]);
+            assert!(
+                matches!(too_long, Err(LaneError::Misuse(_))),
+                "{too_long:?}"
+            );
+            receiver.grant(&[grant(7, 0, 10, false)]).unwrap();
+            let twice = receiver.grant(&[grant(7, 0, 10, false)]);
+            assert!(matches!(twice, Err(LaneError::Misuse(_))), "{twice:?}");
+            let mut landing = Memory::new(true);
+            assert!(matches!(
+                receive(receiver, &mut landing),
+                Received::Unit { .. }
+            ));
+            assert_eq!(landing.read(Range::new(0, 10)), contents(Range::new(0, 10)));
+        },
+    );
+}
+
+/// A deadline ends the wait in the middle of a unit, and the next call goes on where it stopped.
+#[test]
+fn idle_is_resumed() {
+    for (name, protect) in protections() {
+        let (mut receiver, mut sender) = pair(ends::Kind::Tcp4, &protect);
+        let gate = ends::Gate::default();
+        let provider = ends::Gated { gate: gate.clone() };
+        let serving = thread::spawn(move || sender.serve(&provider, ends::LONG));
+        let mut landing = Memory::new(false);
+        receiver.grant(&[grant(1, 0, 1 << 20, true)]).unwrap();
+        let mut idle = 0;
+        let received = loop {
+            let soon = std::time::Instant::now() + Duration::from_millis(5);
+            match receiver.receive(&mut landing, soon).unwrap() {
+                Received::Idle => {
+                    idle += 1;
+                    gate.open_after_waiting();
+                }
+                other => break other,
+            }
+            assert!(idle < 10_000);
+        };
+        assert!(idle > 0, "{name}: the gate held nothing back");
+        assert!(
+            matches!(received, Received::Unit { .. }),
+            "{name}: {received:?}"
+        );
+        assert!(landing.read(Range::new(0, 1 << 20)) == contents(Range::new(0, 1 << 20)));
+        drop(receiver);
+        assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
+    }
+}
