@@ -1,1 +1,29 @@
-//! Ropewalk.
+//! The daemon on a node: serves what it holds, fetches what it is told to, for many transfers at once.
+//!
+//! ```text
+//!  master ──TLS + token──▶ session ── Open, Plan, Finish ──▶ Transfer ─┬─ Sending   (threads: one per stream)
+//!  peer   ──TLS, pair────▶ pairs   ── exported key ────────▶           └─ Receiving (threads: one per stream,
+//!  peer   ──join─────────▶ streams                                        one that syncs)
+//! ```
+//!
+//! Sockets that carry bulk data never meet the asynchronous runtime: it accepts, reads the fixed-size
+//! preface, and hands the descriptor to a thread of its own. What to fetch from whom next is decided
+//! in [`ropewalk_proto::participant`]; this crate only drives it.
+//!
+//! Nothing but the preface is read from a connection whose preface is not authentic.
+
+mod connect;
+mod error;
+mod interfaces;
+mod landing;
+mod listen;
+mod open;
+mod receiving;
+mod sending;
+mod session;
+mod streams;
+mod transfer;
+mod usage;
+
+pub use error::AgentError;
+pub use listen::{Agent, AgentConfig};

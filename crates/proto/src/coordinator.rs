@@ -42,6 +42,9 @@ pub const FINISH_NS_MAX: u64 = 60_000_000_000;
 /// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
 pub const SPEED_UNKNOWN: u64 = 125_000_000;
 
+/// Holders a receiver is told of for each manifest: enough to survive two that fail.
+const MANIFEST_HOLDERS: usize = 3;
+
 /// How often the shares of a `--limit` are dealt anew.
 const LEASE_NS: u64 = 1_000_000_000;
 
@@ -490,16 +493,19 @@ impl Coordinator {
 
     fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
         let state = &self.nodes[node as usize];
-        let mut plan = control::Plan { source_bases: state.setup.sources.iter().map(|s| s.base).collect(), ..control::Plan::default() };
+        let mut plan = control::Plan {
+            source_bases: state.setup.sources.iter().map(|s| s.base).collect(),
+            parts: self.parts.clone(),
+            ..control::Plan::default()
+        };
         if !state.is_receiver() {
             return plan;
         }
         plan.runs.clone_from(&state.runs);
-        plan.parts.clone_from(&self.parts);
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state.runs.iter().flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied())).collect();
-        wanted.extend(self.parts.iter().filter_map(|p| p.holders.first().copied()));
+        wanted.extend(self.parts.iter().flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }

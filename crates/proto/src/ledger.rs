@@ -478,6 +478,16 @@ impl Ledger {
         &self.delivered
     }
 
+    /// Wanted and not delivered: ready, in transit, orphaned or given up.
+    pub fn missing(&self) -> RangeSet {
+        let mut out = self.orphans.union(&self.unavailable);
+        let ready = self.lanes.iter().flat_map(|lane| lane.ready.iter().map(|run| run.range));
+        for range in ready.chain(self.in_transit.values().map(|unit| unit.range)) {
+            out.insert(range);
+        }
+        out
+    }
+
     /// Ranges given up because nobody holds them.
     pub fn unavailable(&self) -> &RangeSet {
         &self.unavailable

@@ -1,0 +1,36 @@
+//! Why an agent could not start, or a node's part of a transfer could not.
+
+use std::net::SocketAddr;
+
+/// Errors of the daemon.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another agent running there? choose another with --listen")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A served folder is not usable.
+    #[error(transparent)]
+    Store(#[from] ropewalk_store::StoreError),
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] ropewalk_lane::tls::TlsError),
+    /// A stream or handshake with a peer failed.
+    #[error("{node} at {address}: {reason}")]
+    Peer {
+        /// Name of the peer.
+        node: String,
+        /// Where it was tried.
+        address: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A message asked for something that cannot be done.
+    #[error("{0}")]
+    Refused(String),
+}

@@ -1,0 +1,252 @@
+//! Accepts connections, reads their preface and hands them to where they belong.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
+use ropewalk_lane::tls;
+use ropewalk_store::{Access, Roots};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+use crate::streams::DataSocket;
+use crate::transfer::Transfer;
+use crate::{AgentError, session};
+
+/// A connection that has not sent its preface by then is closed.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections that may be in their preface or handshake at once; more wait in the kernel's queue,
+/// so that a flood of strangers costs a bounded amount of memory.
+const UNPROVEN_MAX: usize = 4096;
+
+/// How an agent runs.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: Vec<SocketAddr>,
+    /// What masters must know.
+    pub token: [u8; 32],
+    /// Folders served, and whether transfers may write there.
+    pub roots: Vec<(PathBuf, bool)>,
+}
+
+pub(crate) struct Shared {
+    pub token: [u8; 32],
+    token_id: [u8; 16],
+    token_key: MacKey,
+    control: tokio_rustls::TlsAcceptor,
+    pub roots: Roots,
+    pub instance: String,
+    pub port: u16,
+    pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
+    pub shutdown: watch::Receiver<bool>,
+}
+
+/// A bound agent, ready to serve.
+pub struct Agent {
+    listeners: Vec<TcpListener>,
+    local: Option<std::os::unix::net::UnixListener>,
+    shared: Arc<Shared>,
+    shutdown: watch::Sender<bool>,
+}
+
+/// Name of the abstract socket on which an agent takes streams from its own host.
+pub(crate) fn local_name(instance: &str) -> Vec<u8> {
+    format!("ropewalk-{instance}").into_bytes()
+}
+
+impl Agent {
+    /// Listens on every address. Nothing is served before [`Agent::serve`].
+    ///
+    /// # Errors
+    /// [`AgentError::Listen`] names the address; [`AgentError::Store`] names a root that is not a folder.
+    pub fn bind(config: AgentConfig) -> Result<Self, AgentError> {
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let listener = bind(*address).map_err(|source| AgentError::Listen { address: *address, source })?;
+            listeners.push(listener);
+        }
+        let access = |writable: bool| if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let roots = Roots::new(config.roots.into_iter().map(|(path, writable)| (path, access(writable))).collect())?;
+        let instance: String = preface::random_bytes::<8>().iter().map(|b| format!("{b:02x}")).collect();
+        // Streams within the host are an extra: where abstract sockets are not to be had, TCP serves.
+        let local = ropewalk_lane::unix::listen(&local_name(&instance)).ok();
+        let (shutdown, shutdown_seen) = watch::channel(false);
+        let port = listeners.first().and_then(|l| l.local_addr().ok()).map_or(0, |a| a.port());
+        let control = tls::control_server(&tls::Identity::nobody()?)?;
+        let shared = Shared {
+            token_id: preface::key_id(&config.token),
+            token_key: MacKey::new(&config.token),
+            token: config.token,
+            control: control.into(),
+            roots,
+            instance,
+            port,
+            transfers: Mutex::default(),
+            shutdown: shutdown_seen,
+        };
+        Ok(Self { listeners, local, shared: Arc::new(shared), shutdown })
+    }
+
+    /// Addresses that are listened on.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|l| l.local_addr().ok()).collect()
+    }
+
+    /// Random name of this run.
+    pub fn instance(&self) -> &str {
+        &self.shared.instance
+    }
+
+    /// Serves until `shutdown` completes, then stops all transfers.
+    ///
+    /// # Errors
+    /// [`AgentError::Listen`] when a listener cannot be used by the runtime.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+        let permits = Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX));
+        let mut tasks = tokio::task::JoinSet::new();
+        for listener in self.listeners {
+            let address = listener.local_addr().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+            let to_error = |source| AgentError::Listen { address, source };
+            listener.set_nonblocking(true).map_err(to_error)?;
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
+            let (shared, permits) = (self.shared.clone(), permits.clone());
+            tasks.spawn(async move {
+                loop {
+                    let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                    match listener.accept().await {
+                        Ok((stream, _)) => {
+                            let shared = shared.clone();
+                            tokio::spawn(async move {
+                                let _ = stream.set_nodelay(true);
+                                let local = stream.local_addr().ok();
+                                welcome(stream, local, shared, permit).await;
+                            });
+                        }
+                        // Out of descriptors, most likely: let others finish first.
+                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                    }
+                }
+            });
+        }
+        if let Some(local) = self.local {
+            local.set_nonblocking(true).ok();
+            if let Ok(listener) = tokio::net::UnixListener::from_std(local) {
+                let (shared, permits) = (self.shared.clone(), permits.clone());
+                tasks.spawn(async move {
+                    loop {
+                        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                        match listener.accept().await {
+                            Ok((stream, _)) => {
+                                tokio::spawn(welcome(stream, None, shared.clone(), permit));
+                            }
+                            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                        }
+                    }
+                });
+            }
+        }
+        shutdown.await;
+        let _ = self.shutdown.send(true);
+        tasks.shutdown().await;
+        let transfers: Vec<Arc<Transfer>> = self.shared.transfers.lock().drain().map(|(_, t)| t).collect();
+        for transfer in transfers {
+            let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
+        }
+        Ok(())
+    }
+}
+
+/// A listener that takes IPv4 on an IPv6 wildcard too, and may reuse a port just left.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    Ok(socket.into())
+}
+
+/// Sockets an agent takes connections on.
+pub(crate) trait Incoming: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    fn into_data(self) -> std::io::Result<DataSocket>;
+}
+
+impl Incoming for tokio::net::TcpStream {
+    fn into_data(self) -> std::io::Result<DataSocket> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(DataSocket::Tcp(stream))
+    }
+}
+
+impl Incoming for tokio::net::UnixStream {
+    fn into_data(self) -> std::io::Result<DataSocket> {
+        let stream = self.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(DataSocket::Unix(stream))
+    }
+}
+
+/// Reads the preface and passes the connection on. Strangers are dropped without an answer.
+async fn welcome<S: Incoming>(
+    mut stream: S,
+    local: Option<SocketAddr>,
+    shared: Arc<Shared>,
+    permit: tokio::sync::OwnedSemaphorePermit,
+) {
+    let mut bytes = [0; PREFACE_LEN];
+    let read = tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut bytes)).await;
+    if !matches!(read, Ok(Ok(_))) {
+        return;
+    }
+    let Ok(head) = Preface::parse(&bytes) else { return };
+    match head.kind {
+        Kind::Control => {
+            if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
+                return;
+            }
+            let handshake = tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
+            drop(permit);
+            if let Ok(Ok(stream)) = handshake {
+                session::run(stream, local.map(|a| a.ip()), shared).await;
+            }
+        }
+        Kind::Pair => {
+            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else { return };
+            if !Preface::verify(&bytes, &transfer.preface_key) {
+                return;
+            }
+            let acceptor = tokio_rustls::TlsAcceptor::from(transfer.pair_server.clone());
+            let Ok(Ok(mut stream)) = tokio::time::timeout(PREFACE_TIMEOUT, acceptor.accept(stream)).await else { return };
+            let secret = stream.get_ref().1.export_keying_material([0; 32], tls::PAIR_LABEL, None);
+            let Ok(secret) = secret else { return };
+            transfer.add_pair(node_of(&head), secret);
+            // One byte says that streams may join now.
+            let _ = stream.write_all(&[1]).await;
+            let _ = stream.shutdown().await;
+        }
+        Kind::Join => {
+            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else { return };
+            let Some(secret) = transfer.admit(node_of(&head), &bytes, &head) else { return };
+            if let Ok(socket) = stream.into_data() {
+                transfer.serve_stream(socket, &secret, head.nonce);
+            }
+        }
+    }
+}
+
+/// The node number a preface claims; its MAC or certificate vouches for the transfer, not for the
+/// number, and nothing but bookkeeping depends on it.
+fn node_of(head: &Preface) -> u32 {
+    u32::from_le_bytes([head.extra[0], head.extra[1], head.extra[2], head.extra[3]])
+}

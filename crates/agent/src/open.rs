@@ -1,0 +1,160 @@
+//! Opens what a node holds and checks what it will write, before anything moves.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk_model::{Layout, Piece, RangeSet};
+use ropewalk_proto::control::{self, OpenedSource, Row, sink, source};
+use ropewalk_store::{FileSource, Manifest, PatternSource, Roots, Source};
+
+use crate::AgentError;
+
+/// Something the node holds, opened.
+pub(crate) enum OpenSource {
+    /// A tree or file; its place in the data space comes with the plan.
+    Tree { root: PathBuf, manifest: Arc<Manifest>, encoded: Arc<Vec<u8>>, hash: [u8; 32] },
+    /// A pattern of so many bytes; placed by the plan.
+    Memory(u64),
+    /// Explicit rows, placed already.
+    Rows { ranges: RangeSet, source: Arc<dyn Source> },
+}
+
+/// Something the node wants, checked.
+pub(crate) enum OpenSink {
+    /// Final path of a tree.
+    Tree { path: PathBuf, shared: bool },
+    /// Dropped after the check.
+    Null,
+    /// Left in memory after the check.
+    Memory,
+    /// Explicit rows of files.
+    Files { paths: Vec<PathBuf>, layout: Layout, shared: bool },
+    /// Explicit rows that are dropped (`null:`) or left in memory (`mem:`).
+    RowsKeptNowhere { ranges: RangeSet, memory: bool },
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Opens one source; also says what the master must know of it.
+pub(crate) fn source(request: &control::Source, roots: &Roots) -> Result<(OpenSource, OpenedSource), AgentError> {
+    match &request.kind {
+        Some(source::Kind::Tree(path)) => {
+            let root = roots.resolve_read(path_of(path))?;
+            let manifest = Manifest::scan(&root)?;
+            let encoded = manifest.encode();
+            let hash = manifest.root_hash();
+            let opened = OpenedSource {
+                manifest_root: hash.to_vec(),
+                manifest_length: encoded.len() as u64,
+                data_length: manifest.data_len(),
+                file_count: manifest.file_count(),
+                identities: Vec::new(),
+            };
+            let source = OpenSource::Tree { root, manifest: Arc::new(manifest), encoded: Arc::new(encoded), hash };
+            Ok((source, opened))
+        }
+        Some(source::Kind::Memory(size)) => {
+            Ok((OpenSource::Memory(*size), OpenedSource { data_length: *size, ..OpenedSource::default() }))
+        }
+        None => rows(&request.rows, roots),
+    }
+}
+
+enum RowObject<'a> {
+    File(&'a [u8]),
+    Memory,
+    Null,
+}
+
+fn row_object(object: &[u8]) -> RowObject<'_> {
+    if object == b"null:" {
+        RowObject::Null
+    } else if object.starts_with(b"mem:") {
+        RowObject::Memory
+    } else {
+        RowObject::File(object)
+    }
+}
+
+fn row_ranges(rows: &[Row]) -> RangeSet {
+    RangeSet::from_ranges(rows.iter().map(|row| control::range(row.start, row.length)))
+}
+
+/// Objects in order of first mention, and the layout of the rows over them.
+fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
+    let mut objects: Vec<&[u8]> = Vec::new();
+    let mut pieces = Vec::new();
+    for row in rows {
+        let object = objects.iter().position(|o| *o == row.object).unwrap_or_else(|| {
+            objects.push(&row.object);
+            objects.len() - 1
+        });
+        pieces.push(Piece { range: control::range(row.start, row.length), object: object as u32, object_offset: row.object_offset });
+    }
+    let layout = Layout::new(pieces).map_err(|error| AgentError::Refused(error.to_string()))?;
+    Ok((objects, layout))
+}
+
+fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), AgentError> {
+    let ranges = row_ranges(rows);
+    let mut opened = OpenedSource { data_length: ranges.len_bytes(), ..OpenedSource::default() };
+    let memory = rows.iter().filter(|row| matches!(row_object(&row.object), RowObject::Memory)).count();
+    if memory == rows.len() {
+        opened.identities = rows.iter().map(|_| control::Identity::default()).collect();
+        let source = Arc::new(PatternSource::new(ranges.clone())?);
+        return Ok((OpenSource::Rows { ranges, source }, opened));
+    }
+    if memory > 0 {
+        return Err(AgentError::Refused("one source cannot mix mem: and files; this is a fault of the master".into()));
+    }
+    let (objects, layout) = row_layout(rows)?;
+    let mut paths = Vec::new();
+    for object in objects {
+        match row_object(object) {
+            RowObject::File(path) => paths.push(roots.resolve_read(path_of(path))?),
+            _ => return Err(AgentError::Refused("null: holds no bytes and cannot be a writer; use mem:SIZE or a file".into())),
+        }
+    }
+    for row in rows {
+        let identity = ropewalk_store::identity(&roots.resolve_read(path_of(&row.object))?)?;
+        opened.identities.push(control::Identity {
+            length: identity.len,
+            modified_seconds: identity.mtime_seconds,
+            modified_nanoseconds: identity.mtime_nanoseconds,
+        });
+    }
+    let source = Arc::new(FileSource::open(layout, paths)?);
+    Ok((OpenSource::Rows { ranges, source }, opened))
+}
+
+/// Checks one sink; creates nothing.
+pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, AgentError> {
+    match &request.kind {
+        Some(sink::Kind::Tree(path)) => {
+            Ok(OpenSink::Tree { path: roots.resolve_write(path_of(path))?, shared: request.shared })
+        }
+        Some(sink::Kind::Null(_)) => Ok(OpenSink::Null),
+        Some(sink::Kind::Memory(_)) => Ok(OpenSink::Memory),
+        None => {
+            let (objects, layout) = row_layout(&request.rows)?;
+            let mut paths = Vec::new();
+            for object in &objects {
+                if let RowObject::File(path) = row_object(object) {
+                    paths.push(roots.resolve_write(path_of(path))?);
+                }
+            }
+            if paths.is_empty() {
+                let memory = objects.iter().any(|o| matches!(row_object(o), RowObject::Memory));
+                return Ok(OpenSink::RowsKeptNowhere { ranges: row_ranges(&request.rows), memory });
+            }
+            if paths.len() != objects.len() {
+                return Err(AgentError::Refused("one sink cannot mix files with mem: or null:; this is a fault of the master".into()));
+            }
+            Ok(OpenSink::Files { paths, layout, shared: request.shared })
+        }
+    }
+}

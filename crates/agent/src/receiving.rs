@@ -1,0 +1,449 @@
+//! Drives the receiving side: one thread per stream asks the state machine what to grant, one
+//! thread per lane connects, one thread makes bytes safe.
+//!
+//! The state machine sits behind one short lock, taken per batch of units, never per frame.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_proto::control::{self, Peer, from_agent};
+use ropewalk_proto::participant::{Event, Receiving, Take};
+use ropewalk_proto::wire::SPACE_DATA;
+
+use crate::connect::{self, Connected};
+use crate::landing::{SinkLanding, SinkSet};
+use crate::open::OpenSink;
+use crate::streams::{STACK_LEN, verify};
+use crate::transfer::Transfer;
+
+mod finish;
+mod manifests;
+
+/// An idle stream looks this often for work to steal; other wake-ups come by notice.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// Longest a stream waits for the peer before it looks for cancels and the end.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Pauses before each new attempt to open a stream that broke. Refused at once (the process is
+/// gone) or silent, a peer is given up after the last.
+const RETRIES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(1000)];
+
+/// Unsynced bytes that start a sync before its second is over (256 MiB).
+const SYNC_BYTES: u64 = 256 << 20;
+
+/// Time between syncs.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Default)]
+struct LaneInfo {
+    kind: &'static str,
+    streams: u32,
+    // Streams whose threads run; the lane is down when the last one gives up.
+    live: u32,
+    waited: Duration,
+    cancel: Vec<Range>,
+}
+
+struct State {
+    receiving: Receiving,
+    lanes: Vec<LaneInfo>,
+    notes: Vec<String>,
+    error: Option<String>,
+    done_sent: bool,
+    committed: bool,
+    last_arrival_ns: u64,
+}
+
+/// The receiving side of one transfer on one node.
+pub(crate) struct Fetch {
+    transfer: Arc<Transfer>,
+    state: Mutex<State>,
+    changed: Condvar,
+    sinks: Mutex<Option<Arc<SinkSet>>>,
+    // Bytes on stable storage (or checked, where there is no storage).
+    safe: AtomicU64,
+    commits: bool,
+    streams: u32,
+    hash: bool,
+}
+
+impl Fetch {
+    pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
+        let options = transfer.options;
+        let streams = options.streams.max(1);
+        let state = State {
+            receiving: Receiving::new(options.prefetch, streams, transfer.now_ns()),
+            lanes: Vec::new(),
+            notes: Vec::new(),
+            error: None,
+            done_sent: false,
+            committed: false,
+            last_arrival_ns: 0,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            sinks: Mutex::new(None),
+            safe: AtomicU64::new(0),
+            commits: plan.commit,
+            streams,
+            hash: options.verify >= verify::TREE,
+            transfer,
+        })
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, work: impl FnOnce(Arc<Self>) + Send + 'static) {
+        let fetch = self.clone();
+        let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK_LEN * 2);
+        if let Err(error) = thread.spawn(move || work(fetch)) {
+            self.fail(format!("no thread can be started: {error}; raise the limit of processes (ulimit -u)"));
+        }
+    }
+
+    /// Prepares the sinks and starts to fetch. Returns at once.
+    pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
+        self.spawn("fetch", move |fetch| match fetch.prepare(&plan, sinks) {
+            Ok(sinks) => {
+                *fetch.sinks.lock() = Some(Arc::new(sinks));
+                let mut state = fetch.state.lock();
+                state.receiving.handle_plan(&plan, fetch.transfer.now_ns());
+                fetch.drain(state);
+                fetch.keep_safe();
+            }
+            Err(reason) => fetch.fail(reason),
+        });
+    }
+
+    pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
+        let mut state = self.state.lock();
+        state.done_sent = false;
+        state.receiving.handle_revision(revision);
+        self.drain(state);
+    }
+
+    pub fn limit(&self, rate: u64) {
+        self.state.lock().receiving.set_limit(rate, self.transfer.now_ns());
+        self.changed.notify_all();
+    }
+
+    fn stopped(&self) -> bool {
+        self.transfer.stopped.load(Ordering::Acquire)
+    }
+
+    fn sinks(&self) -> Option<Arc<SinkSet>> {
+        self.sinks.lock().clone()
+    }
+
+    /// Carries out what the state machine asks for, then wakes whoever waits.
+    fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let mut connect = Vec::new();
+        let mut failed = None;
+        while let Some(event) = state.receiving.poll_event() {
+            match event {
+                Event::Connect(lane, peer) => {
+                    state.lanes.push(LaneInfo { live: self.streams, ..LaneInfo::default() });
+                    connect.push((lane, peer));
+                }
+                Event::Cancel(lane, range) => state.lanes[lane].cancel.push(range),
+                Event::Need(ranges, lost, reason) => {
+                    let ranges = control::stretches(&ranges);
+                    self.transfer.send(from_agent::Body::Need(control::Need { ranges, lost, reason }));
+                }
+                Event::Note(text) => state.notes.push(text),
+                Event::Failed(text) => failed = Some(text),
+                // The thread that makes bytes safe sees it.
+                Event::Complete => {}
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        for (lane, peer) in connect {
+            self.spawn("connect", move |fetch| fetch.run_lane(lane, &peer));
+        }
+        if let Some(text) = failed {
+            self.fail(text);
+        }
+    }
+
+    /// Connects a lane and starts its streams; the first one runs on this thread.
+    fn run_lane(self: &Arc<Self>, lane: usize, peer: &Peer) {
+        let mut last = String::new();
+        for pause in std::iter::once(Duration::ZERO).chain(RETRIES) {
+            if self.pause(pause) {
+                return;
+            }
+            match connect::pair(&self.transfer, peer) {
+                Ok(connected) => {
+                    let connected = Arc::new(connected);
+                    for index in 1..self.streams {
+                        let connected = connected.clone();
+                        self.spawn("receive", move |fetch| fetch.run_stream(lane, &connected, index));
+                    }
+                    self.run_stream(lane, &connected, 0);
+                    return;
+                }
+                Err(error) => last = error.to_string(),
+            }
+        }
+        let mut state = self.state.lock();
+        state.receiving.handle_lane_down(lane, &last);
+        self.drain(state);
+    }
+
+    /// Waits; true when there is no reason to go on.
+    fn pause(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let mut state = self.state.lock();
+        while !self.stopped() && !state.receiving.is_finished() && Instant::now() < until {
+            self.changed.wait_until(&mut state, until);
+        }
+        self.stopped() || state.receiving.is_finished()
+    }
+
+    /// Runs one stream, opening it again when it breaks, until nothing is left to do.
+    fn run_stream(self: &Arc<Self>, lane: usize, connected: &Connected, index: u32) {
+        let mut retries = RETRIES.iter();
+        let reason = loop {
+            let reason = match connected.join(&self.transfer, index) {
+                Ok((half, kind)) => {
+                    {
+                        let mut state = self.state.lock();
+                        let info = &mut state.lanes[lane];
+                        info.kind = kind;
+                        info.streams = info.streams.max(index + 1);
+                    }
+                    match self.drive(lane, half) {
+                        Ok(moved) => {
+                            if !moved.reopen {
+                                return;
+                            }
+                            // It worked for a while: a new series of attempts.
+                            if moved.units > 0 {
+                                retries = RETRIES.iter();
+                            }
+                            moved.reason
+                        }
+                        Err(text) => return self.fail(text),
+                    }
+                }
+                Err(error) => error.to_string(),
+            };
+            let Some(&pause) = retries.next() else { break reason };
+            if self.pause(pause) {
+                return;
+            }
+        };
+        let mut state = self.state.lock();
+        state.lanes[lane].live -= 1;
+        if state.lanes[lane].live == 0 {
+            state.receiving.handle_lane_down(lane, &reason);
+        }
+        self.drain(state);
+    }
+
+    /// Drives one open stream.
+    ///
+    /// # Errors
+    /// A failure of this node, in words; failures of the peer end the stream only.
+    fn drive(self: &Arc<Self>, lane: usize, mut half: Box<dyn ReceiveHalf>) -> Result<Moved, String> {
+        let Some(sinks) = self.sinks() else { return Ok(Moved::default()) };
+        let key = self.transfer.remember(half.stopper());
+        let mut landing = SinkLanding { sinks: sinks.clone() };
+        let mut granted: HashMap<u32, Range> = HashMap::new();
+        let mut outstanding = 0u64;
+        let mut next_id = 0u32;
+        let mut moved = Moved::default();
+        let unit_at = |offset| sinks.unit_at(offset);
+        let result: Result<(), LaneError> = loop {
+            if self.stopped() {
+                break Ok(());
+            }
+            let now = self.transfer.now_ns();
+            let (take, cancel) = {
+                let mut state = self.state.lock();
+                let take = state.receiving.take(lane, outstanding, now, &unit_at);
+                let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty() {
+                    Vec::new()
+                } else {
+                    let list = &mut state.lanes[lane].cancel;
+                    let mine = list.iter().copied().filter(|r| granted.values().any(|g| g == r)).collect();
+                    list.retain(|r| !granted.values().any(|g| g == r));
+                    mine
+                };
+                (take, mine)
+            };
+            if !cancel.is_empty() {
+                let ids: Vec<u32> = granted.iter().filter(|(_, r)| cancel.contains(r)).map(|(&id, _)| id).collect();
+                if let Err(error) = half.cancel(&ids) {
+                    break Err(error);
+                }
+            }
+            match take {
+                Take::Units(units) => {
+                    let grants: Vec<Grant> = units
+                        .iter()
+                        .map(|unit| {
+                            let id = next_id;
+                            next_id = next_id.wrapping_add(1);
+                            granted.insert(id, unit.range);
+                            outstanding += unit.range.len();
+                            Grant { id, space: SPACE_DATA, range: unit.range, hash: self.hash }
+                        })
+                        .collect();
+                    if let Err(error) = half.grant(&grants) {
+                        break Err(error);
+                    }
+                }
+                Take::Wait(until) if granted.is_empty() => {
+                    let pause = until.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(now)).min(IDLE));
+                    let mut state = self.state.lock();
+                    if !state.receiving.is_finished() && !self.stopped() {
+                        self.changed.wait_for(&mut state, pause);
+                    }
+                    continue;
+                }
+                Take::Closed if granted.is_empty() => break Ok(()),
+                Take::Wait(_) | Take::Closed => {}
+            }
+            match half.receive(&mut landing, Instant::now() + POLL) {
+                Ok(Received::Unit { grant, digest }) => {
+                    granted.remove(&grant.id);
+                    outstanding -= grant.range.len();
+                    moved.units += 1;
+                    let now = self.transfer.now_ns();
+                    let mut state = self.state.lock();
+                    state.last_arrival_ns = now;
+                    state.receiving.handle_unit(lane, grant.range, digest, now);
+                    if state.receiving.is_finished() || !state.lanes.iter().all(|l| l.cancel.is_empty()) {
+                        self.drain(state);
+                    } else {
+                        self.drain_quietly(state);
+                    }
+                }
+                Ok(Received::Corrupt { grant, reason }) => {
+                    granted.remove(&grant.id);
+                    outstanding -= grant.range.len();
+                    let mut state = self.state.lock();
+                    state.receiving.handle_corrupt(lane, grant.range, &reason, self.transfer.now_ns());
+                    self.drain(state);
+                }
+                Ok(Received::Missing { grant, code, reason }) => {
+                    granted.remove(&grant.id);
+                    outstanding -= grant.range.len();
+                    let now = self.transfer.now_ns();
+                    let mut state = self.state.lock();
+                    if code == missing::CANCELLED {
+                        state.receiving.handle_returned(lane, grant.range, now);
+                    } else {
+                        state.receiving.handle_refused(lane, grant.range, &reason, now);
+                    }
+                    self.drain(state);
+                }
+                Ok(Received::Idle) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.transfer.forget(key);
+        let now = self.transfer.now_ns();
+        let mut state = self.state.lock();
+        state.lanes[lane].waited += half.observe().waited;
+        // The connection goes before its units become ready again, so that no late byte of this
+        // stream can reach the sink after another copy.
+        drop(half);
+        for (_, range) in granted {
+            state.receiving.handle_returned(lane, range, now);
+        }
+        self.drain(state);
+        match result {
+            Ok(()) => Ok(moved),
+            Err(LaneError::Stopped) => Ok(moved),
+            Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
+            Err(LaneError::Misuse(text)) => Err(text),
+            Err(error) => Ok(Moved { reopen: true, reason: error.to_string(), ..moved }),
+        }
+    }
+
+    /// As `drain` when the only events can be ones that concern nobody who waits.
+    fn drain_quietly(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        match state.receiving.poll_event() {
+            None => {}
+            Some(Event::Cancel(lane, range)) => {
+                state.lanes[lane].cancel.push(range);
+                self.drain(state);
+            }
+            Some(Event::Note(text)) => {
+                state.notes.push(text);
+                self.drain(state);
+            }
+            Some(_) => self.drain(state),
+        }
+    }
+
+    /// All bytes this node is to fetch.
+    pub fn wanted(&self) -> u64 {
+        self.state.lock().receiving.ledger().wanted_bytes()
+    }
+
+    /// Progress for the master.
+    pub fn status(&self) -> control::Status {
+        let state = self.state.lock();
+        control::Status {
+            delivered: self.safe.load(Ordering::Acquire),
+            checked: state.receiving.ledger().delivered_bytes(),
+            pairs: state
+                .receiving
+                .pairs()
+                .iter()
+                .map(|p| control::PairStatus { sender: p.sender, delivered: p.delivered })
+                .collect(),
+        }
+    }
+
+    /// Stops the fetch for a reason that lies on this node.
+    pub fn fail(&self, reason: String) {
+        let mut state = self.state.lock();
+        state.error.get_or_insert(reason);
+        drop(state);
+        self.changed.notify_all();
+        // Before the sinks exist nobody else can tell the master.
+        if self.sinks.lock().is_none() {
+            self.send_done();
+        }
+    }
+
+    /// Ends everything; with `discard`, temporary files are removed.
+    pub fn stop(&self, discard: bool) {
+        self.changed.notify_all();
+        if discard && !self.state.lock().committed {
+            if let Some(sinks) = self.sinks() {
+                sinks.discard();
+            }
+        }
+    }
+
+    /// Renames what was written. In words when it fails.
+    pub fn commit(&self) -> Result<(), String> {
+        let Some(sinks) = self.sinks() else { return Ok(()) };
+        sinks.commit().map_err(|error| error.to_string())?;
+        self.state.lock().committed = true;
+        Ok(())
+    }
+
+    fn missing(state: &State) -> RangeSet {
+        state.receiving.ledger().missing()
+    }
+}
+
+/// How one open stream ended.
+#[derive(Debug, Default)]
+struct Moved {
+    units: u64,
+    reopen: bool,
+    reason: String,
+}

@@ -1,0 +1,139 @@
+//! Makes bytes safe while they come, and reports when all have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ropewalk_proto::control::{self, from_agent};
+
+use super::{Fetch, SYNC_BYTES, SYNC_EVERY, State};
+use crate::streams::verify;
+
+impl Fetch {
+    /// Syncs about once a second until the node's part is complete, failed or stopped; then reports.
+    /// Runs again when a revision brings more after that.
+    pub(super) fn keep_safe(self: &Arc<Self>) {
+        let mut synced_at = Instant::now();
+        loop {
+            let (checked, complete, error) = {
+                let mut state = self.state.lock();
+                loop {
+                    let checked = state.receiving.ledger().delivered_bytes();
+                    let unsynced = checked - self.safe.load(Ordering::Acquire).min(checked);
+                    let due = unsynced > 0 && (unsynced >= SYNC_BYTES || synced_at.elapsed() >= SYNC_EVERY);
+                    let complete = state.receiving.is_finished() && !state.done_sent;
+                    if due || complete || (state.error.is_some() && !state.done_sent) || self.stopped() {
+                        break;
+                    }
+                    self.changed.wait_for(&mut state, SYNC_EVERY);
+                }
+                (state.receiving.ledger().delivered_bytes(), state.receiving.is_finished(), state.error.is_some())
+            };
+            if self.stopped() {
+                return;
+            }
+            if !error {
+                if let Err(reason) = self.sync() {
+                    self.state.lock().error.get_or_insert(reason);
+                    continue;
+                }
+                self.safe.store(checked, Ordering::Release);
+                synced_at = Instant::now();
+                if !complete {
+                    continue;
+                }
+                if let Err(reason) = self.conclude() {
+                    self.state.lock().error.get_or_insert(reason);
+                }
+            }
+            self.send_done();
+            if error {
+                return;
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<(), String> {
+        match self.sinks() {
+            Some(sinks) if !self.transfer.options.no_sync => sinks.sync().map_err(|error| error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads back if asked, then gives files their final names if that is this node's to do.
+    fn conclude(&self) -> Result<(), String> {
+        if self.transfer.options.verify == verify::SINK {
+            self.read_back()?;
+        }
+        let whole = Self::missing(&self.state.lock()).is_empty();
+        if self.commits && whole { self.commit() } else { Ok(()) }
+    }
+
+    fn read_back(&self) -> Result<(), String> {
+        let Some(sinks) = self.sinks() else { return Ok(()) };
+        let units = self.state.lock().receiving.sorted_digests().to_vec();
+        let mut buffer = Vec::new();
+        for (range, digest) in units {
+            buffer.resize(range.len() as usize, 0);
+            sinks.read_back(range.start, &mut buffer).map_err(|error| error.to_string())?;
+            if blake3::hash(&buffer).as_bytes() != &digest {
+                return Err(format!(
+                    "bytes {}-{} read back from the sink differ from what was written; check this host's disk and memory",
+                    range.start, range.end
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the master that this node's part has ended, once.
+    pub(super) fn send_done(&self) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.done_sent, true) {
+            return;
+        }
+        let done = self.done(&mut state);
+        drop(state);
+        self.transfer.send(from_agent::Body::Done(done));
+    }
+
+    fn done(&self, state: &mut State) -> control::Done {
+        let now = self.transfer.now_ns();
+        let mut root = blake3::Hasher::new();
+        for (range, digest) in state.receiving.sorted_digests() {
+            root.update(&range.start.to_le_bytes());
+            root.update(&range.end.to_le_bytes());
+            root.update(digest);
+        }
+        let hashed = !state.receiving.sorted_digests().is_empty();
+        let watch = *state.receiving.watch();
+        let pairs = state.receiving.pairs();
+        control::Done {
+            delivered: self.safe.load(Ordering::Acquire),
+            duplicate: state.receiving.ledger().duplicate_bytes(),
+            corrupt: state.receiving.corrupt(),
+            pairs: pairs
+                .iter()
+                .zip(&state.lanes)
+                .map(|(pair, lane)| control::PairDone {
+                    sender: pair.sender,
+                    delivered: pair.delivered,
+                    corrupt: pair.corrupt,
+                    streams: lane.streams,
+                    lane: lane.kind.into(),
+                    waiting: lane.waited.as_nanos() as u64 / u64::from(lane.streams.max(1)),
+                })
+                .collect(),
+            missing: control::stretches(&Self::missing(state)),
+            root: if hashed { root.finalize().as_bytes().to_vec() } else { Vec::new() },
+            moving: now.saturating_sub(watch.start_ns()),
+            best_second: watch.best_second(),
+            committed: state.committed,
+            error: state.error.clone().unwrap_or_default(),
+            syncing: now.saturating_sub(state.last_arrival_ns.max(watch.start_ns())),
+            usage: Some(self.transfer.usage()),
+            notes: std::mem::take(&mut state.notes),
+            longest_stall: watch.longest_stall_ns(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! One master's connection: proves the token, opens a transfer, reports while it moves.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_lane::tls::{self, Side};
+use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::listen::Shared;
+use crate::transfer::Transfer;
+
+/// A master that does not prove the token by then is gone.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Status is sent at least this often, so that the master can tell a dead host from a busy one.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Shortest time between two status messages, whatever the master asks for.
+const STATUS_MIN: Duration = Duration::from_millis(100);
+
+/// Runs until the connection ends, then stops what the master started: an agent never goes on alone.
+pub(crate) async fn run<S>(mut stream: tokio_rustls::server::TlsStream<S>, reached_as: Option<IpAddr>, shared: Arc<Shared>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    if !matches!(tokio::time::timeout(PROOF_TIMEOUT, exchange_proofs(&mut stream, &shared.token)).await, Ok(true)) {
+        return;
+    }
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
+    let reading = tokio::spawn(async move {
+        while let Some(message) = read_message(&mut reader).await {
+            if inbox_sender.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (outbox, mut outgoing) = mpsc::unbounded_channel::<FromAgent>();
+    let mut session = Session { shared: shared.clone(), reached_as, credentials: None, transfer: None, outbox, ended: false };
+    let mut beat = tokio::time::interval(HEARTBEAT);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut shutdown = shared.shutdown.clone();
+    loop {
+        let message = tokio::select! {
+            biased;
+            changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { break } else { continue },
+            message = outgoing.recv() => message,
+            message = inbox.recv() => {
+                let Some(message) = message else { break };
+                session.handle(message, &mut beat).await;
+                continue;
+            }
+            _ = beat.tick() => session.status(),
+        };
+        if let Some(message) = message {
+            if writer.write_all(&control::encode(&message)).await.is_err() || writer.flush().await.is_err() {
+                break;
+            }
+        }
+        if session.ended && outgoing.is_empty() {
+            break;
+        }
+    }
+    let _ = writer.shutdown().await;
+    reading.abort();
+    session.close().await;
+}
+
+async fn exchange_proofs<S>(stream: &mut tokio_rustls::server::TlsStream<S>, token: &[u8; 32]) -> bool
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Ok(exporter) = stream.get_ref().1.export_keying_material([0; 32], tls::CONTROL_LABEL, None) else { return false };
+    let mut proof = [0; 32];
+    if stream.read_exact(&mut proof).await.is_err() || !tls::proven(token, &exporter, Side::Master, &proof) {
+        return false;
+    }
+    stream.write_all(&tls::prove(token, &exporter, Side::Agent)).await.is_ok() && stream.flush().await.is_ok()
+}
+
+async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
+    let mut length = [0; LENGTH_LEN];
+    reader.read_exact(&mut length).await.ok()?;
+    let mut bytes = vec![0; control::decode_length(length).ok()?];
+    reader.read_exact(&mut bytes).await.ok()?;
+    control::decode(&bytes).ok()
+}
+
+struct Session {
+    shared: Arc<Shared>,
+    reached_as: Option<IpAddr>,
+    credentials: Option<control::Credentials>,
+    transfer: Option<Arc<Transfer>>,
+    outbox: mpsc::UnboundedSender<FromAgent>,
+    // The last answer is on its way; the connection closes once it is written.
+    ended: bool,
+}
+
+impl Session {
+    fn send(&self, body: from_agent::Body) {
+        let _ = self.outbox.send(FromAgent { body: Some(body) });
+    }
+
+    fn refuse(&self, message: impl Into<String>) {
+        self.send(from_agent::Body::Refused(control::Refused { code: 0, message: message.into() }));
+    }
+
+    async fn handle(&mut self, message: ToAgent, beat: &mut tokio::time::Interval) {
+        match message.body {
+            Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
+            Some(to_agent::Body::Open(open)) => {
+                if let Some(milliseconds) = open.options.as_ref().map(|o| o.status_milliseconds).filter(|&m| m > 0) {
+                    let every = Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
+                    *beat = tokio::time::interval(every);
+                    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                }
+                self.open(open).await;
+            }
+            Some(to_agent::Body::ManifestQuery(query)) => {
+                let manifest = self.transfer.as_ref().and_then(|t| t.manifest(query.source as usize));
+                match manifest {
+                    Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply { manifest })),
+                    None => self.refuse("no such source is open"),
+                }
+            }
+            Some(to_agent::Body::Plan(plan)) => match &self.transfer {
+                Some(transfer) => transfer.clone().start(plan),
+                None => self.refuse("a plan came before the transfer was opened"),
+            },
+            Some(to_agent::Body::Revision(revision)) => {
+                if let Some(transfer) = &self.transfer {
+                    transfer.revise(&revision);
+                }
+            }
+            Some(to_agent::Body::Limit(limit)) => {
+                if let Some(transfer) = &self.transfer {
+                    transfer.limit(limit.rate);
+                }
+            }
+            Some(to_agent::Body::Finish(finish)) => {
+                let finished = match self.transfer.take() {
+                    Some(transfer) => {
+                        self.shared.transfers.lock().remove(&transfer.id);
+                        let work = tokio::task::spawn_blocking(move || transfer.finish(finish.commit));
+                        work.await.unwrap_or_default()
+                    }
+                    None => control::Finished::default(),
+                };
+                self.send(from_agent::Body::Finished(finished));
+                self.ended = true;
+            }
+            Some(to_agent::Body::StatusQuery(query)) => {
+                let transfers = self.select(&query.transfer).iter().map(|t| t.status_line()).collect();
+                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers }));
+            }
+            Some(to_agent::Body::CancelQuery(query)) => {
+                let mut lines = Vec::new();
+                for transfer in self.select(&query.transfer) {
+                    let mut line = transfer.status_line();
+                    transfer.cancel("cancelled at the agent");
+                    line.cancelled = true;
+                    lines.push(line);
+                }
+                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers: lines }));
+            }
+            None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
+        }
+    }
+
+    fn select(&self, id: &[u8]) -> Vec<Arc<Transfer>> {
+        let transfers = self.shared.transfers.lock();
+        transfers.values().filter(|t| id.is_empty() || t.id == id).cloned().collect()
+    }
+
+    async fn open(&mut self, open: control::Open) {
+        let Some(credentials) = self.credentials.take() else {
+            return self.refuse("credentials must come before the transfer is opened");
+        };
+        let (shared, outbox, reached_as) = (self.shared.clone(), self.outbox.clone(), self.reached_as);
+        let opening = tokio::task::spawn_blocking(move || Transfer::open(&open, &credentials, &shared, outbox, reached_as));
+        match opening.await {
+            Ok(Ok((transfer, opened))) => {
+                let mut transfers = self.shared.transfers.lock();
+                if transfers.contains_key(&transfer.id) {
+                    drop(transfers);
+                    return self.refuse("this node already takes part in that transfer; name each host once");
+                }
+                transfers.insert(transfer.id, transfer.clone());
+                drop(transfers);
+                self.transfer = Some(transfer);
+                self.send(from_agent::Body::Opened(opened));
+            }
+            Ok(Err(error)) => self.refuse(error.to_string()),
+            Err(_) => self.refuse("the agent failed while opening; see its log"),
+        }
+    }
+
+    fn status(&self) -> Option<FromAgent> {
+        self.transfer.as_ref().map(|t| FromAgent { body: Some(t.status()) })
+    }
+
+    async fn close(&mut self) {
+        if let Some(transfer) = self.transfer.take() {
+            self.shared.transfers.lock().remove(&transfer.id);
+            let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
+        }
+    }
+}

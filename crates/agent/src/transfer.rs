@@ -1,0 +1,276 @@
+//! One node's part in one transfer: what it holds open, who may pull from it, what it fetches.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
+use ropewalk_lane::seal::{PairSecret, derive};
+use ropewalk_lane::{Stopper, tls};
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_proto::control::{self, FromAgent, from_agent};
+use ropewalk_store::{FileSource, PatternSource, Source};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::landing::Holdings;
+use crate::listen::Shared;
+use crate::open::{self, OpenSink, OpenSource};
+use crate::receiving::Fetch;
+use crate::sending::Serving;
+use crate::{AgentError, interfaces, usage};
+
+/// Streams one peer may join over the life of a transfer; bounds the memory of used nonces (32 bytes each).
+const JOINS_MAX: usize = 1 << 16;
+
+/// A peer that has done the pair handshake.
+struct Pair {
+    secret: [u8; 32],
+    join_key: MacKey,
+    used: HashSet<[u8; 32]>,
+}
+
+/// One node's part in one transfer.
+pub(crate) struct Transfer {
+    pub id: [u8; 16],
+    pub node: u32,
+    pub options: control::Options,
+    pub preface_key: MacKey,
+    pub pair_server: Arc<rustls::ServerConfig>,
+    pub pair_client: Arc<rustls::ClientConfig>,
+    pub began: Instant,
+    began_usage: control::Usage,
+    pairs: Mutex<HashMap<u32, Pair>>,
+    sources: Mutex<Vec<OpenSource>>,
+    sinks: Mutex<Vec<OpenSink>>,
+    pub serving: Serving,
+    fetch: Mutex<Option<Arc<Fetch>>>,
+    stoppers: Mutex<HashMap<u64, Stopper>>,
+    next_stopper: std::sync::atomic::AtomicU64,
+    pub stopped: AtomicBool,
+    outbox: UnboundedSender<FromAgent>,
+}
+
+impl Transfer {
+    /// Opens sources, checks sinks. Nothing is created on disk.
+    pub fn open(
+        open: &control::Open,
+        credentials: &control::Credentials,
+        shared: &Shared,
+        outbox: UnboundedSender<FromAgent>,
+        reached_as: Option<IpAddr>,
+    ) -> Result<(Arc<Self>, control::Opened), AgentError> {
+        let id = <[u8; 16]>::try_from(open.transfer.as_slice())
+            .map_err(|_| AgentError::Refused("the transfer's id is not 16 bytes; this is a fault of the master".into()))?;
+        let identity =
+            tls::Identity { certificate: credentials.certificate.clone(), private_key: credentials.private_key.clone() };
+        let mut opened = control::Opened {
+            instance: shared.instance.clone(),
+            addresses: interfaces::candidates(reached_as, shared.port).iter().map(ToString::to_string).collect(),
+            sources: Vec::new(),
+            interface_rate: interfaces::rate(),
+            host: String::new(),
+        };
+        let mut sources = Vec::new();
+        for request in &open.sources {
+            let (source, seen) = open::source(request, &shared.roots)?;
+            sources.push(source);
+            opened.sources.push(seen);
+        }
+        let sinks = open.sinks.iter().map(|s| open::sink(s, &shared.roots)).collect::<Result<Vec<_>, _>>()?;
+        let transfer = Self {
+            id,
+            node: open.node,
+            options: open.options.unwrap_or_default(),
+            preface_key: tls::transfer_key(&credentials.secret),
+            pair_server: tls::pair_server(&identity, &credentials.authority)?,
+            pair_client: tls::pair_client(&identity, &credentials.authority)?,
+            began: Instant::now(),
+            began_usage: usage::now(),
+            pairs: Mutex::default(),
+            sources: Mutex::new(sources),
+            sinks: Mutex::new(sinks),
+            serving: Serving::new(),
+            fetch: Mutex::new(None),
+            stoppers: Mutex::default(),
+            next_stopper: std::sync::atomic::AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            outbox,
+        };
+        Ok((Arc::new(transfer), opened))
+    }
+
+    /// Time since the transfer was opened, the zero of all its clocks.
+    pub fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    pub fn send(&self, body: from_agent::Body) {
+        let _ = self.outbox.send(FromAgent { body: Some(body) });
+    }
+
+    /// The manifest of a source, for comparing differing sources.
+    pub fn manifest(&self, source: usize) -> Option<Vec<u8>> {
+        match self.sources.lock().get(source)? {
+            OpenSource::Tree { encoded, .. } => Some(encoded.to_vec()),
+            _ => None,
+        }
+    }
+
+    /// A peer finished its handshake: streams sealed with `secret` may join.
+    pub fn add_pair(&self, node: u32, secret: [u8; 32]) {
+        let join_key = MacKey::new(&derive(&secret, "join", b""));
+        self.pairs.lock().insert(node, Pair { secret, join_key, used: HashSet::new() });
+    }
+
+    /// Checks a join preface; a nonce is good once, so a replayed preface gets nothing.
+    pub fn admit(&self, node: u32, bytes: &[u8; PREFACE_LEN], head: &Preface) -> Option<PairSecret> {
+        let mut pairs = self.pairs.lock();
+        let pair = pairs.get_mut(&node)?;
+        if !Preface::verify(bytes, &pair.join_key) || pair.used.len() >= JOINS_MAX || !pair.used.insert(head.nonce) {
+            return None;
+        }
+        Some(PairSecret(pair.secret))
+    }
+
+    /// Keeps a stream's stopper until the stream ends; see [`Transfer::forget`].
+    pub fn remember(&self, stopper: Stopper) -> u64 {
+        let key = self.next_stopper.fetch_add(1, Ordering::Relaxed);
+        self.stoppers.lock().insert(key, stopper.clone());
+        // Stopping may have happened in between.
+        if self.stopped.load(Ordering::Acquire) {
+            stopper.stop();
+        }
+        key
+    }
+
+    pub fn forget(&self, key: u64) {
+        self.stoppers.lock().remove(&key);
+    }
+
+    /// Starts moving as planned. Returns at once.
+    pub fn start(self: Arc<Self>, plan: control::Plan) {
+        match self.holdings(&plan) {
+            Ok(holdings) => self.serving.start(holdings),
+            Err(error) => self.serving.fail(error.to_string()),
+        }
+        let sinks = std::mem::take(&mut *self.sinks.lock());
+        if sinks.is_empty() {
+            return;
+        }
+        let fetch = Fetch::new(self.clone(), &plan);
+        *self.fetch.lock() = Some(fetch.clone());
+        fetch.start(plan, sinks);
+    }
+
+    fn holdings(&self, plan: &control::Plan) -> Result<Holdings, AgentError> {
+        let mut holdings = Holdings::default();
+        for (at, source) in self.sources.lock().iter().enumerate() {
+            let base = plan.source_bases.get(at).copied().unwrap_or(0);
+            match source {
+                OpenSource::Tree { root, manifest, encoded, hash } => {
+                    let range = Range { start: base, end: base.saturating_add(manifest.data_len()) };
+                    let source: Arc<dyn Source> = Arc::new(FileSource::open_tree(root, manifest.clone(), base)?);
+                    holdings.sources.push((RangeSet::from(range), source));
+                    for (part, _) in plan.parts.iter().enumerate().filter(|(_, p)| p.manifest_root == hash) {
+                        holdings.manifests.push((manifest_space(part), encoded.clone()));
+                    }
+                }
+                OpenSource::Memory(size) => {
+                    let ranges = RangeSet::from(Range { start: base, end: base.saturating_add(*size) });
+                    holdings.sources.push((ranges.clone(), Arc::new(PatternSource::new(ranges)?)));
+                }
+                OpenSource::Rows { ranges, source } => holdings.sources.push((ranges.clone(), source.clone())),
+            }
+        }
+        Ok(holdings)
+    }
+
+    pub fn revise(&self, revision: &control::Revision) {
+        if let Some(fetch) = self.fetch.lock().as_ref() {
+            fetch.revise(revision);
+        }
+    }
+
+    pub fn limit(&self, rate: u64) {
+        if let Some(fetch) = self.fetch.lock().as_ref() {
+            fetch.limit(rate);
+        }
+    }
+
+    /// What to tell the master now.
+    pub fn status(&self) -> from_agent::Body {
+        match self.fetch.lock().as_ref() {
+            Some(fetch) => from_agent::Body::Status(fetch.status()),
+            None => from_agent::Body::SenderStatus(control::SenderStatus { sent: self.serving.sent() }),
+        }
+    }
+
+    /// One line for `status`.
+    pub fn status_line(&self) -> control::TransferStatus {
+        let fetch = self.fetch.lock().clone();
+        control::TransferStatus {
+            transfer: self.id.to_vec(),
+            wanted: fetch.as_ref().map_or(0, |f| f.wanted()),
+            delivered: fetch.as_ref().map_or(0, |f| f.status().delivered),
+            sent: self.serving.sent(),
+            age: self.now_ns(),
+            phase: if fetch.is_some() || self.serving.started() { "moving" } else { "opening" }.into(),
+            cancelled: self.stopped.load(Ordering::Acquire),
+        }
+    }
+
+    /// Stops every stream and thread of the transfer. With `discard`, temporary files go too.
+    pub fn stop(&self, discard: bool) {
+        self.stopped.store(true, Ordering::Release);
+        for (_, stopper) in self.stoppers.lock().drain() {
+            stopper.stop();
+        }
+        self.serving.stop();
+        let fetch = self.fetch.lock().clone();
+        if let Some(fetch) = fetch {
+            fetch.stop(discard);
+        }
+    }
+
+    /// Ends the node's part on somebody's word at this node, and tells the master why.
+    pub fn cancel(&self, reason: &str) {
+        let fetch = self.fetch.lock().clone();
+        match fetch {
+            Some(fetch) => fetch.fail(reason.to_owned()),
+            None => self.send(from_agent::Body::Refused(control::Refused { code: 0, message: reason.to_owned() })),
+        }
+        self.stop(true);
+    }
+
+    /// The master's last word: rename or remove what is temporary, and account.
+    pub fn finish(&self, commit: bool) -> control::Finished {
+        let fetch = self.fetch.lock().clone();
+        let mut finished = control::Finished::default();
+        if commit {
+            match fetch.as_ref().map(|f| f.commit()) {
+                Some(Ok(())) => finished.committed = true,
+                Some(Err(error)) => finished.error = error,
+                None => {}
+            }
+        }
+        self.stop(!commit);
+        finished.sent = self.serving.sent();
+        finished.best_second = self.serving.best_second();
+        finished.usage = Some(self.usage());
+        finished
+    }
+
+    /// Processor time since the transfer was opened, and the largest memory of the process.
+    pub fn usage(&self) -> control::Usage {
+        let now = usage::now();
+        control::Usage { processor: now.processor.saturating_sub(self.began_usage.processor), ..now }
+    }
+}
+
+/// Space number of a part's manifest.
+pub(crate) fn manifest_space(part: usize) -> u16 {
+    u16::try_from(part + 1).unwrap_or(u16::MAX)
+}
