@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
@@ -26,8 +27,10 @@ use crate::step::Step;
 /// Where a keeper keeps the read end of its life pipe, and all children the write end of the report pipe.
 const LIFE_FD: RawFd = 3;
 const REPORT_FD: RawFd = 4;
-/// Rounds of two milliseconds in which killed processes must be gone: five seconds.
-const KILL_ROUNDS: usize = 2_500;
+/// Killed processes must be gone in this time; one that frees gigabytes needs a good part of a second.
+const KILL_MILLISECONDS_MAX: i64 = 5_000;
+/// Killed processes that are watched at once; more are waited for one at a time.
+const DYING_MAX: usize = 256;
 /// A step number that means "all done".
 const DONE: i32 = -1;
 /// A step number that means the namespaces themselves were refused.
@@ -92,6 +95,7 @@ pub(crate) fn start(blueprints: &[Blueprint]) -> Result<(Keeper, Vec<Holder>), S
     let mut room = KeeperRoom {
         holders: vec![0; blueprints.len()],
         networks: vec![(0, 0); blueprints.len()],
+        dying: Vec::with_capacity(DYING_MAX),
     };
 
     // SAFETY: the child runs only `keeper`, which makes system calls on memory prepared above and never returns.
@@ -248,6 +252,8 @@ struct KeeperRoom {
     holders: Vec<i32>,
     /// Device and inode of each network namespace.
     networks: Vec<(u64, u64)>,
+    /// Killed, but maybe not dead yet. Never grows past its capacity: growing would allocate.
+    dying: Vec<OwnedFd>,
 }
 
 /// The keeper's whole life. Runs between fork and exit: system calls only.
@@ -432,30 +438,42 @@ fn take_down(room: &mut KeeperRoom) -> bool {
         }
     }
     while rustix::process::wait(WaitOptions::empty()).is_ok() {}
+    let deadline = milliseconds() + KILL_MILLISECONDS_MAX;
     let mut quiet = 0;
-    for _ in 0..KILL_ROUNDS {
-        quiet = if kill_inside(&room.networks) {
+    // Twice: a process may fork between being listed and being killed.
+    while quiet < 2 {
+        quiet = if kill_inside(room, deadline) {
             0
         } else {
             quiet + 1
         };
-        // Twice: a process may fork between being listed and being killed.
-        if quiet == 2 {
-            return true;
+        for process in room.dying.drain(..) {
+            await_death(&process, deadline);
         }
-        if quiet == 0 {
-            let pause = rustix::thread::Timespec {
-                tv_sec: 0,
-                tv_nsec: 2_000_000,
-            };
-            let _ = rustix::thread::nanosleep(&pause);
+        if milliseconds() > deadline {
+            return false;
         }
     }
-    false
+    true
+}
+
+fn milliseconds() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}
+
+/// Waits until a killed process has ended: it leaves its namespaces a little before that.
+fn await_death(process: &OwnedFd, deadline: i64) {
+    let left = (deadline - milliseconds()).max(0);
+    let timeout = rustix::time::Timespec {
+        tv_sec: left / 1_000,
+        tv_nsec: left % 1_000 * 1_000_000,
+    };
+    let _ = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
 }
 
 /// Kills every process whose network is one of ours. Returns whether there was any.
-fn kill_inside(networks: &[(u64, u64)]) -> bool {
+fn kill_inside(room: &mut KeeperRoom, deadline: i64) -> bool {
     let Ok(proc) = rustix::fs::open(
         c"/proc",
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -485,10 +503,14 @@ fn kill_inside(networks: &[(u64, u64)]) -> bool {
         let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };
-        if network_of(number).is_some_and(|network| networks.contains(&network))
-            && pid != rustix::process::getpid()
-        {
-            found |= rustix::process::pidfd_send_signal(&process, Signal::KILL).is_ok();
+        let inside = network_of(number).is_some_and(|network| room.networks.contains(&network));
+        if inside && rustix::process::pidfd_send_signal(&process, Signal::KILL).is_ok() {
+            found = true;
+            if room.dying.len() < DYING_MAX {
+                room.dying.push(process);
+            } else {
+                await_death(&process, deadline);
+            }
         }
     }
     found

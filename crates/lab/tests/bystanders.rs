@@ -27,7 +27,9 @@ fn a_failed_build_kills_no_bystander() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("refused.json");
     let mut topology = Topology::uniform(HOSTS, None);
-    topology.sysctls.insert("net.no.such.setting".into(), "1".into());
+    topology
+        .sysctls
+        .insert("net.no.such.setting".into(), "1".into());
     std::fs::write(&file, serde_json::to_vec(&topology).expect("JSON")).expect("written");
 
     let script = format!(
@@ -39,11 +41,29 @@ fn a_failed_build_kills_no_bystander() {
          done"
     );
     let result = Command::new("unshare")
-        .args(["--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", &script, PROGRAM])
+        .args([
+            "--net",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            &script,
+            PROGRAM,
+        ])
         .arg(&file)
         .output()
         .expect("unshare of util-linux starts");
     let errors = String::from_utf8_lossy(&result.stderr);
-    assert_eq!(result.status.code(), Some(0), "3: it did not fail; 4: the bystander is dead: {errors}");
-    assert_eq!(errors.matches("net/no/such/setting").count(), ATTEMPTS, "another failure than the planned one: {errors}");
+    assert_eq!(
+        result.status.code(),
+        Some(0),
+        "3: it did not fail; 4: the bystander is dead: {errors}"
+    );
+    assert_eq!(
+        errors.matches("net/no/such/setting").count(),
+        ATTEMPTS,
+        "another failure than the planned one: {errors}"
+    );
 }
