@@ -121,9 +121,9 @@ impl Manifest {
         let mut pieces = Vec::new();
         let mut start = base;
         for (index, entry) in self.entries.iter().enumerate() {
-            let overflow = LayoutError::SpaceOverflow { base, len: self.data_len() };
-            let end = start.checked_add(entry.len()).ok_or(overflow)?;
-            let object = u32::try_from(index).map_err(|_| overflow)?;
+            let overflow = || LayoutError::SpaceOverflow { base, len: self.data_len() };
+            let end = start.checked_add(entry.len()).ok_or_else(overflow)?;
+            let object = u32::try_from(index).map_err(|_| overflow())?;
             if !entry.is_empty() {
                 pieces.push(Piece { range: Range { start, end }, object, object_offset: 0 });
             }

@@ -218,7 +218,9 @@ pub(crate) fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf, Vec<u8>), St
 
 /// Reserves a range of a file, or says how many bytes are missing. A file system that cannot reserve is left alone.
 pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result<(), StoreError> {
-    let available = sys::available(file);
+    // What an earlier attempt reserved counts as there, so that the bytes missing are never too many.
+    let held = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512));
+    let available = sys::available(file).saturating_add(held);
     let reserved = sys::reserve(file, offset, len);
     let failed = |errno| StoreError::from_errno(Operation::Allocate, path, errno).with_missing(len.saturating_sub(available));
     reserved.map(|_| ()).map_err(failed)

@@ -74,6 +74,12 @@ pub(crate) fn set_metadata(file: BorrowedFd<'_>, mode: u32, times: &Timestamps) 
     fs::utimensat(fs::CWD, &name, times, AtFlags::empty())
 }
 
+/// Lets the owner list and change a folder of which an `O_PATH` descriptor is given.
+pub(crate) fn open_up(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mode = fs::fstat(folder)?.st_mode & 0o7777;
+    fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::from_raw_mode(mode | 0o700))
+}
+
 /// Reserves space for a range of a file and grows the file to its end.
 ///
 /// `Ok(false)` when the file system cannot reserve; the file is then left as it was.
@@ -157,5 +163,33 @@ impl Drop for SealedMemory {
         // SAFETY: this is the mapping made in `new`, and no slice of it outlives `self`. Unmapping what
         // was mapped with the same address and length cannot fail, so the result carries no news.
         let _ = unsafe { rustix::mm::munmap(self.address.cast_mut().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The way round a kernel without `openat2` opens the same things and refuses the same links.
+    #[test]
+    fn walking_refuses_what_openat2_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(base.join("a/b")).unwrap();
+        std::fs::write(base.join("a/b/file"), "x").unwrap();
+        std::os::unix::fs::symlink("a", base.join("link")).unwrap();
+        std::os::unix::fs::symlink("b/file", base.join("a/last")).unwrap();
+        let dir = File::open(&base).unwrap();
+        let (read, none) = (OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+        for path in ["a/b/file", "a", ".", "link/b/file", "a/last", "a/none", "none/file", "a/b/file/x"] {
+            let walked = walk(dir.as_fd(), OsStr::new(path), read, none).map(|_| ());
+            let opened = open_beneath(dir.as_fd(), path.as_bytes(), read, none).map(|_| ());
+            // Half way down, a link is no directory to one and a link to the other.
+            let same = walked == opened || (walked, opened) == (Err(Errno::NOTDIR), Err(Errno::LOOP));
+            assert!(same, "{path}: walked {walked:?}, opened {opened:?}");
+        }
+        assert!(walk(dir.as_fd(), OsStr::new("a/../a/b/file"), read, none).is_err());
+        assert!(walk(fs::CWD, base.join("a/b/file").as_os_str(), read, none).is_ok());
+        assert!(walk(fs::CWD, base.join("link/b/file").as_os_str(), read, none).is_err());
     }
 }

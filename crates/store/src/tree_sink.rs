@@ -12,7 +12,7 @@
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
 //! something else or the other way round; what stands in the way is reported before the first byte.
-//! A merge that fails half way can be committed again.
+//! A merge that fails half way can be committed again by the same sink.
 //!
 //! Left out on purpose: owners, and the set-user and set-group bits, which without the owner would
 //! give rights to the wrong one.
@@ -23,6 +23,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use ropewalk_model::{CHUNK_LEN, Layout, Piece};
@@ -70,6 +71,8 @@ struct Tree {
     root: Option<OwnedFd>,
     /// Folders, by path, with names that no sync has covered.
     new_names: Mutex<BTreeSet<Vec<u8>>>,
+    /// A commit has begun to move entries into DEST: what is missing in the stage may be there.
+    moving: AtomicBool,
 }
 
 impl TreeSink {
@@ -109,6 +112,7 @@ impl TreeSink {
             temporary,
             root: None,
             new_names: Mutex::default(),
+            moving: AtomicBool::new(false),
         };
         tree.check_replaceable()?;
         if single {

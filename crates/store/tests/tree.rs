@@ -84,6 +84,45 @@ fn merge_replaces_files_and_keeps_the_rest() {
     assert_eq!(snapshot(&from), snapshot(&to));
 }
 
+/// A second copy over the first works, read-only folders included, and changes nothing but what changed.
+#[test]
+fn a_copy_is_repeated() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    copy(&from, &to);
+    std::fs::write(from.join("plain/small"), "changed").unwrap();
+    copy(&from, &to);
+    assert_eq!(snapshot(&from), snapshot(&to));
+}
+
+/// A merge that stops half way, here at a disk mounted inside DEST, is finished by a second commit.
+#[test]
+fn a_merge_is_committed_again() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in ["a/new", "b"] {
+        std::fs::create_dir_all(from.join(path)).unwrap();
+        std::fs::write(from.join(path).join("file"), path).unwrap();
+    }
+    std::fs::write(from.join("a/file"), "a").unwrap();
+    std::fs::write(from.join("a/zero"), "").unwrap();
+    std::fs::create_dir_all(to.join("a")).unwrap();
+    std::fs::create_dir_all(to.join("b")).unwrap();
+    sys::alone(|| {
+        let (source, sink) = tree_pair(&from, &to, 0);
+        pump(source.layout(), &source, &sink);
+        sys::mount_small(&to.join("b"), 1 << 20);
+        let error = sink.commit().unwrap_err();
+        assert!(matches!(&error, StoreError::Io { path, .. } if *path == to.join("b/file")), "{error}");
+        assert!(to.join("a/new/file").exists());
+        sys::unmount_small(&to.join("b"));
+        sink.commit().unwrap();
+        assert_eq!(snapshot(&from), snapshot(&to));
+    });
+}
+
 /// What a tree cannot replace is named before a byte moves, and DEST stays as it was.
 #[test]
 fn merge_conflicts_are_found_before_the_start() {

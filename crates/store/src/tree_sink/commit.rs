@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -75,6 +76,7 @@ impl Tree {
         }
         if folders.kind(&entry.path).map_err(failed)?.is_none()
             && !entry.is_empty()
+            && self.moving.load(Ordering::Acquire)
             && let Some(moved) = moved
             && let Some(true) = self.stands(moved, entry)
         {
@@ -172,6 +174,7 @@ impl Tree {
     fn move_entries(&self, root: &OwnedFd, dest: &OwnedFd) -> Result<HashSet<&[u8]>, StoreError> {
         let (mut from, mut to) = (Folders::new(root.as_fd()), Folders::new(dest.as_fd()));
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
+        let moving = self.moving.swap(true, Ordering::AcqRel);
         for entry in &self.entries {
             let path = entry.path.as_slice();
             let Some(parent) = parent_of(path) else { continue };
@@ -187,9 +190,14 @@ impl Tree {
             }
             let (from, name) = from.parent(path).map_err(failed)?;
             let (to, _) = to.parent(path).map_err(failed)?;
-            match rustix::fs::renameat(from, name, to, name) {
+            let mut renamed = rustix::fs::renameat(from, name, to, name);
+            // A folder that an earlier copy made read-only: its mode is set again when all is in it.
+            if renamed == Err(Errno::ACCESS) && sys::open_up(to).is_ok() {
+                renamed = rustix::fs::renameat(from, name, to, name);
+            }
+            match renamed {
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
-                Err(Errno::NOENT) if !entry.is_empty() && sys::stat_entry(to, name).is_ok() => {}
+                Err(Errno::NOENT) if moving && !entry.is_empty() && sys::stat_entry(to, name).is_ok() => {}
                 other => other.map_err(failed)?,
             }
         }

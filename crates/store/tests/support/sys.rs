@@ -1,8 +1,8 @@
 //! Small and read-only disks for one test: a memory file system in a mount namespace of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount};
 
 /// Runs `body` on a thread that alone sees a memory file system of `len` bytes at a fresh folder.
 ///
@@ -10,9 +10,17 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change, moun
 pub fn on_small_disk(len: u64, body: impl FnOnce(&Path) + Send) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().canonicalize().unwrap();
+    alone(|| {
+        mount_small(&path, len);
+        body(&path);
+    });
+}
+
+/// Runs `body` on a thread whose mounts nobody else sees, or prints a line where that is not permitted.
+pub fn alone(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| match mount_here(&path, len) {
-            Ok(()) => body(&path),
+        let run = scope.spawn(|| match leave_namespace() {
+            Ok(()) => body(),
             Err(error) => eprintln!("SKIPPED: no mount namespace here ({error}); run as root"),
         });
         if let Err(panic) = run.join() {
@@ -21,16 +29,25 @@ pub fn on_small_disk(len: u64, body: impl FnOnce(&Path) + Send) {
     });
 }
 
+/// Puts a memory file system of `len` bytes over a folder. Only inside [`alone`].
+pub fn mount_small(path: &Path, len: u64) {
+    let options = std::ffi::CString::new(format!("size={len}")).unwrap();
+    mount("tmpfs", path, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+}
+
+/// Takes the memory file system of [`mount_small`] away.
+pub fn unmount_small(path: &Path) {
+    unmount(path, UnmountFlags::DETACH).unwrap();
+}
+
 /// Makes the file system of [`on_small_disk`] read-only.
 pub fn make_read_only(disk: &Path) {
     mount_remount(disk, MountFlags::RDONLY, c"").unwrap();
 }
 
-fn mount_here(path: &PathBuf, len: u64) -> rustix::io::Result<()> {
+fn leave_namespace() -> rustix::io::Result<()> {
     // SAFETY: only the mount namespace and the working folder of this thread part from the others'; no
     // file descriptor changes hands.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    let options = std::ffi::CString::new(format!("size={len}")).unwrap_or_default();
-    mount("tmpfs", path, "tmpfs", MountFlags::empty(), options.as_c_str())
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }
