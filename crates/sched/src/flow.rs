@@ -39,15 +39,25 @@ impl<A: Amount> Network<A> {
         }
     }
 
-    /// Adds an edge.
-    pub(crate) fn edge(&mut self, from: usize, to: usize, capacity: A) {
+    /// Adds an edge and returns its number.
+    pub(crate) fn edge(&mut self, from: usize, to: usize, capacity: A) -> usize {
+        let number = self.edges.len();
         for (from, to, residual) in [(from, to, capacity), (to, from, A::default())] {
             let next = std::mem::replace(&mut self.first[from], self.edges.len());
             self.edges.push(Edge { to, residual, next });
         }
+        number
     }
 
-    /// Pushes the most from [`SOURCE`] to [`SINK`] and returns how much that is.
+    /// Sends an amount through an edge that still has room for it. Before [`Self::maximum_flow`], for
+    /// whole paths from source to sink: a flow to start from.
+    pub(crate) fn push(&mut self, edge: usize, amount: A) {
+        self.edges[edge].residual = self.edges[edge].residual.minus(amount);
+        self.edges[edge ^ 1].residual = self.edges[edge ^ 1].residual.plus(amount);
+    }
+
+    /// Pushes the most from [`SOURCE`] to [`SINK`] and returns how much that adds to what was pushed
+    /// before.
     pub(crate) fn maximum_flow(&mut self) -> A {
         let mut total = A::default();
         while self.find_levels() {
@@ -108,8 +118,7 @@ impl<A: Amount> Network<A> {
         }
         let narrowest = path.iter().map(|&edge| self.edges[edge].residual).min()?;
         for edge in path {
-            self.edges[edge].residual = self.edges[edge].residual.minus(narrowest);
-            self.edges[edge ^ 1].residual = self.edges[edge ^ 1].residual.plus(narrowest);
+            self.push(edge, narrowest);
         }
         Some(narrowest)
     }

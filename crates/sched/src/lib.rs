@@ -13,6 +13,7 @@ mod error;
 mod flow;
 mod greedy;
 mod shares;
+mod side;
 mod uniform;
 mod whole;
 mod wide;
