@@ -13,6 +13,8 @@
 //!   escapes inside them. In `file://` URIs, `%23` and its like stand for bytes; a plain absolute path is
 //!   taken as it stands.
 //! * Several rows with one Host:Port are one node: what it has or wants is the union of its rows.
+//! * Files of one name on several writers are replicas and put equal bytes at equal offsets. A reader, or a
+//!   shared destination, takes each byte once: a second copy on one host needs an agent of its own.
 //! * After the range come words `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
 //!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`.
 //!

@@ -163,3 +163,94 @@ fn check_nodes(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{PairCap, Receiver, Sender, Trunk};
+    use crate::schedule::Assignment;
+
+    fn set(start: u64, end: u64) -> RangeSet {
+        RangeSet::from(Range::new(start, end))
+    }
+
+    fn sender(name: &str, up: u64, ranges: RangeSet) -> Sender {
+        let name = name.to_owned();
+        Sender { name, up, ranges }
+    }
+
+    /// A whole sender, one with the first bytes, a dead one; one receiver of the first half.
+    fn problem() -> Problem {
+        Problem {
+            senders: vec![
+                sender("all", 5, set(0, 10)),
+                sender("part", 5, set(0, 3)),
+                sender("dead", 0, set(0, 10)),
+            ],
+            receivers: vec![Receiver {
+                name: "r".to_owned(),
+                down: 5,
+                ranges: set(0, 5),
+                ..Receiver::default()
+            }],
+            ..Problem::default()
+        }
+    }
+
+    fn verdict(problem: &Problem, pieces: &[(u64, u64, usize)]) -> Result<(), VerifyError> {
+        let assignment = |&(start, end, sender): &(u64, u64, usize)| Assignment {
+            range: Range { start, end },
+            sender,
+            receiver: 0,
+        };
+        let assignments = pieces.iter().map(assignment).collect();
+        verify(problem, &Schedule { assignments })
+    }
+
+    /// Each fault of a plan is found and named; the same bytes in order pass.
+    #[test]
+    fn faults_are_named() {
+        let problem = problem();
+        let verdict = |pieces: &[(u64, u64, usize)]| verdict(&problem, pieces);
+        verdict(&[(3, 5, 0), (0, 3, 1), (4, 4, 2)]).expect("order and empty pieces do not matter");
+        let held = verdict(&[(0, 4, 1), (4, 5, 0)]);
+        assert!(matches!(held, Err(VerifyError::NotHeld { sender, .. }) if sender == "part"));
+        let wanted = verdict(&[(0, 6, 0)]);
+        assert!(matches!(wanted, Err(VerifyError::NotWanted { receiver, .. }) if receiver == "r"));
+        let closed = verdict(&[(0, 5, 2)]);
+        assert!(matches!(closed, Err(VerifyError::Closed { sender, .. }) if sender == "dead"));
+        let twice = verdict(&[(0, 3, 1), (2, 5, 0)]);
+        assert!(
+            matches!(twice, Err(VerifyError::Twice { range, .. }) if range == Range::new(2, 3))
+        );
+        let missing = verdict(&[(0, 2, 1), (3, 5, 0)]);
+        assert!(
+            matches!(missing, Err(VerifyError::Missing { missing, .. }) if missing == set(2, 3))
+        );
+    }
+
+    /// Caps of 0 close a pair or all pairs of a trunk; caps above 0 do not.
+    #[test]
+    fn closed_links_are_found() {
+        let pieces = [(0, 5, 0)];
+        for cap in [0, 1] {
+            let mut paired = problem();
+            let (sender, receiver) = (0, 0);
+            paired.pair_caps = vec![PairCap {
+                sender,
+                receiver,
+                cap,
+            }];
+            let mut trunked = problem();
+            trunked.trunks = vec![Trunk {
+                senders: vec![1, 0],
+                receivers: vec![0],
+                cap,
+            }];
+            for problem in [paired, trunked] {
+                let closed = matches!(verdict(&problem, &pieces), Err(VerifyError::Closed { .. }));
+                assert_eq!(closed, cap == 0, "{problem:?}");
+            }
+        }
+    }
+}
