@@ -1,1 +1,69 @@
-//! Ropewalk.
+//! The one planner of a transfer: reaches agents, drives the coordinator, writes the report.
+//!
+//! All decisions are in [`ropewalk_proto::coordinator`]; this crate gives it sockets, processes and a
+//! clock. Data never passes through here, and nothing per fragment does either.
+//!
+//! ```text
+//!  Request ─▶ reach (attach, ssh, local) ─▶ link per node ─▶ drive ─▶ Report
+//!                                             TLS + token     │
+//!                                                             ├─ sched (plans)
+//!                                                             └─ store (compares manifests)
+//! ```
+
+mod compare;
+mod drive;
+mod link;
+mod query;
+mod reach;
+mod report;
+pub mod request;
+
+pub use drive::{Cancel, run};
+pub use query::{query_cancel, query_status};
+pub use request::Request;
+
+/// Why an agent cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MasterError {
+    /// Nobody answers there.
+    #[error("cannot reach {node} at {address}: {reason}")]
+    Unreachable {
+        /// Name of the node.
+        node: String,
+        /// Where it was tried.
+        address: String,
+        /// What the system said and what to do.
+        reason: String,
+    },
+    /// Something answers that does not know the token.
+    #[error("{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent; compare the --token-file on both sides")]
+    Token {
+        /// Name of the node.
+        node: String,
+        /// Where it answered.
+        address: String,
+    },
+    /// An agent could not be started.
+    #[error("cannot start an agent on {node}: {reason}")]
+    Start {
+        /// Name of the node.
+        node: String,
+        /// What happened and what to do.
+        reason: String,
+    },
+    /// The request cannot be carried out as it stands.
+    #[error("{0}")]
+    Request(String),
+    /// The connection broke.
+    #[error("{node}: the connection broke: {reason}")]
+    Broken {
+        /// Name of the node.
+        node: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] ropewalk_lane::tls::TlsError),
+}

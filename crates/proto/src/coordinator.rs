@@ -93,6 +93,15 @@ pub enum Action {
     End(Outcome, Option<String>),
 }
 
+/// How sources with different manifests relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// No path is in two of them.
+    Parts,
+    /// The same paths, sizes and times; they differ in modes or times of folders only.
+    Replicas,
+}
+
 /// A schedule turned into runs, as the driver hands it back.
 #[derive(Clone, Debug, Default)]
 pub struct Planned {
@@ -164,6 +173,7 @@ pub struct Coordinator {
     phase: Phase,
     actions: VecDeque<Action>,
     basis: Basis,
+    relation: Option<Relation>,
     parts: Vec<control::Part>,
     manifests: BTreeMap<u32, Vec<u8>>,
     planned: Planned,
@@ -208,6 +218,7 @@ impl Coordinator {
             phase: Phase::Opening,
             actions: VecDeque::new(),
             basis: Basis::None,
+            relation: None,
             parts: Vec::new(),
             manifests: BTreeMap::new(),
             planned: Planned::default(),
@@ -341,18 +352,14 @@ impl Coordinator {
         }
     }
 
-    /// Answer to [`Action::Compare`]: `Ok` when the differing sources are disjoint parts, otherwise
-    /// the first conflict in words.
-    pub fn handle_compared(&mut self, result: Result<(), String>) {
+    /// Answer to [`Action::Compare`]: how the differing manifests relate, or the first conflict in words.
+    pub fn handle_compared(&mut self, result: Result<Relation, String>) {
         if self.phase != Phase::Comparing {
             return;
         }
         match result {
-            Ok(()) => {
-                self.setup.mapping = match self.setup.mapping {
-                    Mapping::Trees { destinations, .. } => Mapping::Trees { sources: Sources::Parts, destinations },
-                    rows @ Mapping::Rows => rows,
-                };
+            Ok(relation) => {
+                self.relation = Some(relation);
                 self.phase = Phase::Opening;
                 self.all_opened();
             }

@@ -19,6 +19,7 @@
 //! What is left out on purpose: the transfer's id (a stream joins exactly one transfer) and
 //! anything that would need parsing before its length is known.
 
+pub use ropewalk_model::CHUNK_LEN;
 use ropewalk_model::Range;
 
 /// Bytes of a frame header.
@@ -31,8 +32,6 @@ pub const CHECKSUM_LEN: usize = 8;
 pub const TAG_LEN: usize = 16;
 /// Longest payload a peer may announce: one chunk. Anything longer is refused unread.
 pub const PAYLOAD_MAX: u32 = 1 << 20;
-/// Alignment, inside its object, of the unit of integrity and of stealing (1 MiB).
-pub const CHUNK_LEN: u64 = 1 << 20;
 /// Space number of the transfer's data; higher numbers are manifests of its parts.
 pub const SPACE_DATA: u16 = 0;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Destinations, Mapping, Sources, describe, setup};
+use super::{Coordinator, Destinations, Mapping, Relation, Sources, describe, setup};
 use crate::control::{self, OpenedSource, source};
 
 /// Why the data space could not be laid out.
@@ -91,7 +91,7 @@ impl Coordinator {
             }
         }
         let trees = groups.keys().filter(|c| matches!(c, Content::Tree(_))).count();
-        if groups.len() > 1 && (trees < groups.len() || sources == Sources::Replicas || sources == Sources::Auto) {
+        if groups.len() > 1 && self.relation.is_none() {
             if trees < groups.len() {
                 return Err(LayoutProblem::Refused(
                     "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
@@ -116,6 +116,9 @@ impl Coordinator {
         // does not depend on hash values; holders are in node order by construction.
         let mut stretches: Vec<Vec<(u32, u32, OpenedSource)>> = groups.into_values().collect();
         stretches.sort_by_key(|g| g.iter().map(|(node, at, _)| (*node, *at)).min());
+        if self.relation == Some(Relation::Replicas) {
+            stretches = vec![stretches.concat()];
+        }
         let mut base = 0u64;
         self.files = 0;
         self.parts.clear();
@@ -134,9 +137,10 @@ impl Coordinator {
                 self.parts.push(control::Part {
                     base,
                     length: opened.data_length,
-                    manifest_root: opened.manifest_root,
+                    manifest_root: opened.manifest_root.clone(),
                     manifest_length: opened.manifest_length,
-                    holders: group.iter().map(|(node, _, _)| *node).collect(),
+                    // Replicas may differ in what their manifests say of folders: one version is enough.
+                    holders: group.iter().filter(|(_, _, o)| o.manifest_root == opened.manifest_root).map(|(node, _, _)| *node).collect(),
                 });
             }
             base = end;

@@ -1,0 +1,140 @@
+//! The authenticated connection to one agent.
+
+use std::time::Duration;
+
+use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
+use ropewalk_lane::tls::{self, Side};
+use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
+use ropewalk_proto::report::ControlReport;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::MasterError;
+
+/// One address that does not answer costs at most this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Handshake and proof take at most this.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Stream = TlsStream<TcpStream>;
+
+/// A connection whose two ends have proved the token.
+pub(crate) struct Link {
+    pub reader: LinkReader,
+    pub writer: LinkWriter,
+}
+
+pub(crate) struct LinkReader(ReadHalf<Stream>);
+pub(crate) struct LinkWriter(WriteHalf<Stream>);
+
+impl Link {
+    pub async fn connect(node: &str, host: &str, port: u16, token: &[u8; 32]) -> Result<Self, MasterError> {
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let unreachable = |reason: String| MasterError::Unreachable { node: node.into(), address: address.clone(), reason };
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
+        let mut stream = match connecting {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                let advice = match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => "; start `ropewalk agent` there, or check the port",
+                    // A name that does not resolve has no code of the system.
+                    _ if error.raw_os_error().is_none() => "; check the host's name",
+                    _ => "",
+                };
+                return Err(unreachable(format!("{error}{advice}")));
+            }
+            Err(_) => {
+                return Err(unreachable(format!("no answer within {} s; check host, port and firewall", CONNECT_TIMEOUT.as_secs())));
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let proven = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
+            let head = Preface {
+                kind: Kind::Control,
+                flags: 0,
+                key_id: preface::key_id(token),
+                transfer_id: [0; 16],
+                nonce: preface::random_bytes(),
+                extra: [0; 16],
+            };
+            stream.write_all(&head.encode(&MacKey::new(token))).await.ok()?;
+            let connector = tokio_rustls::TlsConnector::from(tls::control_client().ok()?);
+            let mut stream = connector.connect(tls::control_name(), stream).await.ok()?;
+            let exporter = stream.get_ref().1.export_keying_material([0; 32], tls::CONTROL_LABEL, None).ok()?;
+            stream.write_all(&tls::prove(token, &exporter, Side::Master)).await.ok()?;
+            stream.flush().await.ok()?;
+            let mut proof = [0; 32];
+            stream.read_exact(&mut proof).await.ok()?;
+            tls::proven(token, &exporter, Side::Agent, &proof).then_some(stream)
+        });
+        match proven.await {
+            Ok(Some(stream)) => {
+                let (reader, writer) = tokio::io::split(stream);
+                Ok(Self { reader: LinkReader(reader), writer: LinkWriter(writer) })
+            }
+            Ok(None) => Err(MasterError::Token { node: node.into(), address }),
+            Err(_) => Err(unreachable(format!("something listens there but does not finish a handshake within {} s", HANDSHAKE_TIMEOUT.as_secs()))),
+        }
+    }
+}
+
+impl LinkReader {
+    /// Next message and its size on the wire before encryption.
+    pub async fn read(&mut self) -> Result<(FromAgent, usize), String> {
+        let mut length = [0; LENGTH_LEN];
+        self.0.read_exact(&mut length).await.map_err(closed)?;
+        let length = control::decode_length(length).map_err(|e| e.to_string())?;
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).await.map_err(closed)?;
+        Ok((control::decode(&bytes).map_err(|e| e.to_string())?, LENGTH_LEN + length))
+    }
+}
+
+fn closed(error: std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => "its agent is gone (the connection closed)".into(),
+        _ => error.to_string(),
+    }
+}
+
+impl LinkWriter {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.0.write_all(bytes).await.map_err(closed)?;
+        self.0.flush().await.map_err(closed)
+    }
+
+    pub async fn close(&mut self) {
+        let _ = self.0.shutdown().await;
+    }
+}
+
+/// Adds a sent message to the account.
+pub(crate) fn count_sent(report: &mut ControlReport, message: &ToAgent, bytes: usize) {
+    match message.body {
+        Some(to_agent::Body::Credentials(_)) => report.handshake_bytes += bytes as u64,
+        Some(to_agent::Body::Limit(_)) => {
+            report.status_messages += 1;
+            report.status_bytes += bytes as u64;
+        }
+        _ => {
+            report.plan_messages += 1;
+            report.plan_bytes += bytes as u64;
+        }
+    }
+}
+
+/// Adds a received message to the account.
+pub(crate) fn count_received(report: &mut ControlReport, message: &FromAgent, bytes: usize) {
+    match message.body {
+        Some(from_agent::Body::Status(_) | from_agent::Body::SenderStatus(_)) => {
+            report.status_messages += 1;
+            report.status_bytes += bytes as u64;
+        }
+        _ => {
+            report.plan_messages += 1;
+            report.plan_bytes += bytes as u64;
+        }
+    }
+}

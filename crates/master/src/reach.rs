@@ -1,0 +1,174 @@
+//! Gets to the agents: attaches to running ones, starts others over ssh or on this host.
+//!
+//! A started agent reads a one-use secret and its roots from standard input, never from its command
+//! line or environment, and lives only as long as that pipe.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use ropewalk_lane::preface;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::MasterError;
+use crate::link::Link;
+use crate::request::{NodeRequest, Object, Options, Reach};
+
+/// Longest time for an agent to come up, ssh login included.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time a started agent has to leave by itself once its input is closed.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// First word of the line a started agent prints; the next is the version of this exchange.
+const READY: &str = "ROPEWALK-AGENT";
+
+/// An agent this process started.
+pub(crate) struct Started {
+    child: Child,
+}
+
+impl Started {
+    /// Closes the agent's input, which ends it; kills it when it does not go.
+    pub async fn leave(mut self) {
+        drop(self.child.stdin.take());
+        if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+/// Reaches one node.
+pub(crate) async fn reach(node: &NodeRequest, options: &Options, loopback: bool) -> Result<(Link, Option<Started>), MasterError> {
+    match &node.reach {
+        Reach::Attached { host, port } => {
+            let token = options.token.ok_or_else(|| {
+                MasterError::Request(format!("{} runs an agent, which wants its token: give --token-file", node.name))
+            })?;
+            Ok((Link::connect(&node.name, host, *port, &token).await?, None))
+        }
+        Reach::Local => {
+            let mut command = Command::new(&options.local_program);
+            command.args(["agent", "--one-shot"]);
+            if loopback {
+                command.arg("--loopback");
+            }
+            // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
+            command.process_group(0);
+            start(node, command, "127.0.0.1").await
+        }
+        Reach::Ssh(target) => {
+            let mut words = options.ssh_command.iter();
+            let program = words.next().cloned().unwrap_or_else(|| "ssh".into());
+            let rest: Vec<OsString> = words.cloned().collect();
+            let host = ssh_host(&program, &rest, target).await;
+            let mut command = Command::new(&program);
+            // No terminal, no questions that nobody could answer.
+            command.args(&rest).args(["-T", "-o", "BatchMode=yes"]).arg(target);
+            command.arg(&options.remote_path).args(["agent", "--one-shot"]);
+            command.process_group(0);
+            start(node, command, &host).await
+        }
+    }
+}
+
+/// The address behind an ssh name, as the user's own ssh configuration says.
+async fn ssh_host(program: &OsString, rest: &[OsString], target: &str) -> String {
+    let plain = target.rsplit_once('@').map_or(target, |(_, host)| host).to_owned();
+    let output = Command::new(program).args(rest).arg("-G").arg(target).stdin(Stdio::null()).output().await;
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("hostname ")).map_or(plain, str::to_owned)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// What a started agent may touch: exactly the named sources, and the folders that take the copies.
+fn roots(node: &NodeRequest) -> Vec<String> {
+    let mut lines = Vec::new();
+    for source in &node.sources {
+        if let Object::Path(path) = &source.object {
+            lines.push(format!("ro {}", hex(path)));
+        }
+    }
+    for sink in &node.sinks {
+        if let Object::Path(path) = &sink.object {
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }));
+            lines.push(format!("rw {}", hex(parent.as_os_str().as_bytes())));
+        }
+    }
+    lines
+}
+
+async fn start(node: &NodeRequest, mut command: Command, host: &str) -> Result<(Link, Option<Started>), MasterError> {
+    let failed = |reason: String| MasterError::Start { node: node.name.clone(), reason };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let mut child = command.spawn().map_err(|e| failed(format!("{program}: {e}")))?;
+    let secret: [u8; 32] = preface::random_bytes();
+    let roots = roots(node);
+    let mut input = format!("{}\n{}\n", hex(&secret), roots.len());
+    for root in roots {
+        input.push_str(&root);
+        input.push('\n');
+    }
+    let ready = tokio::time::timeout(START_TIMEOUT, async {
+        if let Some(stdin) = child.stdin.as_mut() {
+            // An agent that ended already says why on standard error.
+            let _ = stdin.write_all(input.as_bytes()).await;
+            let _ = stdin.flush().await;
+        }
+        let mut lines = BufReader::new(child.stdout.take()?).lines();
+        // Login scripts may print first.
+        while let Ok(Some(line)) = lines.next_line().await {
+            let mut words = line.split_whitespace();
+            if words.next() == Some(READY) {
+                let version = words.next();
+                let port = words.nth(1).and_then(|w| w.parse::<u16>().ok());
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return Some((version == Some("1"), port));
+            }
+        }
+        None
+    })
+    .await;
+    match ready {
+        Ok(Some((true, Some(port)))) => {
+            drain_errors(&mut child);
+            let link = Link::connect(&node.name, host, port, &secret).await?;
+            Ok((link, Some(Started { child })))
+        }
+        Ok(Some(_)) => Err(failed("the program there is another version; install the same Ropewalk on all hosts".into())),
+        Ok(None) => {
+            let mut said = String::new();
+            if let Some(stderr) = child.stderr.as_mut() {
+                let _ = tokio::time::timeout(Duration::from_secs(2), stderr.take(4096).read_to_string(&mut said)).await;
+            }
+            let said = said.trim();
+            let reason = if said.is_empty() {
+                format!("`{program}` ended without a word; is the program installed there? (--remote-path)")
+            } else {
+                format!("{said} (is the program installed there? --remote-path says where)")
+            };
+            Err(failed(reason))
+        }
+        Err(_) => Err(failed(format!("nothing within {} s; does `{program}` log in without a question?", START_TIMEOUT.as_secs()))),
+    }
+}
+
+/// Passes what an agent says on standard error through, so that nobody blocks on a full pipe.
+fn drain_errors(child: &mut Child) {
+    if let Some(stderr) = child.stderr.take() {
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                eprintln!("{line}");
+            }
+        });
+    }
+}
