@@ -114,6 +114,12 @@ pub enum StoreError {
         /// Bytes it holds.
         len: u64,
     },
+    /// A file of a scanned tree is another one, or another version, than the one scanned.
+    #[error("{path:?} changed since the tree was scanned, its bytes would not fit the others; copy again when nothing writes to it")]
+    Changed {
+        /// The source file.
+        path: PathBuf,
+    },
     /// A path leads to a place the agent was not given.
     #[error("{path:?} is outside the folders this agent may use ({}); start the agent with a --root that holds it", list(roots))]
     OutsideRoot {
@@ -283,6 +289,7 @@ impl StoreError {
             | Self::ReadOnly { path, .. }
             | Self::Vanished { path, .. }
             | Self::Shrank { path, .. }
+            | Self::Changed { path }
             | Self::OutsideRoot { path, .. }
             | Self::RootReadOnly { path, .. }
             | Self::NotADirectory { path, .. }

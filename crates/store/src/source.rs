@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range};
-use rustix::fs::{Advice, FileType, Mode, OFlags};
+use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
 use crate::error::{Operation, StoreError};
 use crate::manifest::Manifest;
@@ -65,6 +65,12 @@ pub struct Identity {
     pub mtime_nanoseconds: u32,
 }
 
+impl Identity {
+    fn of(stat: &Stat) -> Self {
+        Self { len: stat.st_size as u64, mtime_seconds: stat.st_mtime, mtime_nanoseconds: stat.st_mtime_nsec as u32 }
+    }
+}
+
 /// Reads the identity of a file, following links.
 ///
 /// # Errors
@@ -75,7 +81,7 @@ pub fn identity(path: &Path) -> Result<Identity, StoreError> {
     if kind != FileType::RegularFile {
         return Err(StoreError::SpecialFile { path: path.to_owned(), kind: sys::kind_in_words(kind) });
     }
-    Ok(Identity { len: stat.st_size as u64, mtime_seconds: stat.st_mtime, mtime_nanoseconds: stat.st_mtime_nsec as u32 })
+    Ok(Identity::of(&stat))
 }
 
 /// Files of the disk as a source. Files are opened when first asked for, at most
@@ -90,6 +96,7 @@ pub struct FileSource {
 #[derive(Debug)]
 enum Objects {
     Paths(Vec<PathBuf>),
+    One { path: PathBuf, manifest: Arc<Manifest> },
     Tree { root: PathBuf, dir: OwnedFd, manifest: Arc<Manifest> },
 }
 
@@ -118,14 +125,20 @@ impl FileSource {
 
     /// The files of a scanned tree (or the one scanned file), from the data-space offset `base` on.
     ///
+    /// A file whose length or time is no longer the scanned one is refused when it is opened:
+    /// replicas that each hold another version of it would give a mixture that no checksum finds.
+    ///
     /// # Errors
-    /// What opening the root reported, or a manifest that does not fit the data space.
+    /// What opening the root reported, or a manifest that does not fit the data space. For one file
+    /// also [`StoreError::Shrank`] or [`StoreError::Changed`]; for files of a tree reading gives these.
     pub fn open_tree(root: &Path, manifest: Arc<Manifest>, base: u64) -> Result<Self, StoreError> {
         let layout = manifest.layout(base)?;
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
         let root = std::fs::canonicalize(root).map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
         if manifest.is_single_file() {
-            return Self::open(layout, vec![root]);
+            let source = Self { layout, objects: Objects::One { path: root, manifest }, open: OpenFiles::new() };
+            source.file(0)?;
+            return Ok(source);
         }
         let dir = sys::open_resolved_path(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
         Ok(Self { layout, objects: Objects::Tree { root, dir, manifest }, open: OpenFiles::new() })
@@ -140,6 +153,7 @@ impl FileSource {
     fn path(&self, object: u32) -> PathBuf {
         match &self.objects {
             Objects::Paths(paths) => paths.get(object as usize).cloned().unwrap_or_default(),
+            Objects::One { path, .. } => path.clone(),
             Objects::Tree { root, manifest, .. } => match manifest.entries.get(object as usize) {
                 Some(entry) => root.join(OsStr::from_bytes(&entry.path)),
                 None => root.clone(),
@@ -153,21 +167,40 @@ impl FileSource {
             // A pipe that took the file's place must not block us until its kind is known.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let file = match &self.objects {
-                Objects::Paths(_) => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
+                Objects::Paths(_) | Objects::One { .. } => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
                 Objects::Tree { dir, manifest, .. } => {
                     let path = manifest.entries.get(object as usize).map_or(&[][..], |entry| &entry.path);
                     sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
                 }
             };
             let file = file.map_err(failed)?;
-            let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(failed)?.st_mode);
+            let stat = rustix::fs::fstat(&file).map_err(failed)?;
+            let kind = FileType::from_raw_mode(stat.st_mode);
             if kind != FileType::RegularFile {
                 return Err(StoreError::SpecialFile { path: self.path(object), kind: sys::kind_in_words(kind) });
             }
+            self.check_scanned(object, Identity::of(&stat))?;
             // Only advice: a file system that ignores it reads all the same.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
             Ok(File::from(file))
         })
+    }
+
+    /// Refuses a file of a tree that is not the scanned version.
+    fn check_scanned(&self, object: u32, found: Identity) -> Result<(), StoreError> {
+        let manifest = match &self.objects {
+            Objects::Paths(_) => return Ok(()),
+            Objects::One { manifest, .. } | Objects::Tree { manifest, .. } => manifest,
+        };
+        let Some(entry) = manifest.entries.get(object as usize) else { return Ok(()) };
+        if found.len < entry.len() {
+            return Err(StoreError::Shrank { path: self.path(object), wanted: entry.len(), len: found.len });
+        }
+        let (mtime_seconds, mtime_nanoseconds) = (entry.mtime_seconds, entry.mtime_nanoseconds);
+        if found != (Identity { len: entry.len(), mtime_seconds, mtime_nanoseconds }) {
+            return Err(StoreError::Changed { path: self.path(object) });
+        }
+        Ok(())
     }
 
     fn check_len(&self, file: &File, object: u32, wanted: u64) -> Result<(), StoreError> {

@@ -297,6 +297,24 @@ fn changed_sources_are_named() {
     assert!(matches!(source.read_at(1000, &mut buf), Err(StoreError::SpecialFile { .. })));
 }
 
+/// A file that became another version after the scan is refused, also when its length is the same: two
+/// replicas with a version each would give a mixture.
+#[test]
+fn another_version_is_refused() {
+    let (_keep, folder) = folder();
+    std::fs::write(folder.join("file"), bytes(1, 1000)).unwrap();
+    set_times(&folder.join("file"), 1_000_000, 1);
+    let manifest = |path: &Path| Arc::new(Manifest::scan(path).unwrap());
+    let tree = FileSource::open_tree(&folder, manifest(&folder), 0).unwrap();
+    let one = manifest(&folder.join("file"));
+    for change in [|path: &Path| set_times(path, 1_000_000, 2), |path: &Path| std::fs::write(path, bytes(2, 1001)).unwrap()] {
+        change(&folder.join("file"));
+        let changed = StoreError::Changed { path: folder.join("file") };
+        assert_eq!(tree.read_at(0, &mut [0; 10]), Err(changed.clone()));
+        assert_eq!(FileSource::open_tree(&folder.join("file"), Arc::clone(&one), 0).unwrap_err(), changed);
+    }
+}
+
 /// Set-user and set-group bits do not travel, since the owner does not; the sticky bit does.
 #[test]
 fn rights_of_the_owner_do_not_travel() {
