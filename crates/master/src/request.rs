@@ -119,7 +119,7 @@ pub struct RowRequest {
 }
 
 /// What is checked beyond delivery itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verify {
     /// Nothing on plain lanes (sealed lanes always check the cipher's tag).
     None,
