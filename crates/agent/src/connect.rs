@@ -72,14 +72,24 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
         addresses.push(Address::Unix(local_name(&peer.instance)));
     }
     if transfer.options.lane != LANE_UNIX {
-        addresses.extend(peer.addresses.iter().filter_map(|text| text.parse().ok()).map(Address::Tcp));
+        addresses.extend(
+            peer.addresses
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .map(Address::Tcp),
+        );
     }
     let mut tried = Vec::new();
     for address in addresses {
         match handshake(transfer, peer, &address) {
             Ok(secret) => {
                 let join_key = MacKey::new(&derive(&secret, "join", b""));
-                return Ok(Connected { peer: peer.clone(), address, secret, join_key });
+                return Ok(Connected {
+                    peer: peer.clone(),
+                    address,
+                    secret,
+                    join_key,
+                });
             }
             Err(error) => tried.push((address.to_string(), error.to_string())),
         }
@@ -88,8 +98,16 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
         Some((_, reason)) => reason.clone(),
         None => "it told no address that this lane kind can use".into(),
     };
-    let address = tried.into_iter().map(|(address, _)| address).collect::<Vec<_>>().join(", ");
-    Err(AgentError::Peer { node: peer.name.clone(), address, reason })
+    let address = tried
+        .into_iter()
+        .map(|(address, _)| address)
+        .collect::<Vec<_>>()
+        .join(", ");
+    Err(AgentError::Peer {
+        node: peer.name.clone(),
+        address,
+        reason,
+    })
 }
 
 trait Wire: Read + Write {
@@ -134,17 +152,28 @@ fn handshake(transfer: &Transfer, peer: &Peer, address: &Address) -> std::io::Re
     };
     wire.write_all(&head.encode(&transfer.preface_key))?;
     let other = std::io::Error::other;
-    let mut tls = rustls::ClientConnection::new(transfer.pair_client.clone(), tls::server_name(peer.node)).map_err(other)?;
+    let mut tls =
+        rustls::ClientConnection::new(transfer.pair_client.clone(), tls::server_name(peer.node))
+            .map_err(other)?;
     let mut stream = rustls::Stream::new(&mut tls, &mut wire);
     let mut ready = [0];
     stream.read_exact(&mut ready)?;
-    tls.export_keying_material([0; 32], tls::PAIR_LABEL, None).map_err(other)
+    tls.export_keying_material([0; 32], tls::PAIR_LABEL, None)
+        .map_err(other)
 }
 
 impl Connected {
     /// Opens one more stream.
-    pub fn join(&self, transfer: &Arc<Transfer>, index: u32) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
-        let failed = |reason: String| AgentError::Peer { node: self.peer.name.clone(), address: self.address.to_string(), reason };
+    pub fn join(
+        &self,
+        transfer: &Arc<Transfer>,
+        index: u32,
+    ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
+        let failed = |reason: String| AgentError::Peer {
+            node: self.peer.name.clone(),
+            address: self.address.to_string(),
+            reason,
+        };
         let mut socket = self.address.connect().map_err(|e| failed(e.to_string()))?;
         let head = Preface {
             kind: Kind::Join,

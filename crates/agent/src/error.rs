@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 #[non_exhaustive]
 pub enum AgentError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; is another agent running there? choose another with --listen")]
+    #[error(
+        "cannot listen on {address}: {source}; is another agent running there? choose another with --listen"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,

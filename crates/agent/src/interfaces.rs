@@ -16,19 +16,24 @@ pub fn candidates(reached_as: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
         }
     }
     out.sort_by_key(|address| address.is_loopback());
-    out.into_iter().map(|address| SocketAddr::new(address, port)).collect()
+    out.into_iter()
+        .map(|address| SocketAddr::new(address, port))
+        .collect()
 }
 
 /// Sum of the speeds of all interfaces that are up, bytes per second; 0 when any is unknown
 /// (virtual interfaces report none).
 pub fn rate() -> u64 {
-    let Ok(entries) = std::fs::read_dir("/sys/class/net") else { return 0 };
+    let Ok(entries) = std::fs::read_dir("/sys/class/net") else {
+        return 0;
+    };
     let mut sum = 0u64;
     for entry in entries.flatten() {
         if entry.file_name() == "lo" {
             continue;
         }
-        let read = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+        let read =
+            |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
         if read("operstate").trim() != "up" {
             continue;
         }

@@ -26,8 +26,16 @@ impl SinkSet {
     }
 
     /// Calls `f` for the parts of `[offset, offset + length)` with the sink that takes each.
-    fn each(&self, offset: u64, length: u64, mut f: impl FnMut(&dyn Sink, Range) -> Result<(), StoreError>) -> Result<(), StoreError> {
-        let range = Range { start: offset, end: offset + length };
+    fn each(
+        &self,
+        offset: u64,
+        length: u64,
+        mut f: impl FnMut(&dyn Sink, Range) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let range = Range {
+            start: offset,
+            end: offset + length,
+        };
         if let [(_, only)] = self.sinks.as_slice() {
             return f(only.as_ref(), range);
         }
@@ -73,7 +81,12 @@ pub(crate) struct SinkLanding {
 }
 
 impl Landing for SinkLanding {
-    fn write(&mut self, space: u16, offset: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn write(
+        &mut self,
+        space: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
         if space != SPACE_DATA {
             return Err(format!("bytes of space {space} do not belong in a sink").into());
         }
@@ -87,9 +100,17 @@ pub(crate) struct BufferLanding {
 }
 
 impl Landing for BufferLanding {
-    fn write(&mut self, _space: u16, offset: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn write(
+        &mut self,
+        _space: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let end = offset as usize + bytes.len();
-        let place = self.bytes.get_mut(offset as usize..end).ok_or("bytes beyond the manifest")?;
+        let place = self
+            .bytes
+            .get_mut(offset as usize..end)
+            .ok_or("bytes beyond the manifest")?;
         place.copy_from_slice(bytes);
         Ok(())
     }
@@ -112,18 +133,31 @@ impl Holdings {
                 return Ok((source.as_ref(), run.end - offset));
             }
         }
-        Err(Absent { code: missing::NOT_HELD, reason: format!("this node does not hold byte {offset} of the transfer") })
+        Err(Absent {
+            code: missing::NOT_HELD,
+            reason: format!("this node does not hold byte {offset} of the transfer"),
+        })
     }
 
     fn manifest(&self, space: u16, range: Range) -> Result<&[u8], Absent> {
-        let held = self.manifests.iter().find(|(number, _)| *number == space).map(|(_, bytes)| bytes.as_slice());
+        let held = self
+            .manifests
+            .iter()
+            .find(|(number, _)| *number == space)
+            .map(|(_, bytes)| bytes.as_slice());
         held.and_then(|bytes| bytes.get(range.start as usize..range.end as usize))
-            .ok_or_else(|| Absent { code: missing::NOT_HELD, reason: format!("this node does not hold manifest {space}") })
+            .ok_or_else(|| Absent {
+                code: missing::NOT_HELD,
+                reason: format!("this node does not hold manifest {space}"),
+            })
     }
 }
 
 fn absent(error: &StoreError) -> Absent {
-    Absent { code: missing::UNREADABLE, reason: error.to_string() }
+    Absent {
+        code: missing::UNREADABLE,
+        reason: error.to_string(),
+    }
 }
 
 impl Provider for Holdings {
@@ -135,9 +169,12 @@ impl Provider for Holdings {
         let length = range.len().min(held);
         match source.extent(range.start, length).map_err(|e| absent(&e))? {
             ropewalk_store::Extent::Memory(bytes) => Ok(Extent::Memory(bytes)),
-            ropewalk_store::Extent::File { file, offset, len } => {
-                Ok(Extent::File { file, offset, length: len, mapped: source.mapped(range.start, len) })
-            }
+            ropewalk_store::Extent::File { file, offset, len } => Ok(Extent::File {
+                file,
+                offset,
+                length: len,
+                mapped: source.mapped(range.start, len),
+            }),
         }
     }
 
@@ -151,7 +188,9 @@ impl Provider for Holdings {
         while done < out.len() {
             let (source, held) = self.source(offset + done as u64)?;
             let part = (out.len() - done).min(usize::try_from(held).unwrap_or(usize::MAX));
-            source.read_at(offset + done as u64, &mut out[done..done + part]).map_err(|e| absent(&e))?;
+            source
+                .read_at(offset + done as u64, &mut out[done..done + part])
+                .map_err(|e| absent(&e))?;
             done += part;
         }
         Ok(())

@@ -69,16 +69,37 @@ impl Agent {
     pub fn bind(config: AgentConfig) -> Result<Self, AgentError> {
         let mut listeners = Vec::new();
         for address in &config.listen {
-            let listener = bind(*address).map_err(|source| AgentError::Listen { address: *address, source })?;
+            let listener = bind(*address).map_err(|source| AgentError::Listen {
+                address: *address,
+                source,
+            })?;
             listeners.push(listener);
         }
-        let access = |writable: bool| if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let roots = Roots::new(config.roots.into_iter().map(|(path, writable)| (path, access(writable))).collect())?;
-        let instance: String = preface::random_bytes::<8>().iter().map(|b| format!("{b:02x}")).collect();
+        let access = |writable: bool| {
+            if writable {
+                Access::ReadWrite
+            } else {
+                Access::ReadOnly
+            }
+        };
+        let roots = Roots::new(
+            config
+                .roots
+                .into_iter()
+                .map(|(path, writable)| (path, access(writable)))
+                .collect(),
+        )?;
+        let instance: String = preface::random_bytes::<8>()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
         // Streams within the host are an extra: where abstract sockets are not to be had, TCP serves.
         let local = ropewalk_lane::unix::listen(&local_name(&instance)).ok();
         let (shutdown, shutdown_seen) = watch::channel(false);
-        let port = listeners.first().and_then(|l| l.local_addr().ok()).map_or(0, |a| a.port());
+        let port = listeners
+            .first()
+            .and_then(|l| l.local_addr().ok())
+            .map_or(0, |a| a.port());
         let control = tls::control_server(&tls::Identity::nobody()?)?;
         let shared = Shared {
             token_id: preface::key_id(&config.token),
@@ -91,12 +112,20 @@ impl Agent {
             transfers: Mutex::default(),
             shutdown: shutdown_seen,
         };
-        Ok(Self { listeners, local, shared: Arc::new(shared), shutdown })
+        Ok(Self {
+            listeners,
+            local,
+            shared: Arc::new(shared),
+            shutdown,
+        })
     }
 
     /// Addresses that are listened on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|l| l.local_addr().ok()).collect()
+        self.listeners
+            .iter()
+            .filter_map(|l| l.local_addr().ok())
+            .collect()
     }
 
     /// Random name of this run.
@@ -112,14 +141,18 @@ impl Agent {
         let permits = Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX));
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
-            let address = listener.local_addr().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+            let address = listener
+                .local_addr()
+                .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
             let to_error = |source| AgentError::Listen { address, source };
             listener.set_nonblocking(true).map_err(to_error)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
             let (shared, permits) = (self.shared.clone(), permits.clone());
             tasks.spawn(async move {
                 loop {
-                    let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                    let Ok(permit) = permits.clone().acquire_owned().await else {
+                        return;
+                    };
                     match listener.accept().await {
                         Ok((stream, _)) => {
                             let shared = shared.clone();
@@ -141,7 +174,9 @@ impl Agent {
                 let (shared, permits) = (self.shared.clone(), permits.clone());
                 tasks.spawn(async move {
                     loop {
-                        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                        let Ok(permit) = permits.clone().acquire_owned().await else {
+                            return;
+                        };
                         match listener.accept().await {
                             Ok((stream, _)) => {
                                 tokio::spawn(welcome(stream, None, shared.clone(), permit));
@@ -155,7 +190,13 @@ impl Agent {
         shutdown.await;
         let _ = self.shutdown.send(true);
         tasks.shutdown().await;
-        let transfers: Vec<Arc<Transfer>> = self.shared.transfers.lock().drain().map(|(_, t)| t).collect();
+        let transfers: Vec<Arc<Transfer>> = self
+            .shared
+            .transfers
+            .lock()
+            .drain()
+            .map(|(_, t)| t)
+            .collect();
         for transfer in transfers {
             let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
         }
@@ -166,7 +207,11 @@ impl Agent {
 /// A listener that takes IPv4 on an IPv6 wildcard too, and may reuse a port just left.
 fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
@@ -209,26 +254,38 @@ async fn welcome<S: Incoming>(
     if !matches!(read, Ok(Ok(_))) {
         return;
     }
-    let Ok(head) = Preface::parse(&bytes) else { return };
+    let Ok(head) = Preface::parse(&bytes) else {
+        return;
+    };
     match head.kind {
         Kind::Control => {
             if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
                 return;
             }
-            let handshake = tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
+            let handshake =
+                tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
             drop(permit);
             if let Ok(Ok(stream)) = handshake {
                 session::run(stream, local.map(|a| a.ip()), shared).await;
             }
         }
         Kind::Pair => {
-            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else { return };
+            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else {
+                return;
+            };
             if !Preface::verify(&bytes, &transfer.preface_key) {
                 return;
             }
             let acceptor = tokio_rustls::TlsAcceptor::from(transfer.pair_server.clone());
-            let Ok(Ok(mut stream)) = tokio::time::timeout(PREFACE_TIMEOUT, acceptor.accept(stream)).await else { return };
-            let secret = stream.get_ref().1.export_keying_material([0; 32], tls::PAIR_LABEL, None);
+            let Ok(Ok(mut stream)) =
+                tokio::time::timeout(PREFACE_TIMEOUT, acceptor.accept(stream)).await
+            else {
+                return;
+            };
+            let secret = stream
+                .get_ref()
+                .1
+                .export_keying_material([0; 32], tls::PAIR_LABEL, None);
             let Ok(secret) = secret else { return };
             transfer.add_pair(node_of(&head), secret);
             // One byte says that streams may join now.
@@ -236,8 +293,12 @@ async fn welcome<S: Incoming>(
             let _ = stream.shutdown().await;
         }
         Kind::Join => {
-            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else { return };
-            let Some(secret) = transfer.admit(node_of(&head), &bytes, &head) else { return };
+            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else {
+                return;
+            };
+            let Some(secret) = transfer.admit(node_of(&head), &bytes, &head) else {
+                return;
+            };
             if let Ok(socket) = stream.into_data() {
                 transfer.serve_stream(socket, &secret, head.nonce);
             }

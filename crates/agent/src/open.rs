@@ -14,11 +14,19 @@ use crate::AgentError;
 /// Something the node holds, opened.
 pub(crate) enum OpenSource {
     /// A tree or file; its place in the data space comes with the plan.
-    Tree { root: PathBuf, manifest: Arc<Manifest>, encoded: Arc<Vec<u8>>, hash: [u8; 32] },
+    Tree {
+        root: PathBuf,
+        manifest: Arc<Manifest>,
+        encoded: Arc<Vec<u8>>,
+        hash: [u8; 32],
+    },
     /// A pattern of so many bytes; placed by the plan.
     Memory(u64),
     /// Explicit rows, placed already.
-    Rows { ranges: RangeSet, source: Arc<dyn Source> },
+    Rows {
+        ranges: RangeSet,
+        source: Arc<dyn Source>,
+    },
 }
 
 /// Something the node wants, checked.
@@ -30,7 +38,11 @@ pub(crate) enum OpenSink {
     /// Left in memory after the check.
     Memory,
     /// Explicit rows of files.
-    Files { paths: Vec<PathBuf>, layout: Layout, shared: bool },
+    Files {
+        paths: Vec<PathBuf>,
+        layout: Layout,
+        shared: bool,
+    },
     /// Explicit rows that are dropped (`null:`) or left in memory (`mem:`).
     RowsKeptNowhere { ranges: RangeSet, memory: bool },
 }
@@ -40,7 +52,10 @@ fn path_of(bytes: &[u8]) -> &Path {
 }
 
 /// Opens one source; also says what the master must know of it.
-pub(crate) fn source(request: &control::Source, roots: &Roots) -> Result<(OpenSource, OpenedSource), AgentError> {
+pub(crate) fn source(
+    request: &control::Source,
+    roots: &Roots,
+) -> Result<(OpenSource, OpenedSource), AgentError> {
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
@@ -54,12 +69,21 @@ pub(crate) fn source(request: &control::Source, roots: &Roots) -> Result<(OpenSo
                 file_count: manifest.file_count(),
                 identities: Vec::new(),
             };
-            let source = OpenSource::Tree { root, manifest: Arc::new(manifest), encoded: Arc::new(encoded), hash };
+            let source = OpenSource::Tree {
+                root,
+                manifest: Arc::new(manifest),
+                encoded: Arc::new(encoded),
+                hash,
+            };
             Ok((source, opened))
         }
-        Some(source::Kind::Memory(size)) => {
-            Ok((OpenSource::Memory(*size), OpenedSource { data_length: *size, ..OpenedSource::default() }))
-        }
+        Some(source::Kind::Memory(size)) => Ok((
+            OpenSource::Memory(*size),
+            OpenedSource {
+                data_length: *size,
+                ..OpenedSource::default()
+            },
+        )),
         None => rows(&request.rows, roots),
     }
 }
@@ -89,11 +113,18 @@ fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
     let mut objects: Vec<&[u8]> = Vec::new();
     let mut pieces = Vec::new();
     for row in rows {
-        let object = objects.iter().position(|o| *o == row.object).unwrap_or_else(|| {
-            objects.push(&row.object);
-            objects.len() - 1
+        let object = objects
+            .iter()
+            .position(|o| *o == row.object)
+            .unwrap_or_else(|| {
+                objects.push(&row.object);
+                objects.len() - 1
+            });
+        pieces.push(Piece {
+            range: control::range(row.start, row.length),
+            object: object as u32,
+            object_offset: row.object_offset,
         });
-        pieces.push(Piece { range: control::range(row.start, row.length), object: object as u32, object_offset: row.object_offset });
     }
     let layout = Layout::new(pieces).map_err(|error| AgentError::Refused(error.to_string()))?;
     Ok((objects, layout))
@@ -101,22 +132,34 @@ fn row_layout(rows: &[Row]) -> Result<(Vec<&[u8]>, Layout), AgentError> {
 
 fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), AgentError> {
     let ranges = row_ranges(rows);
-    let mut opened = OpenedSource { data_length: ranges.len_bytes(), ..OpenedSource::default() };
-    let memory = rows.iter().filter(|row| matches!(row_object(&row.object), RowObject::Memory)).count();
+    let mut opened = OpenedSource {
+        data_length: ranges.len_bytes(),
+        ..OpenedSource::default()
+    };
+    let memory = rows
+        .iter()
+        .filter(|row| matches!(row_object(&row.object), RowObject::Memory))
+        .count();
     if memory == rows.len() {
         opened.identities = rows.iter().map(|_| control::Identity::default()).collect();
         let source = Arc::new(PatternSource::new(ranges.clone())?);
         return Ok((OpenSource::Rows { ranges, source }, opened));
     }
     if memory > 0 {
-        return Err(AgentError::Refused("one source cannot mix mem: and files; this is a fault of the master".into()));
+        return Err(AgentError::Refused(
+            "one source cannot mix mem: and files; this is a fault of the master".into(),
+        ));
     }
     let (objects, layout) = row_layout(rows)?;
     let mut paths = Vec::new();
     for object in objects {
         match row_object(object) {
             RowObject::File(path) => paths.push(roots.resolve_read(path_of(path))?),
-            _ => return Err(AgentError::Refused("null: holds no bytes and cannot be a writer; use mem:SIZE or a file".into())),
+            _ => {
+                return Err(AgentError::Refused(
+                    "null: holds no bytes and cannot be a writer; use mem:SIZE or a file".into(),
+                ));
+            }
         }
     }
     for row in rows {
@@ -134,9 +177,10 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
 /// Checks one sink; creates nothing.
 pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, AgentError> {
     match &request.kind {
-        Some(sink::Kind::Tree(path)) => {
-            Ok(OpenSink::Tree { path: roots.resolve_write(path_of(path))?, shared: request.shared })
-        }
+        Some(sink::Kind::Tree(path)) => Ok(OpenSink::Tree {
+            path: roots.resolve_write(path_of(path))?,
+            shared: request.shared,
+        }),
         Some(sink::Kind::Null(_)) => Ok(OpenSink::Null),
         Some(sink::Kind::Memory(_)) => Ok(OpenSink::Memory),
         None => {
@@ -148,13 +192,25 @@ pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, A
                 }
             }
             if paths.is_empty() {
-                let memory = objects.iter().any(|o| matches!(row_object(o), RowObject::Memory));
-                return Ok(OpenSink::RowsKeptNowhere { ranges: row_ranges(&request.rows), memory });
+                let memory = objects
+                    .iter()
+                    .any(|o| matches!(row_object(o), RowObject::Memory));
+                return Ok(OpenSink::RowsKeptNowhere {
+                    ranges: row_ranges(&request.rows),
+                    memory,
+                });
             }
             if paths.len() != objects.len() {
-                return Err(AgentError::Refused("one sink cannot mix files with mem: or null:; this is a fault of the master".into()));
+                return Err(AgentError::Refused(
+                    "one sink cannot mix files with mem: or null:; this is a fault of the master"
+                        .into(),
+                ));
             }
-            Ok(OpenSink::Files { paths, layout, shared: request.shared })
+            Ok(OpenSink::Files {
+                paths,
+                layout,
+                shared: request.shared,
+            })
         }
     }
 }

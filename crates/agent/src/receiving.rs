@@ -32,7 +32,11 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Pauses before each new attempt to open a stream that broke. Refused at once (the process is
 /// gone) or silent, a peer is given up after the last.
-const RETRIES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(1000)];
+const RETRIES: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(1000),
+];
 
 /// Unsynced bytes that start a sync before its second is over (256 MiB).
 const SYNC_BYTES: u64 = 256 << 20;
@@ -100,9 +104,13 @@ impl Fetch {
 
     fn spawn(self: &Arc<Self>, name: &str, work: impl FnOnce(Arc<Self>) + Send + 'static) {
         let fetch = self.clone();
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK_LEN * 2);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .stack_size(STACK_LEN * 2);
         if let Err(error) = thread.spawn(move || work(fetch)) {
-            self.fail(format!("no thread can be started: {error}; raise the limit of processes (ulimit -u)"));
+            self.fail(format!(
+                "no thread can be started: {error}; raise the limit of processes (ulimit -u)"
+            ));
         }
     }
 
@@ -128,7 +136,10 @@ impl Fetch {
     }
 
     pub fn limit(&self, rate: u64) {
-        self.state.lock().receiving.set_limit(rate, self.transfer.now_ns());
+        self.state
+            .lock()
+            .receiving
+            .set_limit(rate, self.transfer.now_ns());
         self.changed.notify_all();
     }
 
@@ -147,13 +158,20 @@ impl Fetch {
         while let Some(event) = state.receiving.poll_event() {
             match event {
                 Event::Connect(lane, peer) => {
-                    state.lanes.push(LaneInfo { live: self.streams, ..LaneInfo::default() });
+                    state.lanes.push(LaneInfo {
+                        live: self.streams,
+                        ..LaneInfo::default()
+                    });
                     connect.push((lane, peer));
                 }
                 Event::Cancel(lane, range) => state.lanes[lane].cancel.push(range),
                 Event::Need(ranges, lost, reason) => {
                     let ranges = control::stretches(&ranges);
-                    self.transfer.send(from_agent::Body::Need(control::Need { ranges, lost, reason }));
+                    self.transfer.send(from_agent::Body::Need(control::Need {
+                        ranges,
+                        lost,
+                        reason,
+                    }));
                 }
                 Event::Note(text) => state.notes.push(text),
                 Event::Failed(text) => failed = Some(text),
@@ -183,7 +201,9 @@ impl Fetch {
                     let connected = Arc::new(connected);
                     for index in 1..self.streams {
                         let connected = connected.clone();
-                        self.spawn("receive", move |fetch| fetch.run_stream(lane, &connected, index));
+                        self.spawn("receive", move |fetch| {
+                            fetch.run_stream(lane, &connected, index)
+                        });
                     }
                     self.run_stream(lane, &connected, 0);
                     return;
@@ -234,7 +254,9 @@ impl Fetch {
                 }
                 Err(error) => error.to_string(),
             };
-            let Some(&pause) = retries.next() else { break reason };
+            let Some(&pause) = retries.next() else {
+                break reason;
+            };
             if self.pause(pause) {
                 return;
             }
@@ -251,10 +273,18 @@ impl Fetch {
     ///
     /// # Errors
     /// A failure of this node, in words; failures of the peer end the stream only.
-    fn drive(self: &Arc<Self>, lane: usize, mut half: Box<dyn ReceiveHalf>) -> Result<Moved, String> {
-        let Some(sinks) = self.sinks() else { return Ok(Moved::default()) };
+    fn drive(
+        self: &Arc<Self>,
+        lane: usize,
+        mut half: Box<dyn ReceiveHalf>,
+    ) -> Result<Moved, String> {
+        let Some(sinks) = self.sinks() else {
+            return Ok(Moved::default());
+        };
         let key = self.transfer.remember(half.stopper());
-        let mut landing = SinkLanding { sinks: sinks.clone() };
+        let mut landing = SinkLanding {
+            sinks: sinks.clone(),
+        };
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
         let mut next_id = 0u32;
@@ -268,18 +298,27 @@ impl Fetch {
             let (take, cancel) = {
                 let mut state = self.state.lock();
                 let take = state.receiving.take(lane, outstanding, now, &unit_at);
-                let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty() {
+                let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty()
+                {
                     Vec::new()
                 } else {
                     let list = &mut state.lanes[lane].cancel;
-                    let mine = list.iter().copied().filter(|r| granted.values().any(|g| g == r)).collect();
+                    let mine = list
+                        .iter()
+                        .copied()
+                        .filter(|r| granted.values().any(|g| g == r))
+                        .collect();
                     list.retain(|r| !granted.values().any(|g| g == r));
                     mine
                 };
                 (take, mine)
             };
             if !cancel.is_empty() {
-                let ids: Vec<u32> = granted.iter().filter(|(_, r)| cancel.contains(r)).map(|(&id, _)| id).collect();
+                let ids: Vec<u32> = granted
+                    .iter()
+                    .filter(|(_, r)| cancel.contains(r))
+                    .map(|(&id, _)| id)
+                    .collect();
                 if let Err(error) = half.cancel(&ids) {
                     break Err(error);
                 }
@@ -293,7 +332,12 @@ impl Fetch {
                             next_id = next_id.wrapping_add(1);
                             granted.insert(id, unit.range);
                             outstanding += unit.range.len();
-                            Grant { id, space: SPACE_DATA, range: unit.range, hash: self.hash }
+                            Grant {
+                                id,
+                                space: SPACE_DATA,
+                                range: unit.range,
+                                hash: self.hash,
+                            }
                         })
                         .collect();
                     if let Err(error) = half.grant(&grants) {
@@ -301,7 +345,9 @@ impl Fetch {
                     }
                 }
                 Take::Wait(until) if granted.is_empty() => {
-                    let pause = until.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(now)).min(IDLE));
+                    let pause = until.map_or(IDLE, |at| {
+                        Duration::from_nanos(at.saturating_sub(now)).min(IDLE)
+                    });
                     let mut state = self.state.lock();
                     if !state.receiving.is_finished() && !self.stopped() {
                         self.changed.wait_for(&mut state, pause);
@@ -320,7 +366,9 @@ impl Fetch {
                     let mut state = self.state.lock();
                     state.last_arrival_ns = now;
                     state.receiving.handle_unit(lane, grant.range, digest, now);
-                    if state.receiving.is_finished() || !state.lanes.iter().all(|l| l.cancel.is_empty()) {
+                    if state.receiving.is_finished()
+                        || !state.lanes.iter().all(|l| l.cancel.is_empty())
+                    {
                         self.drain(state);
                     } else {
                         self.drain_quietly(state);
@@ -330,10 +378,19 @@ impl Fetch {
                     granted.remove(&grant.id);
                     outstanding -= grant.range.len();
                     let mut state = self.state.lock();
-                    state.receiving.handle_corrupt(lane, grant.range, &reason, self.transfer.now_ns());
+                    state.receiving.handle_corrupt(
+                        lane,
+                        grant.range,
+                        &reason,
+                        self.transfer.now_ns(),
+                    );
                     self.drain(state);
                 }
-                Ok(Received::Missing { grant, code, reason }) => {
+                Ok(Received::Missing {
+                    grant,
+                    code,
+                    reason,
+                }) => {
                     granted.remove(&grant.id);
                     outstanding -= grant.range.len();
                     let now = self.transfer.now_ns();
@@ -341,7 +398,9 @@ impl Fetch {
                     if code == missing::CANCELLED {
                         state.receiving.handle_returned(lane, grant.range, now);
                     } else {
-                        state.receiving.handle_refused(lane, grant.range, &reason, now);
+                        state
+                            .receiving
+                            .handle_refused(lane, grant.range, &reason, now);
                     }
                     self.drain(state);
                 }
@@ -365,7 +424,11 @@ impl Fetch {
             Err(LaneError::Stopped) => Ok(moved),
             Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
             Err(LaneError::Misuse(text)) => Err(text),
-            Err(error) => Ok(Moved { reopen: true, reason: error.to_string(), ..moved }),
+            Err(error) => Ok(Moved {
+                reopen: true,
+                reason: error.to_string(),
+                ..moved
+            }),
         }
     }
 
@@ -400,7 +463,10 @@ impl Fetch {
                 .receiving
                 .pairs()
                 .iter()
-                .map(|p| control::PairStatus { sender: p.sender, delivered: p.delivered })
+                .map(|p| control::PairStatus {
+                    sender: p.sender,
+                    delivered: p.delivered,
+                })
                 .collect(),
         }
     }
@@ -429,7 +495,9 @@ impl Fetch {
 
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
-        let Some(sinks) = self.sinks() else { return Ok(()) };
+        let Some(sinks) = self.sinks() else {
+            return Ok(());
+        };
         sinks.commit().map_err(|error| error.to_string())?;
         self.state.lock().committed = true;
         Ok(())

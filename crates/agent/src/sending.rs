@@ -39,7 +39,12 @@ impl Serving {
             state: Mutex::new(State::Waiting),
             changed: Condvar::new(),
             sent: AtomicU64::new(0),
-            second: Mutex::new(Second { since: Instant::now(), at: 0, bytes: 0, best: 0 }),
+            second: Mutex::new(Second {
+                since: Instant::now(),
+                at: 0,
+                bytes: 0,
+                best: 0,
+            }),
         }
     }
 
@@ -79,7 +84,10 @@ impl Serving {
     }
 
     pub fn meter(&self, holdings: Result<Arc<Holdings>, String>) -> Metered<'_> {
-        Metered { holdings, serving: self }
+        Metered {
+            holdings,
+            serving: self,
+        }
     }
 
     fn count(&self, bytes: u64) {
@@ -120,7 +128,10 @@ impl Metered<'_> {
     fn holdings(&self) -> Result<&Holdings, Absent> {
         match &self.holdings {
             Ok(holdings) => Ok(holdings),
-            Err(reason) => Err(Absent { code: missing::UNREADABLE, reason: reason.clone() }),
+            Err(reason) => Err(Absent {
+                code: missing::UNREADABLE,
+                reason: reason.clone(),
+            }),
         }
     }
 }

@@ -22,11 +22,17 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const STATUS_MIN: Duration = Duration::from_millis(100);
 
 /// Runs until the connection ends, then stops what the master started: an agent never goes on alone.
-pub(crate) async fn run<S>(mut stream: tokio_rustls::server::TlsStream<S>, reached_as: Option<IpAddr>, shared: Arc<Shared>)
-where
+pub(crate) async fn run<S>(
+    mut stream: tokio_rustls::server::TlsStream<S>,
+    reached_as: Option<IpAddr>,
+    shared: Arc<Shared>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    if !matches!(tokio::time::timeout(PROOF_TIMEOUT, exchange_proofs(&mut stream, &shared.token)).await, Ok(true)) {
+    if !matches!(
+        tokio::time::timeout(PROOF_TIMEOUT, exchange_proofs(&mut stream, &shared.token)).await,
+        Ok(true)
+    ) {
         return;
     }
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -39,7 +45,14 @@ where
         }
     });
     let (outbox, mut outgoing) = mpsc::unbounded_channel::<FromAgent>();
-    let mut session = Session { shared: shared.clone(), reached_as, credentials: None, transfer: None, outbox, ended: false };
+    let mut session = Session {
+        shared: shared.clone(),
+        reached_as,
+        credentials: None,
+        transfer: None,
+        outbox,
+        ended: false,
+    };
     let mut beat = tokio::time::interval(HEARTBEAT);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut shutdown = shared.shutdown.clone();
@@ -56,7 +69,9 @@ where
             _ = beat.tick() => session.status(),
         };
         if let Some(message) = message {
-            if writer.write_all(&control::encode(&message)).await.is_err() || writer.flush().await.is_err() {
+            if writer.write_all(&control::encode(&message)).await.is_err()
+                || writer.flush().await.is_err()
+            {
                 break;
             }
         }
@@ -69,16 +84,31 @@ where
     session.close().await;
 }
 
-async fn exchange_proofs<S>(stream: &mut tokio_rustls::server::TlsStream<S>, token: &[u8; 32]) -> bool
+async fn exchange_proofs<S>(
+    stream: &mut tokio_rustls::server::TlsStream<S>,
+    token: &[u8; 32],
+) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Ok(exporter) = stream.get_ref().1.export_keying_material([0; 32], tls::CONTROL_LABEL, None) else { return false };
+    let Ok(exporter) = stream
+        .get_ref()
+        .1
+        .export_keying_material([0; 32], tls::CONTROL_LABEL, None)
+    else {
+        return false;
+    };
     let mut proof = [0; 32];
-    if stream.read_exact(&mut proof).await.is_err() || !tls::proven(token, &exporter, Side::Master, &proof) {
+    if stream.read_exact(&mut proof).await.is_err()
+        || !tls::proven(token, &exporter, Side::Master, &proof)
+    {
         return false;
     }
-    stream.write_all(&tls::prove(token, &exporter, Side::Agent)).await.is_ok() && stream.flush().await.is_ok()
+    stream
+        .write_all(&tls::prove(token, &exporter, Side::Agent))
+        .await
+        .is_ok()
+        && stream.flush().await.is_ok()
 }
 
 async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
@@ -105,7 +135,10 @@ impl Session {
     }
 
     fn refuse(&self, message: impl Into<String>) {
-        self.send(from_agent::Body::Refused(control::Refused { code: 0, message: message.into() }));
+        self.send(from_agent::Body::Refused(control::Refused {
+            code: 0,
+            message: message.into(),
+        }));
     }
 
     async fn handle(&mut self, message: ToAgent, beat: &mut tokio::time::Interval) {
@@ -144,7 +177,7 @@ impl Session {
                 let finished = match self.transfer.take() {
                     Some(transfer) => {
                         self.shared.transfers.lock().remove(&transfer.id);
-                        let work = tokio::task::spawn_blocking(move || transfer.finish(finish.commit));
+                        let work = tokio::task::spawn_blocking(move || transfer.finish(finish.commit, finish.discard));
                         work.await.unwrap_or_default()
                     }
                     None => control::Finished::default(),
@@ -172,21 +205,30 @@ impl Session {
 
     fn select(&self, id: &[u8]) -> Vec<Arc<Transfer>> {
         let transfers = self.shared.transfers.lock();
-        transfers.values().filter(|t| id.is_empty() || t.id == id).cloned().collect()
+        transfers
+            .values()
+            .filter(|t| id.is_empty() || t.id == id)
+            .cloned()
+            .collect()
     }
 
     async fn open(&mut self, open: control::Open) {
         let Some(credentials) = self.credentials.take() else {
             return self.refuse("credentials must come before the transfer is opened");
         };
-        let (shared, outbox, reached_as) = (self.shared.clone(), self.outbox.clone(), self.reached_as);
-        let opening = tokio::task::spawn_blocking(move || Transfer::open(&open, &credentials, &shared, outbox, reached_as));
+        let (shared, outbox, reached_as) =
+            (self.shared.clone(), self.outbox.clone(), self.reached_as);
+        let opening = tokio::task::spawn_blocking(move || {
+            Transfer::open(&open, &credentials, &shared, outbox, reached_as)
+        });
         match opening.await {
             Ok(Ok((transfer, opened))) => {
                 let mut transfers = self.shared.transfers.lock();
                 if transfers.contains_key(&transfer.id) {
                     drop(transfers);
-                    return self.refuse("this node already takes part in that transfer; name each host once");
+                    return self.refuse(
+                        "this node already takes part in that transfer; name each host once",
+                    );
                 }
                 transfers.insert(transfer.id, transfer.clone());
                 drop(transfers);
@@ -199,7 +241,9 @@ impl Session {
     }
 
     fn status(&self) -> Option<FromAgent> {
-        self.transfer.as_ref().map(|t| FromAgent { body: Some(t.status()) })
+        self.transfer.as_ref().map(|t| FromAgent {
+            body: Some(t.status()),
+        })
     }
 
     async fn close(&mut self) {

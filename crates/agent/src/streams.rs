@@ -40,7 +40,12 @@ fn protection(options: &Options, secret: &PairSecret, nonce: [u8; 32]) -> Protec
 }
 
 impl DataSocket {
-    pub fn receive_half(self, options: &Options, secret: &PairSecret, nonce: [u8; 32]) -> Result<Box<dyn ReceiveHalf>, LaneError> {
+    pub fn receive_half(
+        self,
+        options: &Options,
+        secret: &PairSecret,
+        nonce: [u8; 32],
+    ) -> Result<Box<dyn ReceiveHalf>, LaneError> {
         let protection = protection(options, secret, nonce);
         match self {
             Self::Tcp(stream) => tcp::receive_half(stream, protection),
@@ -48,7 +53,12 @@ impl DataSocket {
         }
     }
 
-    fn send_half(self, options: &Options, secret: &PairSecret, nonce: [u8; 32]) -> Result<Box<dyn SendHalf>, LaneError> {
+    fn send_half(
+        self,
+        options: &Options,
+        secret: &PairSecret,
+        nonce: [u8; 32],
+    ) -> Result<Box<dyn SendHalf>, LaneError> {
         let protection = protection(options, secret, nonce);
         match self {
             Self::Tcp(stream) => tcp::send_half(stream, protection),
@@ -68,12 +78,18 @@ impl DataSocket {
 impl Transfer {
     /// Serves a joined stream on a thread of its own until the peer closes it or the transfer ends.
     pub fn serve_stream(self: Arc<Self>, socket: DataSocket, secret: &PairSecret, nonce: [u8; 32]) {
-        let Ok(mut half) = socket.send_half(&self.options, secret, nonce) else { return };
-        let builder = std::thread::Builder::new().name("send".into()).stack_size(STACK_LEN);
+        let Ok(mut half) = socket.send_half(&self.options, secret, nonce) else {
+            return;
+        };
+        let builder = std::thread::Builder::new()
+            .name("send".into())
+            .stack_size(STACK_LEN);
         // Without a thread the stream is dropped, which the peer sees as closed and tries elsewhere.
         let _ = builder.spawn(move || {
             let key = self.remember(half.stopper());
-            let Some(holdings) = self.serving.wait() else { return self.forget(key) };
+            let Some(holdings) = self.serving.wait() else {
+                return self.forget(key);
+            };
             let meter = self.serving.meter(holdings);
             while let Ok(Served::Idle) = half.serve(&meter, IDLE) {
                 if self.stopped.load(std::sync::atomic::Ordering::Acquire) {

@@ -62,13 +62,21 @@ impl Transfer {
         outbox: UnboundedSender<FromAgent>,
         reached_as: Option<IpAddr>,
     ) -> Result<(Arc<Self>, control::Opened), AgentError> {
-        let id = <[u8; 16]>::try_from(open.transfer.as_slice())
-            .map_err(|_| AgentError::Refused("the transfer's id is not 16 bytes; this is a fault of the master".into()))?;
-        let identity =
-            tls::Identity { certificate: credentials.certificate.clone(), private_key: credentials.private_key.clone() };
+        let id = <[u8; 16]>::try_from(open.transfer.as_slice()).map_err(|_| {
+            AgentError::Refused(
+                "the transfer's id is not 16 bytes; this is a fault of the master".into(),
+            )
+        })?;
+        let identity = tls::Identity {
+            certificate: credentials.certificate.clone(),
+            private_key: credentials.private_key.clone(),
+        };
         let mut opened = control::Opened {
             instance: shared.instance.clone(),
-            addresses: interfaces::candidates(reached_as, shared.port).iter().map(ToString::to_string).collect(),
+            addresses: interfaces::candidates(reached_as, shared.port)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             sources: Vec::new(),
             interface_rate: interfaces::rate(),
             host: String::new(),
@@ -79,7 +87,11 @@ impl Transfer {
             sources.push(source);
             opened.sources.push(seen);
         }
-        let sinks = open.sinks.iter().map(|s| open::sink(s, &shared.roots)).collect::<Result<Vec<_>, _>>()?;
+        let sinks = open
+            .sinks
+            .iter()
+            .map(|s| open::sink(s, &shared.roots))
+            .collect::<Result<Vec<_>, _>>()?;
         let transfer = Self {
             id,
             node: open.node,
@@ -122,14 +134,29 @@ impl Transfer {
     /// A peer finished its handshake: streams sealed with `secret` may join.
     pub fn add_pair(&self, node: u32, secret: [u8; 32]) {
         let join_key = MacKey::new(&derive(&secret, "join", b""));
-        self.pairs.lock().insert(node, Pair { secret, join_key, used: HashSet::new() });
+        self.pairs.lock().insert(
+            node,
+            Pair {
+                secret,
+                join_key,
+                used: HashSet::new(),
+            },
+        );
     }
 
     /// Checks a join preface; a nonce is good once, so a replayed preface gets nothing.
-    pub fn admit(&self, node: u32, bytes: &[u8; PREFACE_LEN], head: &Preface) -> Option<PairSecret> {
+    pub fn admit(
+        &self,
+        node: u32,
+        bytes: &[u8; PREFACE_LEN],
+        head: &Preface,
+    ) -> Option<PairSecret> {
         let mut pairs = self.pairs.lock();
         let pair = pairs.get_mut(&node)?;
-        if !Preface::verify(bytes, &pair.join_key) || pair.used.len() >= JOINS_MAX || !pair.used.insert(head.nonce) {
+        if !Preface::verify(bytes, &pair.join_key)
+            || pair.used.len() >= JOINS_MAX
+            || !pair.used.insert(head.nonce)
+        {
             return None;
         }
         Some(PairSecret(pair.secret))
@@ -170,19 +197,42 @@ impl Transfer {
         for (at, source) in self.sources.lock().iter().enumerate() {
             let base = plan.source_bases.get(at).copied().unwrap_or(0);
             match source {
-                OpenSource::Tree { root, manifest, encoded, hash } => {
-                    let range = Range { start: base, end: base.saturating_add(manifest.data_len()) };
-                    let source: Arc<dyn Source> = Arc::new(FileSource::open_tree(root, manifest.clone(), base)?);
+                OpenSource::Tree {
+                    root,
+                    manifest,
+                    encoded,
+                    hash,
+                } => {
+                    let range = Range {
+                        start: base,
+                        end: base.saturating_add(manifest.data_len()),
+                    };
+                    let source: Arc<dyn Source> =
+                        Arc::new(FileSource::open_tree(root, manifest.clone(), base)?);
                     holdings.sources.push((RangeSet::from(range), source));
-                    for (part, _) in plan.parts.iter().enumerate().filter(|(_, p)| p.manifest_root == hash) {
-                        holdings.manifests.push((manifest_space(part), encoded.clone()));
+                    for (part, _) in plan
+                        .parts
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, p)| p.manifest_root == hash)
+                    {
+                        holdings
+                            .manifests
+                            .push((manifest_space(part), encoded.clone()));
                     }
                 }
                 OpenSource::Memory(size) => {
-                    let ranges = RangeSet::from(Range { start: base, end: base.saturating_add(*size) });
-                    holdings.sources.push((ranges.clone(), Arc::new(PatternSource::new(ranges)?)));
+                    let ranges = RangeSet::from(Range {
+                        start: base,
+                        end: base.saturating_add(*size),
+                    });
+                    holdings
+                        .sources
+                        .push((ranges.clone(), Arc::new(PatternSource::new(ranges)?)));
                 }
-                OpenSource::Rows { ranges, source } => holdings.sources.push((ranges.clone(), source.clone())),
+                OpenSource::Rows { ranges, source } => {
+                    holdings.sources.push((ranges.clone(), source.clone()))
+                }
             }
         }
         Ok(holdings)
@@ -204,7 +254,9 @@ impl Transfer {
     pub fn status(&self) -> from_agent::Body {
         match self.fetch.lock().as_ref() {
             Some(fetch) => from_agent::Body::Status(fetch.status()),
-            None => from_agent::Body::SenderStatus(control::SenderStatus { sent: self.serving.sent() }),
+            None => from_agent::Body::SenderStatus(control::SenderStatus {
+                sent: self.serving.sent(),
+            }),
         }
     }
 
@@ -217,7 +269,12 @@ impl Transfer {
             delivered: fetch.as_ref().map_or(0, |f| f.status().delivered),
             sent: self.serving.sent(),
             age: self.now_ns(),
-            phase: if fetch.is_some() || self.serving.started() { "moving" } else { "opening" }.into(),
+            phase: if fetch.is_some() || self.serving.started() {
+                "moving"
+            } else {
+                "opening"
+            }
+            .into(),
             cancelled: self.stopped.load(Ordering::Acquire),
         }
     }
@@ -240,13 +297,16 @@ impl Transfer {
         let fetch = self.fetch.lock().clone();
         match fetch {
             Some(fetch) => fetch.fail(reason.to_owned()),
-            None => self.send(from_agent::Body::Refused(control::Refused { code: 0, message: reason.to_owned() })),
+            None => self.send(from_agent::Body::Refused(control::Refused {
+                code: 0,
+                message: reason.to_owned(),
+            })),
         }
         self.stop(true);
     }
 
     /// The master's last word: rename or remove what is temporary, and account.
-    pub fn finish(&self, commit: bool) -> control::Finished {
+    pub fn finish(&self, commit: bool, discard: bool) -> control::Finished {
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
         if commit {
@@ -256,7 +316,7 @@ impl Transfer {
                 None => {}
             }
         }
-        self.stop(!commit);
+        self.stop(discard);
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.usage());
@@ -266,7 +326,10 @@ impl Transfer {
     /// Processor time since the transfer was opened, and the largest memory of the process.
     pub fn usage(&self) -> control::Usage {
         let now = usage::now();
-        control::Usage { processor: now.processor.saturating_sub(self.began_usage.processor), ..now }
+        control::Usage {
+            processor: now.processor.saturating_sub(self.began_usage.processor),
+            ..now
+        }
     }
 }
 

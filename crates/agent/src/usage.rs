@@ -11,5 +11,8 @@ pub fn now() -> Usage {
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024);
     let processor = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Usage { processor: processor.tv_sec as u64 * 1_000_000_000 + processor.tv_nsec as u64, resident_max }
+    Usage {
+        processor: processor.tv_sec as u64 * 1_000_000_000 + processor.tv_nsec as u64,
+        resident_max,
+    }
 }

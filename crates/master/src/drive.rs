@@ -8,17 +8,22 @@ use ropewalk_lane::preface;
 use ropewalk_lane::tls::Authority;
 use ropewalk_model::{Problem, receiver_runs};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
-use ropewalk_proto::coordinator::{self, Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup};
+use ropewalk_proto::coordinator::{
+    self, Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
+};
 use ropewalk_proto::report::{ControlReport, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::compare;
 use crate::link::{Link, LinkWriter, count_received, count_sent};
 use crate::reach::{Started, reach};
 use crate::report::{self, ProgressMeter};
-use crate::request::{Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources, Verify};
-use crate::compare;
+use crate::request::{
+    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources,
+    Verify,
+};
 
 /// How often the coordinator sees time pass.
 const TICK: Duration = Duration::from_millis(100);
@@ -112,7 +117,10 @@ pub async fn run(request: Request, events: UnboundedSender<Event>, cancel: Cance
 
 fn check(request: &Request) -> Result<(), String> {
     if let Some(pair) = request.nodes.windows(2).find(|w| w[0].name == w[1].name) {
-        return Err(format!("two nodes are named {}; name each once", pair[0].name));
+        return Err(format!(
+            "two nodes are named {}; name each once",
+            pair[0].name
+        ));
     }
     if !request.nodes.iter().any(|n| !n.sources.is_empty()) {
         return Err("nobody sends: name at least one source".into());
@@ -120,10 +128,15 @@ fn check(request: &Request) -> Result<(), String> {
     if !request.nodes.iter().any(|n| !n.sinks.is_empty()) {
         return Err("nobody receives: name at least one destination".into());
     }
-    ropewalk_sched::by_name(&request.options.scheduler).map(|_| ()).map_err(|e| e.to_string())
+    ropewalk_sched::by_name(&request.options.scheduler)
+        .map(|_| ())
+        .map_err(|e| e.to_string())
 }
 
-async fn reach_all(request: &Request, events: &UnboundedSender<Event>) -> Result<Vec<(Link, Option<Started>)>, String> {
+async fn reach_all(
+    request: &Request,
+    events: &UnboundedSender<Event>,
+) -> Result<Vec<(Link, Option<Started>)>, String> {
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
     let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
     let mut tasks = JoinSet::new();
@@ -141,7 +154,11 @@ async fn reach_all(request: &Request, events: &UnboundedSender<Event>) -> Result
             Ok((number, Ok(link))) => {
                 links.insert(number, link);
                 let node = request.nodes[number].name.clone();
-                let _ = events.send(Event::Reached { node, reached: links.len(), nodes: request.nodes.len() });
+                let _ = events.send(Event::Reached {
+                    node,
+                    reached: links.len(),
+                    nodes: request.nodes.len(),
+                });
             }
             Ok((number, Err(error))) => {
                 errors.insert(number, error.to_string());
@@ -189,14 +206,26 @@ fn rows(object: &ObjectRequest) -> Vec<control::Row> {
 
 fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
     let trees = matches!(mapping, Mapping::Trees { .. });
-    let all_shared = matches!(mapping, Mapping::Trees { destinations: Destinations::Shared, .. });
+    let all_shared = matches!(
+        mapping,
+        Mapping::Trees {
+            destinations: Destinations::Shared,
+            ..
+        }
+    );
     let source = |object: &ObjectRequest| {
         let kind = match &object.object {
             Object::Path(path) if trees => Some(control::source::Kind::Tree(path.clone())),
             Object::Memory(size) if trees => Some(control::source::Kind::Memory(*size)),
             _ => None,
         };
-        SourceSetup { source: control::Source { kind, rows: rows(object) }, base: 0 }
+        SourceSetup {
+            source: control::Source {
+                kind,
+                rows: rows(object),
+            },
+            base: 0,
+        }
     };
     let sink = |object: &ObjectRequest| {
         let kind = match &object.object {
@@ -206,7 +235,14 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
             _ => None,
         };
         let shared = all_shared || object.destination.is_some();
-        SinkSetup { sink: control::Sink { kind, rows: rows(object), shared }, destination: object.destination.clone() }
+        SinkSetup {
+            sink: control::Sink {
+                kind,
+                rows: rows(object),
+                shared,
+            },
+            destination: object.destination.clone(),
+        }
     };
     NodeSetup {
         name: node.name.clone(),
@@ -221,7 +257,10 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
     let options = &request.options;
     let (mapping, sources) = match request.mapping {
         Mapping::Rows => (coordinator::Mapping::Rows, Sources::Auto),
-        Mapping::Trees { sources, destinations } => {
+        Mapping::Trees {
+            sources,
+            destinations,
+        } => {
             let to_sources = match sources {
                 Sources::Auto => coordinator::Sources::Auto,
                 Sources::Replicas => coordinator::Sources::Replicas,
@@ -231,7 +270,13 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
                 Destinations::Copies => coordinator::Destinations::Copies,
                 Destinations::Shared => coordinator::Destinations::Shared,
             };
-            (coordinator::Mapping::Trees { sources: to_sources, destinations: to_destinations }, sources)
+            (
+                coordinator::Mapping::Trees {
+                    sources: to_sources,
+                    destinations: to_destinations,
+                },
+                sources,
+            )
         }
     };
     let options_message = control::Options {
@@ -252,8 +297,18 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
         no_sync: !options.sync,
         status_milliseconds: 500,
     };
-    let nodes = request.nodes.iter().map(|n| node_setup(n, request.mapping)).collect();
-    let setup = Setup { transfer: id.as_bytes().to_vec(), nodes, mapping, limit: options.limit, options: options_message };
+    let nodes = request
+        .nodes
+        .iter()
+        .map(|n| node_setup(n, request.mapping))
+        .collect();
+    let setup = Setup {
+        transfer: id.as_bytes().to_vec(),
+        nodes,
+        mapping,
+        limit: options.limit,
+        options: options_message,
+    };
     (setup, sources)
 }
 
@@ -298,7 +353,10 @@ async fn drive(
     let mut driver = Driver {
         coordinator: Coordinator::new(setup, 0),
         outboxes,
-        control: ControlReport { nodes: names.len() as u64, ..ControlReport::default() },
+        control: ControlReport {
+            nodes: names.len() as u64,
+            ..ControlReport::default()
+        },
         events,
         began,
         names,
@@ -318,11 +376,24 @@ async fn drive(
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
     }
     driver.run(&mut inputs, &cancel).await;
-    let (outcome, error) = driver.end.take().unwrap_or((Outcome::Failed, Some("the transfer ended without a word".into())));
-    let report = report::final_report(request, &driver.transfer, &driver.coordinator, driver.control, outcome, error);
+    let (outcome, error) = driver.end.take().unwrap_or((
+        Outcome::Failed,
+        Some("the transfer ended without a word".into()),
+    ));
+    let report = report::final_report(
+        request,
+        &driver.transfer,
+        &driver.coordinator,
+        driver.control,
+        outcome,
+        error,
+    );
     // Last words leave, connections close, started agents go.
     driver.outboxes.clear();
-    let _ = tokio::time::timeout(LAST_WORDS, async { while writers.join_next().await.is_some() {} }).await;
+    let _ = tokio::time::timeout(LAST_WORDS, async {
+        while writers.join_next().await.is_some() {}
+    })
+    .await;
     tasks.abort_all();
     let mut leaving = JoinSet::new();
     for child in started {
@@ -357,7 +428,12 @@ impl Driver {
                 authority: authority.certificate().to_vec(),
                 secret: secret.to_vec(),
             };
-            self.send(node, &ToAgent { body: Some(to_agent::Body::Credentials(credentials)) });
+            self.send(
+                node,
+                &ToAgent {
+                    body: Some(to_agent::Body::Credentials(credentials)),
+                },
+            );
         }
         Ok(())
     }
@@ -398,7 +474,9 @@ impl Driver {
                 last_progress = Instant::now();
                 self.progress_due = false;
                 let now = self.now_ns();
-                let _ = self.events.send(self.meter.progress(&self.coordinator, now));
+                let _ = self
+                    .events
+                    .send(self.meter.progress(&self.coordinator, now));
             }
         }
     }
@@ -410,14 +488,18 @@ impl Driver {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
                     let scheduler = self.scheduler.clone();
-                    let result = tokio::task::spawn_blocking(move || plan(&problem, &scheduler)).await;
-                    let result = result.unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
+                    let result =
+                        tokio::task::spawn_blocking(move || plan(&problem, &scheduler)).await;
+                    let result = result
+                        .unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
                     let now = self.now_ns();
                     self.coordinator.handle_planned(&purpose, result, now);
                 }
                 Action::Compare(manifests) => {
-                    let named: Vec<(String, Vec<u8>)> =
-                        manifests.into_iter().map(|(node, bytes)| (self.names[node as usize].clone(), bytes)).collect();
+                    let named: Vec<(String, Vec<u8>)> = manifests
+                        .into_iter()
+                        .map(|(node, bytes)| (self.names[node as usize].clone(), bytes))
+                        .collect();
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);
                 }
@@ -426,7 +508,9 @@ impl Driver {
                     let _ = self.events.send(Event::Note { seconds, message });
                 }
                 Action::Moving => {
-                    let _ = self.events.send(report::planned(&self.coordinator, &self.transfer));
+                    let _ = self
+                        .events
+                        .send(report::planned(&self.coordinator, &self.transfer));
                     self.progress_due = true;
                 }
                 Action::Progress => self.progress_due = true,
@@ -440,12 +524,17 @@ impl Driver {
 fn plan(problem: &Problem, scheduler: &str) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let schedule = scheduler.plan(problem).map_err(|e| e.to_string())?;
-    ropewalk_model::verify(problem, &schedule).map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
+    ropewalk_model::verify(problem, &schedule)
+        .map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
     let bound = ropewalk_sched::bound(problem).map_err(|e| e.to_string())?;
     let runs = receiver_runs(problem, &schedule, SPARES_MAX)
         .into_iter()
         .map(|runs| {
-            let to_run = |r: ropewalk_model::ReceiverRun| PlannedRun { range: r.range, sender: r.sender, spares: r.spares };
+            let to_run = |r: ropewalk_model::ReceiverRun| PlannedRun {
+                range: r.range,
+                sender: r.sender,
+                spares: r.spares,
+            };
             runs.into_iter().map(to_run).collect()
         })
         .collect();

@@ -37,7 +37,9 @@ pub enum MasterError {
         reason: String,
     },
     /// Something answers that does not know the token.
-    #[error("{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent; compare the --token-file on both sides")]
+    #[error(
+        "{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent; compare the --token-file on both sides"
+    )]
     Token {
         /// Name of the node.
         node: String,

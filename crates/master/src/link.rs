@@ -30,15 +30,31 @@ pub(crate) struct LinkReader(ReadHalf<Stream>);
 pub(crate) struct LinkWriter(WriteHalf<Stream>);
 
 impl Link {
-    pub async fn connect(node: &str, host: &str, port: u16, token: &[u8; 32]) -> Result<Self, MasterError> {
-        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let unreachable = |reason: String| MasterError::Unreachable { node: node.into(), address: address.clone(), reason };
-        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
+    pub async fn connect(
+        node: &str,
+        host: &str,
+        port: u16,
+        token: &[u8; 32],
+    ) -> Result<Self, MasterError> {
+        let address = if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        };
+        let unreachable = |reason: String| MasterError::Unreachable {
+            node: node.into(),
+            address: address.clone(),
+            reason,
+        };
+        let connecting =
+            tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
         let mut stream = match connecting {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 let advice = match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => "; start `ropewalk agent` there, or check the port",
+                    std::io::ErrorKind::ConnectionRefused => {
+                        "; start `ropewalk agent` there, or check the port"
+                    }
                     // A name that does not resolve has no code of the system.
                     _ if error.raw_os_error().is_none() => "; check the host's name",
                     _ => "",
@@ -46,7 +62,10 @@ impl Link {
                 return Err(unreachable(format!("{error}{advice}")));
             }
             Err(_) => {
-                return Err(unreachable(format!("no answer within {} s; check host, port and firewall", CONNECT_TIMEOUT.as_secs())));
+                return Err(unreachable(format!(
+                    "no answer within {} s; check host, port and firewall",
+                    CONNECT_TIMEOUT.as_secs()
+                )));
             }
         };
         let _ = stream.set_nodelay(true);
@@ -59,11 +78,21 @@ impl Link {
                 nonce: preface::random_bytes(),
                 extra: [0; 16],
             };
-            stream.write_all(&head.encode(&MacKey::new(token))).await.ok()?;
+            stream
+                .write_all(&head.encode(&MacKey::new(token)))
+                .await
+                .ok()?;
             let connector = tokio_rustls::TlsConnector::from(tls::control_client().ok()?);
             let mut stream = connector.connect(tls::control_name(), stream).await.ok()?;
-            let exporter = stream.get_ref().1.export_keying_material([0; 32], tls::CONTROL_LABEL, None).ok()?;
-            stream.write_all(&tls::prove(token, &exporter, Side::Master)).await.ok()?;
+            let exporter = stream
+                .get_ref()
+                .1
+                .export_keying_material([0; 32], tls::CONTROL_LABEL, None)
+                .ok()?;
+            stream
+                .write_all(&tls::prove(token, &exporter, Side::Master))
+                .await
+                .ok()?;
             stream.flush().await.ok()?;
             let mut proof = [0; 32];
             stream.read_exact(&mut proof).await.ok()?;
@@ -72,10 +101,19 @@ impl Link {
         match proven.await {
             Ok(Some(stream)) => {
                 let (reader, writer) = tokio::io::split(stream);
-                Ok(Self { reader: LinkReader(reader), writer: LinkWriter(writer) })
+                Ok(Self {
+                    reader: LinkReader(reader),
+                    writer: LinkWriter(writer),
+                })
             }
-            Ok(None) => Err(MasterError::Token { node: node.into(), address }),
-            Err(_) => Err(unreachable(format!("something listens there but does not finish a handshake within {} s", HANDSHAKE_TIMEOUT.as_secs()))),
+            Ok(None) => Err(MasterError::Token {
+                node: node.into(),
+                address,
+            }),
+            Err(_) => Err(unreachable(format!(
+                "something listens there but does not finish a handshake within {} s",
+                HANDSHAKE_TIMEOUT.as_secs()
+            ))),
         }
     }
 }
@@ -88,13 +126,18 @@ impl LinkReader {
         let length = control::decode_length(length).map_err(|e| e.to_string())?;
         let mut bytes = vec![0; length];
         self.0.read_exact(&mut bytes).await.map_err(closed)?;
-        Ok((control::decode(&bytes).map_err(|e| e.to_string())?, LENGTH_LEN + length))
+        Ok((
+            control::decode(&bytes).map_err(|e| e.to_string())?,
+            LENGTH_LEN + length,
+        ))
     }
 }
 
 fn closed(error: std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => "its agent is gone (the connection closed)".into(),
+        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
+            "its agent is gone (the connection closed)".into()
+        }
         _ => error.to_string(),
     }
 }

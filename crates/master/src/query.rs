@@ -14,31 +14,69 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`MasterError`] when the agent cannot be reached or does not know the token.
-pub async fn query_status(host: &str, port: u16, token: &[u8; 32]) -> Result<Vec<TransferStatus>, MasterError> {
-    ask(host, port, token, to_agent::Body::StatusQuery(control::StatusQuery::default())).await
+pub async fn query_status(
+    host: &str,
+    port: u16,
+    token: &[u8; 32],
+) -> Result<Vec<TransferStatus>, MasterError> {
+    ask(
+        host,
+        port,
+        token,
+        to_agent::Body::StatusQuery(control::StatusQuery::default()),
+    )
+    .await
 }
 
 /// Cancels an agent's part in one transfer, or in all; returns how many.
 ///
 /// # Errors
 /// [`MasterError`] when the agent cannot be reached or does not know the token.
-pub async fn query_cancel(host: &str, port: u16, token: &[u8; 32], transfer: Option<[u8; 16]>) -> Result<usize, MasterError> {
+pub async fn query_cancel(
+    host: &str,
+    port: u16,
+    token: &[u8; 32],
+    transfer: Option<[u8; 16]>,
+) -> Result<usize, MasterError> {
     let transfer = transfer.map(|id| id.to_vec()).unwrap_or_default();
-    Ok(ask(host, port, token, to_agent::Body::CancelQuery(control::CancelQuery { transfer })).await?.len())
+    Ok(ask(
+        host,
+        port,
+        token,
+        to_agent::Body::CancelQuery(control::CancelQuery { transfer }),
+    )
+    .await?
+    .len())
 }
 
-async fn ask(host: &str, port: u16, token: &[u8; 32], body: to_agent::Body) -> Result<Vec<TransferStatus>, MasterError> {
-    let broken = |reason: String| MasterError::Broken { node: host.into(), reason };
+async fn ask(
+    host: &str,
+    port: u16,
+    token: &[u8; 32],
+    body: to_agent::Body,
+) -> Result<Vec<TransferStatus>, MasterError> {
+    let broken = |reason: String| MasterError::Broken {
+        node: host.into(),
+        reason,
+    };
     let mut link = Link::connect(host, host, port, token).await?;
-    link.writer.write(&control::encode(&ToAgent { body: Some(body) })).await.map_err(broken)?;
+    link.writer
+        .write(&control::encode(&ToAgent { body: Some(body) }))
+        .await
+        .map_err(broken)?;
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, async {
         loop {
-            if let from_agent::Body::StatusReply(reply) = link.reader.read().await?.0.body.ok_or("an empty answer")? {
+            if let from_agent::Body::StatusReply(reply) =
+                link.reader.read().await?.0.body.ok_or("an empty answer")?
+            {
                 return Ok::<_, String>(reply.transfers);
             }
         }
     });
-    let transfers = answer.await.map_err(|_| broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))?.map_err(broken)?;
+    let transfers = answer
+        .await
+        .map_err(|_| broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))?
+        .map_err(broken)?;
     link.writer.close().await;
     Ok(transfers)
 }

@@ -35,18 +35,28 @@ impl Started {
     /// Closes the agent's input, which ends it; kills it when it does not go.
     pub async fn leave(mut self) {
         drop(self.child.stdin.take());
-        if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait()).await.is_err() {
+        if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait())
+            .await
+            .is_err()
+        {
             let _ = self.child.kill().await;
         }
     }
 }
 
 /// Reaches one node.
-pub(crate) async fn reach(node: &NodeRequest, options: &Options, loopback: bool) -> Result<(Link, Option<Started>), MasterError> {
+pub(crate) async fn reach(
+    node: &NodeRequest,
+    options: &Options,
+    loopback: bool,
+) -> Result<(Link, Option<Started>), MasterError> {
     match &node.reach {
         Reach::Attached { host, port } => {
             let token = options.token.ok_or_else(|| {
-                MasterError::Request(format!("{} runs an agent, which wants its token: give --token-file", node.name))
+                MasterError::Request(format!(
+                    "{} runs an agent, which wants its token: give --token-file",
+                    node.name
+                ))
             })?;
             Ok((Link::connect(&node.name, host, *port, &token).await?, None))
         }
@@ -67,8 +77,13 @@ pub(crate) async fn reach(node: &NodeRequest, options: &Options, loopback: bool)
             let host = ssh_host(&program, &rest, target).await;
             let mut command = Command::new(&program);
             // No terminal, no questions that nobody could answer.
-            command.args(&rest).args(["-T", "-o", "BatchMode=yes"]).arg(target);
-            command.arg(&options.remote_path).args(["agent", "--one-shot"]);
+            command
+                .args(&rest)
+                .args(["-T", "-o", "BatchMode=yes"])
+                .arg(target);
+            command
+                .arg(&options.remote_path)
+                .args(["agent", "--one-shot"]);
             command.process_group(0);
             start(node, command, &host).await
         }
@@ -77,10 +92,23 @@ pub(crate) async fn reach(node: &NodeRequest, options: &Options, loopback: bool)
 
 /// The address behind an ssh name, as the user's own ssh configuration says.
 async fn ssh_host(program: &OsString, rest: &[OsString], target: &str) -> String {
-    let plain = target.rsplit_once('@').map_or(target, |(_, host)| host).to_owned();
-    let output = Command::new(program).args(rest).arg("-G").arg(target).stdin(Stdio::null()).output().await;
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
-    text.lines().find_map(|line| line.strip_prefix("hostname ")).map_or(plain, str::to_owned)
+    let plain = target
+        .rsplit_once('@')
+        .map_or(target, |(_, host)| host)
+        .to_owned();
+    let output = Command::new(program)
+        .args(rest)
+        .arg("-G")
+        .arg(target)
+        .stdin(Stdio::null())
+        .output()
+        .await;
+    let text = output
+        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+        .unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("hostname "))
+        .map_or(plain, str::to_owned)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -98,18 +126,38 @@ fn roots(node: &NodeRequest) -> Vec<String> {
     for sink in &node.sinks {
         if let Object::Path(path) = &sink.object {
             let path = Path::new(std::ffi::OsStr::from_bytes(path));
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }));
+            let parent = path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }));
             lines.push(format!("rw {}", hex(parent.as_os_str().as_bytes())));
         }
     }
     lines
 }
 
-async fn start(node: &NodeRequest, mut command: Command, host: &str) -> Result<(Link, Option<Started>), MasterError> {
-    let failed = |reason: String| MasterError::Start { node: node.name.clone(), reason };
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let mut child = command.spawn().map_err(|e| failed(format!("{program}: {e}")))?;
+async fn start(
+    node: &NodeRequest,
+    mut command: Command,
+    host: &str,
+) -> Result<(Link, Option<Started>), MasterError> {
+    let failed = |reason: String| MasterError::Start {
+        node: node.name.clone(),
+        reason,
+    };
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let program = command
+        .as_std()
+        .get_program()
+        .to_string_lossy()
+        .into_owned();
+    let mut child = command
+        .spawn()
+        .map_err(|e| failed(format!("{program}: {e}")))?;
     let secret: [u8; 32] = preface::random_bytes();
     let roots = roots(node);
     let mut input = format!("{}\n{}\n", hex(&secret), roots.len());
@@ -143,21 +191,32 @@ async fn start(node: &NodeRequest, mut command: Command, host: &str) -> Result<(
             let link = Link::connect(&node.name, host, port, &secret).await?;
             Ok((link, Some(Started { child })))
         }
-        Ok(Some(_)) => Err(failed("the program there is another version; install the same Ropewalk on all hosts".into())),
+        Ok(Some(_)) => Err(failed(
+            "the program there is another version; install the same Ropewalk on all hosts".into(),
+        )),
         Ok(None) => {
             let mut said = String::new();
             if let Some(stderr) = child.stderr.as_mut() {
-                let _ = tokio::time::timeout(Duration::from_secs(2), stderr.take(4096).read_to_string(&mut said)).await;
+                let _ = tokio::time::timeout(
+                    Duration::from_secs(2),
+                    stderr.take(4096).read_to_string(&mut said),
+                )
+                .await;
             }
             let said = said.trim();
             let reason = if said.is_empty() {
-                format!("`{program}` ended without a word; is the program installed there? (--remote-path)")
+                format!(
+                    "`{program}` ended without a word; is the program installed there? (--remote-path)"
+                )
             } else {
                 format!("{said} (is the program installed there? --remote-path says where)")
             };
             Err(failed(reason))
         }
-        Err(_) => Err(failed(format!("nothing within {} s; does `{program}` log in without a question?", START_TIMEOUT.as_secs()))),
+        Err(_) => Err(failed(format!(
+            "nothing within {} s; does `{program}` log in without a question?",
+            START_TIMEOUT.as_secs()
+        ))),
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ropewalk_proto::coordinator::{Basis, Coordinator};
-use ropewalk_proto::report::{BoundReport, ControlReport, Event, NodeProgress, NodeReport, Outcome, PairReport, Report};
+use ropewalk_proto::report::{
+    BoundReport, ControlReport, Event, NodeProgress, NodeReport, Outcome, PairReport, Report,
+};
 
 use crate::request::{Request, Verify};
 
@@ -15,12 +17,18 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        bytes as f64 * 8.0 / seconds
+    } else {
+        0.0
+    }
 }
 
 /// Seconds since bytes started to flow.
 pub(crate) fn seconds_moving(coordinator: &Coordinator, now_ns: u64) -> f64 {
-    coordinator.moving_ns().map_or(0.0, |start| seconds(now_ns.saturating_sub(start)))
+    coordinator
+        .moving_ns()
+        .map_or(0.0, |start| seconds(now_ns.saturating_sub(start)))
 }
 
 fn basis(coordinator: &Coordinator) -> &'static str {
@@ -55,7 +63,10 @@ pub(crate) struct ProgressMeter {
 
 impl ProgressMeter {
     pub fn new() -> Self {
-        Self { rates: BTreeMap::new(), last_seconds: 0.0 }
+        Self {
+            rates: BTreeMap::new(),
+            last_seconds: 0.0,
+        }
     }
 
     fn rate(&mut self, name: String, bytes: u64, passed: f64) -> f64 {
@@ -63,7 +74,11 @@ impl ProgressMeter {
         if passed > 0.0 {
             let sample = bytes.saturating_sub(entry.1) as f64 / passed;
             let keep = (-passed / RATE_SECONDS).exp();
-            entry.0 = if entry.1 == 0 { sample } else { entry.0 * keep + sample * (1.0 - keep) };
+            entry.0 = if entry.1 == 0 {
+                sample
+            } else {
+                entry.0 * keep + sample * (1.0 - keep)
+            };
             entry.1 = bytes;
         }
         entry.0 * 8.0
@@ -81,16 +96,34 @@ impl ProgressMeter {
         for node in coordinator.summary() {
             if node.is_receiver {
                 let rate = self.rate(format!("r {}", node.name), node.delivered, passed);
-                receivers.push(NodeProgress { node: node.name.into(), bytes: node.delivered, total_bytes: node.wanted, bits_per_second: rate });
+                receivers.push(NodeProgress {
+                    node: node.name.into(),
+                    bytes: node.delivered,
+                    total_bytes: node.wanted,
+                    bits_per_second: rate,
+                });
             }
             if node.is_sender {
                 let rate = self.rate(format!("s {}", node.name), node.sent, passed);
-                senders.push(NodeProgress { node: node.name.into(), bytes: node.sent, total_bytes: node.planned, bits_per_second: rate });
+                senders.push(NodeProgress {
+                    node: node.name.into(),
+                    bytes: node.sent,
+                    total_bytes: node.planned,
+                    bits_per_second: rate,
+                });
             }
         }
         let left = total_bytes.saturating_sub(delivered_bytes);
         let eta_seconds = (bits_per_second > 0.0).then(|| left as f64 * 8.0 / bits_per_second);
-        Event::Progress { seconds: moving, delivered_bytes, total_bytes, bits_per_second, eta_seconds, receivers, senders }
+        Event::Progress {
+            seconds: moving,
+            delivered_bytes,
+            total_bytes,
+            bits_per_second,
+            eta_seconds,
+            receivers,
+            senders,
+        }
     }
 }
 
@@ -104,7 +137,12 @@ fn verify_name(verify: Verify) -> &'static str {
 }
 
 /// The report of a transfer that never opened.
-pub(crate) fn ended_early(request: &Request, transfer: &str, outcome: Outcome, error: String) -> Report {
+pub(crate) fn ended_early(
+    request: &Request,
+    transfer: &str,
+    outcome: Outcome,
+    error: String,
+) -> Report {
     Report {
         transfer: transfer.into(),
         label: request.label.clone(),
@@ -175,7 +213,12 @@ pub(crate) fn final_report(
     report.bound = bound(coordinator, known, report.wanted_bytes, moving);
     let summary = coordinator.summary();
     for node in &summary {
-        let mut line = NodeReport { node: node.name.into(), sent_bytes: node.sent, received_bytes: node.delivered, ..NodeReport::default() };
+        let mut line = NodeReport {
+            node: node.name.into(),
+            sent_bytes: node.sent,
+            received_bytes: node.delivered,
+            ..NodeReport::default()
+        };
         let mut best = 0;
         let mut usage = None;
         if let Some(done) = node.done {
@@ -187,7 +230,9 @@ pub(crate) fn final_report(
             report.duplicate_bytes += done.duplicate;
             report.corrupt_units += done.corrupt;
             report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
-            report.longest_stall_seconds = report.longest_stall_seconds.max(seconds(done.longest_stall));
+            report.longest_stall_seconds = report
+                .longest_stall_seconds
+                .max(seconds(done.longest_stall));
             if !done.root.is_empty() {
                 let hex = done.root.iter().map(|b| format!("{b:02x}")).collect();
                 report.roots.insert(node.name.into(), hex);
@@ -197,7 +242,10 @@ pub(crate) fn final_report(
                     continue;
                 }
                 report.pairs.push(PairReport {
-                    sender: summary.get(pair.sender as usize).map_or("?", |n| n.name).into(),
+                    sender: summary
+                        .get(pair.sender as usize)
+                        .map_or("?", |n| n.name)
+                        .into(),
                     receiver: node.name.into(),
                     lane: pair.lane.clone(),
                     streams: pair.streams,
@@ -222,7 +270,9 @@ pub(crate) fn final_report(
         report.nodes.push(line);
     }
     for (name, ranges) in coordinator.missing() {
-        report.missing.insert(name, ranges.iter().map(|r| (r.start, r.end)).collect());
+        report
+            .missing
+            .insert(name, ranges.iter().map(|r| (r.start, r.end)).collect());
     }
     report
 }

@@ -4,7 +4,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use ropewalk_agent::{Agent, AgentConfig};
-use ropewalk_master::request::{Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach, RowRequest, Sources, Verify};
+use ropewalk_master::request::{
+    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach,
+    RowRequest, Sources, Verify,
+};
 use ropewalk_master::{Cancel, Request};
 use ropewalk_model::Range;
 use ropewalk_proto::report::{Outcome, Report};
@@ -20,14 +23,22 @@ struct TestAgent {
 
 impl TestAgent {
     fn start(root: &Path) -> Self {
-        let config = AgentConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], token: TOKEN, roots: vec![(root.to_owned(), true)] };
+        let config = AgentConfig {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            token: TOKEN,
+            roots: vec![(root.to_owned(), true)],
+        };
         let agent = Agent::bind(config).unwrap();
         let port = agent.addresses()[0].port();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
             agent.serve(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { port, stop: Some(stop), serving: Some(serving) }
+        Self {
+            port,
+            stop: Some(stop),
+            serving: Some(serving),
+        }
     }
 
     async fn stop(mut self) {
@@ -41,21 +52,51 @@ fn path(path: &Path) -> ObjectRequest {
 }
 
 fn object(object: Object) -> ObjectRequest {
-    ObjectRequest { object, rows: Vec::new(), destination: None }
+    ObjectRequest {
+        object,
+        rows: Vec::new(),
+        destination: None,
+    }
 }
 
-fn node(name: &str, agent: &TestAgent, sources: Vec<ObjectRequest>, sinks: Vec<ObjectRequest>) -> NodeRequest {
-    let reach = Reach::Attached { host: "127.0.0.1".into(), port: agent.port };
-    NodeRequest { name: name.into(), reach, sources, sinks, up: None, down: None }
+fn node(
+    name: &str,
+    agent: &TestAgent,
+    sources: Vec<ObjectRequest>,
+    sinks: Vec<ObjectRequest>,
+) -> NodeRequest {
+    let reach = Reach::Attached {
+        host: "127.0.0.1".into(),
+        port: agent.port,
+    };
+    NodeRequest {
+        name: name.into(),
+        reach,
+        sources,
+        sinks,
+        up: None,
+        down: None,
+    }
 }
 
 fn options() -> Options {
-    Options { token: Some(TOKEN), ..Options::default() }
+    Options {
+        token: Some(TOKEN),
+        ..Options::default()
+    }
 }
 
 fn trees(nodes: Vec<NodeRequest>, options: Options) -> Request {
-    let mapping = Mapping::Trees { sources: Sources::Auto, destinations: Destinations::Copies };
-    Request { label: None, nodes, mapping, options }
+    let mapping = Mapping::Trees {
+        sources: Sources::Auto,
+        destinations: Destinations::Copies,
+    };
+    Request {
+        label: None,
+        nodes,
+        mapping,
+        options,
+    }
 }
 
 async fn run(request: Request) -> Report {
@@ -70,7 +111,9 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     (0..len)
         .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 56) as u8
         })
         .collect()
@@ -87,9 +130,20 @@ fn make_tree(root: &Path) {
 }
 
 fn same_tree(a: &Path, b: &Path) {
-    let output = std::process::Command::new("diff").args(["-r", "--no-dereference"]).args([a, b]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(ropewalk_store::Manifest::scan(a).unwrap(), ropewalk_store::Manifest::scan(b).unwrap());
+    let output = std::process::Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .args([a, b])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    assert_eq!(
+        ropewalk_store::Manifest::scan(a).unwrap(),
+        ropewalk_store::Manifest::scan(b).unwrap()
+    );
 }
 
 /// A tree from two replicas arrives whole at two receivers, in every protection and lane kind.
@@ -108,20 +162,35 @@ async fn trees_from_replicas_to_copies() {
     .into_iter()
     .enumerate()
     {
-        let (one, two) = (dir.path().join(format!("one{case}")), dir.path().join(format!("two{case}")));
+        let (one, two) = (
+            dir.path().join(format!("one{case}")),
+            dir.path().join(format!("two{case}")),
+        );
         let nodes = vec![
             node("a", &agents[0], vec![path(&source)], vec![]),
             node("b", &agents[1], vec![path(&source)], vec![]),
             node("c", &agents[2], vec![], vec![path(&one)]),
             node("d", &agents[3], vec![], vec![path(&two)]),
         ];
-        let report = run(trees(nodes, Options { plain, verify, lane, ..options() })).await;
+        let report = run(trees(
+            nodes,
+            Options {
+                plain,
+                verify,
+                lane,
+                ..options()
+            },
+        ))
+        .await;
         assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
         same_tree(&source, &one);
         same_tree(&source, &two);
         assert_eq!(report.delivered_bytes, report.wanted_bytes);
         if verify >= Verify::Tree {
-            assert_eq!(report.roots["c"], report.roots["d"], "both receivers hashed the same units");
+            assert_eq!(
+                report.roots["c"], report.roots["d"],
+                "both receivers hashed the same units"
+            );
         }
     }
     for agent in agents {
@@ -139,25 +208,58 @@ async fn rows_of_figure_2() {
     let agents: Vec<TestAgent> = (0..7).map(|_| TestAgent::start(dir.path())).collect();
     let row = |name: &str, object_offset, start, end| ObjectRequest {
         object: Object::Path(dir.path().join(name).as_os_str().as_bytes().to_vec()),
-        rows: vec![RowRequest { object_offset, range: Range { start, end } }],
+        rows: vec![RowRequest {
+            object_offset,
+            range: Range { start, end },
+        }],
         destination: None,
     };
     let nodes = vec![
         node("node1", &agents[0], vec![row("half1", 0, 0, 1024)], vec![]),
-        node("node2", &agents[1], vec![row("half1", 1024, 1024, 2048)], vec![]),
+        node(
+            "node2",
+            &agents[1],
+            vec![row("half1", 1024, 1024, 2048)],
+            vec![],
+        ),
         node("n3", &agents[2], vec![row("half2", 0, 2048, 3072)], vec![]),
-        node("n4", &agents[3], vec![row("half2", 1024, 3072, 4096)], vec![]),
+        node(
+            "n4",
+            &agents[3],
+            vec![row("half2", 1024, 3072, 4096)],
+            vec![],
+        ),
         node("node5", &agents[4], vec![], vec![row("copy5", 0, 0, 2048)]),
-        node("node7", &agents[5], vec![], vec![row("copy7", 2048, 2048, 4096)]),
+        node(
+            "node7",
+            &agents[5],
+            vec![],
+            vec![row("copy7", 2048, 2048, 4096)],
+        ),
         node("node6", &agents[6], vec![], vec![row("copy6", 0, 0, 4096)]),
     ];
-    let report = run(Request { label: Some("My Data File".into()), nodes, mapping: Mapping::Rows, options: options() }).await;
+    let report = run(Request {
+        label: Some("My Data File".into()),
+        nodes,
+        mapping: Mapping::Rows,
+        options: options(),
+    })
+    .await;
     assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
     assert_eq!(report.delivered_bytes, 8192);
-    assert_eq!(std::fs::read(dir.path().join("copy5")).unwrap(), &data[..2048]);
-    assert_eq!(&std::fs::read(dir.path().join("copy7")).unwrap()[2048..], &data[2048..]);
+    assert_eq!(
+        std::fs::read(dir.path().join("copy5")).unwrap(),
+        &data[..2048]
+    );
+    assert_eq!(
+        &std::fs::read(dir.path().join("copy7")).unwrap()[2048..],
+        &data[2048..]
+    );
     assert_eq!(std::fs::read(dir.path().join("copy6")).unwrap(), data);
-    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     assert_eq!(left.len(), 5, "no temporary file is left: {left:?}");
     for agent in agents {
         agent.stop().await;
@@ -171,7 +273,12 @@ async fn patterns_to_file_and_memory() {
     let agents: Vec<TestAgent> = (0..3).map(|_| TestAgent::start(dir.path())).collect();
     let file = dir.path().join("pattern");
     let nodes = vec![
-        node("a", &agents[0], vec![object(Object::Memory(3_000_000))], vec![]),
+        node(
+            "a",
+            &agents[0],
+            vec![object(Object::Memory(3_000_000))],
+            vec![],
+        ),
         node("b", &agents[1], vec![], vec![path(&file)]),
         node("c", &agents[2], vec![], vec![object(Object::Null)]),
     ];
@@ -200,7 +307,11 @@ async fn conflicting_sources_are_refused() {
     ];
     let report = run(trees(nodes, options())).await;
     assert_eq!(report.outcome, Outcome::Refused);
-    assert!(report.error.as_ref().is_some_and(|e| e.contains("`x`")), "{:?}", report.error);
+    assert!(
+        report.error.as_ref().is_some_and(|e| e.contains("`x`")),
+        "{:?}",
+        report.error
+    );
     assert!(!dir.path().join("c").exists());
     for agent in agents {
         agent.stop().await;
@@ -222,12 +333,28 @@ async fn disjoint_sources_are_parts() {
         node("c", &agents[2], vec![], vec![path(&dir.path().join("all"))]),
         node("d", &agents[3], vec![], vec![path(&dir.path().join("all"))]),
     ];
-    let mapping = Mapping::Trees { sources: Sources::Auto, destinations: Destinations::Shared };
-    let report = run(Request { label: None, nodes, mapping, options: options() }).await;
+    let mapping = Mapping::Trees {
+        sources: Sources::Auto,
+        destinations: Destinations::Shared,
+    };
+    let report = run(Request {
+        label: None,
+        nodes,
+        mapping,
+        options: options(),
+    })
+    .await;
     assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
-    assert_eq!(report.delivered_bytes, 6 << 20, "together the receivers wrote one copy");
+    assert_eq!(
+        report.delivered_bytes,
+        6 << 20,
+        "together the receivers wrote one copy"
+    );
     for (name, file) in [("a", "x"), ("b", "y")] {
-        assert_eq!(std::fs::read(dir.path().join("all").join(file)).unwrap(), std::fs::read(dir.path().join(name).join(file)).unwrap());
+        assert_eq!(
+            std::fs::read(dir.path().join("all").join(file)).unwrap(),
+            std::fs::read(dir.path().join(name).join(file)).unwrap()
+        );
     }
     for agent in agents {
         agent.stop().await;

@@ -4,7 +4,11 @@ use prost::Message;
 use ropewalk_model::{Range, RangeSet};
 
 /// The generated messages.
-#[allow(missing_docs, clippy::all, reason = "generated from the schema, which documents each field")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    reason = "generated from the schema, which documents each field"
+)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/ropewalk.control.v1.rs"));
 }
@@ -48,7 +52,11 @@ pub fn encode<M: Message>(message: &M) -> Vec<u8> {
 /// [`ControlError::TooLong`].
 pub fn decode_length(bytes: [u8; LENGTH_LEN]) -> Result<usize, ControlError> {
     let length = u32::from_le_bytes(bytes) as usize;
-    if length > MESSAGE_MAX { Err(ControlError::TooLong(length)) } else { Ok(length) }
+    if length > MESSAGE_MAX {
+        Err(ControlError::TooLong(length))
+    } else {
+        Ok(length)
+    }
 }
 
 /// Reads a message.
@@ -61,13 +69,19 @@ pub fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, ControlError> {
 
 impl From<Range> for Stretch {
     fn from(range: Range) -> Self {
-        Self { start: range.start, length: range.len() }
+        Self {
+            start: range.start,
+            length: range.len(),
+        }
     }
 }
 
 /// The half-open range from a start and a length that came off the wire; clipped at 2^64.
 pub fn range(start: u64, length: u64) -> Range {
-    Range { start, end: start.saturating_add(length) }
+    Range {
+        start,
+        end: start.saturating_add(length),
+    }
 }
 
 /// A set from stretches that came off the wire.

@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
 use ropewalk_model::{Range, RangeSet};
 
-use crate::control::{self, Done, Finished, FromAgent, Need, Opened, Run, ToAgent, from_agent, to_agent};
+use crate::control::{
+    self, Done, Finished, FromAgent, Need, Opened, Run, ToAgent, from_agent, to_agent,
+};
 use crate::report::Outcome;
 
 mod layout;
@@ -27,8 +29,8 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use summary::NodeSummary;
 pub use setup::{Destinations, Mapping, NodeSetup, Setup, SinkSetup, SourceSetup, Sources};
+pub use summary::NodeSummary;
 
 /// A node that says nothing for this long is lost (agents send a status at least each second).
 pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
@@ -247,11 +249,14 @@ impl Coordinator {
     }
 
     fn send(&mut self, node: u32, body: to_agent::Body) {
-        self.actions.push_back(Action::Send(node, ToAgent { body: Some(body) }));
+        self.actions
+            .push_back(Action::Send(node, ToAgent { body: Some(body) }));
     }
 
     fn name(&self, node: u32) -> &str {
-        self.nodes.get(node as usize).map_or("?", |n| n.setup.name.as_str())
+        self.nodes
+            .get(node as usize)
+            .map_or("?", |n| n.setup.name.as_str())
     }
 
     fn note(&mut self, text: String) {
@@ -266,7 +271,9 @@ impl Coordinator {
 
     /// Takes a message of a node. A message that does not fit the state is ignored.
     pub fn handle_message(&mut self, node: u32, message: FromAgent, now_ns: u64) {
-        let Some(state) = self.nodes.get_mut(node as usize) else { return };
+        let Some(state) = self.nodes.get_mut(node as usize) else {
+            return;
+        };
         state.heard_ns = now_ns;
         match message.body {
             Some(from_agent::Body::Opened(opened)) if self.phase == Phase::Opening => {
@@ -280,7 +287,9 @@ impl Coordinator {
                 self.refuse(text);
             }
             Some(from_agent::Body::ManifestReply(reply)) if self.phase == Phase::Comparing => {
-                self.manifests.entry(node).and_modify(|m| *m = reply.manifest);
+                self.manifests
+                    .entry(node)
+                    .and_modify(|m| *m = reply.manifest);
                 if self.manifests.values().all(|m| !m.is_empty()) {
                     let manifests = std::mem::take(&mut self.manifests).into_iter().collect();
                     self.actions.push_back(Action::Compare(manifests));
@@ -289,11 +298,19 @@ impl Coordinator {
             Some(from_agent::Body::Status(status)) => {
                 state.delivered = status.delivered;
                 state.checked = status.checked;
-                state.sent_by_pair = status.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
+                state.sent_by_pair = status
+                    .pairs
+                    .iter()
+                    .map(|p| (p.sender, p.delivered))
+                    .collect();
                 self.actions.push_back(Action::Progress);
             }
-            Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => self.handle_need(node, &need),
-            Some(from_agent::Body::Done(done)) if self.phase == Phase::Moving => self.handle_done(node, done, now_ns),
+            Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => {
+                self.handle_need(node, &need)
+            }
+            Some(from_agent::Body::Done(done)) if self.phase == Phase::Moving => {
+                self.handle_done(node, done, now_ns)
+            }
             Some(from_agent::Body::Finished(finished)) => {
                 if !finished.error.is_empty() {
                     let text = format!("{}: {}", self.name(node), finished.error);
@@ -307,7 +324,10 @@ impl Coordinator {
     }
 
     fn refuse(&mut self, text: String) {
-        if matches!(self.phase, Phase::Opening | Phase::Comparing | Phase::Planning) {
+        if matches!(
+            self.phase,
+            Phase::Opening | Phase::Comparing | Phase::Planning
+        ) {
             self.end(Outcome::Refused, Some(text));
         }
     }
@@ -327,7 +347,13 @@ impl Coordinator {
         for node in 0..self.nodes.len() as u32 {
             if self.nodes[node as usize].alive() && !self.nodes[node as usize].finish_sent {
                 self.nodes[node as usize].finish_sent = true;
-                self.send(node, to_agent::Body::Finish(control::Finish { commit: false }));
+                self.send(
+                    node,
+                    to_agent::Body::Finish(control::Finish {
+                        commit: false,
+                        discard: true,
+                    }),
+                );
             }
         }
         self.actions.push_back(Action::End(outcome, error));
@@ -346,7 +372,10 @@ impl Coordinator {
                 self.phase = Phase::Comparing;
                 for &(node, source) in &nodes {
                     self.manifests.insert(node, Vec::new());
-                    self.send(node, to_agent::Body::ManifestQuery(control::ManifestQuery { source }));
+                    self.send(
+                        node,
+                        to_agent::Body::ManifestQuery(control::ManifestQuery { source }),
+                    );
                 }
             }
         }
@@ -369,8 +398,13 @@ impl Coordinator {
 
     fn plan_first(&mut self) {
         self.phase = Phase::Planning;
-        let declared = self.nodes.iter().all(|n| (!n.is_sender() || n.setup.up.is_some()) && (!n.is_receiver() || n.setup.down.is_some()));
-        let interface = self.nodes.iter().all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
+        let declared = self.nodes.iter().all(|n| {
+            (!n.is_sender() || n.setup.up.is_some()) && (!n.is_receiver() || n.setup.down.is_some())
+        });
+        let interface = self
+            .nodes
+            .iter()
+            .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
         self.basis = if declared {
             Basis::Declared
         } else if interface {
@@ -378,7 +412,10 @@ impl Coordinator {
         } else {
             Basis::None
         };
-        let receivers: Vec<(u32, RangeSet)> = self.receivers().map(|n| (n, self.nodes[n as usize].wants.clone())).collect();
+        let receivers: Vec<(u32, RangeSet)> = self
+            .receivers()
+            .map(|n| (n, self.nodes[n as usize].wants.clone()))
+            .collect();
         self.ask_plan(true, receivers, &BTreeSet::new());
     }
 
@@ -391,13 +428,22 @@ impl Coordinator {
     }
 
     fn speed(&self, node: u32, declared: Option<u64>) -> u64 {
-        let interface = self.nodes[node as usize].opened.as_ref().map_or(0, |o| o.interface_rate);
-        declared.unwrap_or(if interface > 0 { interface } else { SPEED_UNKNOWN })
+        let interface = self.nodes[node as usize]
+            .opened
+            .as_ref()
+            .map_or(0, |o| o.interface_rate);
+        declared.unwrap_or(if interface > 0 {
+            interface
+        } else {
+            SPEED_UNKNOWN
+        })
     }
 
     fn ask_plan(&mut self, first: bool, receivers: Vec<(u32, RangeSet)>, excluded: &BTreeSet<u32>) {
-        let senders: Vec<u32> =
-            self.senders().filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n)).collect();
+        let senders: Vec<u32> = self
+            .senders()
+            .filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n))
+            .collect();
         let problem = Problem {
             senders: senders
                 .iter()
@@ -413,19 +459,32 @@ impl Coordinator {
                     name: self.name(*n).into(),
                     down: self.speed(*n, self.nodes[*n as usize].setup.down),
                     ranges: wants.clone(),
-                    destination: self.nodes[*n as usize].setup.sinks.first().and_then(|s| s.destination.clone()),
+                    destination: self.nodes[*n as usize]
+                        .setup
+                        .sinks
+                        .first()
+                        .and_then(|s| s.destination.clone()),
                     relay_up: None,
                 })
                 .collect(),
             ..Problem::default()
         };
-        let purpose = Purpose { first, senders, receivers: receivers.into_iter().map(|(n, _)| n).collect() };
+        let purpose = Purpose {
+            first,
+            senders,
+            receivers: receivers.into_iter().map(|(n, _)| n).collect(),
+        };
         self.actions.push_back(Action::Plan(purpose, problem));
     }
 
     /// Answer to [`Action::Plan`]. An error refuses the transfer when nothing has moved, and ends
     /// it otherwise.
-    pub fn handle_planned(&mut self, purpose: &Purpose, result: Result<Planned, String>, now_ns: u64) {
+    pub fn handle_planned(
+        &mut self,
+        purpose: &Purpose,
+        result: Result<Planned, String>,
+        now_ns: u64,
+    ) {
         let planned = match result {
             Ok(planned) => planned,
             Err(text) if self.phase == Phase::Planning => return self.refuse(text),
@@ -451,7 +510,10 @@ impl Coordinator {
                 self.phase = Phase::Moving;
                 self.moving_ns = Some(now_ns);
                 self.lease_ns = now_ns;
-                let share = self.setup.limit.map(|limit| limit / (runs.len() as u64).max(1));
+                let share = self
+                    .setup
+                    .limit
+                    .map(|limit| limit / (runs.len() as u64).max(1));
                 for (node, runs) in runs {
                     self.nodes[node as usize].runs = runs;
                 }
@@ -468,7 +530,15 @@ impl Coordinator {
                     let lost = self.lost_nodes();
                     self.nodes[node as usize].runs.extend(runs.iter().cloned());
                     self.nodes[node as usize].done = None;
-                    self.send(node, to_agent::Body::Revision(control::Revision { peers, runs, lost, unavailable: Vec::new() }));
+                    self.send(
+                        node,
+                        to_agent::Body::Revision(control::Revision {
+                            peers,
+                            runs,
+                            lost,
+                            unavailable: Vec::new(),
+                        }),
+                    );
                 }
             }
             _ => {}
@@ -476,7 +546,9 @@ impl Coordinator {
     }
 
     fn lost_nodes(&self) -> Vec<u32> {
-        (0..self.nodes.len() as u32).filter(|&n| !self.nodes[n as usize].alive()).collect()
+        (0..self.nodes.len() as u32)
+            .filter(|&n| !self.nodes[n as usize].alive())
+            .collect()
     }
 
     fn peers_of(&self, runs: &[Run]) -> Vec<control::Peer> {
@@ -511,8 +583,16 @@ impl Coordinator {
         plan.runs.clone_from(&state.runs);
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
-        let mut wanted: BTreeSet<u32> = state.runs.iter().flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied())).collect();
-        wanted.extend(self.parts.iter().flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)));
+        let mut wanted: BTreeSet<u32> = state
+            .runs
+            .iter()
+            .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
+            .collect();
+        wanted.extend(
+            self.parts
+                .iter()
+                .flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)),
+        );
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }
@@ -523,7 +603,11 @@ impl Coordinator {
         // but this receiver is not sent to them again.
         let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
         let mut held = RangeSet::new();
-        for sender in self.senders().filter(|n| !excluded.contains(n)).collect::<Vec<_>>() {
+        for sender in self
+            .senders()
+            .filter(|n| !excluded.contains(n))
+            .collect::<Vec<_>>()
+        {
             let state = &self.nodes[sender as usize];
             if state.alive() {
                 held = held.union(&state.holds.intersection(&ranges));
@@ -532,10 +616,18 @@ impl Coordinator {
         let gone = ranges.difference(&held);
         if !gone.is_empty() {
             let name = self.name(node).to_owned();
-            self.note(format!("{name}: no holder is left for {} bytes ({})", gone.len_bytes(), describe(&gone)));
+            self.note(format!(
+                "{name}: no holder is left for {} bytes ({})",
+                gone.len_bytes(),
+                describe(&gone)
+            ));
             let all = self.unavailable.entry(node).or_default();
             *all = all.union(&gone);
-            let revision = control::Revision { unavailable: control::stretches(&gone), lost: self.lost_nodes(), ..Default::default() };
+            let revision = control::Revision {
+                unavailable: control::stretches(&gone),
+                lost: self.lost_nodes(),
+                ..Default::default()
+            };
             self.send(node, to_agent::Body::Revision(revision));
         }
         if !held.is_empty() {
@@ -547,7 +639,8 @@ impl Coordinator {
         self.last_done_ns = Some(now_ns);
         self.nodes[node as usize].delivered = done.delivered;
         self.nodes[node as usize].checked = done.delivered;
-        self.nodes[node as usize].sent_by_pair = done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
+        self.nodes[node as usize].sent_by_pair =
+            done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
         let name = self.name(node).to_owned();
         for text in &done.notes {
             self.note(format!("{name}: {text}"));
@@ -555,7 +648,8 @@ impl Coordinator {
         let error = done.error.clone();
         self.nodes[node as usize].done = Some(done);
         if !error.is_empty() {
-            self.failure.get_or_insert_with(|| format!("{name}: {error}"));
+            self.failure
+                .get_or_insert_with(|| format!("{name}: {error}"));
             self.note(format!("{name} stopped: {error}"));
             self.hand_over(node);
         }
@@ -565,15 +659,32 @@ impl Coordinator {
 
     /// Gives the share of a receiver that cannot go on to the others of its destination, if any.
     fn hand_over(&mut self, node: u32) {
-        let destination = self.nodes[node as usize].setup.sinks.first().and_then(|s| s.destination.clone());
-        let Some(destination) = destination else { return };
-        let assigned = RangeSet::from_ranges(self.nodes[node as usize].runs.iter().map(|r| control::range(r.start, r.length)));
+        let destination = self.nodes[node as usize]
+            .setup
+            .sinks
+            .first()
+            .and_then(|s| s.destination.clone());
+        let Some(destination) = destination else {
+            return;
+        };
+        let assigned = RangeSet::from_ranges(
+            self.nodes[node as usize]
+                .runs
+                .iter()
+                .map(|r| control::range(r.start, r.length)),
+        );
         self.nodes[node as usize].runs.clear();
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            let usable = other != node && state.alive() && state.done.as_ref().is_none_or(|d| d.error.is_empty());
-            let same = state.setup.sinks.first().is_some_and(|s| s.destination.as_ref() == Some(&destination));
+            let usable = other != node
+                && state.alive()
+                && state.done.as_ref().is_none_or(|d| d.error.is_empty());
+            let same = state
+                .setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_ref() == Some(&destination));
             if usable && same {
                 let share = state.wants.intersection(&assigned);
                 if !share.is_empty() {
@@ -592,8 +703,11 @@ impl Coordinator {
 
     /// A node's connection is gone.
     pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
-        let Some(state) = self.nodes.get_mut(node as usize) else { return };
-        if state.lost.is_some() || self.phase == Phase::Ended {
+        let Some(state) = self.nodes.get_mut(node as usize) else {
+            return;
+        };
+        // An agent that said its last word closes the connection.
+        if state.lost.is_some() || state.finished.is_some() || self.phase == Phase::Ended {
             return;
         }
         state.lost = Some(reason.to_owned());
@@ -607,7 +721,10 @@ impl Coordinator {
             Phase::Moving => {
                 self.note(format!("{name} is lost: {reason}"));
                 if sender {
-                    let revision = control::Revision { lost: vec![node], ..Default::default() };
+                    let revision = control::Revision {
+                        lost: vec![node],
+                        ..Default::default()
+                    };
                     for other in self.receivers().collect::<Vec<_>>() {
                         let state = &self.nodes[other as usize];
                         if state.alive() && state.done.is_none() {
@@ -616,7 +733,8 @@ impl Coordinator {
                     }
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
-                    self.failure.get_or_insert_with(|| format!("{name}: {reason}"));
+                    self.failure
+                        .get_or_insert_with(|| format!("{name}: {reason}"));
                     self.last_done_ns = Some(now_ns);
                     self.hand_over(node);
                     self.check_done();
@@ -624,7 +742,8 @@ impl Coordinator {
             }
             Phase::Finishing => {
                 if !had_finished && receiver {
-                    self.failure.get_or_insert_with(|| format!("{name}: {reason}"));
+                    self.failure
+                        .get_or_insert_with(|| format!("{name}: {reason}"));
                 }
                 self.check_finished();
             }
@@ -649,7 +768,11 @@ impl Coordinator {
         let mut committed: BTreeSet<String> = BTreeSet::new();
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
-            let shared = state.setup.sinks.first().and_then(|s| s.destination.clone());
+            let shared = state
+                .setup
+                .sinks
+                .first()
+                .and_then(|s| s.destination.clone());
             let usable = state.alive() && state.done.as_ref().is_some_and(|d| d.error.is_empty());
             let commit = match shared {
                 Some(name) if usable && self.destination_complete(&name) => committed.insert(name),
@@ -657,7 +780,13 @@ impl Coordinator {
             };
             if self.nodes[node as usize].alive() {
                 self.nodes[node as usize].finish_sent = true;
-                self.send(node, to_agent::Body::Finish(control::Finish { commit }));
+                self.send(
+                    node,
+                    to_agent::Body::Finish(control::Finish {
+                        commit,
+                        discard: false,
+                    }),
+                );
             }
         }
         self.finish_ns = None;
@@ -668,7 +797,12 @@ impl Coordinator {
         let mut wanted = RangeSet::new();
         let mut delivered = 0;
         for node in &self.nodes {
-            if node.setup.sinks.first().is_some_and(|s| s.destination.as_deref() == Some(name)) {
+            if node
+                .setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name))
+            {
                 wanted = wanted.union(&node.wants);
                 delivered += node.done.as_ref().map_or(0, |d| d.delivered);
             }
@@ -677,7 +811,12 @@ impl Coordinator {
     }
 
     fn check_finished(&mut self) {
-        if self.phase != Phase::Finishing || !self.nodes.iter().all(|n| n.finished.is_some() || !n.alive()) {
+        if self.phase != Phase::Finishing
+            || !self
+                .nodes
+                .iter()
+                .all(|n| n.finished.is_some() || !n.alive())
+        {
             return;
         }
         let missing = !self.missing().is_empty();
@@ -687,7 +826,9 @@ impl Coordinator {
             (None, false) => Outcome::Done,
         };
         let error = match outcome {
-            Outcome::Partial => Some("some ranges have no holder left; see the missing ranges".into()),
+            Outcome::Partial => {
+                Some("some ranges have no holder left; see the missing ranges".into())
+            }
             _ => self.failure.clone(),
         };
         self.end(outcome, error);
@@ -698,8 +839,17 @@ impl Coordinator {
         match self.phase {
             Phase::Opening | Phase::Comparing => {
                 if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX {
-                    let late: Vec<&str> = self.nodes.iter().filter(|n| n.opened.is_none()).map(|n| n.setup.name.as_str()).collect();
-                    let text = format!("no answer within {} s from {}", OPEN_NS_MAX / 1_000_000_000, late.join(", "));
+                    let late: Vec<&str> = self
+                        .nodes
+                        .iter()
+                        .filter(|n| n.opened.is_none())
+                        .map(|n| n.setup.name.as_str())
+                        .collect();
+                    let text = format!(
+                        "no answer within {} s from {}",
+                        OPEN_NS_MAX / 1_000_000_000,
+                        late.join(", ")
+                    );
                     self.refuse(text);
                 }
             }
@@ -707,7 +857,11 @@ impl Coordinator {
                 for node in 0..self.nodes.len() as u32 {
                     let state = &self.nodes[node as usize];
                     if state.alive() && now_ns.saturating_sub(state.heard_ns) > SILENCE_NS_MAX {
-                        self.handle_lost(node, &format!("silent for {} s", SILENCE_NS_MAX / 1_000_000_000), now_ns);
+                        self.handle_lost(
+                            node,
+                            &format!("silent for {} s", SILENCE_NS_MAX / 1_000_000_000),
+                            now_ns,
+                        );
                     }
                 }
                 self.deal_limit(now_ns);
@@ -730,7 +884,9 @@ impl Coordinator {
     /// Shares the limit among receivers in proportion to what each used of late, so that a node
     /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
     fn deal_limit(&mut self, now_ns: u64) {
-        let Some(limit) = self.setup.limit else { return };
+        let Some(limit) = self.setup.limit else {
+            return;
+        };
         if now_ns.saturating_sub(self.lease_ns) < LEASE_NS {
             return;
         }
@@ -749,8 +905,17 @@ impl Coordinator {
             .collect();
         let total: f64 = used.iter().sum();
         let even = 1.0 / working.len().max(1) as f64;
-        let weights: Vec<f64> =
-            used.iter().map(|u| if total > 0.0 { (u / total + even) / 2.0 } else { even }.max(LEASE_SHARE_MIN)).collect();
+        let weights: Vec<f64> = used
+            .iter()
+            .map(|u| {
+                if total > 0.0 {
+                    (u / total + even) / 2.0
+                } else {
+                    even
+                }
+                .max(LEASE_SHARE_MIN)
+            })
+            .collect();
         let sum: f64 = weights.iter().sum();
         for (node, weight) in working.into_iter().zip(weights) {
             let rate = ((limit as f64 * weight / sum) as u64).max(1);
@@ -762,7 +927,11 @@ impl Coordinator {
 /// A few ranges in words.
 pub fn describe(set: &RangeSet) -> String {
     const SHOWN: usize = 4;
-    let mut out: Vec<String> = set.iter().take(SHOWN).map(|r| format!("[{}, {})", r.start, r.end)).collect();
+    let mut out: Vec<String> = set
+        .iter()
+        .take(SHOWN)
+        .map(|r| format!("[{}, {})", r.start, r.end))
+        .collect();
     let more = set.iter().count().saturating_sub(SHOWN);
     if more > 0 {
         out.push(format!("and {more} more ranges"));

@@ -161,7 +161,8 @@ impl Ledger {
     }
 
     fn place(&mut self, mut run: ReadyRun) {
-        run.holders.retain(|&lane| self.lanes.get(lane).is_some_and(|l| l.alive));
+        run.holders
+            .retain(|&lane| self.lanes.get(lane).is_some_and(|l| l.alive));
         match run.holders.first() {
             Some(&owner) => self.push_ready(owner, run, false),
             None => self.orphans.insert(run.range),
@@ -184,7 +185,12 @@ impl Ledger {
     /// * `now_ns`: for speed estimates.
     ///
     /// Cost: O(lanes) when stealing, otherwise O(log in transit).
-    pub fn take(&mut self, lane: LaneId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Option<Unit> {
+    pub fn take(
+        &mut self,
+        lane: LaneId,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<Unit> {
         if !self.lanes.get(lane).is_some_and(|l| l.alive) {
             return None;
         }
@@ -194,7 +200,10 @@ impl Ledger {
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let unit = unit_at(run.range.start);
             let end = unit.end.min(run.range.end).max(run.range.start + 1);
-            let range = Range { start: run.range.start, end };
+            let range = Range {
+                start: run.range.start,
+                end,
+            };
             let holders = run.holders.clone();
             run.range.start = end;
             if run.range.is_empty() {
@@ -204,14 +213,28 @@ impl Ledger {
             l.ready_bytes -= range.len();
             l.in_transit_bytes += range.len();
             l.rate.busy(now_ns);
-            self.in_transit.insert(range.start, InTransit { range, holders, carriers: vec![lane] });
-            return Some(Unit { range, duplicate: false });
+            self.in_transit.insert(
+                range.start,
+                InTransit {
+                    range,
+                    holders,
+                    carriers: vec![lane],
+                },
+            );
+            return Some(Unit {
+                range,
+                duplicate: false,
+            });
         }
         self.end_game(lane, now_ns)
     }
 
     fn rate(&self, lane: LaneId) -> f64 {
-        self.lanes[lane].rate.bytes_per_second().unwrap_or(RATE_UNKNOWN).max(1.0)
+        self.lanes[lane]
+            .rate
+            .bytes_per_second()
+            .unwrap_or(RATE_UNKNOWN)
+            .max(1.0)
     }
 
     /// Seconds until the lane has carried all it owns, at its present speed.
@@ -223,19 +246,36 @@ impl Ledger {
     /// Moves part of the run of the lane that would finish last to `thief`.
     fn steal(&mut self, thief: LaneId, unit_at: &dyn Fn(u64) -> Range) {
         let victim = (0..self.lanes.len())
-            .filter(|&v| v != thief && self.lanes[v].ready.iter().any(|run| run.holders.contains(&thief)))
+            .filter(|&v| {
+                v != thief
+                    && self.lanes[v]
+                        .ready
+                        .iter()
+                        .any(|run| run.holders.contains(&thief))
+            })
             .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
         let Some(victim) = victim else { return };
         let (fast, slow) = (self.rate(thief), self.rate(victim));
-        let Some(at) = self.lanes[victim].ready.iter().rposition(|run| run.holders.contains(&thief)) else { return };
+        let Some(at) = self.lanes[victim]
+            .ready
+            .iter()
+            .rposition(|run| run.holders.contains(&thief))
+        else {
+            return;
+        };
         let run = self.lanes[victim].ready[at].clone();
         // Bytes still in transit on the victim delay it: the thief may take that much more.
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
         let take = even.clamp(1, STEAL_MAX).min(run.range.len());
         // Cut on a unit border, so that no unit is split between two senders.
-        let cut = unit_at(run.range.end - take).start.clamp(run.range.start, run.range.end - 1);
-        let stolen = Range { start: cut, end: run.range.end };
+        let cut = unit_at(run.range.end - take)
+            .start
+            .clamp(run.range.start, run.range.end - 1);
+        let stolen = Range {
+            start: cut,
+            end: run.range.end,
+        };
         let mut holders = run.holders;
         holders.retain(|&h| h != thief);
         holders.insert(0, thief);
@@ -245,7 +285,14 @@ impl Ledger {
         if victim_lane.ready[at].range.is_empty() {
             victim_lane.ready.remove(at);
         }
-        self.push_ready(thief, ReadyRun { range: stolen, holders }, false);
+        self.push_ready(
+            thief,
+            ReadyRun {
+                range: stolen,
+                holders,
+            },
+            false,
+        );
     }
 
     fn end_game(&mut self, lane: LaneId, now_ns: u64) -> Option<Unit> {
@@ -255,16 +302,29 @@ impl Ledger {
             .in_transit
             .iter()
             .filter(|(_, unit)| {
-                unit.carriers.len() < CARRIERS_MAX && !unit.carriers.contains(&lane) && unit.holders.contains(&lane)
+                unit.carriers.len() < CARRIERS_MAX
+                    && !unit.carriers.contains(&lane)
+                    && unit.holders.contains(&lane)
             })
             .filter(|(_, unit)| {
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
-                let theirs = unit.carriers.iter().map(|&c| self.backlog_seconds(c)).fold(f64::MAX, f64::min);
+                let theirs = unit
+                    .carriers
+                    .iter()
+                    .map(|&c| self.backlog_seconds(c))
+                    .fold(f64::MAX, f64::min);
                 theirs > own * END_GAME_ADVANTAGE
             })
             .max_by(|(_, a), (_, b)| {
-                let left = |unit: &InTransit| unit.carriers.iter().map(|&c| self.backlog_seconds(c)).fold(f64::MAX, f64::min);
-                left(a).total_cmp(&left(b)).then(a.range.start.cmp(&b.range.start))
+                let left = |unit: &InTransit| {
+                    unit.carriers
+                        .iter()
+                        .map(|&c| self.backlog_seconds(c))
+                        .fold(f64::MAX, f64::min)
+                };
+                left(a)
+                    .total_cmp(&left(b))
+                    .then(a.range.start.cmp(&b.range.start))
             })?;
         let unit = self.in_transit.get_mut(&start)?;
         unit.carriers.push(lane);
@@ -272,7 +332,10 @@ impl Ledger {
         let l = &mut self.lanes[lane];
         l.in_transit_bytes += range.len();
         l.rate.busy(now_ns);
-        Some(Unit { range, duplicate: true })
+        Some(Unit {
+            range,
+            duplicate: true,
+        })
     }
 
     /// Records that a lane brought a unit whole and checked.
@@ -284,7 +347,11 @@ impl Ledger {
         }
         match self.in_transit.get(&range.start) {
             Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
-                let unit = self.in_transit.remove(&range.start).map(|u| u.carriers).unwrap_or_default();
+                let unit = self
+                    .in_transit
+                    .remove(&range.start)
+                    .map(|u| u.carriers)
+                    .unwrap_or_default();
                 let cancel: Vec<LaneId> = unit.into_iter().filter(|&c| c != lane).collect();
                 self.delivered.insert(range);
                 self.delivered_bytes += range.len();
@@ -314,7 +381,9 @@ impl Ledger {
     }
 
     fn back_to_ready(&mut self, lane: LaneId, start: u64) {
-        let Some(unit) = self.in_transit.get_mut(&start) else { return };
+        let Some(unit) = self.in_transit.get_mut(&start) else {
+            return;
+        };
         let before = unit.carriers.len();
         unit.carriers.retain(|&c| c != lane);
         if before == unit.carriers.len() || !unit.carriers.is_empty() {
@@ -329,7 +398,14 @@ impl Ledger {
                 holders.push(last);
             }
             match holders.first().copied() {
-                Some(owner) => self.push_ready(owner, ReadyRun { range: unit.range, holders }, true),
+                Some(owner) => self.push_ready(
+                    owner,
+                    ReadyRun {
+                        range: unit.range,
+                        holders,
+                    },
+                    true,
+                ),
                 None => self.orphans.insert(unit.range),
             }
         }
@@ -337,7 +413,9 @@ impl Ledger {
 
     /// A peer is gone: what it owned or carried moves to other holders, or becomes an orphan.
     pub fn lane_failed(&mut self, lane: LaneId) {
-        let Some(l) = self.lanes.get_mut(lane) else { return };
+        let Some(l) = self.lanes.get_mut(lane) else {
+            return;
+        };
         if !l.alive {
             return;
         }
@@ -345,19 +423,24 @@ impl Ledger {
         l.in_transit_bytes = 0;
         l.ready_bytes = 0;
         let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
-        let carried: Vec<u64> =
-            self.in_transit.iter().filter(|(_, u)| u.carriers.contains(&lane)).map(|(&s, _)| s).collect();
+        let carried: Vec<u64> = self
+            .in_transit
+            .iter()
+            .filter(|(_, u)| u.carriers.contains(&lane))
+            .map(|(&s, _)| s)
+            .collect();
         for start in carried {
             self.back_to_ready(lane, start);
         }
         for mut run in runs {
-            run.holders.retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
+            run.holders
+                .retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
             // Whoever would be done first takes it; stealing evens out the rest.
-            let best = run
-                .holders
-                .iter()
-                .copied()
-                .min_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)).then(a.cmp(&b)));
+            let best = run.holders.iter().copied().min_by(|&a, &b| {
+                self.backlog_seconds(a)
+                    .total_cmp(&self.backlog_seconds(b))
+                    .then(a.cmp(&b))
+            });
             match best {
                 Some(owner) => {
                     run.holders.retain(|&h| h != owner);
@@ -384,7 +467,10 @@ impl Ledger {
             }
             open.extend(self.withdraw_ready(run.range));
             for range in open {
-                self.place(ReadyRun { range, holders: run.holders.clone() });
+                self.place(ReadyRun {
+                    range,
+                    holders: run.holders.clone(),
+                });
             }
         }
     }
@@ -404,9 +490,21 @@ impl Ledger {
                 };
                 out.push(part);
                 lane.ready_bytes -= part.len();
-                for rest in [Range { start: run.range.start, end: part.start }, Range { start: part.end, end: run.range.end }] {
+                for rest in [
+                    Range {
+                        start: run.range.start,
+                        end: part.start,
+                    },
+                    Range {
+                        start: part.end,
+                        end: run.range.end,
+                    },
+                ] {
                     if !rest.is_empty() {
-                        kept.push_back(ReadyRun { range: rest, holders: run.holders.clone() });
+                        kept.push_back(ReadyRun {
+                            range: rest,
+                            holders: run.holders.clone(),
+                        });
                     }
                 }
             }
@@ -417,9 +515,19 @@ impl Ledger {
 
     /// Bytes inside `range` that the ledger answers for, in whatever state.
     pub fn known(&self, range: Range) -> RangeSet {
-        let mut out = self.delivered.clipped(range).union(&self.orphans.clipped(range)).union(&self.unavailable.clipped(range));
-        let ready = self.lanes.iter().flat_map(|lane| lane.ready.iter().map(|run| run.range));
-        for part in ready.chain(self.in_transit.values().map(|unit| unit.range)).filter_map(|r| r.intersect(range)) {
+        let mut out = self
+            .delivered
+            .clipped(range)
+            .union(&self.orphans.clipped(range))
+            .union(&self.unavailable.clipped(range));
+        let ready = self
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.ready.iter().map(|run| run.range));
+        for part in ready
+            .chain(self.in_transit.values().map(|unit| unit.range))
+            .filter_map(|r| r.intersect(range))
+        {
             out.insert(part);
         }
         out
@@ -435,7 +543,8 @@ impl Ledger {
 
     /// Whether nothing is left to ask for or to wait for.
     pub fn is_complete(&self) -> bool {
-        self.orphans.is_empty() && self.delivered_bytes + self.unavailable.len_bytes() == self.wanted_bytes
+        self.orphans.is_empty()
+            && self.delivered_bytes + self.unavailable.len_bytes() == self.wanted_bytes
     }
 
     /// Whether a lane has, or could steal, ready bytes.
@@ -481,7 +590,10 @@ impl Ledger {
     /// Wanted and not delivered: ready, in transit, orphaned or given up.
     pub fn missing(&self) -> RangeSet {
         let mut out = self.orphans.union(&self.unavailable);
-        let ready = self.lanes.iter().flat_map(|lane| lane.ready.iter().map(|run| run.range));
+        let ready = self
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.ready.iter().map(|run| run.range));
         for range in ready.chain(self.in_transit.values().map(|unit| unit.range)) {
             out.insert(range);
         }

@@ -14,9 +14,9 @@ use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
 
 mod pace;
-mod watch;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use pace::Pace;
 pub use watch::Watch;
@@ -147,13 +147,17 @@ impl Receiving {
             self.ledger.reassign([ReadyRun { range, holders }]);
             for fresh in RangeSet::from(range).difference(&known).iter() {
                 let holders = self.lanes_of(run);
-                self.ledger.want(ReadyRun { range: fresh, holders });
+                self.ledger.want(ReadyRun {
+                    range: fresh,
+                    holders,
+                });
                 self.finished = false;
             }
             self.asked.remove(range);
         }
         for stretch in &revision.unavailable {
-            self.ledger.give_up(control::range(stretch.start, stretch.length));
+            self.ledger
+                .give_up(control::range(stretch.start, stretch.length));
         }
         self.check_progress();
     }
@@ -170,14 +174,21 @@ impl Receiving {
         let lane = self.ledger.add_lane();
         self.lane_of.insert(peer.node, lane);
         self.peers.push(peer.clone());
-        self.pairs.push(PairTotals { sender: peer.node, ..PairTotals::default() });
+        self.pairs.push(PairTotals {
+            sender: peer.node,
+            ..PairTotals::default()
+        });
         self.events.push_back(Event::Connect(lane, peer.clone()));
     }
 
     fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
         let mut holders = Vec::with_capacity(1 + run.spares.len());
         for node in std::iter::once(&run.sender).chain(&run.spares) {
-            if let Some(&lane) = self.lane_of.get(node).filter(|lane| !holders.contains(*lane)) {
+            if let Some(&lane) = self
+                .lane_of
+                .get(node)
+                .filter(|lane| !holders.contains(*lane))
+            {
                 holders.push(lane);
             }
         }
@@ -186,14 +197,23 @@ impl Receiving {
 
     fn want(&mut self, run: &Run) {
         let holders = self.lanes_of(run);
-        self.ledger.want(ReadyRun { range: control::range(run.start, run.length), holders });
+        self.ledger.want(ReadyRun {
+            range: control::range(run.start, run.length),
+            holders,
+        });
     }
 
     /// What to grant next on a stream of `lane` that has `outstanding` bytes granted and not come.
     ///
     /// Hands out nothing while the stream has more than half its share of the window, so that
     /// small units are granted in batches.
-    pub fn take(&mut self, lane: LaneId, outstanding: u64, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Take {
+    pub fn take(
+        &mut self,
+        lane: LaneId,
+        outstanding: u64,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Take {
         if self.finished || !self.ledger.is_alive(lane) {
             return Take::Closed;
         }
@@ -215,12 +235,18 @@ impl Receiving {
                 }
                 break;
             }
-            let Some(unit) = self.ledger.take(lane, now_ns, unit_at) else { break };
+            let Some(unit) = self.ledger.take(lane, now_ns, unit_at) else {
+                break;
+            };
             taken += unit.range.len();
             self.pace.spend(unit.range.len());
             units.push(unit);
         }
-        if units.is_empty() { Take::Wait(None) } else { Take::Units(units) }
+        if units.is_empty() {
+            Take::Wait(None)
+        } else {
+            Take::Units(units)
+        }
     }
 
     /// Most bytes the lane may have in transit now.
@@ -233,7 +259,13 @@ impl Receiving {
     }
 
     /// A unit came whole and was checked. Returns whether it was the first copy.
-    pub fn handle_unit(&mut self, lane: LaneId, range: Range, digest: Option<[u8; 32]>, now_ns: u64) -> bool {
+    pub fn handle_unit(
+        &mut self,
+        lane: LaneId,
+        range: Range,
+        digest: Option<[u8; 32]>,
+        now_ns: u64,
+    ) -> bool {
         match self.ledger.delivered(lane, range, now_ns) {
             Delivery::Fresh { cancel } => {
                 self.watch.arrived(range.len(), now_ns);
@@ -261,7 +293,10 @@ impl Receiving {
         self.corrupt += 1;
         self.pairs[lane].corrupt += 1;
         let name = self.peer_name(lane);
-        self.note(format!("bytes {}-{} from {name} came damaged ({reason}); fetching them again", range.start, range.end));
+        self.note(format!(
+            "bytes {}-{} from {name} came damaged ({reason}); fetching them again",
+            range.start, range.end
+        ));
         let times = self.damaged.entry(range.start).or_insert(0);
         *times += 1;
         let give_up = *times > CORRUPT_MAX;
@@ -311,7 +346,9 @@ impl Receiving {
     }
 
     fn peer_name(&self, lane: LaneId) -> String {
-        self.peers.get(lane).map_or_else(|| format!("peer {lane}"), |peer| peer.name.clone())
+        self.peers
+            .get(lane)
+            .map_or_else(|| format!("peer {lane}"), |peer| peer.name.clone())
     }
 
     fn check_progress(&mut self) {
@@ -329,7 +366,8 @@ impl Receiving {
                 self.asked.insert(range);
             }
             let lost: Vec<u32> = self.lost.iter().copied().collect();
-            self.events.push_back(Event::Need(open, lost, "no known holder is left".into()));
+            self.events
+                .push_back(Event::Need(open, lost, "no known holder is left".into()));
         }
     }
 

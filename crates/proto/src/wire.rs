@@ -115,7 +115,10 @@ pub enum FrameError {
 impl FrameHeader {
     /// The half-open range the frame speaks of.
     pub fn range(&self) -> Range {
-        Range { start: self.offset, end: self.offset + u64::from(self.length) }
+        Range {
+            start: self.offset,
+            end: self.offset + u64::from(self.length),
+        }
     }
 
     /// Writes the 24 bytes.
@@ -136,7 +139,9 @@ impl FrameHeader {
     /// # Errors
     /// [`FrameError`] when the kind is unknown, the length above [`PAYLOAD_MAX`] or the range beyond 2^64.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, FrameError> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let kind = FrameKind::from_u8(bytes[0]).ok_or(FrameError::UnknownKind(bytes[0]))?;
         let length = word(4);
         let offset = u64::from(word(8)) | u64::from(word(12)) << 32;

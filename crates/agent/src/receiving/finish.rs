@@ -20,14 +20,23 @@ impl Fetch {
                 loop {
                     let checked = state.receiving.ledger().delivered_bytes();
                     let unsynced = checked - self.safe.load(Ordering::Acquire).min(checked);
-                    let due = unsynced > 0 && (unsynced >= SYNC_BYTES || synced_at.elapsed() >= SYNC_EVERY);
+                    let due = unsynced > 0
+                        && (unsynced >= SYNC_BYTES || synced_at.elapsed() >= SYNC_EVERY);
                     let complete = state.receiving.is_finished() && !state.done_sent;
-                    if due || complete || (state.error.is_some() && !state.done_sent) || self.stopped() {
+                    if due
+                        || complete
+                        || (state.error.is_some() && !state.done_sent)
+                        || self.stopped()
+                    {
                         break;
                     }
                     self.changed.wait_for(&mut state, SYNC_EVERY);
                 }
-                (state.receiving.ledger().delivered_bytes(), state.receiving.is_finished(), state.error.is_some())
+                (
+                    state.receiving.ledger().delivered_bytes(),
+                    state.receiving.is_finished(),
+                    state.error.is_some(),
+                )
             };
             if self.stopped() {
                 return;
@@ -55,7 +64,9 @@ impl Fetch {
 
     fn sync(&self) -> Result<(), String> {
         match self.sinks() {
-            Some(sinks) if !self.transfer.options.no_sync => sinks.sync().map_err(|error| error.to_string()),
+            Some(sinks) if !self.transfer.options.no_sync => {
+                sinks.sync().map_err(|error| error.to_string())
+            }
             _ => Ok(()),
         }
     }
@@ -66,16 +77,24 @@ impl Fetch {
             self.read_back()?;
         }
         let whole = Self::missing(&self.state.lock()).is_empty();
-        if self.commits && whole { self.commit() } else { Ok(()) }
+        if self.commits && whole {
+            self.commit()
+        } else {
+            Ok(())
+        }
     }
 
     fn read_back(&self) -> Result<(), String> {
-        let Some(sinks) = self.sinks() else { return Ok(()) };
+        let Some(sinks) = self.sinks() else {
+            return Ok(());
+        };
         let units = self.state.lock().receiving.sorted_digests().to_vec();
         let mut buffer = Vec::new();
         for (range, digest) in units {
             buffer.resize(range.len() as usize, 0);
-            sinks.read_back(range.start, &mut buffer).map_err(|error| error.to_string())?;
+            sinks
+                .read_back(range.start, &mut buffer)
+                .map_err(|error| error.to_string())?;
             if blake3::hash(&buffer).as_bytes() != &digest {
                 return Err(format!(
                     "bytes {}-{} read back from the sink differ from what was written; check this host's disk and memory",
@@ -125,7 +144,11 @@ impl Fetch {
                 })
                 .collect(),
             missing: control::stretches(&Self::missing(state)),
-            root: if hashed { root.finalize().as_bytes().to_vec() } else { Vec::new() },
+            root: if hashed {
+                root.finalize().as_bytes().to_vec()
+            } else {
+                Vec::new()
+            },
             moving: now.saturating_sub(watch.start_ns()),
             best_second: watch.best_second(),
             committed: state.committed,

@@ -26,43 +26,91 @@ const MEMORY_LEN: u64 = 16 << 20;
 
 impl Fetch {
     /// Makes the sinks, in words when it fails.
-    pub(super) fn prepare(&self, plan: &control::Plan, sinks: Vec<OpenSink>) -> Result<SinkSet, String> {
-        let id: String = self.transfer.id.iter().map(|b| format!("{b:02x}")).collect();
-        let end = plan.runs.iter().map(|r| r.start + r.length).max().unwrap_or(0);
-        let end = plan.parts.iter().map(|p| p.base + p.length).max().unwrap_or(0).max(end);
+    pub(super) fn prepare(
+        &self,
+        plan: &control::Plan,
+        sinks: Vec<OpenSink>,
+    ) -> Result<SinkSet, String> {
+        let id: String = self
+            .transfer
+            .id
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let end = plan
+            .runs
+            .iter()
+            .map(|r| r.start + r.length)
+            .max()
+            .unwrap_or(0);
+        let end = plan
+            .parts
+            .iter()
+            .map(|p| p.base + p.length)
+            .max()
+            .unwrap_or(0)
+            .max(end);
         let all = RangeSet::from(Range { start: 0, end });
         let mut made: Vec<(RangeSet, Arc<dyn Sink>)> = Vec::new();
         let mut pieces: Vec<Piece> = Vec::new();
         for sink in sinks {
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
-                OpenSink::Null => (all.clone(), Arc::new(NullSink), Layout::single(Range { start: 0, end })),
-                OpenSink::Memory => {
-                    (all.clone(), Arc::new(MemorySink::new(MEMORY_LEN)), Layout::single(Range { start: 0, end }))
-                }
+                OpenSink::Null => (
+                    all.clone(),
+                    Arc::new(NullSink),
+                    Layout::single(Range { start: 0, end }),
+                ),
+                OpenSink::Memory => (
+                    all.clone(),
+                    Arc::new(MemorySink::new(MEMORY_LEN)),
+                    Layout::single(Range { start: 0, end }),
+                ),
                 OpenSink::RowsKeptNowhere { ranges, memory } => {
-                    let sink: Arc<dyn Sink> =
-                        if memory { Arc::new(MemorySink::new(MEMORY_LEN)) } else { Arc::new(NullSink) };
+                    let sink: Arc<dyn Sink> = if memory {
+                        Arc::new(MemorySink::new(MEMORY_LEN))
+                    } else {
+                        Arc::new(NullSink)
+                    };
                     (ranges, sink, Layout::single(Range { start: 0, end }))
                 }
-                OpenSink::Files { paths, layout, shared } => {
-                    let files = paths.into_iter().map(|path| SinkFile { path, renames: true }).collect();
-                    let sink = FileSink::create(layout.clone(), files, &id, shared).map_err(|e| e.to_string())?;
+                OpenSink::Files {
+                    paths,
+                    layout,
+                    shared,
+                } => {
+                    let files = paths
+                        .into_iter()
+                        .map(|path| SinkFile {
+                            path,
+                            renames: true,
+                        })
+                        .collect();
+                    let sink = FileSink::create(layout.clone(), files, &id, shared)
+                        .map_err(|e| e.to_string())?;
                     (layout.ranges(), Arc::new(sink), layout)
                 }
                 // A pattern has no manifest: its copy is one plain file.
                 OpenSink::Tree { path, shared } if plan.parts.is_empty() => {
                     let layout = Layout::single(Range { start: 0, end });
-                    let files = vec![SinkFile { path, renames: true }];
-                    let sink = FileSink::create(layout.clone(), files, &id, shared).map_err(|e| e.to_string())?;
+                    let files = vec![SinkFile {
+                        path,
+                        renames: true,
+                    }];
+                    let sink = FileSink::create(layout.clone(), files, &id, shared)
+                        .map_err(|e| e.to_string())?;
                     (all.clone(), Arc::new(sink), layout)
                 }
                 OpenSink::Tree { path, shared } => {
                     let mut parts = Vec::new();
                     for (at, part) in plan.parts.iter().enumerate() {
                         let manifest = Arc::new(self.fetch_manifest(plan, at, part)?);
-                        parts.push(Part { base: part.base, manifest });
+                        parts.push(Part {
+                            base: part.base,
+                            manifest,
+                        });
                     }
-                    let sink = TreeSink::create(&path, &parts, &id, shared).map_err(|e| e.to_string())?;
+                    let sink =
+                        TreeSink::create(&path, &parts, &id, shared).map_err(|e| e.to_string())?;
                     let layout = sink.layout().clone();
                     (layout.ranges(), Arc::new(sink), layout)
                 }
@@ -76,13 +124,23 @@ impl Fetch {
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.
-    fn fetch_manifest(&self, plan: &control::Plan, at: usize, part: &control::Part) -> Result<Manifest, String> {
+    fn fetch_manifest(
+        &self,
+        plan: &control::Plan,
+        at: usize,
+        part: &control::Part,
+    ) -> Result<Manifest, String> {
         if part.manifest_length > MANIFEST_MAX {
-            return Err(format!("the manifest has {} bytes, more than {MANIFEST_MAX}; copy subfolders one by one", part.manifest_length));
+            return Err(format!(
+                "the manifest has {} bytes, more than {MANIFEST_MAX}; copy subfolders one by one",
+                part.manifest_length
+            ));
         }
         let mut last = String::from("no holder is known");
         for holder in &part.holders {
-            let Some(peer) = plan.peers.iter().find(|p| p.node == *holder) else { continue };
+            let Some(peer) = plan.peers.iter().find(|p| p.node == *holder) else {
+                continue;
+            };
             match self.fetch_manifest_from(peer, at, part) {
                 Ok(manifest) => return Ok(manifest),
                 Err(reason) => last = format!("{}: {reason}", peer.name),
@@ -94,22 +152,43 @@ impl Fetch {
         Err(format!("the list of files cannot be fetched: {last}"))
     }
 
-    fn fetch_manifest_from(&self, peer: &control::Peer, at: usize, part: &control::Part) -> Result<Manifest, String> {
+    fn fetch_manifest_from(
+        &self,
+        peer: &control::Peer,
+        at: usize,
+        part: &control::Part,
+    ) -> Result<Manifest, String> {
         let connected = connect::pair(&self.transfer, peer).map_err(|e| e.to_string())?;
-        let (mut half, _) = connected.join(&self.transfer, u32::MAX).map_err(|e| e.to_string())?;
+        let (mut half, _) = connected
+            .join(&self.transfer, u32::MAX)
+            .map_err(|e| e.to_string())?;
         let key = self.transfer.remember(half.stopper());
-        let mut landing = BufferLanding { bytes: vec![0; part.manifest_length as usize] };
+        let mut landing = BufferLanding {
+            bytes: vec![0; part.manifest_length as usize],
+        };
         let result = (|| {
             let mut start = 0;
             let mut id = 0;
             while start < part.manifest_length {
                 let end = (start + CHUNK_LEN).min(part.manifest_length);
-                let grant = Grant { id, space: manifest_space(at), range: Range { start, end }, hash: false };
+                let grant = Grant {
+                    id,
+                    space: manifest_space(at),
+                    range: Range { start, end },
+                    hash: false,
+                };
                 half.grant(&[grant]).map_err(|e| e.to_string())?;
-                match half.receive(&mut landing, Instant::now() + MANIFEST_SILENCE).map_err(|e| e.to_string())? {
+                match half
+                    .receive(&mut landing, Instant::now() + MANIFEST_SILENCE)
+                    .map_err(|e| e.to_string())?
+                {
                     Received::Unit { .. } => start = end,
-                    Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => return Err(reason),
-                    Received::Idle => return Err(format!("silent for {} s", MANIFEST_SILENCE.as_secs())),
+                    Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => {
+                        return Err(reason);
+                    }
+                    Received::Idle => {
+                        return Err(format!("silent for {} s", MANIFEST_SILENCE.as_secs()));
+                    }
                 }
                 id += 1;
             }

@@ -26,16 +26,35 @@ impl Coordinator {
     pub(super) fn lay_out(&mut self) -> Result<(), LayoutProblem> {
         match self.setup.mapping {
             Mapping::Rows => self.lay_out_rows(),
-            Mapping::Trees { sources, destinations } => self.lay_out_trees(sources, destinations),
+            Mapping::Trees {
+                sources,
+                destinations,
+            } => self.lay_out_trees(sources, destinations),
         }
     }
 
     fn lay_out_rows(&mut self) -> Result<(), LayoutProblem> {
         for node in &mut self.nodes {
-            node.holds = RangeSet::from_ranges(node.setup.sources.iter().flat_map(|s| setup::row_ranges(&s.source.rows)));
-            node.wants = RangeSet::from_ranges(node.setup.sinks.iter().flat_map(|s| setup::row_ranges(&s.sink.rows)));
+            node.holds = RangeSet::from_ranges(
+                node.setup
+                    .sources
+                    .iter()
+                    .flat_map(|s| setup::row_ranges(&s.source.rows)),
+            );
+            node.wants = RangeSet::from_ranges(
+                node.setup
+                    .sinks
+                    .iter()
+                    .flat_map(|s| setup::row_ranges(&s.sink.rows)),
+            );
         }
-        self.data_length = self.nodes.iter().filter_map(|n| n.wants.last()).map(|r| r.end).max().unwrap_or(0);
+        self.data_length = self
+            .nodes
+            .iter()
+            .filter_map(|n| n.wants.last())
+            .map(|r| r.end)
+            .max()
+            .unwrap_or(0);
         self.check_replicas()
     }
 
@@ -49,7 +68,11 @@ impl Coordinator {
                 for (row, identity) in source.source.rows.iter().zip(&opened.identities) {
                     let range = control::range(row.start, row.length);
                     let shift = i128::from(row.object_offset) - i128::from(row.start);
-                    let what = format!("{} on {}", String::from_utf8_lossy(&row.object), node.setup.name);
+                    let what = format!(
+                        "{} on {}",
+                        String::from_utf8_lossy(&row.object),
+                        node.setup.name
+                    );
                     let time = (identity.modified_seconds, identity.modified_nanoseconds);
                     seen.push((range, shift, identity.length, time, what));
                 }
@@ -57,7 +80,10 @@ impl Coordinator {
         }
         seen.sort_by_key(|s| (s.0.start, s.0.end));
         for (at, first) in seen.iter().enumerate() {
-            for second in seen[at + 1..].iter().take_while(|s| s.0.start < first.0.end) {
+            for second in seen[at + 1..]
+                .iter()
+                .take_while(|s| s.0.start < first.0.end)
+            {
                 if first.1 != second.1 {
                     continue;
                 }
@@ -78,19 +104,30 @@ impl Coordinator {
         Ok(())
     }
 
-    fn lay_out_trees(&mut self, sources: Sources, destinations: Destinations) -> Result<(), LayoutProblem> {
+    fn lay_out_trees(
+        &mut self,
+        sources: Sources,
+        destinations: Destinations,
+    ) -> Result<(), LayoutProblem> {
         let mut groups: BTreeMap<Content, Vec<(u32, u32, OpenedSource)>> = BTreeMap::new();
         for (number, node) in self.nodes.iter().enumerate() {
             let Some(opened) = &node.opened else { continue };
-            for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate() {
+            for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate()
+            {
                 let content = match source.source.kind {
                     Some(source::Kind::Memory(size)) => Content::Memory(size),
                     _ => Content::Tree(opened.manifest_root.clone()),
                 };
-                groups.entry(content).or_default().push((number as u32, at as u32, opened.clone()));
+                groups
+                    .entry(content)
+                    .or_default()
+                    .push((number as u32, at as u32, opened.clone()));
             }
         }
-        let trees = groups.keys().filter(|c| matches!(c, Content::Tree(_))).count();
+        let trees = groups
+            .keys()
+            .filter(|c| matches!(c, Content::Tree(_)))
+            .count();
         if groups.len() > 1 && self.relation.is_none() {
             if trees < groups.len() {
                 return Err(LayoutProblem::Refused(
@@ -98,7 +135,11 @@ impl Coordinator {
                 ));
             }
             // One holder of each content is enough to find the first difference.
-            let firsts = groups.values().filter_map(|g| g.first()).map(|(node, source, _)| (*node, *source)).collect();
+            let firsts = groups
+                .values()
+                .filter_map(|g| g.first())
+                .map(|(node, source, _)| (*node, *source))
+                .collect();
             return Err(LayoutProblem::Compare(firsts));
         }
         if sources == Sources::Parts {
@@ -125,7 +166,9 @@ impl Coordinator {
         for group in stretches {
             let opened = group[0].2.clone();
             let Some(end) = base.checked_add(opened.data_length) else {
-                return Err(LayoutProblem::Refused("the sources together are larger than 2^64 bytes".into()));
+                return Err(LayoutProblem::Refused(
+                    "the sources together are larger than 2^64 bytes".into(),
+                ));
             };
             for (node, at, _) in &group {
                 let state = &mut self.nodes[*node as usize];
@@ -140,7 +183,11 @@ impl Coordinator {
                     manifest_root: opened.manifest_root.clone(),
                     manifest_length: opened.manifest_length,
                     // Replicas may differ in what their manifests say of folders: one version is enough.
-                    holders: group.iter().filter(|(_, _, o)| o.manifest_root == opened.manifest_root).map(|(node, _, _)| *node).collect(),
+                    holders: group
+                        .iter()
+                        .filter(|(_, _, o)| o.manifest_root == opened.manifest_root)
+                        .map(|(node, _, _)| *node)
+                        .collect(),
                 });
             }
             base = end;
@@ -150,7 +197,10 @@ impl Coordinator {
             if node.setup.sinks.is_empty() {
                 continue;
             }
-            node.wants = RangeSet::from(Range { start: 0, end: base });
+            node.wants = RangeSet::from(Range {
+                start: 0,
+                end: base,
+            });
             if destinations == Destinations::Shared {
                 for sink in &mut node.setup.sinks {
                     sink.destination.get_or_insert_with(|| "shared".into());
@@ -168,7 +218,9 @@ impl Coordinator {
             let missing = match &node.done {
                 Some(done) => control::range_set(&done.missing),
                 // Nothing is known of what a lost receiver stored.
-                None => RangeSet::from_ranges(node.runs.iter().map(|r| control::range(r.start, r.length))),
+                None => RangeSet::from_ranges(
+                    node.runs.iter().map(|r| control::range(r.start, r.length)),
+                ),
             };
             if !missing.is_empty() {
                 let entry = out.entry(name).or_default();

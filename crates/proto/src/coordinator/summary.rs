@@ -74,7 +74,11 @@ impl Coordinator {
                 None => total += node.wants.len_bytes(),
             }
         }
-        total + shared.values().map(ropewalk_model::RangeSet::len_bytes).sum::<u64>()
+        total
+            + shared
+                .values()
+                .map(ropewalk_model::RangeSet::len_bytes)
+                .sum::<u64>()
     }
 
     /// Safe bytes.
@@ -122,14 +126,26 @@ impl Coordinator {
             } else {
                 node.done.as_ref().map_or(0, |d| d.best_second)
             };
-            let declared = if sending { node.setup.up } else { node.setup.down };
-            declared.unwrap_or(if seen > 0 { seen } else { self.speed(at as u32, None) })
+            let declared = if sending {
+                node.setup.up
+            } else {
+                node.setup.down
+            };
+            declared.unwrap_or(if seen > 0 {
+                seen
+            } else {
+                self.speed(at as u32, None)
+            })
         };
         let nodes = || self.nodes.iter().enumerate();
         Problem {
             senders: nodes()
                 .filter(|(_, n)| n.is_sender())
-                .map(|(at, n)| Sender { name: n.setup.name.clone(), up: best(at, n, true), ranges: n.holds.clone() })
+                .map(|(at, n)| Sender {
+                    name: n.setup.name.clone(),
+                    up: best(at, n, true),
+                    ranges: n.holds.clone(),
+                })
                 .collect(),
             receivers: nodes()
                 .filter(|(_, n)| n.is_receiver())

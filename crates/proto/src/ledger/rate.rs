@@ -38,7 +38,9 @@ impl RateMeter {
     /// `bytes` arrived; `busy` says whether more is in transit.
     pub fn delivered(&mut self, bytes: u64, now_ns: u64, busy: bool) {
         self.bytes += bytes;
-        let due = self.since_ns.is_some_and(|since| now_ns.saturating_sub(since) >= SAMPLE_NS_MIN);
+        let due = self
+            .since_ns
+            .is_some_and(|since| now_ns.saturating_sub(since) >= SAMPLE_NS_MIN);
         if due || (!busy && self.estimate.is_none()) {
             self.sample(now_ns);
             self.since_ns = Some(now_ns);

@@ -17,7 +17,11 @@ pub struct Pace {
 impl Pace {
     /// No limit.
     pub fn unlimited() -> Self {
-        Self { rate: 0, tokens: 0.0, at_ns: 0 }
+        Self {
+            rate: 0,
+            tokens: 0.0,
+            at_ns: 0,
+        }
     }
 
     /// Changes the rate (bytes per second, 0 = no limit); a debt stays owed.

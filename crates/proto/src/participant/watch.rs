@@ -17,12 +17,21 @@ pub struct Watch {
 impl Watch {
     /// Starts watching.
     pub fn new(now_ns: u64) -> Self {
-        Self { start_ns: now_ns, last_ns: now_ns, second: 0, second_bytes: 0, best_second: 0, longest_stall_ns: 0 }
+        Self {
+            start_ns: now_ns,
+            last_ns: now_ns,
+            second: 0,
+            second_bytes: 0,
+            best_second: 0,
+            longest_stall_ns: 0,
+        }
     }
 
     /// `bytes` arrived.
     pub fn arrived(&mut self, bytes: u64, now_ns: u64) {
-        self.longest_stall_ns = self.longest_stall_ns.max(now_ns.saturating_sub(self.last_ns));
+        self.longest_stall_ns = self
+            .longest_stall_ns
+            .max(now_ns.saturating_sub(self.last_ns));
         self.last_ns = self.last_ns.max(now_ns);
         let second = now_ns.saturating_sub(self.start_ns) / SECOND_NS;
         if second != self.second {
