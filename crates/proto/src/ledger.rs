@@ -82,6 +82,9 @@ struct InTransit {
     range: Range,
     holders: Vec<LaneId>,
     carriers: Vec<LaneId>,
+    // When its first carrier should have brought it, at the speed known when it was taken. A lane
+    // that stalls shows here: its measured speed cannot fall while nothing arrives.
+    due_ns: u64,
 }
 
 #[derive(Debug)]
@@ -213,12 +216,14 @@ impl Ledger {
             l.ready_bytes -= range.len();
             l.in_transit_bytes += range.len();
             l.rate.busy(now_ns);
+            let due_ns = now_ns.saturating_add((self.backlog_in_transit(lane) * 1e9) as u64);
             self.in_transit.insert(
                 range.start,
                 InTransit {
                     range,
                     holders,
                     carriers: vec![lane],
+                    due_ns,
                 },
             );
             return Some(Unit {
@@ -241,6 +246,22 @@ impl Ledger {
     fn backlog_seconds(&self, lane: LaneId) -> f64 {
         let l = &self.lanes[lane];
         (l.ready_bytes + l.in_transit_bytes) as f64 / self.rate(lane)
+    }
+
+    fn backlog_in_transit(&self, lane: LaneId) -> f64 {
+        self.lanes[lane].in_transit_bytes as f64 / self.rate(lane)
+    }
+
+    /// Seconds until a unit in transit is expected, by its fastest carrier; an overdue unit is
+    /// expected to take as long again as it is late.
+    fn expected_seconds(&self, unit: &InTransit, now_ns: u64) -> f64 {
+        let overdue = now_ns.saturating_sub(unit.due_ns) as f64 / 1e9;
+        let backlog = unit
+            .carriers
+            .iter()
+            .map(|&c| self.backlog_seconds(c))
+            .fold(f64::MAX, f64::min);
+        backlog.max(overdue)
     }
 
     /// Moves part of the run of the lane that would finish last to `thief`.
@@ -308,20 +329,10 @@ impl Ledger {
             })
             .filter(|(_, unit)| {
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
-                let theirs = unit
-                    .carriers
-                    .iter()
-                    .map(|&c| self.backlog_seconds(c))
-                    .fold(f64::MAX, f64::min);
-                theirs > own * END_GAME_ADVANTAGE
+                self.expected_seconds(unit, now_ns) > own * END_GAME_ADVANTAGE
             })
             .max_by(|(_, a), (_, b)| {
-                let left = |unit: &InTransit| {
-                    unit.carriers
-                        .iter()
-                        .map(|&c| self.backlog_seconds(c))
-                        .fold(f64::MAX, f64::min)
-                };
+                let left = |unit| self.expected_seconds(unit, now_ns);
                 left(a)
                     .total_cmp(&left(b))
                     .then(a.range.start.cmp(&b.range.start))

@@ -1,1 +1,256 @@
+//! The ledger against a naive model, byte by byte, and its policies one by one.
 
+use proptest::prelude::*;
+use ropewalk_model::Range;
+
+use super::*;
+
+const UNIT: u64 = 10;
+
+fn unit_at(offset: u64) -> Range {
+    let start = offset / UNIT * UNIT;
+    Range {
+        start,
+        end: start + UNIT,
+    }
+}
+
+fn run(start: u64, end: u64, holders: &[LaneId]) -> ReadyRun {
+    ReadyRun {
+        range: Range { start, end },
+        holders: holders.to_vec(),
+    }
+}
+
+fn ledger(lanes: usize, runs: &[ReadyRun]) -> Ledger {
+    let mut ledger = Ledger::new(lanes);
+    for run in runs {
+        ledger.want(run.clone());
+    }
+    ledger
+}
+
+/// Units come in order, cut at unit borders, and each byte is handed out once.
+#[test]
+fn own_runs_go_front_to_back() {
+    let mut ledger = ledger(1, &[run(5, 33, &[0])]);
+    let mut taken = Vec::new();
+    while let Some(unit) = ledger.take(0, 0, &unit_at) {
+        taken.push((unit.range.start, unit.range.end));
+    }
+    assert_eq!(taken, [(5, 10), (10, 20), (20, 30), (30, 33)]);
+    assert_eq!(ledger.in_transit_bytes(0), 28);
+    assert!(!ledger.is_complete());
+}
+
+/// A lane without work takes from the end of another's run, never from one whose bytes it lacks.
+#[test]
+fn an_idle_lane_steals_what_it_holds() {
+    let mut ledger = ledger(3, &[run(0, 100, &[0, 1])]);
+    let unit = ledger.take(1, 0, &unit_at).unwrap();
+    assert_eq!(unit.range.start, 50, "equal speeds: half of the run");
+    assert_eq!(ledger.take(2, 0, &unit_at), None, "lane 2 holds nothing");
+}
+
+/// A lane ten times as fast takes about ten elevenths.
+#[test]
+fn theft_follows_speed() {
+    let mut ledger = ledger(
+        2,
+        &[
+            run(0, 10, &[0]),
+            run(10, 20, &[1]),
+            run(1000, 2100, &[0, 1]),
+        ],
+    );
+    let slow = ledger.take(0, 0, &unit_at).unwrap();
+    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    ledger.delivered(1, fast.range, 100_000_000);
+    ledger.delivered(0, slow.range, 1_000_000_000);
+    let stolen = ledger.take(1, 1_000_000_000, &unit_at).unwrap();
+    assert_eq!(stolen.range.start, 1100);
+}
+
+/// Near the end a unit on a slow lane is carried again by a fast one; the first copy counts.
+#[test]
+fn the_last_unit_of_a_slow_lane_is_duplicated() {
+    let mut ledger = ledger(2, &[run(0, 10, &[0, 1]), run(10, 20, &[1])]);
+    let slow = ledger.take(0, 0, &unit_at).unwrap();
+    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    assert_eq!(
+        ledger.take(1, 0, &unit_at),
+        None,
+        "speeds are unknown: no copy yet"
+    );
+    ledger.delivered(1, fast.range, 100);
+    let copy = ledger.take(1, 100, &unit_at).unwrap();
+    assert_eq!((copy.range, copy.duplicate), (slow.range, true));
+    assert_eq!(
+        ledger.delivered(1, copy.range, 2_000_000),
+        Delivery::Fresh { cancel: vec![0] }
+    );
+    assert_eq!(
+        ledger.delivered(0, slow.range, 3_000_000),
+        Delivery::Duplicate
+    );
+    assert!(ledger.is_complete());
+    assert_eq!(
+        (ledger.delivered_bytes(), ledger.duplicate_bytes()),
+        (20, 10)
+    );
+}
+
+/// A lane that stalls loses its unit to an equally fast one, though its measured speed is high.
+#[test]
+fn an_overdue_unit_is_duplicated() {
+    let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[1])]);
+    let first = ledger.take(0, 0, &unit_at).unwrap();
+    let other = ledger.take(1, 0, &unit_at).unwrap();
+    ledger.delivered(0, first.range, 100);
+    ledger.delivered(1, other.range, 100);
+    let stalled = ledger.take(0, 100, &unit_at).unwrap();
+    assert_eq!(ledger.take(1, 150, &unit_at), None, "not late yet");
+    assert_eq!(
+        ledger.take(1, 1000, &unit_at).map(|u| u.range),
+        Some(stalled.range)
+    );
+}
+
+/// What a dead lane carried or owned goes to other holders; bytes without one are orphans.
+#[test]
+fn a_dead_lane_leaves_its_work_to_others() {
+    let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[0])]);
+    let lost = ledger.take(0, 0, &unit_at).unwrap();
+    ledger.lane_failed(0);
+    assert_eq!(ledger.orphans().as_slice(), [Range { start: 20, end: 30 }]);
+    let mut taken = RangeSet::new();
+    while let Some(unit) = ledger.take(1, 0, &unit_at) {
+        taken.insert(unit.range);
+        ledger.delivered(1, unit.range, 1);
+    }
+    assert!(taken.contains_range(lost.range) && taken.len_bytes() == 20);
+    assert!(!ledger.is_complete(), "orphans are still wanted");
+    ledger.give_up(Range { start: 0, end: 100 });
+    assert!(ledger.is_complete());
+    assert_eq!(ledger.missing().as_slice(), [Range { start: 20, end: 30 }]);
+}
+
+/// A late copy of a unit that was taken back does not count a second time.
+#[test]
+fn a_unit_taken_back_and_delivered_twice_counts_once() {
+    let mut ledger = ledger(2, &[run(0, 10, &[0, 1])]);
+    let unit = ledger.take(0, 0, &unit_at).unwrap();
+    ledger.failed(0, unit.range, 0);
+    let again = ledger.take(1, 0, &unit_at).unwrap();
+    assert_eq!(again.range, unit.range);
+    assert_eq!(ledger.delivered(0, unit.range, 1), Delivery::Duplicate);
+    assert!(matches!(
+        ledger.delivered(1, again.range, 2),
+        Delivery::Fresh { .. }
+    ));
+    assert_eq!(ledger.delivered_bytes(), 10);
+}
+
+/// New owners take over ready and orphaned bytes and leave the rest alone.
+#[test]
+fn reassigning_moves_only_what_is_open() {
+    let mut ledger = ledger(3, &[run(0, 40, &[0])]);
+    let first = ledger.take(0, 0, &unit_at).unwrap();
+    ledger.delivered(0, first.range, 1);
+    let second = ledger.take(0, 1, &unit_at).unwrap();
+    ledger.reassign([run(0, 40, &[2])]);
+    assert_eq!(ledger.take(0, 1, &unit_at), None);
+    let moved = ledger.take(2, 1, &unit_at).unwrap();
+    assert_eq!((second.range.start, moved.range.start), (10, 20));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize),
+    Deliver(usize),
+    Fail(usize),
+    Kill(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..4usize).prop_map(Step::Take),
+        6 => (0..8usize).prop_map(Step::Deliver),
+        2 => (0..8usize).prop_map(Step::Fail),
+        1 => (0..4usize).prop_map(Step::Kill),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+proptest! {
+    /// Whatever happens in whatever order, every wanted byte is delivered exactly once or missing,
+    /// and only lanes that hold a byte are asked for it.
+    #[test]
+    fn every_byte_is_somewhere_exactly_once(steps in steps(), masks in proptest::collection::vec(1u8..16, 1..8)) {
+        let mut ledger = Ledger::new(4);
+        let mut held = vec![[false; 4]; masks.len() * 25];
+        for (at, mask) in masks.iter().enumerate() {
+            let holders: Vec<usize> = (0..4).filter(|lane| mask & (1 << lane) != 0).collect();
+            for byte in &mut held[at * 25..(at + 1) * 25] {
+                for &lane in &holders {
+                    byte[lane] = true;
+                }
+            }
+            ledger.want(run(at as u64 * 25, at as u64 * 25 + 25, &holders));
+        }
+        let wanted = held.len() as u64;
+        let mut fresh = vec![0u8; held.len()];
+        let mut carried: Vec<(usize, Range)> = Vec::new();
+        let mut dead = [false; 4];
+        for (now, step) in steps.into_iter().enumerate() {
+            let now = now as u64 * 1_000_000;
+            match step {
+                Step::Take(lane) => {
+                    if let Some(unit) = ledger.take(lane, now, &unit_at) {
+                        prop_assert!(!dead[lane]);
+                        prop_assert!((unit.range.start..unit.range.end).all(|b| held[b as usize][lane]));
+                        carried.push((lane, unit.range));
+                    }
+                }
+                Step::Deliver(at) if !carried.is_empty() => {
+                    let (lane, range) = carried.swap_remove(at % carried.len());
+                    if let Delivery::Fresh { .. } = ledger.delivered(lane, range, now) {
+                        (range.start..range.end).for_each(|b| fresh[b as usize] += 1);
+                    }
+                }
+                Step::Fail(at) if !carried.is_empty() => {
+                    let (lane, range) = carried.swap_remove(at % carried.len());
+                    ledger.failed(lane, range, now);
+                }
+                Step::Kill(lane) => {
+                    dead[lane] = true;
+                    carried.retain(|(l, _)| *l != lane);
+                    ledger.lane_failed(lane);
+                }
+                _ => {}
+            }
+            prop_assert!(fresh.iter().all(|&times| times <= 1));
+            prop_assert_eq!(ledger.delivered_bytes() + ledger.missing().len_bytes(), wanted);
+        }
+        // Whoever is left finishes everything that a living lane holds.
+        let mut idle = 0;
+        while idle < 4 {
+            idle = 0;
+            while let Some((lane, range)) = carried.pop() {
+                if let Delivery::Fresh { .. } = ledger.delivered(lane, range, u64::MAX / 2) {
+                    (range.start..range.end).for_each(|b| fresh[b as usize] += 1);
+                }
+            }
+            for lane in 0..4 {
+                match ledger.take(lane, u64::MAX / 2, &unit_at) {
+                    Some(unit) => carried.push((lane, unit.range)),
+                    None => idle += 1,
+                }
+            }
+        }
+        for (byte, times) in fresh.iter().enumerate() {
+            let reachable = (0..4).any(|lane| held[byte][lane] && !dead[lane]);
+            prop_assert!(*times == 1 || !reachable, "byte {} came {} times", byte, times);
+        }
+    }
+}
