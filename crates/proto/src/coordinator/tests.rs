@@ -1,1 +1,405 @@
+//! The master's state machine, message by message, without a network.
 
+use super::*;
+use crate::control::{OpenedSource, PairDone, Row, Sink, Source, Stretch, range};
+
+fn node(name: &str, holds: &[(u64, u64)], wants: &[(u64, u64)], shared: Option<&str>) -> NodeSetup {
+    let rows = |list: &[(u64, u64)]| {
+        list.iter()
+            .map(|&(start, length)| Row {
+                object: b"/f".to_vec(),
+                object_offset: start,
+                start,
+                length,
+            })
+            .collect::<Vec<_>>()
+    };
+    let source = SourceSetup {
+        source: Source {
+            kind: None,
+            rows: rows(holds),
+        },
+        base: 0,
+    };
+    let sink = SinkSetup {
+        sink: Sink {
+            kind: None,
+            rows: rows(wants),
+            shared: shared.is_some(),
+        },
+        destination: shared.map(str::to_owned),
+    };
+    NodeSetup {
+        name: name.into(),
+        sources: if holds.is_empty() {
+            vec![]
+        } else {
+            vec![source]
+        },
+        sinks: if wants.is_empty() { vec![] } else { vec![sink] },
+        up: None,
+        down: None,
+    }
+}
+
+fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
+    let identities = |s: &SourceSetup| {
+        s.source
+            .rows
+            .iter()
+            .map(|_| control::Identity {
+                length: 1000,
+                modified_seconds: modified,
+                modified_nanoseconds: 0,
+            })
+            .collect()
+    };
+    let sources = node
+        .sources
+        .iter()
+        .map(|s| OpenedSource {
+            identities: identities(s),
+            ..OpenedSource::default()
+        })
+        .collect();
+    from(from_agent::Body::Opened(Opened {
+        sources,
+        ..Opened::default()
+    }))
+}
+
+fn from(body: from_agent::Body) -> FromAgent {
+    FromAgent { body: Some(body) }
+}
+
+fn actions(coordinator: &mut Coordinator) -> Vec<Action> {
+    std::iter::from_fn(|| coordinator.poll_action()).collect()
+}
+
+/// Answers a plan with everything from the first sender that holds it.
+fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec<Action> {
+    let mut out = Vec::new();
+    for action in actions {
+        let Action::Plan(purpose, problem) = action else {
+            out.push(action);
+            continue;
+        };
+        let mut taken = RangeSet::new();
+        let mut runs = Vec::new();
+        for receiver in &problem.receivers {
+            let mut mine = Vec::new();
+            let mut open = if receiver.destination.is_some() {
+                receiver.ranges.difference(&taken)
+            } else {
+                receiver.ranges.clone()
+            };
+            for (at, sender) in problem.senders.iter().enumerate() {
+                for part in sender.ranges.intersection(&open).iter() {
+                    mine.push(PlannedRun {
+                        range: part,
+                        sender: at,
+                        spares: vec![],
+                    });
+                    open.remove(part);
+                    taken.insert(part);
+                }
+            }
+            runs.push(mine);
+        }
+        coordinator.handle_planned(
+            &purpose,
+            Ok(Planned {
+                runs,
+                ..Planned::default()
+            }),
+            10,
+        );
+        out.extend(self::actions(coordinator));
+    }
+    out
+}
+
+fn started(nodes: Vec<NodeSetup>) -> (Coordinator, Vec<Action>) {
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: None,
+        options: control::Options::default(),
+    };
+    let mut coordinator = Coordinator::new(setup, 0);
+    coordinator.start(0);
+    actions(&mut coordinator);
+    for (at, node) in nodes.iter().enumerate() {
+        coordinator.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let first = actions(&mut coordinator);
+    let rest = answer(&mut coordinator, first);
+    (coordinator, rest)
+}
+
+fn sent(actions: &[Action], to: u32) -> Vec<&to_agent::Body> {
+    actions
+        .iter()
+        .filter_map(|a| match a {
+            Action::Send(node, message) if *node == to => message.body.as_ref(),
+            _ => None,
+        })
+        .collect()
+}
+
+fn done(delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
+    from(from_agent::Body::Done(Done {
+        delivered,
+        missing: missing
+            .iter()
+            .map(|&(start, length)| Stretch { start, length })
+            .collect(),
+        pairs: vec![PairDone {
+            sender: 0,
+            delivered,
+            ..PairDone::default()
+        }],
+        ..Done::default()
+    }))
+}
+
+fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
+    for node in 0..nodes {
+        coordinator.handle_message(
+            node,
+            from(from_agent::Body::Finished(Finished::default())),
+            20,
+        );
+    }
+    actions(coordinator)
+}
+
+fn outcome(actions: &[Action]) -> Option<Outcome> {
+    actions.iter().find_map(|a| {
+        if let Action::End(outcome, _) = a {
+            Some(*outcome)
+        } else {
+            None
+        }
+    })
+}
+
+/// The plain life of a transfer takes open, opened, plan, done (plus the farewell) per node.
+#[test]
+fn a_plain_transfer_ends_done() {
+    let (mut c, planned) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    assert!(
+        matches!(sent(&planned, 1)[..], [to_agent::Body::Plan(plan)] if plan.runs.len() == 1 && plan.commit)
+    );
+    c.handle_message(1, done(100, &[]), 15);
+    assert!(matches!(sent(&actions(&mut c), 0)[..], [to_agent::Body::Finish(f)] if !f.discard));
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Done));
+}
+
+/// Replicas whose files differ in time are refused before anything moves, naming both.
+#[test]
+fn stale_replicas_are_refused() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[(0, 100)], &[], None),
+        node("c", &[], &[(0, 100)], None),
+    ];
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: None,
+        options: control::Options::default(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, at as i64), 1);
+    }
+    let end = actions(&mut c);
+    assert!(end.iter().any(|a| matches!(a, Action::End(Outcome::Refused, Some(text)) if text.contains("/f on a") && text.contains("/f on b"))));
+    assert!(!end.iter().any(|a| matches!(a, Action::Plan(..))));
+}
+
+/// A receiver that lost its sender gets the surviving replica; nobody else is disturbed.
+#[test]
+fn need_is_answered_with_another_holder() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[(0, 100)], &[], None),
+        node("c", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    let need = Need {
+        ranges: vec![Stretch {
+            start: 40,
+            length: 60,
+        }],
+        lost: vec![0],
+        reason: String::new(),
+    };
+    c.handle_message(2, from(from_agent::Body::Need(need)), 12);
+    let asked = actions(&mut c);
+    let answered = answer(&mut c, asked);
+    let to_c = sent(&answered, 2);
+    assert!(
+        matches!(to_c[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1 && r.runs[0].sender == 1 && r.runs[0].start == 40)
+    );
+    c.handle_message(2, done(100, &[]), 15);
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
+}
+
+/// When no replica is left the rest completes and the report names the ranges.
+#[test]
+fn nobody_left_means_partial() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_lost(0, "killed", 11);
+    assert!(
+        matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.lost == [0])
+    );
+    let need = Need {
+        ranges: vec![Stretch {
+            start: 30,
+            length: 70,
+        }],
+        lost: vec![0],
+        reason: String::new(),
+    };
+    c.handle_message(1, from(from_agent::Body::Need(need)), 12);
+    assert!(
+        matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.unavailable.len() == 1)
+    );
+    c.handle_message(1, done(30, &[(30, 70)]), 15);
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Partial));
+    assert_eq!(c.missing()["b"].as_slice(), [range(30, 70)]);
+}
+
+/// The share of a dead receiver of a shared destination goes to the other one, which alone renames.
+#[test]
+fn a_shared_destination_survives_a_receiver() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("fs")),
+        node("c", &[], &[(0, 100)], Some("fs")),
+    ];
+    let (mut c, planned) = started(nodes);
+    assert!(
+        matches!(sent(&planned, 1)[..], [to_agent::Body::Plan(p)] if p.runs.len() == 1 && !p.commit)
+    );
+    c.handle_message(2, done(0, &[]), 11);
+    assert!(outcome(&actions(&mut c)).is_none());
+    c.handle_lost(1, "killed", 12);
+    let asked = actions(&mut c);
+    let answered = answer(&mut c, asked);
+    assert!(matches!(sent(&answered, 2)[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1));
+    c.handle_message(2, done(100, &[]), 15);
+    assert!(matches!(sent(&actions(&mut c), 2)[..], [to_agent::Body::Finish(f)] if f.commit));
+}
+
+/// Silence has an end: a node that says nothing is lost after the stated time and not before.
+#[test]
+fn a_silent_node_is_lost() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_timer(10 + SILENCE_NS_MAX);
+    assert!(c.summary()[1].lost.is_none());
+    c.handle_timer(11 + SILENCE_NS_MAX);
+    assert!(c.summary()[1].lost.is_some());
+    assert_eq!(
+        outcome(&finish(&mut c, 2)).or(Some(Outcome::Failed)),
+        Some(Outcome::Failed)
+    );
+}
+
+/// The user's word ends it at once and removes what is temporary.
+#[test]
+fn cancel_ends_at_once() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_cancel();
+    let end = actions(&mut c);
+    assert!(matches!(sent(&end, 1)[..], [to_agent::Body::Finish(f)] if f.discard && !f.commit));
+    assert_eq!(outcome(&end), Some(Outcome::Cancelled));
+}
+
+/// The shares of a limit never sum to more than the limit, and follow use.
+#[test]
+fn the_limit_is_shared_by_use() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+        node("c", &[], &[(0, 100)], None),
+    ];
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: Some(1000),
+        options: control::Options::default(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let first = actions(&mut c);
+    answer(&mut c, first);
+    c.handle_message(
+        1,
+        from(from_agent::Body::Status(control::Status {
+            checked: 90,
+            ..Default::default()
+        })),
+        20,
+    );
+    c.handle_message(
+        2,
+        from(from_agent::Body::Status(control::Status {
+            checked: 10,
+            ..Default::default()
+        })),
+        20,
+    );
+    c.handle_timer(2_000_000_000);
+    let rates: Vec<u64> = (1..=2)
+        .flat_map(|n| {
+            sent(&actions_clone(&mut c, n), n)
+                .into_iter()
+                .filter_map(|b| {
+                    if let to_agent::Body::Limit(l) = b {
+                        Some(l.rate)
+                    } else {
+                        None
+                    }
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(rates.len(), 2);
+    assert!(
+        rates.iter().sum::<u64>() <= 1000 && rates[0] > rates[1],
+        "{rates:?}"
+    );
+}
+
+/// Actions of one node, the others kept for the next call.
+fn actions_clone(c: &mut Coordinator, node: u32) -> Vec<Action> {
+    let (mine, others): (Vec<Action>, Vec<Action>) = actions(c)
+        .into_iter()
+        .partition(|a| matches!(a, Action::Send(n, _) if *n == node));
+    c.actions.extend(others);
+    mine
+}
