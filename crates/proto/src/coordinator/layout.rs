@@ -15,6 +15,9 @@ pub(super) enum LayoutProblem {
     Compare(Vec<(u32, u32)>),
 }
 
+/// Range, object offset minus data-space offset, size and time of the object, and its name.
+type SeenRow = (Range, i128, u64, (i64, u32), String);
+
 /// Sources with the same content share one stretch of the data space.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Content {
@@ -61,7 +64,7 @@ impl Coordinator {
     /// Rows of different nodes that map the same bytes at the same place of an object are replicas:
     /// their objects must agree in size and time.
     fn check_replicas(&self) -> Result<(), LayoutProblem> {
-        let mut seen: Vec<(Range, i128, u64, (i64, u32), String)> = Vec::new();
+        let mut seen: Vec<SeenRow> = Vec::new();
         for node in &self.nodes {
             let Some(opened) = &node.opened else { continue };
             for (source, opened) in node.setup.sources.iter().zip(&opened.sources) {
@@ -142,15 +145,17 @@ impl Coordinator {
                 .collect();
             return Err(LayoutProblem::Compare(firsts));
         }
-        if sources == Sources::Parts {
-            if let Some(same) = groups.values().find(|g| g.len() > 1) {
-                let names: Vec<&str> = same.iter().map(|(n, _, _)| self.name(*n)).collect();
-                if groups.len() == 1 {
-                    return Err(LayoutProblem::Refused(format!(
-                        "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
-                        names.join(" and ")
-                    )));
-                }
+        if sources == Sources::Parts && groups.len() == 1 {
+            let same: Vec<&str> = groups
+                .values()
+                .flatten()
+                .map(|(node, _, _)| self.name(*node))
+                .collect();
+            if same.len() > 1 {
+                return Err(LayoutProblem::Refused(format!(
+                    "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
+                    same.join(" and ")
+                )));
             }
         }
         // Lay the stretches out in the order of the lowest node that holds each, so that the result

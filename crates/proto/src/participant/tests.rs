@@ -75,10 +75,7 @@ impl Network {
     /// Grants whatever the machine gives, then completes the next unit in time. `None` when idle.
     fn step(&mut self, receiving: &mut Receiving, dead: &[bool]) -> Option<(LaneId, Range)> {
         let mut wake = None;
-        for lane in 0..self.speeds.len() {
-            if dead[lane] {
-                continue;
-            }
+        for (lane, _) in dead.iter().enumerate().filter(|(_, dead)| !**dead) {
             let outstanding = self.queues[lane].iter().map(|r| r.len()).sum();
             match receiving.take(lane, outstanding, self.now, &unit_at) {
                 Take::Units(units) => {
