@@ -89,7 +89,9 @@ pub enum StoreError {
         errno: i32,
     },
     /// The file system is mounted read-only.
-    #[error("cannot {operation} {path:?}: the file system is read-only; choose another destination or mount it for writing")]
+    #[error(
+        "cannot {operation} {path:?}: the file system is read-only; choose another destination or mount it for writing"
+    )]
     ReadOnly {
         /// What could not be changed.
         path: PathBuf,
@@ -97,7 +99,9 @@ pub enum StoreError {
         operation: Operation,
     },
     /// Something that should exist does not.
-    #[error("cannot {operation} {path:?}: no such file or directory; check the name, or whether it was removed meanwhile")]
+    #[error(
+        "cannot {operation} {path:?}: no such file or directory; check the name, or whether it was removed meanwhile"
+    )]
     Vanished {
         /// What is not there.
         path: PathBuf,
@@ -105,7 +109,9 @@ pub enum StoreError {
         operation: Operation,
     },
     /// A source file is shorter than the bytes asked from it.
-    #[error("{path:?} holds {len} bytes where {wanted} were promised; it shrank, or its row in the specification is too long")]
+    #[error(
+        "{path:?} holds {len} bytes where {wanted} were promised; it shrank, or its row in the specification is too long"
+    )]
     Shrank {
         /// The source file.
         path: PathBuf,
@@ -115,13 +121,18 @@ pub enum StoreError {
         len: u64,
     },
     /// A file of a scanned tree is another one, or another version, than the one scanned.
-    #[error("{path:?} changed since the tree was scanned, its bytes would not fit the others; copy again when nothing writes to it")]
+    #[error(
+        "{path:?} changed since the tree was scanned, its bytes would not fit the others; copy again when nothing writes to it"
+    )]
     Changed {
         /// The source file.
         path: PathBuf,
     },
     /// A path leads to a place the agent was not given.
-    #[error("{path:?} is outside the folders this agent may use ({}); start the agent with a --root that holds it", list(roots))]
+    #[error(
+        "{path:?} is outside the folders this agent may use ({}); start the agent with a --root that holds it",
+        list(roots)
+    )]
     OutsideRoot {
         /// The path as asked.
         path: PathBuf,
@@ -129,7 +140,10 @@ pub enum StoreError {
         roots: Vec<PathBuf>,
     },
     /// A path lies under a root, but only under one given for reading.
-    #[error("{path:?} may only be read ({}); start the agent with --root DIR:rw to write there", list(roots))]
+    #[error(
+        "{path:?} may only be read ({}); start the agent with --root DIR:rw to write there",
+        list(roots)
+    )]
     RootReadOnly {
         /// The path as asked.
         path: PathBuf,
@@ -156,7 +170,9 @@ pub enum StoreError {
         operation: Operation,
     },
     /// A device, pipe or socket.
-    #[error("{path:?} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree")]
+    #[error(
+        "{path:?} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree"
+    )]
     SpecialFile {
         /// The path.
         path: PathBuf,
@@ -164,7 +180,9 @@ pub enum StoreError {
         kind: &'static str,
     },
     /// The final name is taken by something that would not be replaced.
-    #[error("{path:?} exists and is a {found} where a {wanted} is to be written; remove it, choose another name, or end the destination with / to copy into it")]
+    #[error(
+        "{path:?} exists and is a {found} where a {wanted} is to be written; remove it, choose another name, or end the destination with / to copy into it"
+    )]
     Exists {
         /// The final name.
         path: PathBuf,
@@ -182,7 +200,9 @@ pub enum StoreError {
         parent: PathBuf,
     },
     /// A temporary file is shorter than the data promised for it, so it was not given its name.
-    #[error("{path:?} holds only {len} of {wanted} bytes, so it keeps its temporary name; fetch the missing ranges again")]
+    #[error(
+        "{path:?} holds only {len} of {wanted} bytes, so it keeps its temporary name; fetch the missing ranges again"
+    )]
     Incomplete {
         /// The temporary file.
         path: PathBuf,
@@ -198,7 +218,9 @@ pub enum StoreError {
         range: Range,
     },
     /// The sink keeps nothing, or no longer keeps these bytes, so they cannot be read back.
-    #[error("bytes {range} cannot be read back from this sink, it does not keep them; use a file, or leave out --verify sink")]
+    #[error(
+        "bytes {range} cannot be read back from this sink, it does not keep them; use a file, or leave out --verify sink"
+    )]
     NotKept {
         /// Offsets of the data space.
         range: Range,
@@ -207,7 +229,9 @@ pub enum StoreError {
     #[error("this sink has ended, it was committed or discarded; make a new one")]
     Ended,
     /// Two parts of a set hold the same path.
-    #[error("parts {first} and {second} both hold {path:?}; rename one, or copy replicas with --sources replicas")]
+    #[error(
+        "parts {first} and {second} both hold {path:?}; rename one, or copy replicas with --sources replicas"
+    )]
     Conflict {
         /// The path, relative to the parts' roots.
         path: PathBuf,
@@ -256,18 +280,34 @@ impl StoreError {
     pub(crate) fn from_errno(operation: Operation, path: impl Into<PathBuf>, errno: Errno) -> Self {
         let path = path.into();
         match errno {
-            Errno::NOSPC | Errno::DQUOT => Self::DiskFull { path, operation, missing: 1 },
-            Errno::ACCESS | Errno::PERM => Self::Permission { path, operation, errno: errno.raw_os_error() },
+            Errno::NOSPC | Errno::DQUOT => Self::DiskFull {
+                path,
+                operation,
+                missing: 1,
+            },
+            Errno::ACCESS | Errno::PERM => Self::Permission {
+                path,
+                operation,
+                errno: errno.raw_os_error(),
+            },
             Errno::ROFS => Self::ReadOnly { path, operation },
             Errno::NOENT => Self::Vanished { path, operation },
             Errno::NOTDIR => Self::NotADirectory { path, operation },
             Errno::LOOP => Self::SymbolicLink { path, operation },
-            _ => Self::Io { path, operation, errno: errno.raw_os_error() },
+            _ => Self::Io {
+                path,
+                operation,
+                errno: errno.raw_os_error(),
+            },
         }
     }
 
     /// As [`StoreError::from_errno`], for the standard library's calls.
-    pub(crate) fn from_io(operation: Operation, path: impl Into<PathBuf>, error: &io::Error) -> Self {
+    pub(crate) fn from_io(
+        operation: Operation,
+        path: impl Into<PathBuf>,
+        error: &io::Error,
+    ) -> Self {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Self::from_errno(operation, path, errno)
     }
@@ -275,7 +315,13 @@ impl StoreError {
     /// The same error with the bytes that did not fit, when the disk is full.
     pub(crate) fn with_missing(self, bytes: u64) -> Self {
         match self {
-            Self::DiskFull { path, operation, .. } => Self::DiskFull { path, operation, missing: bytes.max(1) },
+            Self::DiskFull {
+                path, operation, ..
+            } => Self::DiskFull {
+                path,
+                operation,
+                missing: bytes.max(1),
+            },
             other => other,
         }
     }
@@ -302,7 +348,11 @@ impl StoreError {
             | Self::NoName { path }
             | Self::Manifest { path, .. }
             | Self::Io { path, .. } => Some(path),
-            Self::NotHeld { .. } | Self::NotKept { .. } | Self::Ended | Self::BadId { .. } | Self::Layout(_) => None,
+            Self::NotHeld { .. }
+            | Self::NotKept { .. }
+            | Self::Ended
+            | Self::BadId { .. }
+            | Self::Layout(_) => None,
         }
     }
 
@@ -310,8 +360,19 @@ impl StoreError {
     /// open files or memory, or a network file system hiccuped.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        let Self::Io { errno, .. } = self else { return false };
-        let passing = [Errno::AGAIN, Errno::INTR, Errno::BUSY, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::STALE, Errno::TIMEDOUT];
+        let Self::Io { errno, .. } = self else {
+            return false;
+        };
+        let passing = [
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::BUSY,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+        ];
         passing.iter().any(|known| known.raw_os_error() == *errno)
     }
 }

@@ -67,15 +67,27 @@ impl FileSink {
     /// [`StoreError::DiskFull`] with the bytes missing, [`StoreError::ParentMissing`],
     /// [`StoreError::Exists`] when the final name is a directory, else what the system reported.
     /// Files made by this call are then removed again, unless they are shared.
-    pub fn create(layout: Layout, files: Vec<SinkFile>, id: &str, shared: bool) -> Result<Self, StoreError> {
-        let rows: Result<Vec<Row>, StoreError> = files.into_iter().map(|file| Row::new(file, id)).collect();
-        let rows = Rows { rows: rows?, new_names: Mutex::default() };
+    pub fn create(
+        layout: Layout,
+        files: Vec<SinkFile>,
+        id: &str,
+        shared: bool,
+    ) -> Result<Self, StoreError> {
+        let rows: Result<Vec<Row>, StoreError> =
+            files.into_iter().map(|file| Row::new(file, id)).collect();
+        let rows = Rows {
+            rows: rows?,
+            new_names: Mutex::default(),
+        };
         for piece in layout.pieces() {
             if rows.rows.get(piece.object as usize).is_none() {
                 return Err(StoreError::NotHeld { range: piece.range });
             }
         }
-        let sink = Self { staging: Staging::new(layout, rows), shared };
+        let sink = Self {
+            staging: Staging::new(layout, rows),
+            shared,
+        };
         let mut made = Vec::new();
         if let Err(error) = sink.prepare(&mut made) {
             if !sink.shared {
@@ -107,7 +119,12 @@ impl FileSink {
                 lock(&self.staging.target.new_names).insert(object as u32);
             }
             let pieces = self.staging.layout.pieces().iter();
-            for Piece { range, object_offset, .. } in pieces.filter(|piece| piece.object as usize == object) {
+            for Piece {
+                range,
+                object_offset,
+                ..
+            } in pieces.filter(|piece| piece.object as usize == object)
+            {
                 reserve(&file, &row.temporary_path(), *object_offset, range.len())?;
             }
         }
@@ -130,13 +147,20 @@ impl Row {
     fn new(file: SinkFile, id: &str) -> Result<Self, StoreError> {
         let (parent, parent_path, name) = open_parent(&file.path)?;
         let temporary = temporary_name(&name, id)?;
-        let row = Self { file, parent, parent_path, name, temporary };
+        let row = Self {
+            file,
+            parent,
+            parent_path,
+            name,
+            temporary,
+        };
         row.check_replaceable()?;
         Ok(row)
     }
 
     fn temporary_path(&self) -> PathBuf {
-        self.parent_path.join(std::ffi::OsStr::from_bytes(&self.temporary))
+        self.parent_path
+            .join(std::ffi::OsStr::from_bytes(&self.temporary))
     }
 
     /// Refuses to end in a rename that cannot work, or that would replace a device.
@@ -144,19 +168,37 @@ impl Row {
         let kind = match sys::stat_entry(self.parent.as_fd(), &self.name) {
             Ok(stat) => FileType::from_raw_mode(stat.st_mode),
             Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, &self.file.path, errno)),
+            Err(errno) => {
+                return Err(StoreError::from_errno(
+                    Operation::Inspect,
+                    &self.file.path,
+                    errno,
+                ));
+            }
         };
         match kind {
             FileType::RegularFile | FileType::Symlink => Ok(()),
-            other => Err(StoreError::Exists { path: self.file.path.clone(), found: sys::kind_in_words(other), wanted: "file" }),
+            other => Err(StoreError::Exists {
+                path: self.file.path.clone(),
+                found: sys::kind_in_words(other),
+                wanted: "file",
+            }),
         }
     }
 
     /// The temporary file, and whether it was made just now.
     fn open(&self) -> Result<(File, bool), StoreError> {
         let mode = Mode::from_raw_mode(0o666);
-        let failed = |errno| StoreError::from_errno(Operation::Create, self.temporary_path(), errno);
-        let open = |flags| sys::open_beneath(self.parent.as_fd(), &self.temporary, OFlags::RDWR | OFlags::NONBLOCK | flags, mode);
+        let failed =
+            |errno| StoreError::from_errno(Operation::Create, self.temporary_path(), errno);
+        let open = |flags| {
+            sys::open_beneath(
+                self.parent.as_fd(),
+                &self.temporary,
+                OFlags::RDWR | OFlags::NONBLOCK | flags,
+                mode,
+            )
+        };
         match open(OFlags::CREATE | OFlags::EXCL) {
             Ok(file) => Ok((file.into(), true)),
             Err(Errno::EXIST) => Ok((open(OFlags::empty()).map_err(failed)?.into(), false)),
@@ -166,13 +208,16 @@ impl Row {
 
     fn rename(&self) -> Result<(), StoreError> {
         self.check_replaceable()?;
-        let result = rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name);
-        result.map_err(|errno| StoreError::from_errno(Operation::Rename, &self.file.path, errno))?;
+        let result =
+            rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name);
+        result
+            .map_err(|errno| StoreError::from_errno(Operation::Rename, &self.file.path, errno))?;
         self.sync_folder()
     }
 
     fn sync_folder(&self) -> Result<(), StoreError> {
-        rustix::fs::fsync(&self.parent).map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
+        rustix::fs::fsync(&self.parent)
+            .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
     }
 
     fn remove(&self) {
@@ -193,7 +238,8 @@ impl Target for Rows {
 
     fn sync_names(&self) -> Result<(), StoreError> {
         let new = std::mem::take(&mut *lock(&self.new_names));
-        new.into_iter().try_for_each(|object| self.rows[object as usize].sync_folder())
+        new.into_iter()
+            .try_for_each(|object| self.rows[object as usize].sync_folder())
     }
 
     fn filesystem(&self) -> Option<&OwnedFd> {

@@ -21,14 +21,24 @@ impl<'a> Folders<'a> {
     }
 
     /// The folder of a path and its name there. Not for the base itself, whose path is empty.
-    pub(crate) fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(BorrowedFd<'_>, &'p [u8]), Errno> {
+    pub(crate) fn parent<'p>(
+        &mut self,
+        path: &'p [u8],
+    ) -> Result<(BorrowedFd<'_>, &'p [u8]), Errno> {
         let parent = parent_of(path).ok_or(Errno::INVAL)?;
-        let name = if parent.is_empty() { path } else { &path[parent.len() + 1..] };
+        let name = if parent.is_empty() {
+            path
+        } else {
+            &path[parent.len() + 1..]
+        };
         let opened = match self.last.take().filter(|(known, _)| known == parent) {
             Some(known) => known,
             None => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
-                (parent.to_vec(), sys::open_beneath(self.base, parent, flags, Mode::empty())?)
+                (
+                    parent.to_vec(),
+                    sys::open_beneath(self.base, parent, flags, Mode::empty())?,
+                )
             }
         };
         Ok((self.last.insert(opened).1.as_fd(), name))
@@ -36,7 +46,9 @@ impl<'a> Folders<'a> {
 
     /// What stands at a path, links not followed; `None` when nothing does.
     pub(crate) fn kind(&mut self, path: &[u8]) -> Result<Option<FileType>, Errno> {
-        let stat = self.parent(path).and_then(|(folder, name)| sys::stat_entry(folder, name));
+        let stat = self
+            .parent(path)
+            .and_then(|(folder, name)| sys::stat_entry(folder, name));
         match stat {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),

@@ -97,13 +97,19 @@ impl Manifest {
     /// Bytes of all files together.
     #[must_use]
     pub fn data_len(&self) -> u64 {
-        self.entries.iter().map(Entry::len).fold(0, u64::saturating_add)
+        self.entries
+            .iter()
+            .map(Entry::len)
+            .fold(0, u64::saturating_add)
     }
 
     /// How many entries are files.
     #[must_use]
     pub fn file_count(&self) -> u64 {
-        self.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })).count() as u64
+        self.entries
+            .iter()
+            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
+            .count() as u64
     }
 
     /// Whether this is one file and no tree.
@@ -121,11 +127,18 @@ impl Manifest {
         let mut pieces = Vec::new();
         let mut start = base;
         for (index, entry) in self.entries.iter().enumerate() {
-            let overflow = || LayoutError::SpaceOverflow { base, len: self.data_len() };
+            let overflow = || LayoutError::SpaceOverflow {
+                base,
+                len: self.data_len(),
+            };
             let end = start.checked_add(entry.len()).ok_or_else(overflow)?;
             let object = u32::try_from(index).map_err(|_| overflow())?;
             if !entry.is_empty() {
-                pieces.push(Piece { range: Range { start, end }, object, object_offset: 0 });
+                pieces.push(Piece {
+                    range: Range { start, end },
+                    object,
+                    object_offset: 0,
+                });
             }
             start = end;
         }
@@ -135,7 +148,10 @@ impl Manifest {
     /// The entry with this path. Cost O(log entries).
     #[must_use]
     pub fn entry(&self, path: &[u8]) -> Option<&Entry> {
-        let at = self.entries.binary_search_by(|entry| entry.path.as_slice().cmp(path)).ok()?;
+        let at = self
+            .entries
+            .binary_search_by(|entry| entry.path.as_slice().cmp(path))
+            .ok()?;
         self.entries.get(at)
     }
 }

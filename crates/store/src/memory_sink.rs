@@ -30,8 +30,15 @@ impl MemorySink {
     #[must_use]
     pub fn new(len: u64) -> Self {
         let count = len.div_ceil(CHUNK_LEN).max(1);
-        let chunk = |_| Mutex::new(Chunk { number: None, bytes: vec![0; CHUNK_LEN as usize].into() });
-        Self { chunks: (0..count).map(chunk).collect() }
+        let chunk = |_| {
+            Mutex::new(Chunk {
+                number: None,
+                bytes: vec![0; CHUNK_LEN as usize].into(),
+            })
+        };
+        Self {
+            chunks: (0..count).map(chunk).collect(),
+        }
     }
 
     fn chunk(&self, number: u64) -> &Mutex<Chunk> {
@@ -61,7 +68,12 @@ impl Sink for MemorySink {
             let (head, rest) = buf.split_at_mut(len);
             let chunk = lock(self.chunk(number));
             if chunk.number != Some(number) {
-                return Err(StoreError::NotKept { range: Range { start: offset, end: offset.saturating_add(len as u64) } });
+                return Err(StoreError::NotKept {
+                    range: Range {
+                        start: offset,
+                        end: offset.saturating_add(len as u64),
+                    },
+                });
             }
             head.copy_from_slice(&chunk.bytes[at..at + len]);
             drop(chunk);
@@ -97,6 +109,9 @@ mod tests {
             sink.read_back(offset, &mut read).unwrap();
             assert!(read == bytes, "at {offset}");
         }
-        assert!(matches!(sink.read_back(0, &mut read), Err(StoreError::NotKept { .. })));
+        assert!(matches!(
+            sink.read_back(0, &mut read),
+            Err(StoreError::NotKept { .. })
+        ));
     }
 }

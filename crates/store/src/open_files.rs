@@ -30,12 +30,18 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl OpenFiles {
     pub(crate) fn new() -> Self {
-        Self { slots: Mutex::new(Slots::default()) }
+        Self {
+            slots: Mutex::new(Slots::default()),
+        }
     }
 
     /// The open file of an object. `open` runs outside the lock, so a slow disk holds up only those
     /// who want that file; when two threads open one object, one of the two files is dropped again.
-    pub(crate) fn get(&self, object: u32, open: impl FnOnce() -> Result<File, StoreError>) -> Result<Arc<File>, StoreError> {
+    pub(crate) fn get(
+        &self,
+        object: u32,
+        open: impl FnOnce() -> Result<File, StoreError>,
+    ) -> Result<Arc<File>, StoreError> {
         if let Some(file) = lock(&self.slots).find(object) {
             return Ok(file);
         }
@@ -67,7 +73,11 @@ impl Slots {
     }
 
     fn evict(&mut self) {
-        let oldest = self.files.iter().min_by_key(|(_, (_, used))| *used).map(|(object, _)| *object);
+        let oldest = self
+            .files
+            .iter()
+            .min_by_key(|(_, (_, used))| *used)
+            .map(|(object, _)| *object);
         if let Some(object) = oldest {
             self.files.remove(&object);
         }

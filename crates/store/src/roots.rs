@@ -40,7 +40,9 @@ impl Roots {
             Ok(resolved) => Ok((resolved, access)),
             Err(error) => Err(StoreError::from_io(Operation::Open, path, &error)),
         };
-        Ok(Self { roots: roots.into_iter().map(resolve).collect::<Result<_, _>>()? })
+        Ok(Self {
+            roots: roots.into_iter().map(resolve).collect::<Result<_, _>>()?,
+        })
     }
 
     /// The resolved path of something that exists below a root.
@@ -56,7 +58,10 @@ impl Roots {
             return Err(self.outside(path));
         }
         if !resolved.exists {
-            return Err(StoreError::Vanished { path: path.to_owned(), operation: Operation::Open });
+            return Err(StoreError::Vanished {
+                path: path.to_owned(),
+                operation: Operation::Open,
+            });
         }
         Ok(resolved.path)
     }
@@ -70,15 +75,22 @@ impl Roots {
         let resolved = resolve(path).map_err(|error| self.hide(path, error))?;
         match self.access(&resolved.path) {
             None => Err(self.outside(path)),
-            Some(Access::ReadOnly) => Err(StoreError::RootReadOnly { path: path.to_owned(), roots: self.paths() }),
+            Some(Access::ReadOnly) => Err(StoreError::RootReadOnly {
+                path: path.to_owned(),
+                roots: self.paths(),
+            }),
             Some(Access::ReadWrite) => Ok(resolved.path),
         }
     }
 
     /// What the deepest root that holds a resolved path allows; of two equal roots, the more.
     fn access(&self, resolved: &Path) -> Option<Access> {
-        let holding = self.roots.iter().filter(|(root, _)| resolved.starts_with(root));
-        let deepest = holding.max_by_key(|(root, access)| (root.components().count(), *access == Access::ReadWrite));
+        let holding = self
+            .roots
+            .iter()
+            .filter(|(root, _)| resolved.starts_with(root));
+        let deepest = holding
+            .max_by_key(|(root, access)| (root.components().count(), *access == Access::ReadWrite));
         deepest.map(|(_, access)| *access)
     }
 
@@ -87,13 +99,17 @@ impl Roots {
     }
 
     fn outside(&self, path: &Path) -> StoreError {
-        StoreError::OutsideRoot { path: path.to_owned(), roots: self.paths() }
+        StoreError::OutsideRoot {
+            path: path.to_owned(),
+            roots: self.paths(),
+        }
     }
 
     /// An error on the way to a path that is not plainly inside says no more than that it is outside.
     fn hide(&self, path: &Path, error: StoreError) -> StoreError {
         let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
-        let inside = path.components().all(plain) && self.roots.iter().any(|(root, _)| path.starts_with(root));
+        let inside = path.components().all(plain)
+            && self.roots.iter().any(|(root, _)| path.starts_with(root));
         if inside { error } else { self.outside(path) }
     }
 }
@@ -109,7 +125,10 @@ fn resolve(path: &Path) -> Result<Resolved, StoreError> {
             Ok(mut resolved) => {
                 let exists = rest.is_empty();
                 resolved.extend(rest.iter().rev());
-                return Ok(Resolved { path: resolved, exists });
+                return Ok(Resolved {
+                    path: resolved,
+                    exists,
+                });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
@@ -117,12 +136,18 @@ fn resolve(path: &Path) -> Result<Resolved, StoreError> {
         // A link to nothing in the middle of the path could be given a target later. As the last name it is
         // harmless: whoever writes replaces the link itself.
         if !rest.is_empty() && std::fs::symlink_metadata(&existing).is_ok() {
-            return Err(StoreError::SymbolicLink { path: path.to_owned(), operation: Operation::Open });
+            return Err(StoreError::SymbolicLink {
+                path: path.to_owned(),
+                operation: Operation::Open,
+            });
         }
         // No name: the path ends in `..` here, and what that means depends on what does not exist.
         let name = existing.file_name().map(ToOwned::to_owned);
         let (Some(name), true) = (name, existing.pop()) else {
-            return Err(StoreError::Vanished { path: path.to_owned(), operation: Operation::Open });
+            return Err(StoreError::Vanished {
+                path: path.to_owned(),
+                operation: Operation::Open,
+            });
         };
         rest.push(name);
     }

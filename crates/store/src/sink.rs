@@ -85,7 +85,12 @@ impl Sink for NullSink {
     }
 
     fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        Err(StoreError::NotKept { range: Range { start: offset, end: offset.saturating_add(buf.len() as u64) } })
+        Err(StoreError::NotKept {
+            range: Range {
+                start: offset,
+                end: offset.saturating_add(buf.len() as u64),
+            },
+        })
     }
 
     fn sync(&self) -> Result<(), StoreError> {

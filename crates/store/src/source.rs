@@ -67,7 +67,11 @@ pub struct Identity {
 
 impl Identity {
     fn of(stat: &Stat) -> Self {
-        Self { len: stat.st_size as u64, mtime_seconds: stat.st_mtime, mtime_nanoseconds: stat.st_mtime_nsec as u32 }
+        Self {
+            len: stat.st_size as u64,
+            mtime_seconds: stat.st_mtime,
+            mtime_nanoseconds: stat.st_mtime_nsec as u32,
+        }
     }
 }
 
@@ -76,10 +80,14 @@ impl Identity {
 /// # Errors
 /// [`StoreError`] when it cannot be inspected or is no regular file.
 pub fn identity(path: &Path) -> Result<Identity, StoreError> {
-    let stat = rustix::fs::stat(path).map_err(|errno| StoreError::from_errno(Operation::Inspect, path, errno))?;
+    let stat = rustix::fs::stat(path)
+        .map_err(|errno| StoreError::from_errno(Operation::Inspect, path, errno))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::RegularFile {
-        return Err(StoreError::SpecialFile { path: path.to_owned(), kind: sys::kind_in_words(kind) });
+        return Err(StoreError::SpecialFile {
+            path: path.to_owned(),
+            kind: sys::kind_in_words(kind),
+        });
     }
     Ok(Identity::of(&stat))
 }
@@ -96,8 +104,15 @@ pub struct FileSource {
 #[derive(Debug)]
 enum Objects {
     Paths(Vec<PathBuf>),
-    One { path: PathBuf, manifest: Arc<Manifest> },
-    Tree { root: PathBuf, dir: OwnedFd, manifest: Arc<Manifest> },
+    One {
+        path: PathBuf,
+        manifest: Arc<Manifest>,
+    },
+    Tree {
+        root: PathBuf,
+        dir: OwnedFd,
+        manifest: Arc<Manifest>,
+    },
 }
 
 impl FileSource {
@@ -111,10 +126,16 @@ impl FileSource {
     pub fn open(layout: Layout, paths: Vec<PathBuf>) -> Result<Self, StoreError> {
         let mut wanted = vec![0; paths.len()];
         for piece in layout.pieces() {
-            let end = wanted.get_mut(piece.object as usize).ok_or(StoreError::NotHeld { range: piece.range })?;
+            let end = wanted
+                .get_mut(piece.object as usize)
+                .ok_or(StoreError::NotHeld { range: piece.range })?;
             *end = (piece.object_offset + piece.range.len()).max(*end);
         }
-        let source = Self { layout, objects: Objects::Paths(paths), open: OpenFiles::new() };
+        let source = Self {
+            layout,
+            objects: Objects::Paths(paths),
+            open: OpenFiles::new(),
+        };
         for (object, wanted) in wanted.into_iter().enumerate() {
             let object = object as u32;
             let file = source.file(object)?;
@@ -134,14 +155,31 @@ impl FileSource {
     pub fn open_tree(root: &Path, manifest: Arc<Manifest>, base: u64) -> Result<Self, StoreError> {
         let layout = manifest.layout(base)?;
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
-        let root = std::fs::canonicalize(root).map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
+        let root = std::fs::canonicalize(root)
+            .map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
         if manifest.is_single_file() {
-            let source = Self { layout, objects: Objects::One { path: root, manifest }, open: OpenFiles::new() };
+            let source = Self {
+                layout,
+                objects: Objects::One {
+                    path: root,
+                    manifest,
+                },
+                open: OpenFiles::new(),
+            };
             source.file(0)?;
             return Ok(source);
         }
-        let dir = sys::open_resolved_path(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
-        Ok(Self { layout, objects: Objects::Tree { root, dir, manifest }, open: OpenFiles::new() })
+        let dir = sys::open_resolved_path(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+            .map_err(failed)?;
+        Ok(Self {
+            layout,
+            objects: Objects::Tree {
+                root,
+                dir,
+                manifest,
+            },
+            open: OpenFiles::new(),
+        })
     }
 
     /// Where the bytes lie.
@@ -167,9 +205,14 @@ impl FileSource {
             // A pipe that took the file's place must not block us until its kind is known.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let file = match &self.objects {
-                Objects::Paths(_) | Objects::One { .. } => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
+                Objects::Paths(_) | Objects::One { .. } => {
+                    sys::open_resolved_path(&self.path(object), flags, Mode::empty())
+                }
                 Objects::Tree { dir, manifest, .. } => {
-                    let path = manifest.entries.get(object as usize).map_or(&[][..], |entry| &entry.path);
+                    let path = manifest
+                        .entries
+                        .get(object as usize)
+                        .map_or(&[][..], |entry| &entry.path);
                     sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
                 }
             };
@@ -177,7 +220,10 @@ impl FileSource {
             let stat = rustix::fs::fstat(&file).map_err(failed)?;
             let kind = FileType::from_raw_mode(stat.st_mode);
             if kind != FileType::RegularFile {
-                return Err(StoreError::SpecialFile { path: self.path(object), kind: sys::kind_in_words(kind) });
+                return Err(StoreError::SpecialFile {
+                    path: self.path(object),
+                    kind: sys::kind_in_words(kind),
+                });
             }
             self.check_scanned(object, Identity::of(&stat))?;
             // Only advice: a file system that ignores it reads all the same.
@@ -192,22 +238,42 @@ impl FileSource {
             Objects::Paths(_) => return Ok(()),
             Objects::One { manifest, .. } | Objects::Tree { manifest, .. } => manifest,
         };
-        let Some(entry) = manifest.entries.get(object as usize) else { return Ok(()) };
+        let Some(entry) = manifest.entries.get(object as usize) else {
+            return Ok(());
+        };
         if found.len < entry.len() {
-            return Err(StoreError::Shrank { path: self.path(object), wanted: entry.len(), len: found.len });
+            return Err(StoreError::Shrank {
+                path: self.path(object),
+                wanted: entry.len(),
+                len: found.len,
+            });
         }
         let (mtime_seconds, mtime_nanoseconds) = (entry.mtime_seconds, entry.mtime_nanoseconds);
-        if found != (Identity { len: entry.len(), mtime_seconds, mtime_nanoseconds }) {
-            return Err(StoreError::Changed { path: self.path(object) });
+        if found
+            != (Identity {
+                len: entry.len(),
+                mtime_seconds,
+                mtime_nanoseconds,
+            })
+        {
+            return Err(StoreError::Changed {
+                path: self.path(object),
+            });
         }
         Ok(())
     }
 
     fn check_len(&self, file: &File, object: u32, wanted: u64) -> Result<(), StoreError> {
-        let stat = rustix::fs::fstat(file).map_err(|errno| StoreError::from_errno(Operation::Inspect, self.path(object), errno))?;
+        let stat = rustix::fs::fstat(file).map_err(|errno| {
+            StoreError::from_errno(Operation::Inspect, self.path(object), errno)
+        })?;
         let len = stat.st_size as u64;
         if len < wanted {
-            return Err(StoreError::Shrank { path: self.path(object), wanted, len });
+            return Err(StoreError::Shrank {
+                path: self.path(object),
+                wanted,
+                len,
+            });
         }
         Ok(())
     }
@@ -220,16 +286,29 @@ impl FileSource {
                 let wanted = piece.object_offset + buf.len() as u64;
                 self.check_len(&file, piece.object, wanted)?;
                 // It grew back between the read and the look: what was read is not to be trusted.
-                Err(StoreError::Shrank { path: self.path(piece.object), wanted, len: piece.object_offset })
+                Err(StoreError::Shrank {
+                    path: self.path(piece.object),
+                    wanted,
+                    len: piece.object_offset,
+                })
             }
-            Err(error) => Err(StoreError::from_io(Operation::Read, self.path(piece.object), &error)),
+            Err(error) => Err(StoreError::from_io(
+                Operation::Read,
+                self.path(piece.object),
+                &error,
+            )),
         }
     }
 }
 
 /// The piece at `offset` cut to at most `len` bytes, or the error that names the first byte lacking.
 pub(crate) fn locate(layout: &Layout, offset: u64, len: u64) -> Result<Piece, StoreError> {
-    let lacking = || StoreError::NotHeld { range: Range { start: offset, end: offset.saturating_add(len) } };
+    let lacking = || StoreError::NotHeld {
+        range: Range {
+            start: offset,
+            end: offset.saturating_add(len),
+        },
+    };
     let mut piece = layout.locate(offset).ok_or_else(lacking)?;
     piece.range.end = piece.range.end.min(offset.saturating_add(len));
     Ok(piece)
@@ -250,6 +329,10 @@ impl Source for FileSource {
     fn extent(&self, offset: u64, len: u64) -> Result<Extent<'_>, StoreError> {
         let piece = locate(&self.layout, offset, len)?;
         let file = self.file(piece.object)?;
-        Ok(Extent::File { file, offset: piece.object_offset, len: piece.range.len() })
+        Ok(Extent::File {
+            file,
+            offset: piece.object_offset,
+            len: piece.range.len(),
+        })
     }
 }

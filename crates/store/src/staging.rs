@@ -84,10 +84,16 @@ impl<T: Target> Staging<T> {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Ended);
         }
-        self.files.get(object, || self.target.open(object)).map_err(|error| {
-            // Short of open files now does not mean short of them later.
-            if error.is_retryable() { error } else { self.fail(error) }
-        })
+        self.files
+            .get(object, || self.target.open(object))
+            .map_err(|error| {
+                // Short of open files now does not mean short of them later.
+                if error.is_retryable() {
+                    error
+                } else {
+                    self.fail(error)
+                }
+            })
     }
 
     pub(crate) fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), StoreError> {
@@ -97,10 +103,15 @@ impl<T: Target> Staging<T> {
             let piece = locate(&self.layout, offset, bytes.len() as u64)?;
             let (head, rest) = bytes.split_at(piece.range.len() as usize);
             let file = self.file(piece.object)?;
-            file.write_all_at(head, piece.object_offset).map_err(|error| {
-                let error = StoreError::from_io(Operation::Write, self.target.path(piece.object), &error);
-                self.fail(error.with_missing(head.len() as u64))
-            })?;
+            file.write_all_at(head, piece.object_offset)
+                .map_err(|error| {
+                    let error = StoreError::from_io(
+                        Operation::Write,
+                        self.target.path(piece.object),
+                        &error,
+                    );
+                    self.fail(error.with_missing(head.len() as u64))
+                })?;
             lock(&self.dirty).insert(piece.object);
             offset = piece.range.end;
             bytes = rest;
@@ -127,10 +138,13 @@ impl<T: Target> Staging<T> {
             // Clean pages are dropped, so that what is read comes from the disk. Only advice.
             let len = std::num::NonZeroU64::new(head.len() as u64);
             let _ = rustix::fs::fadvise(&*file, piece.object_offset, len, Advice::DontNeed);
-            file.read_exact_at(head, piece.object_offset).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
-                _ => StoreError::from_io(Operation::Read, self.target.path(piece.object), &error),
-            })?;
+            file.read_exact_at(head, piece.object_offset)
+                .map_err(|error| match error.kind() {
+                    std::io::ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
+                    _ => {
+                        StoreError::from_io(Operation::Read, self.target.path(piece.object), &error)
+                    }
+                })?;
             offset = piece.range.end;
             buf = rest;
         }
@@ -141,7 +155,11 @@ impl<T: Target> Staging<T> {
         self.check()?;
         let piece = locate(&self.layout, offset, len)?;
         let file = self.file(piece.object)?;
-        Ok(Some(SinkExtent { file, offset: piece.object_offset, len: piece.range.len() }))
+        Ok(Some(SinkExtent {
+            file,
+            offset: piece.object_offset,
+            len: piece.range.len(),
+        }))
     }
 
     pub(crate) fn written(&self, offset: u64, len: u64) -> Result<(), StoreError> {
@@ -167,13 +185,23 @@ impl<T: Target> Staging<T> {
     }
 
     fn sync_objects(&self, dirty: &BTreeSet<u32>) -> Result<(), StoreError> {
-        if let Some(filesystem) = self.target.filesystem().filter(|_| dirty.len() > SYNC_EACH_MAX) {
-            let path = dirty.first().map(|object| self.target.path(*object)).unwrap_or_default();
-            return rustix::fs::syncfs(filesystem).map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
+        if let Some(filesystem) = self
+            .target
+            .filesystem()
+            .filter(|_| dirty.len() > SYNC_EACH_MAX)
+        {
+            let path = dirty
+                .first()
+                .map(|object| self.target.path(*object))
+                .unwrap_or_default();
+            return rustix::fs::syncfs(filesystem)
+                .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
         for object in dirty {
             let file = self.file(*object)?;
-            rustix::fs::fdatasync(&*file).map_err(|errno| StoreError::from_errno(Operation::Sync, self.target.path(*object), errno))?;
+            rustix::fs::fdatasync(&*file).map_err(|errno| {
+                StoreError::from_errno(Operation::Sync, self.target.path(*object), errno)
+            })?;
         }
         self.target.sync_names()
     }
@@ -193,7 +221,9 @@ pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreErro
         return Err(StoreError::BadId { id: id.to_owned() });
     }
     let suffix = format!(".ropewalk-{id}");
-    let kept = name.len().min(manifest::COMPONENT_LEN_MAX - 1 - suffix.len());
+    let kept = name
+        .len()
+        .min(manifest::COMPONENT_LEN_MAX - 1 - suffix.len());
     Ok([b".", &name[..kept], suffix.as_bytes()].concat())
 }
 
@@ -202,26 +232,38 @@ pub(crate) fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf, Vec<u8>), St
     use rustix::fs::{Mode, OFlags};
     use std::os::unix::ffi::OsStrExt as _;
 
-    let name = path.file_name().ok_or_else(|| StoreError::NoName { path: path.to_owned() })?;
+    let name = path.file_name().ok_or_else(|| StoreError::NoName {
+        path: path.to_owned(),
+    })?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     // Not O_PATH: the folder is synced through this descriptor.
     let opened = sys::open_resolved_path(parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-    let opened = opened.map_err(|errno| match StoreError::from_errno(Operation::Open, parent, errno) {
-        StoreError::Vanished { .. } => StoreError::ParentMissing { path: path.to_owned(), parent: parent.to_owned() },
-        other => other,
-    })?;
+    let opened =
+        opened.map_err(
+            |errno| match StoreError::from_errno(Operation::Open, parent, errno) {
+                StoreError::Vanished { .. } => StoreError::ParentMissing {
+                    path: path.to_owned(),
+                    parent: parent.to_owned(),
+                },
+                other => other,
+            },
+        )?;
     Ok((opened, parent.to_owned(), name.as_bytes().to_vec()))
 }
 
 /// Reserves a range of a file, or says how many bytes are missing. A file system that cannot reserve is left alone.
 pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result<(), StoreError> {
     // What an earlier attempt reserved counts as there, so that the bytes missing are never too many.
-    let held = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512));
+    let held =
+        rustix::fs::fstat(file).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512));
     let available = sys::available(file).saturating_add(held);
     let reserved = sys::reserve(file, offset, len);
-    let failed = |errno| StoreError::from_errno(Operation::Allocate, path, errno).with_missing(len.saturating_sub(available));
+    let failed = |errno| {
+        StoreError::from_errno(Operation::Allocate, path, errno)
+            .with_missing(len.saturating_sub(available))
+    };
     reserved.map(|_| ()).map_err(failed)
 }

@@ -8,14 +8,26 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags, Stat, Timestamps};
+use rustix::fs::{
+    self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags,
+    Stat, Timestamps,
+};
 use rustix::io::Errno;
 
 /// Opens a path below `dir` without following any symbolic link and without leaving `dir`.
 ///
 /// An empty path is `dir` itself. Links give ELOOP.
-pub(crate) fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    let path = if path.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(path) };
+pub(crate) fn open_beneath(
+    dir: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() {
+        OsStr::new(".")
+    } else {
+        OsStr::from_bytes(path)
+    };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     open_resolved(dir, path, flags, mode, resolve)
 }
@@ -27,10 +39,20 @@ pub(crate) fn open_resolved_path(path: &Path, flags: OFlags, mode: Mode) -> Resu
     open_resolved(fs::CWD, path.as_os_str(), flags, mode, resolve)
 }
 
-fn open_resolved(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+fn open_resolved(
+    dir: BorrowedFd<'_>,
+    path: &OsStr,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // A mode without something to make is an error here, unlike in `openat`.
-    let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
+    let mode = if flags.contains(OFlags::CREATE) {
+        mode
+    } else {
+        Mode::empty()
+    };
     loop {
         match fs::openat2(dir, path, flags, mode, resolve) {
             Err(Errno::INTR | Errno::AGAIN) => {}
@@ -44,9 +66,17 @@ fn open_resolved(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode, r
 /// Opens component by component, refusing links and `..`.
 fn walk(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let start: &[u8] = if path.as_bytes().starts_with(b"/") { b"/" } else { b"." };
+    let start: &[u8] = if path.as_bytes().starts_with(b"/") {
+        b"/"
+    } else {
+        b"."
+    };
     let mut at = fs::openat(dir, start, step, Mode::empty())?;
-    let mut components = path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+    let mut components = path
+        .as_bytes()
+        .split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty())
+        .peekable();
     while let Some(name) = components.next() {
         if name == b".." {
             return Err(Errno::XDEV);
@@ -68,7 +98,11 @@ pub(crate) fn stat_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno
 ///
 /// Goes through `/proc/self/fd`, because neither the descriptor's own calls nor the calls by name
 /// work on something that may not be read and might be swapped for a link meanwhile.
-pub(crate) fn set_metadata(file: BorrowedFd<'_>, mode: u32, times: &Timestamps) -> Result<(), Errno> {
+pub(crate) fn set_metadata(
+    file: BorrowedFd<'_>,
+    mode: u32,
+    times: &Timestamps,
+) -> Result<(), Errno> {
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::chmod(&name, Mode::from_raw_mode(mode))?;
     fs::utimensat(fs::CWD, &name, times, AtFlags::empty())
@@ -77,7 +111,10 @@ pub(crate) fn set_metadata(file: BorrowedFd<'_>, mode: u32, times: &Timestamps) 
 /// Lets the owner list and change a folder of which an `O_PATH` descriptor is given.
 pub(crate) fn open_up(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = fs::fstat(folder)?.st_mode & 0o7777;
-    fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::from_raw_mode(mode | 0o700))
+    fs::chmod(
+        format!("/proc/self/fd/{}", folder.as_raw_fd()),
+        Mode::from_raw_mode(mode | 0o700),
+    )
 }
 
 /// Reserves space for a range of a file and grows the file to its end.
@@ -135,15 +172,31 @@ unsafe impl Sync for SealedMemory {}
 impl SealedMemory {
     /// Makes a memory file that holds `bytes`, which must not be empty, seals and maps it.
     pub(crate) fn new(name: &str, bytes: &[u8]) -> io::Result<Self> {
-        let mut file = File::from(fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        let mut file = File::from(fs::memfd_create(
+            name,
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?);
         file.write_all(bytes)?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
         fs::fcntl_add_seals(&file, seals)?;
         let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::PRIVATE);
         // SAFETY: a fresh mapping at an address the kernel chooses overlaps nothing of ours; the file
         // is as long as the mapping and sealed, so no page of it can vanish.
-        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes.len(), protection, flags, &file, 0)? };
-        Ok(Self { file: std::sync::Arc::new(file), address: address.cast::<u8>().cast_const(), len: bytes.len() })
+        let address = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes.len(),
+                protection,
+                flags,
+                &file,
+                0,
+            )?
+        };
+        Ok(Self {
+            file: std::sync::Arc::new(file),
+            address: address.cast::<u8>().cast_const(),
+            len: bytes.len(),
+        })
     }
 
     /// The contents.
@@ -180,12 +233,25 @@ mod tests {
         std::os::unix::fs::symlink("a", base.join("link")).unwrap();
         std::os::unix::fs::symlink("b/file", base.join("a/last")).unwrap();
         let dir = File::open(&base).unwrap();
-        let (read, none) = (OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
-        for path in ["a/b/file", "a", ".", "link/b/file", "a/last", "a/none", "none/file", "a/b/file/x"] {
+        let (read, none) = (
+            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::empty(),
+        );
+        for path in [
+            "a/b/file",
+            "a",
+            ".",
+            "link/b/file",
+            "a/last",
+            "a/none",
+            "none/file",
+            "a/b/file/x",
+        ] {
             let walked = walk(dir.as_fd(), OsStr::new(path), read, none).map(|_| ());
             let opened = open_beneath(dir.as_fd(), path.as_bytes(), read, none).map(|_| ());
             // Half way down, a link is no directory to one and a link to the other.
-            let same = walked == opened || (walked, opened) == (Err(Errno::NOTDIR), Err(Errno::LOOP));
+            let same =
+                walked == opened || (walked, opened) == (Err(Errno::NOTDIR), Err(Errno::LOOP));
             assert!(same, "{path}: walked {walked:?}, opened {opened:?}");
         }
         assert!(walk(dir.as_fd(), OsStr::new("a/../a/b/file"), read, none).is_err());

@@ -92,15 +92,24 @@ impl TreeSink {
         let (entries, layout) = merge(parts)?;
         let (parent, parent_path, name) = open_parent(dest)?;
         let temporary = temporary_name(&name, id)?;
-        let single = entries.first().is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
+        let single = entries
+            .first()
+            .is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
         let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
         let inside = !single
             && Tree::existing(&parent, &name, &entries, dest)?.is_some()
             && sys::stat_entry(parent.as_fd(), &temporary).is_err();
         let stage_parent = if inside {
-            sys::open_beneath(parent.as_fd(), &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            sys::open_beneath(
+                parent.as_fd(),
+                &name,
+                OFlags::RDONLY | OFlags::DIRECTORY,
+                Mode::empty(),
+            )
         } else {
-            parent.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            parent
+                .try_clone()
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         };
         let mut tree = Tree {
             entries,
@@ -120,7 +129,9 @@ impl TreeSink {
         } else {
             tree.open_root(shared, layout.ranges().len_bytes())?;
         }
-        Ok(Self { staging: Staging::new(layout, tree) })
+        Ok(Self {
+            staging: Staging::new(layout, tree),
+        })
     }
 
     /// Where the bytes lie; objects are numbered by the entries of all parts together, sorted by path.
@@ -134,13 +145,23 @@ impl TreeSink {
 fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> {
     let manifests: Vec<&Manifest> = parts.iter().map(|part| &*part.manifest).collect();
     for manifest in &manifests {
-        let refused = |reason| StoreError::Manifest { path: PathBuf::new(), reason };
+        let refused = |reason| StoreError::Manifest {
+            path: PathBuf::new(),
+            reason,
+        };
         manifest.check().map_err(refused)?;
     }
     if let Some((path, first, second)) = Manifest::conflict(&manifests) {
-        return Err(StoreError::Conflict { path: OsStr::from_bytes(&path).into(), first, second });
+        return Err(StoreError::Conflict {
+            path: OsStr::from_bytes(&path).into(),
+            first,
+            second,
+        });
     }
-    let mut entries: Vec<Entry> = manifests.iter().flat_map(|manifest| manifest.entries.iter().cloned()).collect();
+    let mut entries: Vec<Entry> = manifests
+        .iter()
+        .flat_map(|manifest| manifest.entries.iter().cloned())
+        .collect();
     // Stable: of several, the first part's folder stays.
     entries.sort_by(|a, b| a.path.cmp(&b.path));
     entries.dedup_by(|next, kept| next.path == kept.path);
@@ -150,7 +171,10 @@ fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> {
         for piece in layout.pieces() {
             let path = &part.manifest.entries[piece.object as usize].path;
             if let Ok(at) = entries.binary_search_by(|entry| entry.path.cmp(path)) {
-                pieces.push(Piece { object: at as u32, ..*piece });
+                pieces.push(Piece {
+                    object: at as u32,
+                    ..*piece
+                });
             }
         }
     }
@@ -160,18 +184,29 @@ fn merge(parts: &[Part]) -> Result<(Vec<Entry>, Layout), StoreError> {
 impl Tree {
     /// What stands at DEST: `Some` for a folder that a tree is merged into, `None` for nothing, or a
     /// file or link that a file may replace.
-    fn existing(parent: &OwnedFd, name: &[u8], entries: &[Entry], dest: &Path) -> Result<Option<FileType>, StoreError> {
+    fn existing(
+        parent: &OwnedFd,
+        name: &[u8],
+        entries: &[Entry],
+        dest: &Path,
+    ) -> Result<Option<FileType>, StoreError> {
         let stat = match sys::stat_entry(parent.as_fd(), name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, dest, errno)),
         };
         let found = FileType::from_raw_mode(stat.st_mode);
-        let wanted = entries.first().map_or(&EntryKind::Directory, |root| &root.kind);
+        let wanted = entries
+            .first()
+            .map_or(&EntryKind::Directory, |root| &root.kind);
         if replaceable(wanted, found) {
             return Ok((found == FileType::Directory).then_some(found));
         }
-        Err(StoreError::Exists { path: dest.to_owned(), found: sys::kind_in_words(found), wanted: wanted.in_words() })
+        Err(StoreError::Exists {
+            path: dest.to_owned(),
+            found: sys::kind_in_words(found),
+            wanted: wanted.in_words(),
+        })
     }
 
     /// Looks for everything in DEST that the tree could not be merged over.
@@ -183,11 +218,15 @@ impl Tree {
         let mut folders = Folders::new(dest.as_fd());
         let mut absent: HashSet<&[u8]> = HashSet::new();
         for entry in &self.entries {
-            let Some(parent) = parent_of(&entry.path) else { continue };
+            let Some(parent) = parent_of(&entry.path) else {
+                continue;
+            };
             let found = if absent.contains(parent) {
                 None
             } else {
-                folders.kind(&entry.path).map_err(|errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno))?
+                folders.kind(&entry.path).map_err(|errno| {
+                    StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno)
+                })?
             };
             match found {
                 None if entry.kind == EntryKind::Directory => {
@@ -195,7 +234,11 @@ impl Tree {
                 }
                 Some(found) if !replaceable(&entry.kind, found) => {
                     let (path, wanted) = (self.final_path(entry), entry.kind.in_words());
-                    return Err(StoreError::Exists { path, found: sys::kind_in_words(found), wanted });
+                    return Err(StoreError::Exists {
+                        path,
+                        found: sys::kind_in_words(found),
+                        wanted,
+                    });
                 }
                 _ => {}
             }
@@ -204,7 +247,12 @@ impl Tree {
     }
 
     fn open_dest(&self) -> Result<OwnedFd, StoreError> {
-        let opened = sys::open_beneath(self.parent.as_fd(), &self.name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let opened = sys::open_beneath(
+            self.parent.as_fd(),
+            &self.name,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            Mode::empty(),
+        );
         opened.map_err(|errno| StoreError::from_errno(Operation::Open, &self.dest, errno))
     }
 
@@ -217,15 +265,28 @@ impl Tree {
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed(errno)),
         };
-        let root = sys::open_beneath(self.stage_parent.as_fd(), &self.temporary, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let root = sys::open_beneath(
+            self.stage_parent.as_fd(),
+            &self.temporary,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            Mode::empty(),
+        );
         let root = root.map_err(failed)?;
         let missing = wanted.saturating_sub(sys::available(&root));
         if made && missing > 0 {
             if !shared {
                 // It is empty and ours; if it stays, it is in nobody's way.
-                let _ = rustix::fs::unlinkat(&self.stage_parent, &*self.temporary, rustix::fs::AtFlags::REMOVEDIR);
+                let _ = rustix::fs::unlinkat(
+                    &self.stage_parent,
+                    &*self.temporary,
+                    rustix::fs::AtFlags::REMOVEDIR,
+                );
             }
-            return Err(StoreError::DiskFull { path: self.dest.clone(), operation: Operation::Allocate, missing });
+            return Err(StoreError::DiskFull {
+                path: self.dest.clone(),
+                operation: Operation::Allocate,
+                missing,
+            });
         }
         self.root = Some(root);
         Ok(())
@@ -236,13 +297,18 @@ impl Tree {
         let existed = sys::stat_entry(self.stage_parent.as_fd(), &self.temporary).is_ok();
         let opened = self.open_object(0).map(|_| ());
         if opened.is_err() && !existed {
-            let _ = rustix::fs::unlinkat(&self.stage_parent, &*self.temporary, rustix::fs::AtFlags::empty());
+            let _ = rustix::fs::unlinkat(
+                &self.stage_parent,
+                &*self.temporary,
+                rustix::fs::AtFlags::empty(),
+            );
         }
         opened
     }
 
     fn stage_path(&self) -> PathBuf {
-        self.stage_parent_path.join(OsStr::from_bytes(&self.temporary))
+        self.stage_parent_path
+            .join(OsStr::from_bytes(&self.temporary))
     }
 
     /// The path of an entry under its temporary name.
@@ -268,7 +334,14 @@ impl Tree {
         let (folder, path) = self.place(entry);
         let staged = self.staged_path(entry);
         let failed = |errno| StoreError::from_errno(Operation::Create, &staged, errno);
-        let open = |flags| sys::open_beneath(folder, path, OFlags::RDWR | OFlags::NONBLOCK | flags, Mode::RUSR | Mode::WUSR);
+        let open = |flags| {
+            sys::open_beneath(
+                folder,
+                path,
+                OFlags::RDWR | OFlags::NONBLOCK | flags,
+                Mode::RUSR | Mode::WUSR,
+            )
+        };
         let new = OFlags::CREATE | OFlags::EXCL;
         let made = match open(new) {
             Err(Errno::NOENT) => {
@@ -294,9 +367,15 @@ impl Tree {
 
     /// Makes the folders above a path of the tree that are missing.
     fn make_parents(&self, path: &[u8]) -> Result<(), StoreError> {
-        let Some(root) = &self.root else { return Ok(()) };
+        let Some(root) = &self.root else {
+            return Ok(());
+        };
         let mut folders = Folders::new(root.as_fd());
-        let cuts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let cuts = path
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .map(|(at, _)| at);
         for cut in cuts {
             self.make_folder(&mut folders, &path[..cut])?;
         }
@@ -304,37 +383,57 @@ impl Tree {
     }
 
     fn make_folder(&self, folders: &mut Folders<'_>, path: &[u8]) -> Result<(), StoreError> {
-        let made = folders.parent(path).and_then(|(folder, name)| rustix::fs::mkdirat(folder, name, Mode::RWXU));
+        let made = folders
+            .parent(path)
+            .and_then(|(folder, name)| rustix::fs::mkdirat(folder, name, Mode::RWXU));
         match made {
             Ok(()) => {
                 lock(&self.new_names).insert(parent_of(path).unwrap_or_default().to_vec());
                 Ok(())
             }
             Err(Errno::EXIST) => Ok(()),
-            Err(errno) => Err(StoreError::from_errno(Operation::Create, join(&self.stage_path(), path), errno)),
+            Err(errno) => Err(StoreError::from_errno(
+                Operation::Create,
+                join(&self.stage_path(), path),
+                errno,
+            )),
         }
     }
 
     fn sync_folder(&self, path: &[u8]) -> Result<(), StoreError> {
         let Some(root) = &self.root else {
-            return rustix::fs::fsync(&self.stage_parent)
-                .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.stage_parent_path, errno));
+            return rustix::fs::fsync(&self.stage_parent).map_err(|errno| {
+                StoreError::from_errno(Operation::Sync, &self.stage_parent_path, errno)
+            });
         };
-        let opened = sys::open_beneath(root.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let opened = sys::open_beneath(
+            root.as_fd(),
+            path,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            Mode::empty(),
+        );
         let synced = opened.and_then(rustix::fs::fsync);
-        synced.map_err(|errno| StoreError::from_errno(Operation::Sync, join(&self.stage_path(), path), errno))
+        synced.map_err(|errno| {
+            StoreError::from_errno(Operation::Sync, join(&self.stage_path(), path), errno)
+        })
     }
 }
 
 fn join(base: &Path, path: &[u8]) -> PathBuf {
-    if path.is_empty() { base.to_owned() } else { base.join(OsStr::from_bytes(path)) }
+    if path.is_empty() {
+        base.to_owned()
+    } else {
+        base.join(OsStr::from_bytes(path))
+    }
 }
 
 /// Whether an entry may take the place of what stands there.
 fn replaceable(wanted: &EntryKind, found: FileType) -> bool {
     match wanted {
         EntryKind::Directory => found == FileType::Directory,
-        EntryKind::File { .. } | EntryKind::Symlink { .. } => matches!(found, FileType::RegularFile | FileType::Symlink),
+        EntryKind::File { .. } | EntryKind::Symlink { .. } => {
+            matches!(found, FileType::RegularFile | FileType::Symlink)
+        }
     }
 }
 
@@ -344,13 +443,17 @@ impl Target for Tree {
     }
 
     fn path(&self, object: u32) -> PathBuf {
-        self.entries.get(object as usize).map_or_else(|| self.stage_path(), |entry| self.staged_path(entry))
+        self.entries
+            .get(object as usize)
+            .map_or_else(|| self.stage_path(), |entry| self.staged_path(entry))
     }
 
     fn sync_names(&self) -> Result<(), StoreError> {
         let new = std::mem::take(&mut *lock(&self.new_names));
         if let Some(root) = self.root.as_ref().filter(|_| new.len() > SYNC_EACH_MAX) {
-            return rustix::fs::syncfs(root).map_err(|errno| StoreError::from_errno(Operation::Sync, self.stage_path(), errno));
+            return rustix::fs::syncfs(root).map_err(|errno| {
+                StoreError::from_errno(Operation::Sync, self.stage_path(), errno)
+            });
         }
         new.iter().try_for_each(|path| self.sync_folder(path))
     }

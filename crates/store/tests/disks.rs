@@ -10,8 +10,15 @@ mod support;
 use support::*;
 
 fn rows(path: &Path, len: u64) -> Result<FileSink, StoreError> {
-    let piece = Piece { range: Range { start: 0, end: len }, object: 0, object_offset: 0 };
-    let file = SinkFile { path: path.to_owned(), renames: true };
+    let piece = Piece {
+        range: Range { start: 0, end: len },
+        object: 0,
+        object_offset: 0,
+    };
+    let file = SinkFile {
+        path: path.to_owned(),
+        renames: true,
+    };
     FileSink::create(Layout::new(vec![piece]).unwrap(), vec![file], ID, false)
 }
 
@@ -20,9 +27,16 @@ fn rows(path: &Path, len: u64) -> Result<FileSink, StoreError> {
 fn full_disk_is_told_before_the_start() {
     sys::on_small_disk(1 << 20, |disk| {
         let error = rows(&disk.join("large"), 3 << 20).unwrap_err();
-        let StoreError::DiskFull { path, missing, .. } = &error else { panic!("{error}") };
+        let StoreError::DiskFull { path, missing, .. } = &error else {
+            panic!("{error}")
+        };
         assert_eq!((path.parent(), *missing), (Some(disk), 2 << 20));
-        assert!(error.to_string().contains("the disk is full, at least 2097152 more bytes are needed"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("the disk is full, at least 2097152 more bytes are needed"),
+            "{error}"
+        );
         assert!(names(disk).is_empty());
     });
 }
@@ -36,8 +50,20 @@ fn full_disk_refuses_a_tree() {
     sys::on_small_disk(1 << 20, |disk| {
         for dest in [disk.join("to"), disk.to_owned()] {
             // The second one is the mount point itself: staging beside it would be on the wrong disk.
-            let error = TreeSink::create(&dest, &[Part { base: 0, manifest: Arc::clone(&manifest) }], ID, false).unwrap_err();
-            assert!(matches!(error, StoreError::DiskFull { missing, .. } if missing >= 2 << 20), "{error}");
+            let error = TreeSink::create(
+                &dest,
+                &[Part {
+                    base: 0,
+                    manifest: Arc::clone(&manifest),
+                }],
+                ID,
+                false,
+            )
+            .unwrap_err();
+            assert!(
+                matches!(error, StoreError::DiskFull { missing, .. } if missing >= 2 << 20),
+                "{error}"
+            );
         }
         assert!(names(disk).is_empty());
     });
@@ -67,9 +93,14 @@ fn a_failed_sink_stays_failed() {
         sink.sync().unwrap();
         // Somebody else takes the rest of the disk.
         let filler = std::fs::write(disk.join("filler"), vec![0; 1 << 20]);
-        assert_eq!(filler.unwrap_err().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+        assert_eq!(
+            filler.unwrap_err().raw_os_error(),
+            Some(rustix::io::Errno::NOSPC.raw_os_error())
+        );
         let end = source.layout().ranges().len_bytes();
-        let first = sink.write_at(end - 100_000, &bytes(7, 100_000)).unwrap_err();
+        let first = sink
+            .write_at(end - 100_000, &bytes(7, 100_000))
+            .unwrap_err();
         assert!(matches!(first, StoreError::DiskFull { .. }), "{first}");
         std::fs::remove_file(disk.join("filler")).unwrap();
         assert_eq!(sink.write_at(0, &[1; 100]), Err(first.clone()));

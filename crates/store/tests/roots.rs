@@ -17,7 +17,10 @@ fn place() -> (tempfile::TempDir, PathBuf, Roots) {
     for name in ["data/file", "docs/file", "secret/file", "data-not/file"] {
         std::fs::write(folder.join(name), "x").unwrap();
     }
-    let roots = vec![(folder.join("data"), Access::ReadWrite), (folder.join("docs"), Access::ReadOnly)];
+    let roots = vec![
+        (folder.join("data"), Access::ReadWrite),
+        (folder.join("docs"), Access::ReadOnly),
+    ];
     let roots = Roots::new(roots).unwrap();
     (keep, folder, roots)
 }
@@ -30,14 +33,29 @@ fn is_outside(result: Result<PathBuf, StoreError>) -> bool {
 #[test]
 fn paths_below_a_root_are_served() {
     let (_keep, folder, roots) = place();
-    assert_eq!(roots.resolve_read(&folder.join("data/file")), Ok(folder.join("data/file")));
-    assert_eq!(roots.resolve_read(&folder.join("docs")), Ok(folder.join("docs")));
-    assert_eq!(roots.resolve_read(&folder.join("data/sub/../file")), Ok(folder.join("data/file")));
+    assert_eq!(
+        roots.resolve_read(&folder.join("data/file")),
+        Ok(folder.join("data/file"))
+    );
+    assert_eq!(
+        roots.resolve_read(&folder.join("docs")),
+        Ok(folder.join("docs"))
+    );
+    assert_eq!(
+        roots.resolve_read(&folder.join("data/sub/../file")),
+        Ok(folder.join("data/file"))
+    );
     let odd = folder.join("data").join(name(b"new \xff\n"));
     assert_eq!(roots.resolve_write(&odd), Ok(odd));
-    assert_eq!(roots.resolve_write(&folder.join("data/new/deep/er")), Ok(folder.join("data/new/deep/er")));
+    assert_eq!(
+        roots.resolve_write(&folder.join("data/new/deep/er")),
+        Ok(folder.join("data/new/deep/er"))
+    );
     symlink("sub", folder.join("data/link")).unwrap();
-    assert_eq!(roots.resolve_write(&folder.join("data/link/new")), Ok(folder.join("data/sub/new")));
+    assert_eq!(
+        roots.resolve_write(&folder.join("data/link/new")),
+        Ok(folder.join("data/sub/new"))
+    );
 }
 
 /// Neither `..`, nor links, nor a name that starts like a root leads out, for reading or writing.
@@ -48,14 +66,33 @@ fn nothing_leads_out() {
     symlink("../../secret/file", folder.join("data/sub/relative")).unwrap();
     symlink("..", folder.join("data/up")).unwrap();
     let escapes = [
-        "secret/file", "data/../secret/file", "data/sub/../../secret/file", "data/to secret/file", "data/to secret",
-        "data/sub/relative", "data/to secret/new", "data/up/secret/file", "data/up/secret/new", "data-not/file", "data/up/data/../secret/file",
-        "secret/no such", "no such/file", "data/no such/../../secret/file",
+        "secret/file",
+        "data/../secret/file",
+        "data/sub/../../secret/file",
+        "data/to secret/file",
+        "data/to secret",
+        "data/sub/relative",
+        "data/to secret/new",
+        "data/up/secret/file",
+        "data/up/secret/new",
+        "data-not/file",
+        "data/up/data/../secret/file",
+        "secret/no such",
+        "no such/file",
+        "data/no such/../../secret/file",
     ];
     for path in escapes {
         let path = folder.join(path);
-        assert!(is_outside(roots.resolve_read(&path)), "read {path:?}: {:?}", roots.resolve_read(&path));
-        assert!(is_outside(roots.resolve_write(&path)), "write {path:?}: {:?}", roots.resolve_write(&path));
+        assert!(
+            is_outside(roots.resolve_read(&path)),
+            "read {path:?}: {:?}",
+            roots.resolve_read(&path)
+        );
+        assert!(
+            is_outside(roots.resolve_write(&path)),
+            "write {path:?}: {:?}",
+            roots.resolve_write(&path)
+        );
     }
     assert!(is_outside(roots.resolve_read(Path::new("/etc/passwd"))));
     assert!(is_outside(roots.resolve_read(Path::new("relative"))));
@@ -66,10 +103,15 @@ fn nothing_leads_out() {
 fn links_to_nothing_are_not_ways() {
     let (_keep, folder, roots) = place();
     symlink(folder.join("later"), folder.join("data/dangling")).unwrap();
-    let error = roots.resolve_write(&folder.join("data/dangling/file")).unwrap_err();
+    let error = roots
+        .resolve_write(&folder.join("data/dangling/file"))
+        .unwrap_err();
     assert!(matches!(error, StoreError::SymbolicLink { .. }), "{error}");
     // As the last name it may be replaced itself.
-    assert_eq!(roots.resolve_write(&folder.join("data/dangling")), Ok(folder.join("data/dangling")));
+    assert_eq!(
+        roots.resolve_write(&folder.join("data/dangling")),
+        Ok(folder.join("data/dangling"))
+    );
 }
 
 /// Reading and writing are different rights, and the message names the way out.
@@ -79,19 +121,35 @@ fn read_only_roots_are_not_written() {
     let error = roots.resolve_write(&folder.join("docs/new")).unwrap_err();
     assert!(matches!(error, StoreError::RootReadOnly { .. }), "{error}");
     assert!(error.to_string().contains("--root DIR:rw"), "{error}");
-    assert!(matches!(roots.resolve_read(&folder.join("docs/none")), Err(StoreError::Vanished { .. })));
+    assert!(matches!(
+        roots.resolve_read(&folder.join("docs/none")),
+        Err(StoreError::Vanished { .. })
+    ));
     let error = roots.resolve_read(&folder.join("secret/file")).unwrap_err();
-    assert!(error.to_string().contains(&format!("{:?}", folder.join("docs"))), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("{:?}", folder.join("docs"))),
+        "{error}"
+    );
 }
 
 /// Of nested roots the deepest decides.
 #[test]
 fn the_deepest_root_decides() {
     let (_keep, folder, _) = place();
-    let roots = vec![(folder.join("data"), Access::ReadOnly), (folder.join("data/sub"), Access::ReadWrite)];
+    let roots = vec![
+        (folder.join("data"), Access::ReadOnly),
+        (folder.join("data/sub"), Access::ReadWrite),
+    ];
     let roots = Roots::new(roots).unwrap();
     assert!(roots.resolve_write(&folder.join("data/sub/new")).is_ok());
     assert!(roots.resolve_write(&folder.join("data/new")).is_err());
-    assert!(is_outside(Roots::new(vec![]).unwrap().resolve_read(&folder)));
-    assert!(matches!(Roots::new(vec![(folder.join("none"), Access::ReadOnly)]), Err(StoreError::Vanished { .. })));
+    assert!(is_outside(
+        Roots::new(vec![]).unwrap().resolve_read(&folder)
+    ));
+    assert!(matches!(
+        Roots::new(vec![(folder.join("none"), Access::ReadOnly)]),
+        Err(StoreError::Vanished { .. })
+    ));
 }

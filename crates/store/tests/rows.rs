@@ -4,18 +4,27 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
-use ropewalk_store::{FileSink, FileSource, Identity, Sink, SinkFile, Source, StoreError, identity};
+use ropewalk_store::{
+    FileSink, FileSource, Identity, Sink, SinkFile, Source, StoreError, identity,
+};
 
 mod support;
 use support::*;
 
 fn layout(pieces: &[(u64, u64, u32, u64)]) -> Layout {
-    let piece = |&(start, end, object, object_offset): &(u64, u64, u32, u64)| Piece { range: Range { start, end }, object, object_offset };
+    let piece = |&(start, end, object, object_offset): &(u64, u64, u32, u64)| Piece {
+        range: Range { start, end },
+        object,
+        object_offset,
+    };
     Layout::new(pieces.iter().map(piece).collect()).unwrap()
 }
 
 fn file(path: &Path, renames: bool) -> SinkFile {
-    SinkFile { path: path.to_owned(), renames }
+    SinkFile {
+        path: path.to_owned(),
+        renames,
+    }
 }
 
 fn create(pieces: &[(u64, u64, u32, u64)], path: &Path) -> FileSink {
@@ -37,7 +46,10 @@ fn a_part_keeps_the_hole_before_it() {
     assert_eq!(contents.len(), (1 << 20) + 4096);
     assert!(contents[..1 << 20].iter().all(|byte| *byte == 0));
     assert_eq!(contents[1 << 20..], part);
-    assert!(path.metadata().unwrap().blocks() * 512 < 1 << 19, "the hole takes space");
+    assert!(
+        path.metadata().unwrap().blocks() * 512 < 1 << 19,
+        "the hole takes space"
+    );
 }
 
 /// Space is taken before the first byte, so that a full disk shows at the start.
@@ -58,7 +70,15 @@ fn two_sinks_share_one_file() {
     let path = folder.join("shared");
     let data = bytes(4, 3_000_000);
     let half = 1_600_000u64;
-    let make = |start, end, renames| FileSink::create(layout(&[(start, end, 0, start)]), vec![file(&path, renames)], ID, true).unwrap();
+    let make = |start, end, renames| {
+        FileSink::create(
+            layout(&[(start, end, 0, start)]),
+            vec![file(&path, renames)],
+            ID,
+            true,
+        )
+        .unwrap()
+    };
     let first = make(0, half, false);
     let second = make(half, data.len() as u64, true);
     std::thread::scope(|scope| {
@@ -66,9 +86,14 @@ fn two_sinks_share_one_file() {
             for thread in 0..3u64 {
                 let (data, range) = (&data, range.clone());
                 scope.spawn(move || {
-                    for start in (range.start..range.end).step_by(10_000).skip(thread as usize).step_by(3) {
+                    for start in (range.start..range.end)
+                        .step_by(10_000)
+                        .skip(thread as usize)
+                        .step_by(3)
+                    {
                         let end = range.end.min(start + 10_000);
-                        sink.write_at(start, &data[start as usize..end as usize]).unwrap();
+                        sink.write_at(start, &data[start as usize..end as usize])
+                            .unwrap();
                     }
                 });
             }
@@ -86,14 +111,23 @@ fn two_sinks_share_one_file() {
 fn a_write_spans_objects() {
     let (_keep, folder) = folder();
     let files = vec![file(&folder.join("a"), true), file(&folder.join("b"), true)];
-    let sink = FileSink::create(layout(&[(0, 100, 1, 0), (100, 300, 0, 50)]), files, ID, false).unwrap();
+    let sink = FileSink::create(
+        layout(&[(0, 100, 1, 0), (100, 300, 0, 50)]),
+        files,
+        ID,
+        false,
+    )
+    .unwrap();
     let data = bytes(6, 300);
     sink.write_at(0, &data).unwrap();
     sink.sync().unwrap();
     let mut back = vec![0; 300];
     sink.read_back(0, &mut back).unwrap();
     assert_eq!(back, data);
-    assert!(matches!(sink.write_at(250, &data), Err(StoreError::NotHeld { .. })));
+    assert!(matches!(
+        sink.write_at(250, &data),
+        Err(StoreError::NotHeld { .. })
+    ));
     sink.commit().unwrap();
     assert_eq!(std::fs::read(folder.join("b")).unwrap(), data[..100]);
     assert_eq!(std::fs::read(folder.join("a")).unwrap()[50..], data[100..]);
@@ -124,11 +158,25 @@ fn existing_destinations() {
     sink.commit().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
     std::fs::create_dir(folder.join("folder")).unwrap();
-    let refuse = |path: &Path, id: &str| FileSink::create(layout(&[(0, 3, 0, 0)]), vec![file(path, true)], id, false).unwrap_err();
-    assert!(matches!(refuse(&folder.join("folder"), ID), StoreError::Exists { found: "directory", .. }));
-    assert!(matches!(refuse(&folder.join("no/such"), ID), StoreError::ParentMissing { .. }));
+    let refuse = |path: &Path, id: &str| {
+        FileSink::create(layout(&[(0, 3, 0, 0)]), vec![file(path, true)], id, false).unwrap_err()
+    };
+    assert!(matches!(
+        refuse(&folder.join("folder"), ID),
+        StoreError::Exists {
+            found: "directory",
+            ..
+        }
+    ));
+    assert!(matches!(
+        refuse(&folder.join("no/such"), ID),
+        StoreError::ParentMissing { .. }
+    ));
     assert!(matches!(refuse(&path, "../../x"), StoreError::BadId { .. }));
-    assert!(matches!(refuse(Path::new("/"), ID), StoreError::NoName { .. }));
+    assert!(matches!(
+        refuse(Path::new("/"), ID),
+        StoreError::NoName { .. }
+    ));
     assert_eq!(names(&folder), ["file", "folder"]);
 }
 
@@ -149,7 +197,13 @@ fn planted_temporary_name_is_refused() {
     let (_keep, folder) = folder();
     std::fs::write(folder.join("precious"), "keep").unwrap();
     std::os::unix::fs::symlink("precious", folder.join(".file.ropewalk-0198-test")).unwrap();
-    let error = FileSink::create(layout(&[(0, 3, 0, 0)]), vec![file(&folder.join("file"), true)], ID, false).unwrap_err();
+    let error = FileSink::create(
+        layout(&[(0, 3, 0, 0)]),
+        vec![file(&folder.join("file"), true)],
+        ID,
+        false,
+    )
+    .unwrap_err();
     assert!(matches!(error, StoreError::SymbolicLink { .. }), "{error}");
     assert_eq!(std::fs::read(folder.join("precious")).unwrap(), b"keep");
 }
@@ -161,12 +215,22 @@ fn short_source_is_refused_at_the_start() {
     let path = folder.join("part");
     std::fs::write(&path, bytes(1, 999)).unwrap();
     let open = |end| FileSource::open(layout(&[(5000, end, 0, 10)]), vec![path.clone()]);
-    assert_eq!(open(5990).unwrap_err(), StoreError::Shrank { path: path.clone(), wanted: 1000, len: 999 });
+    assert_eq!(
+        open(5990).unwrap_err(),
+        StoreError::Shrank {
+            path: path.clone(),
+            wanted: 1000,
+            len: 999
+        }
+    );
     let source = open(5989).unwrap();
     let mut buf = vec![0; 989];
     source.read_at(5000, &mut buf).unwrap();
     assert_eq!(buf, bytes(1, 999)[10..]);
-    assert!(matches!(source.read_at(5001, &mut buf), Err(StoreError::NotHeld { .. })));
+    assert!(matches!(
+        source.read_at(5001, &mut buf),
+        Err(StoreError::NotHeld { .. })
+    ));
 }
 
 /// Length and time to the nanosecond tell versions of a file apart.
@@ -176,7 +240,20 @@ fn identity_sees_length_and_time() {
     let path = folder.join("file");
     std::fs::write(&path, "12345").unwrap();
     set_times(&path, -7, 123);
-    assert_eq!(identity(&path), Ok(Identity { len: 5, mtime_seconds: -7, mtime_nanoseconds: 123 }));
-    assert!(matches!(identity(&folder), Err(StoreError::SpecialFile { .. })));
-    assert!(matches!(identity(&folder.join("none")), Err(StoreError::Vanished { .. })));
+    assert_eq!(
+        identity(&path),
+        Ok(Identity {
+            len: 5,
+            mtime_seconds: -7,
+            mtime_nanoseconds: 123
+        })
+    );
+    assert!(matches!(
+        identity(&folder),
+        Err(StoreError::SpecialFile { .. })
+    ));
+    assert!(matches!(
+        identity(&folder.join("none")),
+        Err(StoreError::Vanished { .. })
+    ));
 }

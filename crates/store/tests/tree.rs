@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{EntryKind, Extent, FileSource, Manifest, Part, Sink, Source, StoreError, TreeSink};
+use ropewalk_store::{
+    EntryKind, Extent, FileSource, Manifest, Part, Sink, Source, StoreError, TreeSink,
+};
 
 mod support;
 use support::*;
@@ -30,7 +32,12 @@ fn scanned_tree_survives_encoding() {
     let manifest = Manifest::scan(&folder).unwrap();
     assert_eq!(Manifest::decode(&manifest.encode()).as_ref(), Ok(&manifest));
     assert!(manifest.entry(b"not \xff\xfe utf-8/\x80").is_some());
-    assert_eq!(manifest.entry(b"to outside").unwrap().kind, EntryKind::Symlink { target: b"/etc".to_vec() });
+    assert_eq!(
+        manifest.entry(b"to outside").unwrap().kind,
+        EntryKind::Symlink {
+            target: b"/etc".to_vec()
+        }
+    );
 }
 
 /// A copy of one file keeps its mode and time, and replaces a file or link of that name, not what the link names.
@@ -78,7 +85,10 @@ fn merge_replaces_files_and_keeps_the_rest() {
     std::fs::write(to.join("to file"), "a file where a link comes").unwrap();
     std::os::unix::fs::symlink("/etc/passwd", to.join("empty")).unwrap();
     copy(&from, &to);
-    assert_eq!(std::fs::read(to.join("plain/deep/stranger")).unwrap(), b"stays");
+    assert_eq!(
+        std::fs::read(to.join("plain/deep/stranger")).unwrap(),
+        b"stays"
+    );
     std::fs::remove_file(to.join("plain/deep/stranger")).unwrap();
     set_times(&to.join("plain/deep"), 946_684_800, 5);
     assert_eq!(snapshot(&from), snapshot(&to));
@@ -115,7 +125,10 @@ fn a_merge_is_committed_again() {
         pump(source.layout(), &source, &sink);
         sys::mount_small(&to.join("b"), 1 << 20);
         let error = sink.commit().unwrap_err();
-        assert!(matches!(&error, StoreError::Io { path, .. } if *path == to.join("b/file")), "{error}");
+        assert!(
+            matches!(&error, StoreError::Io { path, .. } if *path == to.join("b/file")),
+            "{error}"
+        );
         assert!(to.join("a/new/file").exists());
         sys::unmount_small(&to.join("b"));
         sink.commit().unwrap();
@@ -134,7 +147,9 @@ fn merge_conflicts_are_found_before_the_start() {
     type Place = fn(&Path);
     let obstacles: [(&str, Place); 4] = [
         ("a", |to| std::fs::write(to.join("a"), "file").unwrap()),
-        ("a", |to| std::os::unix::fs::symlink("/tmp", to.join("a")).unwrap()),
+        ("a", |to| {
+            std::os::unix::fs::symlink("/tmp", to.join("a")).unwrap()
+        }),
         ("a/b", |to| {
             std::fs::create_dir(to.join("a")).unwrap();
             std::fs::write(to.join("a/b"), "file").unwrap();
@@ -146,8 +161,20 @@ fn merge_conflicts_are_found_before_the_start() {
         std::fs::create_dir(&to).unwrap();
         place(&to);
         let before = snapshot(&to);
-        let error = TreeSink::create(&to, &[Part { base: 0, manifest: Arc::clone(&manifest) }], ID, false).unwrap_err();
-        assert!(matches!(&error, StoreError::Exists { path, .. } if *path == to.join(obstacle)), "{error}");
+        let error = TreeSink::create(
+            &to,
+            &[Part {
+                base: 0,
+                manifest: Arc::clone(&manifest),
+            }],
+            ID,
+            false,
+        )
+        .unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Exists { path, .. } if *path == to.join(obstacle)),
+            "{error}"
+        );
         assert_eq!(snapshot(&to), before);
     }
 }
@@ -158,13 +185,40 @@ fn impossible_destinations_are_refused() {
     let (_keep, folder) = folder();
     std::fs::create_dir(folder.join("tree")).unwrap();
     std::fs::write(folder.join("file"), "x").unwrap();
-    let part = |name: &str| [Part { base: 0, manifest: Arc::new(Manifest::scan(&folder.join(name)).unwrap()) }];
-    let create = |from: &str, to: &str| TreeSink::create(&folder.join(to), &part(from), ID, false).unwrap_err();
-    assert!(matches!(create("tree", "file"), StoreError::Exists { found: "file", wanted: "directory", .. }));
-    assert!(matches!(create("file", "tree"), StoreError::Exists { found: "directory", wanted: "file", .. }));
+    let part = |name: &str| {
+        [Part {
+            base: 0,
+            manifest: Arc::new(Manifest::scan(&folder.join(name)).unwrap()),
+        }]
+    };
+    let create = |from: &str, to: &str| {
+        TreeSink::create(&folder.join(to), &part(from), ID, false).unwrap_err()
+    };
+    assert!(matches!(
+        create("tree", "file"),
+        StoreError::Exists {
+            found: "file",
+            wanted: "directory",
+            ..
+        }
+    ));
+    assert!(matches!(
+        create("file", "tree"),
+        StoreError::Exists {
+            found: "directory",
+            wanted: "file",
+            ..
+        }
+    ));
     let missing = create("tree", "no/such");
-    assert!(matches!(&missing, StoreError::ParentMissing { parent, .. } if *parent == folder.join("no")), "{missing}");
-    assert!(matches!(create("tree", "file/below"), StoreError::NotADirectory { .. }));
+    assert!(
+        matches!(&missing, StoreError::ParentMissing { parent, .. } if *parent == folder.join("no")),
+        "{missing}"
+    );
+    assert!(matches!(
+        create("tree", "file/below"),
+        StoreError::NotADirectory { .. }
+    ));
     assert_eq!(names(&folder), ["file", "tree"]);
 }
 
@@ -174,10 +228,17 @@ fn parts_join_into_one_tree() {
     let (_keep, folder) = folder();
     for (part, file) in [("one", "a"), ("two", "b"), ("three", "a")] {
         std::fs::create_dir_all(folder.join(part).join("common")).unwrap();
-        std::fs::write(folder.join(part).join("common").join(file), bytes(9, 1_100_000)).unwrap();
+        std::fs::write(
+            folder.join(part).join("common").join(file),
+            bytes(9, 1_100_000),
+        )
+        .unwrap();
     }
     let scan = |name: &str| Arc::new(Manifest::scan(&folder.join(name)).unwrap());
-    let part = |name: &str, base| Part { base, manifest: scan(name) };
+    let part = |name: &str, base| Part {
+        base,
+        manifest: scan(name),
+    };
     let to = folder.join("to");
     let sink = TreeSink::create(&to, &[part("one", 5_000_000), part("two", 0)], ID, false).unwrap();
     for (name, base) in [("one", 5_000_000), ("two", 0)] {
@@ -186,9 +247,21 @@ fn parts_join_into_one_tree() {
     }
     sink.commit().unwrap();
     assert_eq!(names(&to.join("common")), ["a", "b"]);
-    assert_eq!(std::fs::read(to.join("common/b")).unwrap(), bytes(9, 1_100_000));
-    let error = TreeSink::create(&folder.join("x"), &[part("one", 0), part("three", 5_000_000)], ID, false).unwrap_err();
-    assert!(matches!(&error, StoreError::Conflict { path, first: 0, second: 1 } if path == Path::new("common/a")), "{error}");
+    assert_eq!(
+        std::fs::read(to.join("common/b")).unwrap(),
+        bytes(9, 1_100_000)
+    );
+    let error = TreeSink::create(
+        &folder.join("x"),
+        &[part("one", 0), part("three", 5_000_000)],
+        ID,
+        false,
+    )
+    .unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Conflict { path, first: 0, second: 1 } if path == Path::new("common/a")),
+        "{error}"
+    );
 }
 
 /// A tree with bytes missing is not given its name, and goes on from where it was.
@@ -202,7 +275,17 @@ fn incomplete_tree_keeps_its_temporary_name() {
     let (source, sink) = tree_pair(&from, &to, 0);
     sink.write_at(0, b"there").unwrap();
     let error = sink.commit().unwrap_err();
-    assert!(matches!(&error, StoreError::Incomplete { len: 0, wanted: 7, .. }), "{error}");
+    assert!(
+        matches!(
+            &error,
+            StoreError::Incomplete {
+                len: 0,
+                wanted: 7,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(!to.exists());
     drop(sink);
     let (_, sink) = tree_pair(&from, &to, 0);
@@ -244,7 +327,13 @@ fn planted_links_are_not_followed() {
     let (_, sink) = tree_pair(&from, &folder.join("to"), 0);
     std::os::unix::fs::symlink(&outside, folder.join(".to.ropewalk-0198-test/sub")).unwrap();
     let error = sink.write_at(0, b"data").unwrap_err();
-    assert!(matches!(error, StoreError::SymbolicLink { .. } | StoreError::NotADirectory { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            StoreError::SymbolicLink { .. } | StoreError::NotADirectory { .. }
+        ),
+        "{error}"
+    );
     assert!(names(&outside).is_empty());
     assert_eq!(sink.write_at(0, b"data").unwrap_err(), error);
 }
@@ -271,12 +360,28 @@ fn special_files_are_named() {
     let (_keep, folder) = folder();
     std::fs::create_dir(folder.join("tree")).unwrap();
     let pipe = folder.join("tree/pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
     let error = Manifest::scan(&folder).unwrap_err();
-    assert_eq!(error, StoreError::SpecialFile { path: pipe.clone(), kind: "pipe" });
+    assert_eq!(
+        error,
+        StoreError::SpecialFile {
+            path: pipe.clone(),
+            kind: "pipe"
+        }
+    );
     std::fs::rename(&pipe, folder.join("pipe")).unwrap();
     std::os::unix::fs::symlink("../pipe", &pipe).unwrap();
-    assert_eq!(Manifest::scan(&folder.join("tree")).unwrap().entries.len(), 2);
+    assert_eq!(
+        Manifest::scan(&folder.join("tree")).unwrap().entries.len(),
+        2
+    );
 }
 
 /// A source file that shrank, vanished or became a pipe is named, and nothing hangs.
@@ -285,16 +390,37 @@ fn changed_sources_are_named() {
     let (_keep, folder) = folder();
     std::fs::write(folder.join("shrinks"), bytes(1, 1000)).unwrap();
     std::fs::write(folder.join("vanishes"), bytes(2, 1000)).unwrap();
-    let source = FileSource::open_tree(&folder, Arc::new(Manifest::scan(&folder).unwrap()), 0).unwrap();
+    let source =
+        FileSource::open_tree(&folder, Arc::new(Manifest::scan(&folder).unwrap()), 0).unwrap();
     std::fs::write(folder.join("shrinks"), bytes(1, 10)).unwrap();
     std::fs::remove_file(folder.join("vanishes")).unwrap();
     let mut buf = [0; 1000];
     let error = source.read_at(0, &mut buf).unwrap_err();
-    assert_eq!(error, StoreError::Shrank { path: folder.join("shrinks"), wanted: 1000, len: 10 });
+    assert_eq!(
+        error,
+        StoreError::Shrank {
+            path: folder.join("shrinks"),
+            wanted: 1000,
+            len: 10
+        }
+    );
     let error = source.read_at(1000, &mut buf).unwrap_err();
-    assert!(matches!(&error, StoreError::Vanished { path, .. } if *path == folder.join("vanishes")), "{error}");
-    rustix::fs::mknodat(rustix::fs::CWD, folder.join("vanishes"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(matches!(source.read_at(1000, &mut buf), Err(StoreError::SpecialFile { .. })));
+    assert!(
+        matches!(&error, StoreError::Vanished { path, .. } if *path == folder.join("vanishes")),
+        "{error}"
+    );
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        folder.join("vanishes"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+    assert!(matches!(
+        source.read_at(1000, &mut buf),
+        Err(StoreError::SpecialFile { .. })
+    ));
 }
 
 /// A file that became another version after the scan is refused, also when its length is the same: two
@@ -307,11 +433,19 @@ fn another_version_is_refused() {
     let manifest = |path: &Path| Arc::new(Manifest::scan(path).unwrap());
     let tree = FileSource::open_tree(&folder, manifest(&folder), 0).unwrap();
     let one = manifest(&folder.join("file"));
-    for change in [|path: &Path| set_times(path, 1_000_000, 2), |path: &Path| std::fs::write(path, bytes(2, 1001)).unwrap()] {
+    for change in [
+        |path: &Path| set_times(path, 1_000_000, 2),
+        |path: &Path| std::fs::write(path, bytes(2, 1001)).unwrap(),
+    ] {
         change(&folder.join("file"));
-        let changed = StoreError::Changed { path: folder.join("file") };
+        let changed = StoreError::Changed {
+            path: folder.join("file"),
+        };
         assert_eq!(tree.read_at(0, &mut [0; 10]), Err(changed.clone()));
-        assert_eq!(FileSource::open_tree(&folder.join("file"), Arc::clone(&one), 0).unwrap_err(), changed);
+        assert_eq!(
+            FileSource::open_tree(&folder.join("file"), Arc::clone(&one), 0).unwrap_err(),
+            changed
+        );
     }
 }
 
@@ -397,7 +531,10 @@ fn shared_tree_is_named_once() {
     let source = FileSource::open_tree(&from, Arc::clone(&manifest), 0).unwrap();
     let parts = [Part { base: 0, manifest }];
     let sinks = [0, 1].map(|_| TreeSink::create(&to, &parts, ID, true).unwrap());
-    let units = source.layout().units(Range { start: 0, end: u64::MAX });
+    let units = source.layout().units(Range {
+        start: 0,
+        end: u64::MAX,
+    });
     for (index, unit) in units.enumerate() {
         let mut buf = vec![0; unit.len() as usize];
         source.read_at(unit.start, &mut buf).unwrap();
@@ -421,7 +558,14 @@ fn extents_stay_in_one_file() {
     let (source, sink) = tree_pair(&from, &to, 0);
     let mut offset = 0;
     while offset < 150 {
-        let Extent::File { file, offset: at, len } = source.extent(offset, 70).unwrap() else { panic!("not a file") };
+        let Extent::File {
+            file,
+            offset: at,
+            len,
+        } = source.extent(offset, 70).unwrap()
+        else {
+            panic!("not a file")
+        };
         let target = sink.extent(offset, len).unwrap().unwrap();
         let mut buf = vec![0; target.len as usize];
         file.read_exact_at(&mut buf, at).unwrap();
@@ -429,8 +573,14 @@ fn extents_stay_in_one_file() {
         sink.written(offset, target.len).unwrap();
         offset += target.len;
     }
-    assert!(matches!(source.extent(90, 70), Ok(Extent::File { len: 10, .. })));
-    assert!(matches!(sink.extent(150, 1), Err(StoreError::NotHeld { .. })));
+    assert!(matches!(
+        source.extent(90, 70),
+        Ok(Extent::File { len: 10, .. })
+    ));
+    assert!(matches!(
+        sink.extent(150, 1),
+        Err(StoreError::NotHeld { .. })
+    ));
     sink.commit().unwrap();
     assert_eq!(snapshot(&from), snapshot(&to));
 }

@@ -45,7 +45,9 @@ pub enum ManifestError {
     #[error("a manifest of {0} entries is refused; split the tree")]
     Count(u64),
     /// A path that is absolute, too long, or has a component that is empty, `.`, `..` or too long.
-    #[error("path \"{0}\" is refused: it must be relative, without NUL, empty, . or .. components, with names of at most {COMPONENT_LEN_MAX} and paths of at most {PATH_LEN_MAX} bytes")]
+    #[error(
+        "path \"{0}\" is refused: it must be relative, without NUL, empty, . or .. components, with names of at most {COMPONENT_LEN_MAX} and paths of at most {PATH_LEN_MAX} bytes"
+    )]
     Path(String),
     /// An entry that is out of order or there twice.
     #[error("entry \"{0}\" is out of order or there twice; the manifest is damaged")]
@@ -98,7 +100,10 @@ impl Manifest {
     /// [`ManifestError`] says which entry breaks which rule.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
         let mut input = Input { bytes, at: 0 };
-        if input.array::<4>()? != MAGIC || u16::from_le_bytes(input.array()?) != VERSION || input.array::<2>()? != [0; 2] {
+        if input.array::<4>()? != MAGIC
+            || u16::from_le_bytes(input.array()?) != VERSION
+            || input.array::<2>()? != [0; 2]
+        {
             return Err(ManifestError::Version);
         }
         let count = u32::from_le_bytes(input.array()?);
@@ -111,7 +116,10 @@ impl Manifest {
             entries.push(decode_entry(&mut input)?);
         }
         if input.at != bytes.len() {
-            return Err(ManifestError::Length { len: bytes.len(), at: input.at });
+            return Err(ManifestError::Length {
+                len: bytes.len(),
+                at: input.at,
+            });
         }
         let manifest = Self { entries };
         manifest.check()?;
@@ -131,8 +139,12 @@ impl Manifest {
         for (index, entry) in self.entries.iter().enumerate() {
             let before = &self.entries[..index];
             let shown = || entry.path.escape_ascii().to_string();
-            check_path(&entry.path).then_some(()).ok_or_else(|| ManifestError::Path(shown()))?;
-            check_values(entry).then_some(()).ok_or_else(|| ManifestError::Value(shown()))?;
+            check_path(&entry.path)
+                .then_some(())
+                .ok_or_else(|| ManifestError::Path(shown()))?;
+            check_values(entry)
+                .then_some(())
+                .ok_or_else(|| ManifestError::Value(shown()))?;
             if before.last().is_some_and(|last| last.path >= entry.path) {
                 return Err(ManifestError::Order(shown()));
             }
@@ -140,8 +152,12 @@ impl Manifest {
                 None => !matches!(entry.kind, EntryKind::Symlink { .. }),
                 Some(parent) => is_directory(before, parent),
             };
-            placed.then_some(()).ok_or_else(|| ManifestError::Orphan(shown()))?;
-            total = total.checked_add(entry.len()).ok_or_else(|| ManifestError::TooLong(shown()))?;
+            placed
+                .then_some(())
+                .ok_or_else(|| ManifestError::Orphan(shown()))?;
+            total = total
+                .checked_add(entry.len())
+                .ok_or_else(|| ManifestError::TooLong(shown()))?;
         }
         Ok(())
     }
@@ -160,22 +176,39 @@ fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
     let mtime_nanoseconds = u32::from_le_bytes(input.array()?);
     let path = input.name()?;
     let kind = match kind {
-        KIND_FILE => EntryKind::File { len: u64::from_le_bytes(input.array()?) },
+        KIND_FILE => EntryKind::File {
+            len: u64::from_le_bytes(input.array()?),
+        },
         KIND_DIRECTORY => EntryKind::Directory,
-        KIND_SYMLINK => EntryKind::Symlink { target: input.name()? },
+        KIND_SYMLINK => EntryKind::Symlink {
+            target: input.name()?,
+        },
         _ => return Err(ManifestError::Value(path.escape_ascii().to_string())),
     };
-    Ok(Entry { path, kind, mode, mtime_seconds, mtime_nanoseconds })
+    Ok(Entry {
+        path,
+        kind,
+        mode,
+        mtime_seconds,
+        mtime_nanoseconds,
+    })
 }
 
 fn check_path(path: &[u8]) -> bool {
-    let fits = |name: &[u8]| !name.is_empty() && name.len() <= COMPONENT_LEN_MAX && name != b"." && name != b"..";
-    path.is_empty() || (path.len() <= PATH_LEN_MAX && !path.contains(&0) && path.split(|byte| *byte == b'/').all(fits))
+    let fits = |name: &[u8]| {
+        !name.is_empty() && name.len() <= COMPONENT_LEN_MAX && name != b"." && name != b".."
+    };
+    path.is_empty()
+        || (path.len() <= PATH_LEN_MAX
+            && !path.contains(&0)
+            && path.split(|byte| *byte == b'/').all(fits))
 }
 
 fn check_values(entry: &Entry) -> bool {
     let target_fits = match &entry.kind {
-        EntryKind::Symlink { target } => !target.is_empty() && target.len() <= PATH_LEN_MAX && !target.contains(&0),
+        EntryKind::Symlink { target } => {
+            !target.is_empty() && target.len() <= PATH_LEN_MAX && !target.contains(&0)
+        }
         EntryKind::File { .. } | EntryKind::Directory => true,
     };
     target_fits && entry.mode <= 0o7777 && entry.mtime_nanoseconds < 1_000_000_000
@@ -193,7 +226,10 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn take(&mut self, len: usize) -> Result<&[u8], ManifestError> {
-        let cut_off = ManifestError::Length { len: self.bytes.len(), at: self.at };
+        let cut_off = ManifestError::Length {
+            len: self.bytes.len(),
+            at: self.at,
+        };
         let end = self.at.checked_add(len).ok_or(cut_off.clone())?;
         let taken = self.bytes.get(self.at..end).ok_or(cut_off)?;
         self.at = end;

@@ -16,7 +16,8 @@ impl Manifest {
         for (part, manifest) in parts.iter().enumerate() {
             for entry in &manifest.entries {
                 let directory = entry.kind == EntryKind::Directory;
-                let (first, first_directory) = *holders.entry(&entry.path).or_insert((part, directory));
+                let (first, first_directory) =
+                    *holders.entry(&entry.path).or_insert((part, directory));
                 let clash = first != part && !(directory && first_directory);
                 if clash && found.is_none_or(|(path, _, _)| entry.path.as_slice() < path) {
                     found = Some((&entry.path, first, part));
@@ -61,20 +62,37 @@ fn in_words(entry: &Entry) -> String {
     if entry.path.is_empty() {
         return format!("the {} itself", entry.kind.in_words());
     }
-    format!("{} \"{}\"", entry.kind.in_words(), entry.path.escape_ascii())
+    format!(
+        "{} \"{}\"",
+        entry.kind.in_words(),
+        entry.path.escape_ascii()
+    )
 }
 
 fn difference_of(x: &Entry, y: &Entry) -> Option<String> {
     match (&x.kind, &y.kind) {
         (EntryKind::Directory, EntryKind::Directory) => None,
-        (EntryKind::Symlink { target: first }, EntryKind::Symlink { target: second }) => (first != second).then(|| {
-            format!("{} leads to \"{}\" in the first and \"{}\" in the second", in_words(x), first.escape_ascii(), second.escape_ascii())
-        }),
+        (EntryKind::Symlink { target: first }, EntryKind::Symlink { target: second }) => {
+            (first != second).then(|| {
+                format!(
+                    "{} leads to \"{}\" in the first and \"{}\" in the second",
+                    in_words(x),
+                    first.escape_ascii(),
+                    second.escape_ascii()
+                )
+            })
+        }
         (EntryKind::File { len: first }, EntryKind::File { len: second }) if first != second => {
-            Some(format!("{} has {first} bytes in the first and {second} in the second", in_words(x)))
+            Some(format!(
+                "{} has {first} bytes in the first and {second} in the second",
+                in_words(x)
+            ))
         }
         (EntryKind::File { .. }, EntryKind::File { .. }) => {
-            let (first, second) = ((x.mtime_seconds, x.mtime_nanoseconds), (y.mtime_seconds, y.mtime_nanoseconds));
+            let (first, second) = (
+                (x.mtime_seconds, x.mtime_nanoseconds),
+                (y.mtime_seconds, y.mtime_nanoseconds),
+            );
             (first != second).then(|| {
                 format!(
                     "{} was modified at {}.{:09} in the first and {}.{:09} in the second (seconds since 1970)",
@@ -82,6 +100,11 @@ fn difference_of(x: &Entry, y: &Entry) -> Option<String> {
                 )
             })
         }
-        (first, second) => Some(format!("\"{}\" is a {} in the first and a {} in the second", x.path.escape_ascii(), first.in_words(), second.in_words())),
+        (first, second) => Some(format!(
+            "\"{}\" is a {} in the first and a {} in the second",
+            x.path.escape_ascii(),
+            first.in_words(),
+            second.in_words()
+        )),
     }
 }

@@ -3,7 +3,13 @@ use proptest::prelude::*;
 use super::*;
 
 fn entry(path: &str, kind: EntryKind) -> Entry {
-    Entry { path: path.into(), kind, mode: 0o644, mtime_seconds: -5, mtime_nanoseconds: 999_999_999 }
+    Entry {
+        path: path.into(),
+        kind,
+        mode: 0o644,
+        mtime_seconds: -5,
+        mtime_nanoseconds: 999_999_999,
+    }
 }
 
 fn file(path: &str, len: u64) -> Entry {
@@ -15,7 +21,12 @@ fn directory(path: &str) -> Entry {
 }
 
 fn link(path: &str, target: &str) -> Entry {
-    entry(path, EntryKind::Symlink { target: target.into() })
+    entry(
+        path,
+        EntryKind::Symlink {
+            target: target.into(),
+        },
+    )
 }
 
 fn manifest(entries: Vec<Entry>) -> Manifest {
@@ -29,7 +40,14 @@ fn trees() -> impl Strategy<Value = Manifest> {
         (0u64..1 << 40).prop_map(|len| EntryKind::File { len }),
         proptest::collection::vec(1u8..=255, 1..9).prop_map(|target| EntryKind::Symlink { target }),
     ];
-    let one = (any::<bool>(), name, kind, 0u32..=0o7777, any::<i64>(), 0u32..1_000_000_000);
+    let one = (
+        any::<bool>(),
+        name,
+        kind,
+        0u32..=0o7777,
+        any::<i64>(),
+        0u32..1_000_000_000,
+    );
     proptest::collection::vec(one, 0..12).prop_map(|entries| {
         let mut tree = std::collections::BTreeMap::from([(Vec::new(), directory(""))]);
         for (below, name, kind, mode, mtime_seconds, mtime_nanoseconds) in entries {
@@ -38,7 +56,13 @@ fn trees() -> impl Strategy<Value = Manifest> {
                 tree.insert(b"folder".to_vec(), directory("folder"));
             }
             let path = [folder, name.as_slice()].concat();
-            tree.entry(path.clone()).or_insert(Entry { path, kind, mode, mtime_seconds, mtime_nanoseconds });
+            tree.entry(path.clone()).or_insert(Entry {
+                path,
+                kind,
+                mode,
+                mtime_seconds,
+                mtime_nanoseconds,
+            });
         }
         manifest(tree.into_values().collect())
     })
@@ -86,29 +110,93 @@ fn broken_trees_are_refused() {
     let long = "x".repeat(COMPONENT_LEN_MAX + 1);
     let cases = [
         (vec![], ManifestError::Count(0)),
-        (vec![directory(""), file("../a", 1)], ManifestError::Path("../a".into())),
-        (vec![directory(""), file("..", 1)], ManifestError::Path("..".into())),
-        (vec![directory(""), file("/a", 1)], ManifestError::Path("/a".into())),
-        (vec![directory(""), directory("a"), file("a//b", 1)], ManifestError::Path("a//b".into())),
-        (vec![directory(""), directory("a/")], ManifestError::Path("a/".into())),
-        (vec![directory(""), file("a\0b", 1)], ManifestError::Path("a\\x00b".into())),
-        (vec![directory(""), file(&long, 1)], ManifestError::Path(long.clone())),
-        (vec![directory(""), file("b", 1), file("a", 1)], ManifestError::Order("a".into())),
-        (vec![directory(""), file("a", 1), file("a", 1)], ManifestError::Order("a".into())),
-        (vec![directory(""), link("a", "/etc"), file("a/b", 1)], ManifestError::Orphan("a/b".into())),
-        (vec![directory(""), file("a/b", 1)], ManifestError::Orphan("a/b".into())),
-        (vec![file("", 1), file("a", 1)], ManifestError::Orphan("a".into())),
+        (
+            vec![directory(""), file("../a", 1)],
+            ManifestError::Path("../a".into()),
+        ),
+        (
+            vec![directory(""), file("..", 1)],
+            ManifestError::Path("..".into()),
+        ),
+        (
+            vec![directory(""), file("/a", 1)],
+            ManifestError::Path("/a".into()),
+        ),
+        (
+            vec![directory(""), directory("a"), file("a//b", 1)],
+            ManifestError::Path("a//b".into()),
+        ),
+        (
+            vec![directory(""), directory("a/")],
+            ManifestError::Path("a/".into()),
+        ),
+        (
+            vec![directory(""), file("a\0b", 1)],
+            ManifestError::Path("a\\x00b".into()),
+        ),
+        (
+            vec![directory(""), file(&long, 1)],
+            ManifestError::Path(long.clone()),
+        ),
+        (
+            vec![directory(""), file("b", 1), file("a", 1)],
+            ManifestError::Order("a".into()),
+        ),
+        (
+            vec![directory(""), file("a", 1), file("a", 1)],
+            ManifestError::Order("a".into()),
+        ),
+        (
+            vec![directory(""), link("a", "/etc"), file("a/b", 1)],
+            ManifestError::Orphan("a/b".into()),
+        ),
+        (
+            vec![directory(""), file("a/b", 1)],
+            ManifestError::Orphan("a/b".into()),
+        ),
+        (
+            vec![file("", 1), file("a", 1)],
+            ManifestError::Orphan("a".into()),
+        ),
         (vec![file("a", 1)], ManifestError::Orphan("a".into())),
         (vec![link("", "x")], ManifestError::Orphan(String::new())),
-        (vec![directory(""), link("a", "")], ManifestError::Value("a".into())),
-        (vec![directory(""), Entry { mode: 0o10000, ..file("a", 1) }], ManifestError::Value("a".into())),
-        (vec![directory(""), Entry { mtime_nanoseconds: 1_000_000_000, ..file("a", 1) }], ManifestError::Value("a".into())),
-        (vec![directory(""), file("a", u64::MAX), file("b", 1)], ManifestError::TooLong("b".into())),
+        (
+            vec![directory(""), link("a", "")],
+            ManifestError::Value("a".into()),
+        ),
+        (
+            vec![
+                directory(""),
+                Entry {
+                    mode: 0o10000,
+                    ..file("a", 1)
+                },
+            ],
+            ManifestError::Value("a".into()),
+        ),
+        (
+            vec![
+                directory(""),
+                Entry {
+                    mtime_nanoseconds: 1_000_000_000,
+                    ..file("a", 1)
+                },
+            ],
+            ManifestError::Value("a".into()),
+        ),
+        (
+            vec![directory(""), file("a", u64::MAX), file("b", 1)],
+            ManifestError::TooLong("b".into()),
+        ),
     ];
     for (entries, error) in cases {
         let tree = manifest(entries);
         assert_eq!(tree.check(), Err(error.clone()), "{tree:?}");
-        assert_eq!(Manifest::decode(&tree.encode()), Err(error), "decoded {tree:?}");
+        assert_eq!(
+            Manifest::decode(&tree.encode()),
+            Err(error),
+            "decoded {tree:?}"
+        );
     }
 }
 
@@ -117,7 +205,10 @@ fn broken_trees_are_refused() {
 fn a_lying_count_is_refused() {
     let mut bytes = manifest(vec![directory("")]).encode();
     bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert!(matches!(Manifest::decode(&bytes), Err(ManifestError::Length { .. })));
+    assert!(matches!(
+        Manifest::decode(&bytes),
+        Err(ManifestError::Length { .. })
+    ));
 }
 
 /// Any difference in names, kinds, sizes, times, modes or targets changes the hash.
@@ -130,17 +221,32 @@ fn the_hash_covers_everything() {
     variants[3][1].mode = 0o600;
     variants[4][1].mtime_seconds = 0;
     variants[5][1].mtime_nanoseconds = 0;
-    variants[6][2].kind = EntryKind::Symlink { target: b"u".to_vec() };
-    let hashes: std::collections::HashSet<_> = variants.into_iter().map(|entries| manifest(entries).root_hash()).collect();
+    variants[6][2].kind = EntryKind::Symlink {
+        target: b"u".to_vec(),
+    };
+    let hashes: std::collections::HashSet<_> = variants
+        .into_iter()
+        .map(|entries| manifest(entries).root_hash())
+        .collect();
     assert_eq!(hashes.len(), 7);
 }
 
 /// Files follow each other from the base on; empty ones, folders and links take nothing.
 #[test]
 fn layout_numbers_entries() {
-    let tree = manifest(vec![directory(""), file("a", 10), file("b", 0), link("c", "a"), file("d", 5)]);
+    let tree = manifest(vec![
+        directory(""),
+        file("a", 10),
+        file("b", 0),
+        link("c", "a"),
+        file("d", 5),
+    ]);
     let layout = tree.layout(100).unwrap();
-    let pieces: Vec<_> = layout.pieces().iter().map(|piece| (piece.range.start, piece.range.end, piece.object)).collect();
+    let pieces: Vec<_> = layout
+        .pieces()
+        .iter()
+        .map(|piece| (piece.range.start, piece.range.end, piece.object))
+        .collect();
     assert_eq!(pieces, [(100, 110, 1), (110, 115, 4)]);
     assert_eq!((tree.data_len(), tree.file_count()), (15, 3));
     assert!(tree.layout(u64::MAX - 14).is_err());
@@ -150,12 +256,23 @@ fn layout_numbers_entries() {
 /// Parts may share folders; the first path in byte order that they share otherwise is named.
 #[test]
 fn conflicts_name_the_first_path() {
-    let a = manifest(vec![directory(""), directory("d"), file("d/x", 1), file("z", 1)]);
+    let a = manifest(vec![
+        directory(""),
+        directory("d"),
+        file("d/x", 1),
+        file("z", 1),
+    ]);
     let b = manifest(vec![directory(""), directory("d"), file("d/y", 1)]);
     let c = manifest(vec![directory(""), file("d", 1), file("z", 1)]);
     assert_eq!(Manifest::conflict(&[&a, &b]), None);
-    assert_eq!(Manifest::conflict(&[&b, &a, &c]), Some((b"d".to_vec(), 0, 2)));
-    assert_eq!(Manifest::conflict(&[&manifest(vec![file("", 1)]), &b]), Some((Vec::new(), 0, 1)));
+    assert_eq!(
+        Manifest::conflict(&[&b, &a, &c]),
+        Some((b"d".to_vec(), 0, 2))
+    );
+    assert_eq!(
+        Manifest::conflict(&[&manifest(vec![file("", 1)]), &b]),
+        Some((Vec::new(), 0, 1))
+    );
 }
 
 /// Replicas may differ in modes and folder times only; otherwise the words name path and values.
@@ -168,11 +285,30 @@ fn differences_are_told_in_words() {
     assert_eq!(Manifest::difference(&a, &b), None);
     type Change = fn(&mut Manifest);
     let variants: [(Change, &str); 5] = [
-        (|tree| tree.entries[1].kind = EntryKind::File { len: 2 }, "1 bytes in the first and 2 in the second"),
-        (|tree| tree.entries[1].mtime_nanoseconds = 0, "was modified at -5.999999999"),
-        (|tree| tree.entries[2].kind = EntryKind::Symlink { target: b"u".to_vec() }, "leads to \"t\""),
-        (|tree| tree.entries[2].kind = EntryKind::Directory, "is a symbolic link in the first and a directory in the second"),
-        (|tree| drop(tree.entries.pop()), "\"l\" is only in the first"),
+        (
+            |tree| tree.entries[1].kind = EntryKind::File { len: 2 },
+            "1 bytes in the first and 2 in the second",
+        ),
+        (
+            |tree| tree.entries[1].mtime_nanoseconds = 0,
+            "was modified at -5.999999999",
+        ),
+        (
+            |tree| {
+                tree.entries[2].kind = EntryKind::Symlink {
+                    target: b"u".to_vec(),
+                }
+            },
+            "leads to \"t\"",
+        ),
+        (
+            |tree| tree.entries[2].kind = EntryKind::Directory,
+            "is a symbolic link in the first and a directory in the second",
+        ),
+        (
+            |tree| drop(tree.entries.pop()),
+            "\"l\" is only in the first",
+        ),
     ];
     for (change, words) in variants {
         let mut other = b.clone();

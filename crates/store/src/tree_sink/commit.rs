@@ -25,7 +25,9 @@ const MODE_MASK: u32 = 0o1777;
 impl Tree {
     pub(super) fn commit(&self) -> Result<(), StoreError> {
         self.check_replaceable()?;
-        let Some(root) = &self.root else { return self.commit_single() };
+        let Some(root) = &self.root else {
+            return self.commit_single();
+        };
         let merge = Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some();
         let dest = if merge { Some(self.open_dest()?) } else { None };
         let mut folders = Folders::new(root.as_fd());
@@ -55,22 +57,36 @@ impl Tree {
     }
 
     fn commit_single(&self) -> Result<(), StoreError> {
-        let Some(entry) = self.entries.first() else { return Ok(()) };
+        let Some(entry) = self.entries.first() else {
+            return Ok(());
+        };
         let folder = self.stage_parent.as_fd();
         self.complete_file(folder, &self.temporary, entry)?;
         let failed = |operation, errno| StoreError::from_errno(operation, self.stage_path(), errno);
         // Nameable without rights to its contents, yet a descriptor to sync is needed: taken before the mode is set.
-        let file = sys::open_beneath(folder, &self.temporary, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        let file = sys::open_beneath(
+            folder,
+            &self.temporary,
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            Mode::empty(),
+        );
         self.set_metadata(folder, &self.temporary, entry)?;
-        file.and_then(rustix::fs::fsync).map_err(|errno| failed(Operation::Sync, errno))?;
+        file.and_then(rustix::fs::fsync)
+            .map_err(|errno| failed(Operation::Sync, errno))?;
         self.rename_stage()?;
         rustix::fs::fsync(&self.parent).map_err(|errno| failed(Operation::Sync, errno))
     }
 
     /// Makes sure that an entry stands in the stage with its bytes, mode and time. `moved` is DEST, where an
     /// earlier, interrupted commit may have put it.
-    fn complete(&self, folders: &mut Folders<'_>, moved: Option<&mut Folders<'_>>, entry: &Entry) -> Result<(), StoreError> {
-        let failed = |errno| StoreError::from_errno(Operation::Create, self.staged_path(entry), errno);
+    fn complete(
+        &self,
+        folders: &mut Folders<'_>,
+        moved: Option<&mut Folders<'_>>,
+        entry: &Entry,
+    ) -> Result<(), StoreError> {
+        let failed =
+            |errno| StoreError::from_errno(Operation::Create, self.staged_path(entry), errno);
         if entry.kind == EntryKind::Directory {
             return self.make_folder(folders, &entry.path);
         }
@@ -101,12 +117,18 @@ impl Tree {
         let (folder, name) = folders.parent(&entry.path).ok()?;
         let stat = sys::stat_entry(folder, name).ok()?;
         let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let same_time = stat.st_mtime == entry.mtime_seconds && stat.st_mtime_nsec as u32 == entry.mtime_nanoseconds;
+        let same_time = stat.st_mtime == entry.mtime_seconds
+            && stat.st_mtime_nsec as u32 == entry.mtime_nanoseconds;
         Some(file && stat.st_size as u64 == entry.len() && same_time)
     }
 
     /// Makes an empty file, checks the length of any other.
-    fn complete_file(&self, folder: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<(), StoreError> {
+    fn complete_file(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<(), StoreError> {
         let path = || self.staged_path(entry);
         let failed = |errno| StoreError::from_errno(Operation::Create, path(), errno);
         let staged = match sys::stat_entry(folder, name) {
@@ -120,34 +142,66 @@ impl Tree {
             Err(errno) => return Err(failed(errno)),
         };
         if staged < entry.len() {
-            return Err(StoreError::Incomplete { path: path(), len: staged, wanted: entry.len() });
+            return Err(StoreError::Incomplete {
+                path: path(),
+                len: staged,
+                wanted: entry.len(),
+            });
         }
         if staged > entry.len() {
             // Left over from an attempt that the name should have told apart; the end is not ours.
-            let file = sys::open_beneath(folder, name, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).map_err(failed)?;
+            let file = sys::open_beneath(
+                folder,
+                name,
+                OFlags::WRONLY | OFlags::NONBLOCK,
+                Mode::empty(),
+            )
+            .map_err(failed)?;
             rustix::fs::ftruncate(&file, entry.len()).map_err(failed)?;
         }
         Ok(())
     }
 
-    fn set_metadata(&self, folder: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<(), StoreError> {
-        let failed = |errno| StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno);
+    fn set_metadata(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<(), StoreError> {
+        let failed =
+            |errno| StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno);
         if let EntryKind::Symlink { .. } = entry.kind {
-            return rustix::fs::utimensat(folder, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW).map_err(failed);
+            return rustix::fs::utimensat(folder, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed);
         }
-        let opened = sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
+        let opened =
+            sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
         sys::set_metadata(opened.as_fd(), entry.mode & MODE_MASK, &times(entry)).map_err(failed)
     }
 
     /// Modes and times of all folders, the deepest first: making or closing one changes those above it.
     fn set_folders(&self, base: BorrowedFd<'_>, old: &HashSet<&[u8]>) -> Result<(), StoreError> {
-        for entry in self.entries.iter().rev().filter(|entry| entry.kind == EntryKind::Directory) {
-            let opened = sys::open_beneath(base, &entry.path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
-            let set = opened.and_then(|folder| sys::set_metadata(folder.as_fd(), entry.mode & MODE_MASK, &times(entry)));
+        for entry in self
+            .entries
+            .iter()
+            .rev()
+            .filter(|entry| entry.kind == EntryKind::Directory)
+        {
+            let opened = sys::open_beneath(
+                base,
+                &entry.path,
+                OFlags::PATH | OFlags::DIRECTORY,
+                Mode::empty(),
+            );
+            let set = opened.and_then(|folder| {
+                sys::set_metadata(folder.as_fd(), entry.mode & MODE_MASK, &times(entry))
+            });
             match set {
                 // A folder that was there before and is somebody else's keeps what its owner gave it.
                 Err(Errno::PERM) if old.contains(entry.path.as_slice()) => {}
-                other => other.map_err(|errno| StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno))?,
+                other => other.map_err(|errno| {
+                    StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+                })?,
             }
         }
         Ok(())
@@ -158,7 +212,13 @@ impl Tree {
         let (from, to) = (&*self.temporary, &*self.name);
         let plain = || rustix::fs::renameat(&self.stage_parent, from, &self.parent, to);
         let renamed = if self.root.is_some() {
-            match rustix::fs::renameat_with(&self.stage_parent, from, &self.parent, to, RenameFlags::NOREPLACE) {
+            match rustix::fs::renameat_with(
+                &self.stage_parent,
+                from,
+                &self.parent,
+                to,
+                RenameFlags::NOREPLACE,
+            ) {
                 // Some network file systems know no flags.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => plain(),
                 other => other,
@@ -177,12 +237,15 @@ impl Tree {
         let moving = self.moving.swap(true, Ordering::AcqRel);
         for entry in &self.entries {
             let path = entry.path.as_slice();
-            let Some(parent) = parent_of(path) else { continue };
+            let Some(parent) = parent_of(path) else {
+                continue;
+            };
             // Moved with its folder.
             if !old.contains(parent) {
                 continue;
             }
-            let failed = |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
+            let failed =
+                |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
             let is_folder = entry.kind == EntryKind::Directory;
             if is_folder && to.kind(path).map_err(failed)?.is_some() {
                 old.insert(path);
@@ -197,7 +260,8 @@ impl Tree {
             }
             match renamed {
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
-                Err(Errno::NOENT) if moving && !entry.is_empty() && sys::stat_entry(to, name).is_ok() => {}
+                Err(Errno::NOENT)
+                    if moving && !entry.is_empty() && sys::stat_entry(to, name).is_ok() => {}
                 other => other.map_err(failed)?,
             }
         }
@@ -209,15 +273,26 @@ impl Tree {
         if self.entries.len() > SYNC_EACH_MAX {
             return rustix::fs::syncfs(base).map_err(|errno| self.failed(Operation::Sync, errno));
         }
-        for entry in self.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Symlink { .. })) {
-            let opened = sys::open_beneath(base.as_fd(), &entry.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        for entry in self
+            .entries
+            .iter()
+            .filter(|entry| !matches!(entry.kind, EntryKind::Symlink { .. }))
+        {
+            let opened = sys::open_beneath(
+                base.as_fd(),
+                &entry.path,
+                OFlags::RDONLY | OFlags::NONBLOCK,
+                Mode::empty(),
+            );
             match opened {
                 Ok(file) => rustix::fs::fsync(&file),
                 // Not ours to read; nor is an entry here that has moved on. Its folder's sync covers the name.
                 Err(Errno::ACCESS | Errno::NOENT) => Ok(()),
                 Err(errno) => Err(errno),
             }
-            .map_err(|errno| StoreError::from_errno(Operation::Sync, self.final_path(entry), errno))?;
+            .map_err(|errno| {
+                StoreError::from_errno(Operation::Sync, self.final_path(entry), errno)
+            })?;
         }
         Ok(())
     }
@@ -235,6 +310,15 @@ impl Tree {
 }
 
 fn times(entry: &Entry) -> Timestamps {
-    let last_modification = Timespec { tv_sec: entry.mtime_seconds, tv_nsec: entry.mtime_nanoseconds.into() };
-    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification }
+    let last_modification = Timespec {
+        tv_sec: entry.mtime_seconds,
+        tv_nsec: entry.mtime_nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        last_modification,
+    }
 }

@@ -17,7 +17,13 @@ pub const ID: &str = "0198-test";
 
 /// Bytes that differ from offset to offset and from seed to seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed.wrapping_mul(77)) >> 7) as u8).collect()
+    (0..len as u64)
+        .map(|at| {
+            (at.wrapping_mul(0x9e37_79b9)
+                .wrapping_add(seed.wrapping_mul(77))
+                >> 7) as u8
+        })
+        .collect()
 }
 
 /// A folder for one test, resolved, because stores refuse links on the way.
@@ -33,8 +39,20 @@ pub fn name(bytes: &[u8]) -> &OsStr {
 
 pub fn set_times(path: &Path, seconds: i64, nanoseconds: u32) {
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
-    utimensat(CWD, path, &Timestamps { last_access: time, last_modification: time }, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds.into(),
+    };
+    utimensat(
+        CWD,
+        path,
+        &Timestamps {
+            last_access: time,
+            last_modification: time,
+        },
+        AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
 }
 
 pub fn set_mode(path: &Path, mode: u32) {
@@ -43,20 +61,37 @@ pub fn set_mode(path: &Path, mode: u32) {
 
 /// A tree with everything that copies get wrong.
 pub fn odd_tree(root: &Path) {
-    let create = |path: &[u8], contents: &[u8]| std::fs::write(root.join(name(path)), contents).unwrap();
-    for path in [&b"plain"[..], b"empty folder", b"-rf", b"line\nbreak", b"not \xff\xfe utf-8", b"plain/deep", b"closed"] {
+    let create =
+        |path: &[u8], contents: &[u8]| std::fs::write(root.join(name(path)), contents).unwrap();
+    for path in [
+        &b"plain"[..],
+        b"empty folder",
+        b"-rf",
+        b"line\nbreak",
+        b"not \xff\xfe utf-8",
+        b"plain/deep",
+        b"closed",
+    ] {
         std::fs::create_dir_all(root.join(name(path))).unwrap();
     }
     create(b"plain/small", b"a few bytes");
     create(b"plain/deep/large", &bytes(1, (3 << 20) + 17));
-    create(b"plain-sorts between plain and what is in it", &bytes(2, 5000));
+    create(
+        b"plain-sorts between plain and what is in it",
+        &bytes(2, 5000),
+    );
     create(b"-rf/--help", b"dash");
     create(b"line\nbreak/tab\tand space ", b"names");
     create(b"not \xff\xfe utf-8/\x80", b"bytes");
     create(b"empty", b"");
     create(b"plain/empty too", b"");
     create(b"closed/read only", &bytes(3, 100));
-    for (link, target) in [("to file", "plain/small"), ("dangling", "no such\nthing"), ("to outside", "/etc"), ("plain/up", "..")] {
+    for (link, target) in [
+        ("to file", "plain/small"),
+        ("dangling", "no such\nthing"),
+        ("to outside", "/etc"),
+        ("plain/up", ".."),
+    ] {
         std::os::unix::fs::symlink(target, root.join(link)).unwrap();
     }
     set_mode(&root.join("closed/read only"), 0o444);
@@ -78,12 +113,19 @@ pub fn snapshot(root: &Path) -> Vec<(ropewalk_store::Entry, Vec<u8>)> {
         EntryKind::File { .. } => std::fs::read(root.join(name(&entry.path))).unwrap(),
         EntryKind::Directory | EntryKind::Symlink { .. } => Vec::new(),
     };
-    manifest.entries.iter().map(|entry| (entry.clone(), contents(entry))).collect()
+    manifest
+        .entries
+        .iter()
+        .map(|entry| (entry.clone(), contents(entry)))
+        .collect()
 }
 
 /// Moves every unit of a layout from a source to a sink.
 pub fn pump(layout: &Layout, source: &dyn Source, sink: &dyn Sink) {
-    for unit in layout.units(Range { start: 0, end: u64::MAX }) {
+    for unit in layout.units(Range {
+        start: 0,
+        end: u64::MAX,
+    }) {
         let mut buf = vec![0; unit.len() as usize];
         source.read_at(unit.start, &mut buf).unwrap();
         sink.write_at(unit.start, &buf).unwrap();
@@ -107,7 +149,10 @@ pub fn copy(from: &Path, to: &Path) {
 
 /// The names in a folder, sorted.
 pub fn names(folder: &Path) -> Vec<std::ffi::OsString> {
-    let mut names: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     names.sort();
     names
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount,
+};
 
 /// Runs `body` on a thread that alone sees a memory file system of `len` bytes at a fresh folder.
 ///
@@ -32,7 +34,14 @@ pub fn alone(body: impl FnOnce() + Send) {
 /// Puts a memory file system of `len` bytes over a folder. Only inside [`alone`].
 pub fn mount_small(path: &Path, len: u64) {
     let options = std::ffi::CString::new(format!("size={len}")).unwrap();
-    mount("tmpfs", path, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+    mount(
+        "tmpfs",
+        path,
+        "tmpfs",
+        MountFlags::empty(),
+        options.as_c_str(),
+    )
+    .unwrap();
 }
 
 /// Takes the memory file system of [`mount_small`] away.
@@ -49,5 +58,8 @@ fn leave_namespace() -> rustix::io::Result<()> {
     // SAFETY: only the mount namespace and the working folder of this thread part from the others'; no
     // file descriptor changes hands.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
 }
