@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
-use ropewalk_model::{Layout, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Sink, Source, StoreError};
 
@@ -12,12 +12,18 @@ use ropewalk_store::{Sink, Source, StoreError};
 pub(crate) struct SinkSet {
     sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
     layout: Layout,
+    // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
+    in_memory: bool,
 }
 
 impl SinkSet {
     /// `layout` says where units begin and end; it covers all sinks.
-    pub fn new(sinks: Vec<(RangeSet, Arc<dyn Sink>)>, layout: Layout) -> Self {
-        Self { sinks, layout }
+    pub fn new(sinks: Vec<(RangeSet, Arc<dyn Sink>)>, layout: Layout, in_memory: bool) -> Self {
+        Self {
+            sinks,
+            layout,
+            in_memory,
+        }
     }
 
     /// The unit of integrity around an offset.
@@ -77,10 +83,28 @@ impl SinkSet {
 
 /// The landing of one stream.
 pub(crate) struct SinkLanding {
-    pub sinks: Arc<SinkSet>,
+    sinks: Arc<SinkSet>,
+    // One chunk; empty unless bytes stay in memory.
+    buffer: Vec<u8>,
+}
+
+impl SinkLanding {
+    pub fn new(sinks: Arc<SinkSet>) -> Self {
+        let buffer = if sinks.in_memory {
+            vec![0; CHUNK_LEN as usize]
+        } else {
+            Vec::new()
+        };
+        Self { sinks, buffer }
+    }
 }
 
 impl Landing for SinkLanding {
+    fn buffer(&mut self, _space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
+        let at = (offset % CHUNK_LEN) as usize;
+        self.buffer.get_mut(at..at + length)
+    }
+
     fn write(
         &mut self,
         space: u16,

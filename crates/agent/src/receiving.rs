@@ -282,9 +282,7 @@ impl Fetch {
             return Ok(Moved::default());
         };
         let key = self.transfer.remember(half.stopper());
-        let mut landing = SinkLanding {
-            sinks: sinks.clone(),
-        };
+        let mut landing = SinkLanding::new(sinks.clone());
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
         let mut next_id = 0u32;

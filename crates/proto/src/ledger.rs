@@ -391,6 +391,14 @@ impl Ledger {
         self.back_to_ready(lane, range.start);
     }
 
+    /// The lane's peer does not have the unit after all: it is not asked for these bytes again.
+    pub fn refused(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        if let Some(unit) = self.in_transit.get_mut(&range.start) {
+            unit.holders.retain(|&holder| holder != lane);
+        }
+        self.failed(lane, range, now_ns);
+    }
+
     fn back_to_ready(&mut self, lane: LaneId, start: u64) {
         let Some(unit) = self.in_transit.get_mut(&start) else {
             return;

@@ -35,6 +35,9 @@ const UNITS_PER_TAKE_MAX: usize = 64;
 /// How often a unit may come damaged, from any peer, before the node gives up on it.
 const CORRUPT_MAX: u32 = 8;
 
+/// Notes a node keeps for the report; a disk that fails on every unit would fill it otherwise.
+const NOTES_MAX: usize = 50;
+
 /// What the driver must do or tell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -87,6 +90,9 @@ pub struct Receiving {
     watch: Watch,
     events: VecDeque<Event>,
     lost: BTreeSet<u32>,
+    // Peers that could not serve something they were said to hold.
+    refusers: BTreeSet<u32>,
+    notes: usize,
     asked: RangeSet,
     // Units that came damaged and how often; empty in a healthy transfer.
     damaged: BTreeMap<u64, u32>,
@@ -109,6 +115,8 @@ impl Receiving {
             watch: Watch::new(now_ns),
             events: VecDeque::new(),
             lost: BTreeSet::new(),
+            refusers: BTreeSet::new(),
+            notes: 0,
             asked: RangeSet::new(),
             damaged: BTreeMap::new(),
             digests: Vec::new(),
@@ -316,10 +324,15 @@ impl Receiving {
         self.check_progress();
     }
 
-    /// The peer cannot serve what it said it holds: it is not asked again.
+    /// The peer cannot serve a unit it was said to hold: it is not asked for these bytes again.
     pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
-        self.ledger.failed(lane, range, now_ns);
-        self.lane_down(lane, reason);
+        self.ledger.refused(lane, range, now_ns);
+        self.refusers.insert(self.pairs[lane].sender);
+        let name = self.peer_name(lane);
+        self.note(format!(
+            "{name} cannot serve bytes {}-{}: {reason}",
+            range.start, range.end
+        ));
         self.check_progress();
     }
 
@@ -342,7 +355,14 @@ impl Receiving {
     }
 
     fn note(&mut self, text: String) {
-        self.events.push_back(Event::Note(text));
+        self.notes += 1;
+        match self.notes.cmp(&NOTES_MAX) {
+            std::cmp::Ordering::Less => self.events.push_back(Event::Note(text)),
+            std::cmp::Ordering::Equal => self
+                .events
+                .push_back(Event::Note("more of this kind is left out".into())),
+            std::cmp::Ordering::Greater => {}
+        }
     }
 
     fn peer_name(&self, lane: LaneId) -> String {
@@ -365,7 +385,7 @@ impl Receiving {
             for range in open.iter() {
                 self.asked.insert(range);
             }
-            let lost: Vec<u32> = self.lost.iter().copied().collect();
+            let lost: Vec<u32> = self.lost.union(&self.refusers).copied().collect();
             self.events
                 .push_back(Event::Need(open, lost, "no known holder is left".into()));
         }

@@ -13,6 +13,7 @@ use super::Fetch;
 use crate::connect;
 use crate::landing::{BufferLanding, SinkSet};
 use crate::open::OpenSink;
+use crate::streams::verify;
 use crate::transfer::manifest_space;
 
 /// Largest manifest that is fetched (about ten million files); it is held in memory.
@@ -53,6 +54,13 @@ impl Fetch {
         let all = RangeSet::from(Range { start: 0, end });
         let mut made: Vec<(RangeSet, Arc<dyn Sink>)> = Vec::new();
         let mut pieces: Vec<Piece> = Vec::new();
+        let keeps = |sink: &OpenSink| {
+            !matches!(
+                sink,
+                OpenSink::Memory | OpenSink::RowsKeptNowhere { memory: true, .. }
+            )
+        };
+        let in_memory = self.transfer.options.verify != verify::SINK && !sinks.iter().any(keeps);
         for sink in sinks {
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
                 OpenSink::Null => (
@@ -120,7 +128,7 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         let layout = Layout::new(pieces).map_err(|e| e.to_string())?;
-        Ok(SinkSet::new(made, layout))
+        Ok(SinkSet::new(made, layout, in_memory))
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.

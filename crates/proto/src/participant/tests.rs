@@ -199,6 +199,39 @@ fn orphans_are_asked_for_once() {
     assert_eq!(receiving.ledger().missing().as_slice(), [range(60, 40)]);
 }
 
+/// A peer that cannot read one unit keeps serving the others; only that unit is asked for elsewhere.
+#[test]
+fn one_unreadable_unit_does_not_cost_the_peer() {
+    let mut receiving = Receiving::new(4 << 20, 1, 0);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])], 0), 0);
+    let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
+        panic!("nothing to take")
+    };
+    receiving.handle_refused(0, units[0].range, "the disk says no", 1);
+    for unit in &units[1..] {
+        receiving.handle_unit(0, unit.range, None, 2);
+    }
+    while let Take::Units(units) = receiving.take(0, 0, 3, &unit_at) {
+        for unit in units {
+            assert!(unit.range.start > 0);
+            receiving.handle_unit(0, unit.range, None, 4);
+        }
+    }
+    let asked = drain(&mut receiving).into_iter().find_map(|e| {
+        if let Event::Need(r, lost, _) = e {
+            Some((r, lost))
+        } else {
+            None
+        }
+    });
+    assert_eq!(asked, Some((RangeSet::from(units[0].range), vec![0])));
+    receiving.handle_revision(&Revision {
+        unavailable: vec![Stretch::from(units[0].range)],
+        ..Revision::default()
+    });
+    assert!(receiving.is_finished());
+}
+
 /// A unit that never comes whole ends the node's part with a reason that names peer and range.
 #[test]
 fn damage_without_end_is_given_up() {
