@@ -53,7 +53,9 @@ pub enum Received {
         /// BLAKE3 over the bytes handed to the landing, equal to the sender's, when the grant asked for it.
         digest: Option<[u8; 32]>,
     },
-    /// The unit arrived damaged. The landing may hold wrong bytes there; grant the unit again. The stream goes on.
+    /// The unit arrived damaged; grant it again. The stream goes on. Frames that failed their own
+    /// checksum were not handed to [`Landing::write`]; without checksums, and in memory the landing
+    /// offered, wrong bytes may lie.
     Corrupt {
         /// The grant to repeat.
         grant: Grant,
@@ -232,7 +234,8 @@ pub trait Provider: Sync {
 pub trait Landing {
     /// Memory the bytes `offset..offset + length` belong to, when they have such a place. Asked
     /// again for the same bytes, the same memory must come back; bytes in it count as written when
-    /// their unit completes.
+    /// their unit completes, and plain ones arrive there before they are checked: offer only memory
+    /// where nothing of worth lies yet.
     fn buffer(&mut self, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
         let _ = (space, offset, length);
         None

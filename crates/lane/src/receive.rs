@@ -17,7 +17,7 @@ use crate::checksum::Sum;
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, Guard, REASON_MAX, body_len};
 use crate::half::{Grant, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received, Stopper};
 use crate::wire::{Interest, Link, Wire};
-use crate::{LaneError, Protection};
+use crate::{Check, LaneError, Protection};
 
 /// Units below this are read many at a time into one buffer and copied from it; above, the copy
 /// costs more than the system call it saves.
@@ -196,7 +196,8 @@ impl<W: Wire> Receiver<W> {
                 }
             }
             let done = match self.guard {
-                Guard::Plain(_) => self.plain(landing, deadline)?,
+                Guard::Plain(Check::None) => self.unchecked(landing, deadline)?,
+                Guard::Plain(Check::Fragment) => self.checked(landing, deadline)?,
                 Guard::Sealed { .. } => self.sealed(landing, deadline)?,
             };
             if !done {
@@ -241,9 +242,10 @@ impl<W: Wire> Receiver<W> {
             && last == (range.end == unit.grant.range.end)
             && hashed == (last && unit.grant.hash)
             && (last || !range.is_empty());
-        let record_fits =
-            matches!(self.guard, Guard::Plain(_)) || header.length as usize <= FRAGMENT_LEN;
-        if !(fits && record_fits) {
+        // What is checked before it is landed must fit the buffer it waits in.
+        let frame_fits = matches!(self.guard, Guard::Plain(Check::None))
+            || header.length as usize <= FRAGMENT_LEN;
+        if !(fits && frame_fits) {
             return Err(LaneError::Unexpected(format!(
                 "frame {header:?} does not answer {:?} from byte {}",
                 unit.grant, unit.at
@@ -252,7 +254,7 @@ impl<W: Wire> Receiver<W> {
         self.ahead.take(HEADER_LEN);
         let mut sum = Sum::new(match self.guard {
             Guard::Plain(check) => check,
-            Guard::Sealed { .. } => crate::Check::None,
+            Guard::Sealed { .. } => Check::None,
         });
         sum.update(&raw);
         self.frame = Some(Frame {
@@ -282,8 +284,13 @@ impl<W: Wire> Receiver<W> {
         Ok(grant)
     }
 
-    /// Receives the rest of a plain frame. `false` when the deadline came first.
-    fn plain(&mut self, landing: &mut dyn Landing, deadline: Instant) -> Result<bool, LaneError> {
+    /// Receives the rest of a frame without checksum, each piece straight to where it belongs.
+    /// `false` when the deadline came first.
+    fn unchecked(
+        &mut self,
+        landing: &mut dyn Landing,
+        deadline: Instant,
+    ) -> Result<bool, LaneError> {
         let Some(mut frame) = self.frame.take() else {
             return Ok(true);
         };
@@ -294,25 +301,17 @@ impl<W: Wire> Receiver<W> {
         while frame.landed < length {
             let piece = FRAGMENT_LEN.min(length - frame.landed);
             let offset = frame.header.offset + frame.landed as u64;
-            let stored = |source| LaneError::Landing {
-                space,
-                range: Range::new(offset, offset + piece as u64),
-                source,
-            };
             let whole = frame.filled == 0 && self.ahead.held().len() >= piece;
             let beyond = if frame.landed + piece == length {
                 tail + self.appetite(ends_unit)
             } else {
                 0
             };
-            let mut place = landing
-                .buffer(space, offset, piece)
-                .filter(|place| place.len() == piece);
+            let mut place = place(landing, space, offset, piece);
             if whole && place.is_none() {
                 let bytes: &[u8] = self.ahead.take(piece);
-                frame.sum.update(bytes);
                 hash(&mut self.unit, bytes);
-                landing.write(space, offset, bytes).map_err(stored)?;
+                write(landing, space, offset, bytes)?;
             } else {
                 let into = match &mut place {
                     Some(place) => &mut **place,
@@ -336,16 +335,122 @@ impl<W: Wire> Receiver<W> {
                     continue;
                 }
                 frame.filled = 0;
-                frame.sum.update(into);
                 hash(&mut self.unit, into);
                 if place.is_none() {
-                    landing
-                        .write(space, offset, &self.scratch[..piece])
-                        .map_err(stored)?;
+                    write(landing, space, offset, &self.scratch[..piece])?;
                 }
             }
             frame.landed += piece;
         }
+        if !self.follow(tail, ends_unit, deadline)? {
+            self.frame = Some(frame);
+            return Ok(false);
+        }
+        let (hash_bytes, trailer) = self.ahead.take(tail).split_at(tail - CHECKSUM_LEN);
+        let unit = self
+            .unit
+            .as_mut()
+            .expect("a frame is taken only for a unit");
+        if *trailer != frame.sum.trailer().to_le_bytes() {
+            unit.damage.get_or_insert_with(|| damage(&frame.header));
+        }
+        compare_hash(unit, hash_bytes);
+        self.frame = Some(frame);
+        Ok(true)
+    }
+
+    /// Receives the rest of a frame with a checksum. Bytes that fail it are never handed to
+    /// [`Landing::write`], where a good copy from another stream may lie already; only memory that
+    /// the landing offers sees bytes before they are checked. `false` when the deadline came first.
+    fn checked(&mut self, landing: &mut dyn Landing, deadline: Instant) -> Result<bool, LaneError> {
+        let Some(mut frame) = self.frame.take() else {
+            return Ok(true);
+        };
+        let length = frame.header.length as usize;
+        let ends_unit = frame.header.flags & flags::LAST != 0;
+        let tail = body_len(&frame.header) - length + CHECKSUM_LEN;
+        let (space, offset) = (frame.header.space, frame.header.offset);
+        // A small frame that has come in one piece with others is checked where it lies.
+        let whole = frame.filled == 0 && self.ahead.held().len() >= length + tail;
+        while !whole && frame.filled < length {
+            let beyond = tail + self.appetite(ends_unit);
+            let into = match place(landing, space, offset, length) {
+                Some(place) => place,
+                None => &mut scratch(&mut self.scratch)[..length],
+            };
+            if !fill(
+                &mut self.link,
+                &mut self.ahead,
+                into,
+                &mut frame.filled,
+                beyond,
+            )? {
+                self.frame = Some(frame);
+                if !self.wait(deadline)? {
+                    return Ok(false);
+                }
+                let Some(again) = self.frame.take() else {
+                    return Ok(true);
+                };
+                frame = again;
+            }
+        }
+        if !whole && !self.follow(tail, ends_unit, deadline)? {
+            self.frame = Some(frame);
+            return Ok(false);
+        }
+        let taken = self.ahead.take(if whole { length + tail } else { tail });
+        let (front, trailer) = taken.split_at(taken.len() - CHECKSUM_LEN);
+        let (inside, hash_bytes) = front.split_at(if whole { length } else { 0 });
+        let unit = self
+            .unit
+            .as_mut()
+            .expect("a frame is taken only for a unit");
+        let Frame { header, sum, .. } = &mut frame;
+        let mut passes = |bytes: &[u8]| {
+            sum.update(bytes);
+            sum.update(hash_bytes);
+            if *trailer != sum.trailer().to_le_bytes() {
+                unit.damage.get_or_insert_with(|| damage(header));
+                return false;
+            }
+            if let Some(hasher) = &mut unit.hasher {
+                hasher.update(bytes);
+            }
+            compare_hash(unit, hash_bytes);
+            true
+        };
+        match place(landing, space, offset, length) {
+            Some(place) if whole => {
+                if passes(inside) {
+                    place.copy_from_slice(inside);
+                }
+            }
+            Some(place) => {
+                passes(place);
+            }
+            None => {
+                let bytes: &[u8] = if whole {
+                    inside
+                } else {
+                    &scratch(&mut self.scratch)[..length]
+                };
+                if passes(bytes) && length > 0 {
+                    write(landing, space, offset, bytes)?;
+                }
+            }
+        }
+        self.frame = Some(frame);
+        Ok(true)
+    }
+
+    /// Waits until what follows a payload is held. `false` when the deadline came first.
+    fn follow(
+        &mut self,
+        tail: usize,
+        ends_unit: bool,
+        deadline: Instant,
+    ) -> Result<bool, LaneError> {
         while self.ahead.held().len() < tail {
             let missing = tail - self.ahead.held().len();
             let appetite = self.appetite(ends_unit);
@@ -355,26 +460,9 @@ impl<W: Wire> Receiver<W> {
                 .is_none()
                 && !self.wait(deadline)?
             {
-                self.frame = Some(frame);
                 return Ok(false);
             }
         }
-        let (hash_bytes, trailer) = self.ahead.take(tail).split_at(tail - CHECKSUM_LEN);
-        frame.sum.update(hash_bytes);
-        let unit = self
-            .unit
-            .as_mut()
-            .expect("a frame is taken only for a unit");
-        if *trailer != frame.sum.trailer().to_le_bytes() {
-            unit.damage.get_or_insert_with(|| {
-                format!(
-                    "the checksum of {length} bytes at {} is wrong",
-                    frame.header.offset
-                )
-            });
-        }
-        compare_hash(unit, hash_bytes);
-        self.frame = Some(frame);
         Ok(true)
     }
 
@@ -408,13 +496,7 @@ impl<W: Wire> Receiver<W> {
             .unit
             .as_mut()
             .expect("a frame is taken only for a unit");
-        let mut place = if length == 0 {
-            None
-        } else {
-            landing
-                .buffer(space, offset, length)
-                .filter(|place| place.len() == length)
-        };
+        let mut place = place(landing, space, offset, length);
         if let (Some(place), true) = (&mut place, body == length) {
             let (sealed, tag) = record.split_at(length);
             open.open_into(&frame.raw, sealed, tag, place)?;
@@ -430,15 +512,7 @@ impl<W: Wire> Receiver<W> {
             match place {
                 Some(place) => place.copy_from_slice(payload),
                 None if length == 0 => {}
-                None => {
-                    landing
-                        .write(space, offset, payload)
-                        .map_err(|source| LaneError::Landing {
-                            space,
-                            range: frame.header.range(),
-                            source,
-                        })?
-                }
+                None => write(landing, space, offset, payload)?,
             }
             compare_hash(unit, &record[length..body]);
         }
@@ -603,6 +677,38 @@ fn hash(unit: &mut Option<Unit>, bytes: &[u8]) {
     if let Some(hasher) = unit.as_mut().and_then(|unit| unit.hasher.as_mut()) {
         hasher.update(bytes);
     }
+}
+
+fn damage(header: &FrameHeader) -> String {
+    format!(
+        "the checksum of {} bytes at {} is wrong",
+        header.length, header.offset
+    )
+}
+
+/// The landing's own memory for all of `length` bytes, if it offers any.
+fn place(landing: &mut dyn Landing, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
+    if length == 0 {
+        return None;
+    }
+    landing
+        .buffer(space, offset, length)
+        .filter(|place| place.len() == length)
+}
+
+fn write(
+    landing: &mut dyn Landing,
+    space: u16,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), LaneError> {
+    landing
+        .write(space, offset, bytes)
+        .map_err(|source| LaneError::Landing {
+            space,
+            range: Range::new(offset, offset + bytes.len() as u64),
+            source,
+        })
 }
 
 fn compare_hash(unit: &mut Unit, theirs: &[u8]) {
