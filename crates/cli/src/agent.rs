@@ -1,0 +1,233 @@
+//! `agent`: the daemon that serves a host's folders, and the one that a master starts for one transfer.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use ropewalk::{Agent, AgentConfig};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::run::runtime;
+use crate::token;
+
+/// Where a standing agent listens unless told otherwise; IPv6 and IPv4 at once.
+const LISTEN_DEFAULT: &str = "[::]:7420";
+
+/// The same where the host has no IPv6.
+const LISTEN_FALLBACK: &str = "0.0.0.0:7420";
+
+/// Roots that a one-shot agent takes at most; a bound on what is read before anything is served.
+const ROOTS_MAX: usize = 65_536;
+
+/// Longest line of a one-shot agent's input: two digits a byte, and the longest path there is.
+const LINE_MAX: u64 = 16_384;
+
+/// Arguments of `ropewalk agent`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct AgentArgs {
+    /// Where to listen; may be repeated. Port 0 lets the system choose [default: [::]:7420, or 0.0.0.0:7420 without IPv6]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Vec<String>,
+
+    /// What masters must know: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served
+    #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot"])]
+    root: Vec<OsString>,
+
+    /// Write a fresh token to a file that does not exist yet, and end
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root"])]
+    new_token: Option<PathBuf>,
+
+    /// Serve one master: secret and roots come from standard input, and the agent ends with it
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "root", "new_token"])]
+    one_shot: bool,
+
+    /// With --one-shot: listen on this host alone
+    #[arg(long, hide = true, requires = "one_shot")]
+    loopback: bool,
+
+    /// End when standard input closes
+    #[arg(long, hide = true)]
+    while_stdin: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ropewalk agent --new-token ~/.config/ropewalk/token
+      makes a token; copy the file to the other hosts (mode 0600)
+  ropewalk agent --root /data
+      serves /data for reading on port 7420
+  ropewalk agent --listen 10.0.0.5:7421 --root /data --root /scratch:rw
+      listens on one address; /scratch may be written, too
+  ropewalk status --agent host:7420
+      what it is doing
+
+A stranger gets nothing: after a preface of fixed size, a connection that does not prove the token
+is closed. Ctrl-C or SIGTERM ends the agent; transfers it took part in are told, and their
+temporary files removed. Hosts reached over ssh need no standing agent.
+
+Exit status: 0 ended when asked, 1 failed, 2 usage.";
+
+/// Runs an agent until it is asked to end.
+pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
+    if let Some(path) = &args.new_token {
+        token::create(path)?;
+        println!("wrote a new token to {}; copy the file to the hosts that shall trust each other", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.one_shot {
+        return one_shot(args.loopback);
+    }
+    standing(args)
+}
+
+fn standing(args: &AgentArgs) -> Result<ExitCode> {
+    let token = token::load(args.token_file.as_deref())?;
+    let config = |listen| AgentConfig { listen, token, roots: args.root.iter().map(|text| root(text)).collect() };
+    let agent = if args.listen.is_empty() {
+        // No IPv6 shows only when one tries.
+        match Agent::bind(config(resolve(LISTEN_DEFAULT)?)) {
+            Ok(agent) => agent,
+            Err(error) => Agent::bind(config(resolve(LISTEN_FALLBACK)?)).map_err(|_| error)?,
+        }
+    } else {
+        let mut addresses = Vec::new();
+        for text in &args.listen {
+            addresses.extend(resolve(text)?);
+        }
+        Agent::bind(config(addresses))?
+    };
+    let mut out = std::io::stdout().lock();
+    for address in agent.addresses() {
+        // Nobody need read it.
+        let _ = writeln!(out, "listening on {address}").and_then(|()| out.flush());
+    }
+    drop(out);
+    serve(agent, args.while_stdin)
+}
+
+/// `DIR`, `DIR:ro` or `DIR:rw`.
+fn root(text: &OsStr) -> (PathBuf, bool) {
+    let bytes = text.as_bytes();
+    let (path, writable) = match (bytes.strip_suffix(b":rw"), bytes.strip_suffix(b":ro")) {
+        (Some(path), _) => (path, true),
+        (None, Some(path)) => (path, false),
+        (None, None) => (bytes, false),
+    };
+    (PathBuf::from(OsStr::from_bytes(path)), writable)
+}
+
+fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
+    let addresses = text.to_socket_addrs();
+    let addresses = addresses.with_context(|| format!("--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"))?;
+    Ok(addresses.collect())
+}
+
+/// Reads secret and roots, says where it listens, and serves until standard input closes.
+fn one_shot(loopback: bool) -> Result<ExitCode> {
+    let mut input = std::io::stdin().lock();
+    let mut line = || -> Result<String> {
+        let mut text = String::new();
+        input.by_ref().take(LINE_MAX).read_line(&mut text).context("cannot read standard input")?;
+        match text.strip_suffix('\n') {
+            Some(line) => Ok(line.to_owned()),
+            None => bail!("standard input ended early; this mode is for `ropewalk copy` and `ropewalk transfer` to use"),
+        }
+    };
+    let Some(secret) = token::parse(&line()?) else { bail!("the first line of standard input is no secret of 64 hexadecimal digits") };
+    let count: usize = line()?.parse().context("the second line of standard input is not a number of roots")?;
+    if count > ROOTS_MAX {
+        bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
+    }
+    let mut roots = Vec::new();
+    for _ in 0..count {
+        let line = line()?;
+        let root = match line.split_once(' ') {
+            Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
+            Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
+            _ => None,
+        };
+        let Some((path, writable)) = root else { bail!("`{line}` on standard input is no root") };
+        roots.push((PathBuf::from(OsString::from_vec(path)), writable));
+    }
+    drop(input);
+    let addresses: &[&str] = if loopback { &["127.0.0.1:0"] } else { &["[::]:0", "0.0.0.0:0"] };
+    let agent = bind_first(addresses, secret, &roots)?;
+    let port = agent.addresses().first().map_or(0, SocketAddr::port);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ROPEWALK-AGENT 1 {} {port}", agent.instance()).and_then(|()| out.flush()).context("the master has gone")?;
+    drop(out);
+    serve(agent, true)
+}
+
+/// The agent on the first address that can be listened on.
+fn bind_first(addresses: &[&str], token: [u8; token::TOKEN_LEN], roots: &[(PathBuf, bool)]) -> Result<Agent> {
+    let mut failed = None;
+    for address in addresses {
+        match Agent::bind(AgentConfig { listen: resolve(address)?, token, roots: roots.to_vec() }) {
+            Ok(agent) => return Ok(agent),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.map_or_else(|| anyhow::anyhow!("no address to listen on"), anyhow::Error::from))
+}
+
+/// Serves until a signal, or until standard input closes where the agent hangs on it.
+fn serve(agent: Agent, while_stdin: bool) -> Result<ExitCode> {
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let (closed, mut input_closed) = tokio::sync::oneshot::channel::<()>();
+        if while_stdin {
+            // A thread of its own: a blocked read must not keep the runtime from ending.
+            let watch = move || {
+                let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+                drop(closed);
+            };
+            std::thread::Builder::new().name("stdin".into()).spawn(watch).context("cannot start a thread")?;
+        } else {
+            // Kept for good: this agent does not hang on its input.
+            std::mem::forget(closed);
+        }
+        let asked = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = &mut input_closed => {}
+            }
+        };
+        agent.serve(asked).await.context("the agent stopped")
+    })?;
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The suffix says what may be done; anything else belongs to the path.
+    #[test]
+    fn roots_are_read() {
+        for (text, path, writable) in [("/d", "/d", false), ("/d:rw", "/d", true), ("/d:ro", "/d", false), ("/d:x", "/d:x", false)] {
+            assert_eq!(root(OsStr::new(text)), (PathBuf::from(path), writable));
+        }
+    }
+
+    /// Addresses need a port; names are resolved.
+    #[test]
+    fn addresses_are_read() {
+        assert_eq!(resolve("127.0.0.1:7").unwrap(), ["127.0.0.1:7".parse().unwrap()]);
+        assert!(format!("{:#}", resolve("7420").unwrap_err()).contains("write ADDR:PORT"));
+    }
+}

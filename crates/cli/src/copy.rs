@@ -1,0 +1,287 @@
+//! `copy`: turns sources and destinations into a request.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use ropewalk::Request;
+use ropewalk::request::{Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources};
+
+use crate::endpoint::{self, Endpoint, Side};
+use crate::options::{MoveArgs, OutputArgs};
+
+/// Arguments of `ropewalk copy`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES, override_usage = "ropewalk copy [OPTIONS] SOURCE... DEST")]
+pub(crate) struct CopyArgs {
+    /// One or more sources, then the destination
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    endpoints: Vec<OsString>,
+
+    /// A further destination; may be repeated
+    #[arg(long, value_name = "DEST")]
+    also_to: Vec<OsString>,
+
+    /// How several sources relate
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    sources: SourcesArg,
+
+    /// How several destinations relate
+    #[arg(long, value_name = "HOW", default_value = "copies")]
+    destinations: DestinationsArg,
+
+    #[command(flatten)]
+    pub moving: MoveArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Sources and destinations:
+  /data/set  set  ./a:b          a file or folder of this host (hide a colon behind ./)
+  host:/data/set  me@host:/x     on a host reached over ssh; only the program is needed there
+  a[1-4]:/data/set               on four hosts
+  host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
+  mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
+  null:  host:null:              destination that checks the bytes and drops them
+  DEST names the copy; with a trailing / the copy goes into it under the source's name.
+  What a text means never depends on what exists.
+
+Examples:
+  ropewalk copy /data/set /backup/
+      makes /backup/set
+  ropewalk copy host:/data/set /tmp/set
+      fetches a tree over ssh, encrypted and checked
+  ropewalk copy 'a[1-4]:/data/set' 'b[1-6]:/data/set'
+      four replicas (or four parts: found out by comparing) to six copies
+  ropewalk copy --sources parts 'a[1-4]:/scratch/out' home:/results/out
+      each source holds other files; together they make one tree
+  ropewalk copy --destinations shared store:/big 'n[1-8]:/lustre/big'
+      eight hosts write one copy on the file system they share
+  ropewalk copy --plain --rate a=10Gbit --rate b=10Gbit a:mem:64GiB b:null:
+      what the path between a and b can carry
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SourcesArg {
+    /// Equal trees are replicas, trees without a common path are parts, anything else is refused
+    Auto,
+    /// All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when they differ
+    Replicas,
+    /// Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path
+    Parts,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DestinationsArg {
+    /// Each gets a whole copy: 'b[1-3]:/iso' ends as three images
+    Copies,
+    /// They see one file system: 'b[1-3]:/lustre/iso' ends as one image that three hosts wrote
+    Shared,
+}
+
+impl CopyArgs {
+    /// The transfer that the arguments describe.
+    pub(crate) fn request(&self) -> Result<Request> {
+        let (sources, destinations) = self.endpoints()?;
+        let mut nodes = nodes(&sources, &destinations)?;
+        self.moving.declare_rates(&mut nodes)?;
+        let options = self.moving.options(&nodes)?;
+        let mapping = Mapping::Trees {
+            sources: match self.sources {
+                SourcesArg::Auto => Sources::Auto,
+                SourcesArg::Replicas => Sources::Replicas,
+                SourcesArg::Parts => Sources::Parts,
+            },
+            destinations: match self.destinations {
+                DestinationsArg::Copies => Destinations::Copies,
+                DestinationsArg::Shared => Destinations::Shared,
+            },
+        };
+        Ok(Request { label: None, nodes, mapping, options })
+    }
+
+    fn endpoints(&self) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
+        let Some((destination, sources)) = self.endpoints.split_last() else {
+            bail!("name a source and a destination");
+        };
+        let all = |texts: &mut dyn Iterator<Item = &OsString>, side| -> Result<Vec<Endpoint>> {
+            let mut endpoints = Vec::new();
+            for text in texts {
+                endpoints.extend(endpoint::parse(OsStr::new(text), side)?);
+            }
+            Ok(endpoints)
+        };
+        let sources = all(&mut sources.iter(), Side::Source)?;
+        let mut destinations = all(&mut std::iter::once(destination).chain(&self.also_to), Side::Destination)?;
+        for destination in destinations.iter_mut().filter(|d| d.into) {
+            put_into(destination, &sources)?;
+        }
+        Ok((sources, destinations))
+    }
+}
+
+/// Appends the sources' common name to a destination that was written with a trailing slash.
+fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
+    let Object::Path(path) = &mut destination.object else { return Ok(()) };
+    let mut names = Vec::new();
+    for source in sources {
+        let Some(name) = source.base_name() else {
+            bail!("{source} has no name of its own, so {}/ is not enough; name the copy", String::from_utf8_lossy(path));
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    match names.as_slice() {
+        [name] => {
+            if !path.ends_with(b"/") {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            Ok(())
+        }
+        names => {
+            let shown: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+            bail!(
+                "the sources have different names ({}), so {}/ is not enough; name the copy",
+                shown.join(", "),
+                String::from_utf8_lossy(path)
+            )
+        }
+    }
+}
+
+/// One node for each host and side; sources of one host share a node, destinations never do.
+fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequest>> {
+    let mut nodes: Vec<NodeRequest> = Vec::new();
+    for source in sources {
+        let object = object(source);
+        match nodes.iter_mut().find(|node| node.reach == source.reach) {
+            Some(node) if node.sources.contains(&object) => bail!("{source} is named twice as a source; name it once"),
+            Some(node) => node.sources.push(object),
+            None => nodes.push(node(source, vec![object], Vec::new())),
+        }
+    }
+    let senders = nodes.len();
+    for (at, destination) in destinations.iter().enumerate() {
+        if destinations[..at].contains(destination) && destination.object != Object::Null {
+            bail!("{destination} is named twice as a destination; name it once");
+        }
+        if sources.iter().any(|source| source.reach == destination.reach && source.object == destination.object) {
+            bail!("{destination} is both source and destination; name another place for the copy");
+        }
+        let sinks = vec![object(destination)];
+        // A running agent takes part in a transfer once, so what it has and what it wants are one node.
+        if matches!(destination.reach, Reach::Attached { .. })
+            && let Some(known) = nodes.iter_mut().find(|node| node.reach == destination.reach)
+        {
+            if !known.sinks.is_empty() {
+                bail!("{destination}: one agent takes one copy; start a second agent on that host for the second");
+            }
+            known.sinks = sinks;
+            continue;
+        }
+        nodes.push(node(destination, Vec::new(), sinks));
+    }
+    name(&mut nodes, senders);
+    Ok(nodes)
+}
+
+fn object(endpoint: &Endpoint) -> ObjectRequest {
+    ObjectRequest { object: endpoint.object.clone(), rows: Vec::new(), destination: None }
+}
+
+fn node(endpoint: &Endpoint, sources: Vec<ObjectRequest>, sinks: Vec<ObjectRequest>) -> NodeRequest {
+    NodeRequest { name: endpoint.host().to_owned(), reach: endpoint.reach.clone(), sources, sinks, up: None, down: None }
+}
+
+/// Makes names unique: the host alone where that is enough, then with its port, its side, a number.
+///
+/// * `senders`: how many nodes at the front came from sources.
+fn name(nodes: &mut [NodeRequest], senders: usize) {
+    let mut used: BTreeMap<String, usize> = BTreeMap::new();
+    for node in nodes.iter() {
+        *used.entry(node.name.clone()).or_default() += 1;
+    }
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, node) in nodes.iter_mut().enumerate() {
+        if used.get(&node.name).is_some_and(|&count| count > 1) {
+            node.name = match &node.reach {
+                Reach::Attached { host, port } => format!("{host}:{port}"),
+                Reach::Local | Reach::Ssh(_) if at < senders => format!("{}-source", node.name),
+                Reach::Local | Reach::Ssh(_) => format!("{}-copy", node.name),
+            };
+        }
+        let count = taken.entry(node.name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            node.name = format!("{}{}", node.name, *count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints(sources: &[&str], destinations: &[&str]) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
+        let mut args: Vec<OsString> = sources.iter().map(OsString::from).collect();
+        args.push(destinations[0].into());
+        let also = destinations[1..].iter().flat_map(|d| ["--also-to", d]);
+        let words = ["copy"].into_iter().map(OsString::from).chain(args).chain(also.map(OsString::from));
+        let command = CopyArgs::augment_args(clap::Command::new("copy"));
+        let matches = command.try_get_matches_from(words)?;
+        <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?.endpoints()
+    }
+
+    fn names(sources: &[&str], destinations: &[&str]) -> Vec<String> {
+        let (sources, destinations) = endpoints(sources, destinations).unwrap();
+        nodes(&sources, &destinations).unwrap().into_iter().map(|node| node.name).collect()
+    }
+
+    fn refusal(sources: &[&str], destinations: &[&str]) -> String {
+        let parsed = endpoints(sources, destinations);
+        parsed.and_then(|(sources, destinations)| nodes(&sources, &destinations)).unwrap_err().to_string()
+    }
+
+    /// Nodes are called after their host, with more only where that is not enough.
+    #[test]
+    fn nodes_have_short_unique_names() {
+        assert_eq!(names(&["a[1-2]:/x"], &["b[1-2]:/y"]), ["a1", "a2", "b1", "b2"]);
+        assert_eq!(names(&["/x"], &["/y"]), ["local-source", "local-copy"]);
+        assert_eq!(names(&["/x"], &["/y", "/z"]), ["local-source", "local-copy", "local-copy2"]);
+        assert_eq!(names(&["a:7:/x", "a:8:/x"], &["me@a:/y"]), ["a:7", "a:8", "a-copy"]);
+        assert_eq!(names(&["a:/x", "a:/y"], &["b:/z"]), ["a", "b"]);
+        assert_eq!(names(&["a:7:/x"], &["a:7:/y"]), ["a"]);
+    }
+
+    /// A trailing slash puts the copy into the folder under the source's name.
+    #[test]
+    fn a_trailing_slash_means_into() {
+        for (source, destination, copy) in [
+            ("/data/set", "/backup/", "/backup/set"),
+            ("/data/set/", "h:/backup/", "h:/backup/set"),
+            ("h:/data/set", "/", "/set"),
+            ("/data/set", "/backup", "/backup"),
+        ] {
+            let (_, destinations) = endpoints(&[source], &[destination]).unwrap();
+            assert_eq!(destinations[0].to_string(), copy, "{source} {destination}");
+        }
+        assert!(refusal(&["mem:5"], &["/b/"]).contains("no name of its own"));
+        assert!(refusal(&["/a/x/.."], &["/b/"]).contains("no name of its own"));
+        assert!(refusal(&["h:/a", "h:/b"], &["/c/"]).contains("different names (a, b)"));
+    }
+
+    /// What would clash is refused before anything is reached.
+    #[test]
+    fn clashes_are_refused() {
+        assert!(refusal(&["/a", "/a"], &["/b"]).contains("named twice as a source"));
+        assert!(refusal(&["/a"], &["/b", "/b"]).contains("named twice as a destination"));
+        assert!(refusal(&["/a/"], &["/a"]).contains("both source and destination"));
+        assert!(refusal(&["/a"], &["h:7:/b", "h:7:/c"]).contains("one agent takes one copy"));
+    }
+}

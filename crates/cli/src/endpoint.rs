@@ -1,0 +1,352 @@
+//! Reads one side of `copy`: what it is, and on which hosts.
+//!
+//! ```text
+//!  /data/set   set   ./a:b       a path on this host; a colon before the first slash must be hidden
+//!  a[1-4]:/data/set   me@b:/x    paths on hosts reached over ssh
+//!  c:7420:/data/set  [::1]:7420:/x   a path on a host where an agent listens
+//!  mem:4GiB   null:   a:mem:4GiB   c:7420:null:   a pattern, or nowhere
+//! ```
+//!
+//! What a text means never depends on what exists.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+use ropewalk::model::Bytes;
+use ropewalk::model::host_list::{self, HostListError};
+use ropewalk::model::units::UnitError;
+use ropewalk::request::{Object, Reach};
+
+/// One object on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// How its host is reached.
+    pub reach: Reach,
+    /// The object; local paths are absolute, paths have no trailing slash.
+    pub object: Object,
+    /// The path had a trailing slash: the source goes into it under its own name.
+    pub into: bool,
+}
+
+/// Why a text is no endpoint.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum EndpointError {
+    /// Nothing was written.
+    #[error("an empty path names nothing; write . for this folder")]
+    Empty,
+    /// `name:rest` where the rest is nothing known.
+    #[error(
+        "`{text}`: after `{host}:` comes an absolute path, PORT:/path, mem:SIZE or null:; if this is a local file, write ./{text}"
+    )]
+    Rest {
+        /// What was written.
+        text: String,
+        /// What is before the first colon.
+        host: String,
+    },
+    /// A port out of range.
+    #[error("`{text}`: {port} is not a port; ports are 1 to 65535")]
+    Port {
+        /// What was written.
+        text: String,
+        /// What stands in its place.
+        port: String,
+    },
+    /// A user for an agent.
+    #[error("`{0}`: a user belongs to ssh; an agent that listens on a port is reached without one")]
+    UserWithPort(String),
+    /// A host's name that is no text, begins with a dash, or is empty.
+    #[error("`{0}`: there is no host of this name; if this is a local file, write ./ before it")]
+    Host(String),
+    /// A host list that cannot be read.
+    #[error(transparent)]
+    HostList(#[from] HostListError),
+    /// A size that cannot be read.
+    #[error("`{text}`: {source}")]
+    Size {
+        /// What was written.
+        text: String,
+        /// What is wrong with the size.
+        source: UnitError,
+    },
+    /// A source without a size.
+    #[error("`{0}`: say how many bytes, as in mem:4GiB")]
+    NoSize(String),
+    /// `null:` as a source.
+    #[error("`{0}`: null: holds no bytes and cannot be a source; use mem:SIZE")]
+    NullSource(String),
+    /// The working folder has gone.
+    #[error("`{text}`: the working folder cannot be found: {reason}; give an absolute path")]
+    WorkingFolder {
+        /// What was written.
+        text: String,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Which side of the command an endpoint is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Has the bytes.
+    Source,
+    /// Gets them.
+    Destination,
+}
+
+/// Reads a source or destination; a host list gives several endpoints, in the order written.
+///
+/// # Errors
+/// [`EndpointError`], whose text repeats what was written and says what to write instead.
+pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointError> {
+    let bytes = text.as_bytes();
+    let shown = || text.to_string_lossy().into_owned();
+    if bytes.is_empty() {
+        return Err(EndpointError::Empty);
+    }
+    if let Some(object) = generated(bytes, side)? {
+        return Ok(vec![Endpoint { reach: Reach::Local, object, into: false }]);
+    }
+    let Some(colon) = host_end(bytes) else {
+        let absolute = std::path::absolute(Path::new(text))
+            .map_err(|error| EndpointError::WorkingFolder { text: shown(), reason: error.to_string() })?;
+        let (object, into) = path(absolute.into_os_string(), ends_as_folder(bytes));
+        return Ok(vec![Endpoint { reach: Reach::Local, object, into }]);
+    };
+    let hosts = std::str::from_utf8(&bytes[..colon]).map_err(|_| EndpointError::Host(shown()))?;
+    let rest = &bytes[colon + 1..];
+    let (port, rest) = split_port(rest);
+    let (object, into) = match generated(rest, side)? {
+        Some(object) => (object, false),
+        None if rest.first() == Some(&b'/') => path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/")),
+        None => return Err(EndpointError::Rest { text: shown(), host: hosts.to_owned() }),
+    };
+    let mut endpoints = Vec::new();
+    for host in host_list::expand(hosts)? {
+        let reach = reach(&host, port, &shown)?;
+        endpoints.push(Endpoint { reach, object: object.clone(), into });
+    }
+    Ok(endpoints)
+}
+
+/// `mem:` and `null:`; `None` when the text is neither.
+fn generated(bytes: &[u8], side: Side) -> Result<Option<Object>, EndpointError> {
+    let shown = || String::from_utf8_lossy(bytes).into_owned();
+    if bytes == b"null:" {
+        return match side {
+            Side::Source => Err(EndpointError::NullSource(shown())),
+            Side::Destination => Ok(Some(Object::Null)),
+        };
+    }
+    let Some(size) = bytes.strip_prefix(b"mem:") else { return Ok(None) };
+    if size.is_empty() {
+        return match side {
+            Side::Source => Err(EndpointError::NoSize(shown())),
+            Side::Destination => Ok(Some(Object::Memory(0))),
+        };
+    }
+    let size: Result<Bytes, UnitError> = String::from_utf8_lossy(size).parse();
+    let size = size.map_err(|source| EndpointError::Size { text: shown(), source })?;
+    Ok(Some(Object::Memory(size.0)))
+}
+
+/// The colon that ends a host list: the first one outside brackets and before any slash.
+fn host_end(bytes: &[u8]) -> Option<usize> {
+    let mut inside = false;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'[' => inside = true,
+            b']' => inside = false,
+            b'/' => return None,
+            b':' if !inside => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// `PORT:rest` apart; a rest without a port is given back whole.
+fn split_port(rest: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match rest.get(digits) {
+        Some(b':') if digits > 0 => (Some(&rest[..digits]), &rest[digits + 1..]),
+        _ => (None, rest),
+    }
+}
+
+fn reach(host: &str, port: Option<&[u8]>, shown: &dyn Fn() -> String) -> Result<Reach, EndpointError> {
+    let (user, name) = match host.rsplit_once('@') {
+        Some((user, name)) => (Some(user), name),
+        None => (None, host),
+    };
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    // A dash would make ssh take the name for an option.
+    let odd = |part: &str| part.is_empty() || part.starts_with('-') || part.contains(|c: char| c.is_whitespace() || c.is_control());
+    if odd(name) || user.is_some_and(odd) {
+        return Err(EndpointError::Host(shown()));
+    }
+    let Some(port) = port else {
+        return Ok(Reach::Ssh(match user {
+            Some(user) => format!("{user}@{name}"),
+            None => name.to_owned(),
+        }));
+    };
+    if user.is_some() {
+        return Err(EndpointError::UserWithPort(shown()));
+    }
+    let port = String::from_utf8_lossy(port);
+    match port.parse() {
+        Ok(port) if port > 0 => Ok(Reach::Attached { host: name.to_owned(), port }),
+        _ => Err(EndpointError::Port { text: shown(), port: port.into_owned() }),
+    }
+}
+
+/// Whether a path means the folder itself: it ends in a slash, `.` or `..`.
+fn ends_as_folder(bytes: &[u8]) -> bool {
+    matches!(bytes.rsplit(|&byte| byte == b'/').next(), Some(b"" | b"." | b".."))
+}
+
+/// A path without trailing slashes.
+fn path(text: OsString, into: bool) -> (Object, bool) {
+    let mut bytes = text.into_vec();
+    while bytes.len() > 1 && bytes.ends_with(b"/") {
+        bytes.pop();
+    }
+    (Object::Path(bytes), into)
+}
+
+impl Endpoint {
+    /// The last component of the path; `None` for `/`, `..` and objects that have no path.
+    pub(crate) fn base_name(&self) -> Option<&[u8]> {
+        match &self.object {
+            Object::Path(path) => Path::new(OsStr::from_bytes(path)).file_name().map(OsStr::as_bytes),
+            Object::Memory(_) | Object::Null => None,
+        }
+    }
+
+    /// The host as people call it.
+    pub(crate) fn host(&self) -> &str {
+        host_of(&self.reach)
+    }
+}
+
+/// The host that a way of reaching leads to, without user and port; `local` for this one.
+pub(crate) fn host_of(reach: &Reach) -> &str {
+    match reach {
+        Reach::Local => "local",
+        Reach::Ssh(target) => target.rsplit_once('@').map_or(target, |(_, host)| host),
+        Reach::Attached { host, .. } => host,
+    }
+}
+
+/// As it was written, one host.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reach {
+            Reach::Local => {}
+            Reach::Ssh(target) => write!(f, "{target}:")?,
+            Reach::Attached { host, port } if host.contains(':') => write!(f, "[{host}]:{port}:")?,
+            Reach::Attached { host, port } => write!(f, "{host}:{port}:")?,
+        }
+        match &self.object {
+            Object::Path(path) => write!(f, "{}", String::from_utf8_lossy(path)),
+            Object::Memory(size) => write!(f, "mem:{size}"),
+            Object::Null => f.write_str("null:"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Result<Vec<Endpoint>, EndpointError> {
+        parse(OsStr::new(text), Side::Source)
+    }
+
+    fn destination(text: &str) -> Result<Vec<Endpoint>, EndpointError> {
+        parse(OsStr::new(text), Side::Destination)
+    }
+
+    /// Every form, one host each, printed back with paths made absolute and slashes taken off.
+    #[test]
+    fn forms_are_read() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        for (text, printed, into) in [
+            ("/data/set", "/data/set".to_owned(), false),
+            ("/data//set//", "/data/set".to_owned(), true),
+            ("/", "/".to_owned(), true),
+            ("set", format!("{here}/set"), false),
+            ("./a:b", format!("{here}/a:b"), false),
+            ("x/a:b", format!("{here}/x/a:b"), false),
+            ("a[1:2]", format!("{here}/a[1:2]"), false),
+            (".", here.to_owned(), true),
+            ("host:/data/a:b", "host:/data/a:b".to_owned(), false),
+            ("host:/data/", "host:/data".to_owned(), true),
+            ("me@host:/x", "me@host:/x".to_owned(), false),
+            ("[::1]:/x", "::1:/x".to_owned(), false),
+            ("host:7420:/x", "host:7420:/x".to_owned(), false),
+            ("[::1]:7420:/x", "[::1]:7420:/x".to_owned(), false),
+            ("null:", "null:".to_owned(), false),
+            ("mem:1KiB", "mem:1024".to_owned(), false),
+            ("mem:", "mem:0".to_owned(), false),
+            ("host:mem:4GiB", "host:mem:4294967296".to_owned(), false),
+            ("host:null:", "host:null:".to_owned(), false),
+            ("host:7420:mem:1", "host:7420:mem:1".to_owned(), false),
+        ] {
+            let endpoints = destination(text).unwrap();
+            assert_eq!(endpoints.len(), 1, "{text}");
+            assert_eq!((endpoints[0].to_string(), endpoints[0].into), (printed, into), "{text}");
+        }
+    }
+
+    /// A host list stands for one endpoint a host.
+    #[test]
+    fn host_lists_are_expanded() {
+        let names = |text| source(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names("a[1-3]:/d"), ["a1:/d", "a2:/d", "a3:/d"]);
+        assert_eq!(names("me@a[1-2],b:/d"), ["me@a1:/d", "me@a2:/d", "b:/d"]);
+        assert_eq!(names("a[1-2]:9:mem:1"), ["a1:9:mem:1", "a2:9:mem:1"]);
+    }
+
+    /// Names that are not UTF-8 survive.
+    #[test]
+    fn any_bytes_make_a_path() {
+        let endpoints = parse(OsStr::from_bytes(b"host:/a\xff"), Side::Source).unwrap();
+        assert_eq!(endpoints[0].object, Object::Path(b"/a\xff".to_vec()));
+        assert_eq!(endpoints[0].base_name(), Some(&b"a\xff"[..]));
+    }
+
+    /// Slips say what to write instead.
+    #[test]
+    fn slips_are_named() {
+        for (text, part) in [
+            ("", "write ."),
+            ("a:b", "write ./a:b"),
+            ("host:7420", "write ./host:7420"),
+            ("host:7420:x", "an absolute path"),
+            ("host:", "an absolute path"),
+            ("host:0:/x", "0 is not a port"),
+            ("host:70000:/x", "70000 is not a port"),
+            ("me@host:7420:/x", "belongs to ssh"),
+            (":/x", "empty host"),
+            ("@:/x", "no host of this name"),
+            ("-oProxyCommand=x:/x", "no host of this name"),
+            ("me@-x:/x", "no host of this name"),
+            ("a b:/x", "no host of this name"),
+            ("a[4-1]:/x", "counts down"),
+            ("mem:", "how many bytes"),
+            ("mem:4K", "could mean"),
+            ("host:mem:x", "does not start with a number"),
+            ("null:", "cannot be a source"),
+            ("host:null:", "cannot be a source"),
+        ] {
+            let error = source(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

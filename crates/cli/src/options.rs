@@ -1,0 +1,281 @@
+//! Options that `copy`, `transfer` and `demo` share, and what the master makes of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use ropewalk::model::{ByteRate, Bytes};
+use ropewalk::request::{self, LaneKind, NodeRequest, Options, Reach, Verify};
+
+use crate::endpoint::host_of;
+use crate::token;
+
+/// Streams a pair may have; more only cost memory.
+const STREAMS_MAX: i64 = 64;
+
+/// Least prefetch that still holds a fragment (64 KiB).
+const PREFETCH_MIN: u64 = 64 << 10;
+
+/// How bytes are moved and checked.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MoveArgs {
+    /// TCP or Unix streams for each pair of nodes
+    #[arg(long, value_name = "N", default_value_t = request::STREAMS_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=STREAMS_MAX), help_heading = "Moving")]
+    streams: u32,
+
+    /// Most bytes in transit on each lane; bounds the memory of every agent
+    #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
+    prefetch: Size,
+
+    /// Kind of lane: auto (Unix sockets within a host, TCP between hosts), tcp or unix
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
+    lane: LaneKind,
+
+    /// Who sends what: auto, greedy (in proportion to speeds) or uniform (equal shares)
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
+    scheduler: String,
+
+    /// Limit for all hosts together, for instance 500Mbit or 60MB/s
+    #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Moving")]
+    limit: Option<ByteRate>,
+
+    /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound
+    #[arg(long, value_name = "HOST=RATE", value_parser = host_rate, help_heading = "Moving")]
+    rate: Vec<(String, ByteRate)>,
+
+    /// Do not encrypt the data; for networks you trust. Control traffic is always encrypted
+    #[arg(long, help_heading = "Safety")]
+    plain: bool,
+
+    /// What is checked beyond delivery
+    #[arg(long, value_name = "WHAT", default_value = "tree", help_heading = "Safety")]
+    verify: VerifyArg,
+
+    /// Call bytes delivered before they are on stable storage
+    #[arg(long, help_heading = "Safety")]
+    no_sync: bool,
+
+    /// Token of agents that already run: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    token_file: Option<PathBuf>,
+
+    /// The ssh command with its own options, for instance 'ssh -F my.conf -p 2222'
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
+    ssh: Words,
+
+    /// The ropewalk program on hosts reached over ssh
+    #[arg(long, value_name = "PATH", default_value = "ropewalk", help_heading = "Reaching hosts")]
+    remote_path: OsString,
+}
+
+/// What is said while and after moving.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OutputArgs {
+    /// One JSON object per event and line on standard output; the last is {"event":"ended","report":...}
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// No progress and no report; errors only
+    #[arg(long, short, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Progress on standard error: on a terminal, always (plain lines where it is none), or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    pub progress: ProgressArg,
+}
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressArg {
+    /// When standard error is a terminal
+    Auto,
+    /// Also when it is not
+    Always,
+    /// Never
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VerifyArg {
+    /// Nothing on plain lanes; the cipher's tag on encrypted ones
+    None,
+    /// A checksum or tag for each frame
+    Fragment,
+    /// Also a hash of each chunk, from the sender's disk to the receiver's sink
+    Tree,
+    /// Also each chunk read back from the receiver's disk
+    Sink,
+}
+
+/// A size that prints exactly, for the help text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size(Bytes);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.to_string().replace(' ', ""))
+    }
+}
+
+/// A command line cut into words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Words(Vec<OsString>);
+
+fn prefetch(text: &str) -> Result<Size, String> {
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    if size.0 < PREFETCH_MIN {
+        return Err(format!("at least {} is needed to hold a fragment", Bytes(PREFETCH_MIN)));
+    }
+    Ok(Size(size))
+}
+
+/// Reads a rate above 0.
+pub(crate) fn rate(text: &str) -> Result<ByteRate, String> {
+    match text.parse::<ByteRate>() {
+        Ok(ByteRate(0)) => Err("a rate of 0 would never finish".to_owned()),
+        Ok(rate) => Ok(rate),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn host_rate(text: &str) -> Result<(String, ByteRate), String> {
+    match text.rsplit_once('=') {
+        Some((host, speed)) if !host.is_empty() => Ok((host.to_owned(), rate(speed)?)),
+        _ => Err("write HOST=RATE, for instance a1=1Gbit".to_owned()),
+    }
+}
+
+fn lane(text: &str) -> Result<LaneKind, String> {
+    match text {
+        "auto" => Ok(LaneKind::Auto),
+        "tcp" => Ok(LaneKind::Tcp),
+        "unix" => Ok(LaneKind::Unix),
+        "rbudp" | "rapid" | "shm" | "mpi" => Err(format!("{text} lanes are not built in this version; use auto, tcp or unix")),
+        _ => Err("there is no such lane; use auto, tcp or unix".to_owned()),
+    }
+}
+
+/// Takes the names that the schedulers know.
+pub(crate) fn scheduler(text: &str) -> Result<String, String> {
+    ropewalk::sched::by_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Cuts at white space; single and double quotes keep it, a backslash keeps the next character.
+fn words(text: &str) -> Result<Words, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            (letter, Some(open)) if letter == open => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            ('\\', None | Some('"')) => match letters.next() {
+                Some(next) => word.get_or_insert_default().push(next),
+                None => return Err("a backslash at the end escapes nothing".to_owned()),
+            },
+            (letter, None) if letter.is_whitespace() => words.extend(word.take()),
+            (letter, _) => word.get_or_insert_default().push(letter),
+        }
+    }
+    if quote.is_some() {
+        return Err("a quote is not closed".to_owned());
+    }
+    words.extend(word);
+    if words.is_empty() {
+        return Err("name a command, for instance ssh".to_owned());
+    }
+    Ok(Words(words.into_iter().map(OsString::from).collect()))
+}
+
+impl MoveArgs {
+    /// The master's options for these nodes; reads the token file when a node needs it.
+    pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
+        let attached = nodes.iter().any(|node| matches!(node.reach, Reach::Attached { .. }));
+        let token = if attached || self.token_file.is_some() { Some(token::load(self.token_file.as_deref())?) } else { None };
+        Ok(Options {
+            streams: self.streams,
+            prefetch: self.prefetch.0.0,
+            plain: self.plain,
+            verify: match self.verify {
+                VerifyArg::None => Verify::None,
+                VerifyArg::Fragment => Verify::Fragment,
+                VerifyArg::Tree => Verify::Tree,
+                VerifyArg::Sink => Verify::Sink,
+            },
+            lane: self.lane,
+            scheduler: self.scheduler.clone(),
+            limit: self.limit.map(|rate| rate.0),
+            sync: !self.no_sync,
+            token,
+            ssh_command: self.ssh.0.clone(),
+            remote_path: self.remote_path.clone(),
+            local_program: std::env::current_exe().context("cannot find this program's own path, which local agents need")?,
+        })
+    }
+
+    /// Gives the nodes of each named host its declared speed, both ways.
+    pub(crate) fn declare_rates(&self, nodes: &mut [NodeRequest]) -> Result<()> {
+        for (name, rate) in &self.rate {
+            let mut found = false;
+            for node in nodes.iter_mut() {
+                let with_port = match &node.reach {
+                    Reach::Attached { host, port } => format!("{host}:{port}"),
+                    Reach::Local | Reach::Ssh(_) => String::new(),
+                };
+                if node.name == *name || host_of(&node.reach) == name || with_port == *name {
+                    (node.up, node.down) = (Some(rate.0), Some(rate.0));
+                    found = true;
+                }
+            }
+            if !found {
+                let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+                bail!("--rate {name}: no such host takes part; there are {}", names.join(", "));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands with their own options are cut as a shell would.
+    #[test]
+    fn words_are_cut_as_in_a_shell() {
+        let cut = |text| words(text).map(|words| words.0.into_iter().map(|w| w.into_string().unwrap()).collect::<Vec<_>>());
+        assert_eq!(cut("ssh -F my.conf").unwrap(), ["ssh", "-F", "my.conf"]);
+        assert_eq!(cut(r#" ssh  -o "A B" 'c"d' e\ f "" "#).unwrap(), ["ssh", "-o", "A B", "c\"d", "e f", ""]);
+        for text in ["", "  ", "ssh 'x", "ssh \\"] {
+            assert!(cut(text).is_err(), "{text}");
+        }
+    }
+
+    /// Choices that are not built are refused by name.
+    #[test]
+    fn unbuilt_choices_are_named() {
+        for kind in ["rbudp", "rapid", "shm", "mpi"] {
+            let error = lane(kind).unwrap_err();
+            assert!(error.contains(kind) && error.contains("not built"), "{error}");
+        }
+        assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
+        assert!(scheduler("optimal").unwrap_err().contains("not built"));
+        assert!(scheduler("best").unwrap_err().contains("no scheduler"));
+    }
+
+    /// Rates need a unit and a value; a host may contain an equals sign.
+    #[test]
+    fn rates_are_read() {
+        assert_eq!(host_rate("a=b=1Gbit"), Ok(("a=b".to_owned(), ByteRate(125_000_000))));
+        for text in ["a", "=1Gbit", "a=0", "a=5"] {
+            assert!(host_rate(text).is_err(), "{text}");
+        }
+        assert_eq!(prefetch("4MiB").unwrap().to_string(), "4MiB");
+        assert!(prefetch("1kB").unwrap_err().contains("64 KiB"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Carries out a request: events to the screen, signals to the master, the report at the end.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use ropewalk::{Cancel, Event, Outcome, Report, Request, master};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::desk::Desk;
+use crate::options::OutputArgs;
+use crate::progress::Progress;
+use crate::summary;
+
+/// Exit status of a second Ctrl-C, as of the first.
+const INTERRUPTED: i32 = 130;
+
+/// The runtime that drives control connections; data has threads of its own in the agents.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("cannot start threads; raise the limit of processes (ulimit -u)")
+}
+
+/// Runs a transfer and prints what is asked for.
+///
+/// # Errors
+/// Only what keeps the transfer from being tried; how it went is in the exit status.
+pub(crate) fn run(request: Request, output: &OutputArgs) -> Result<ExitCode> {
+    let runtime = runtime()?;
+    let report = runtime.block_on(carry_out(request, output))?;
+    // Whatever a broken disk or name server still holds must not hold the command.
+    runtime.shutdown_background();
+    if output.json {
+        print_json(&Event::Ended { report: Box::new(report.clone()) });
+    } else {
+        print_report(&report, output.quiet);
+    }
+    Ok(ExitCode::from(report.outcome.exit_status()))
+}
+
+/// Runs a transfer and returns its report; shows progress as `output` says.
+pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<Report> {
+    let cancel = Cancel::new();
+    let (events, mut incoming) = mpsc::unbounded_channel();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut progress = Progress::new(output);
+    let desk = Desk::open(request.label.clone(), cancel.clone());
+    let desk = match desk {
+        Ok(desk) => Some(desk),
+        Err(error) => {
+            progress.note(&format!("`ropewalk status` will not see this transfer: {error:#}"));
+            None
+        }
+    };
+    let running = master::run(request, events, cancel.clone());
+    tokio::pin!(running);
+    let mut signals = 0;
+    let report = loop {
+        let signalled = tokio::select! {
+            report = &mut running => break report,
+            Some(event) = incoming.recv() => {
+                handle(&event, output, &mut progress, desk.as_ref());
+                false
+            }
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+        };
+        if signalled {
+            signals += 1;
+            if signals > 1 {
+                // Agents started by this process end with their standard input.
+                drop(desk);
+                std::process::exit(INTERRUPTED);
+            }
+            progress.note("stopping; once more to leave at once");
+            cancel.cancel();
+        }
+    };
+    while let Ok(event) = incoming.try_recv() {
+        handle(&event, output, &mut progress, desk.as_ref());
+    }
+    progress.finish();
+    Ok(report)
+}
+
+fn handle(event: &Event, output: &OutputArgs, progress: &mut Progress, desk: Option<&Desk>) {
+    if output.json {
+        print_json(event);
+    }
+    progress.handle(event);
+    if let Some(desk) = desk {
+        desk.handle(event);
+    }
+}
+
+/// One line; a reader that has gone does not stop the transfer.
+fn print_json(event: &Event) {
+    if let Ok(line) = serde_json::to_string(event) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+}
+
+/// The report on standard output, the error on standard error.
+pub(crate) fn print_report(report: &Report, quiet: bool) {
+    if !quiet && report.outcome != Outcome::Refused {
+        let _ = std::io::stdout().lock().write_all(summary::text(report).as_bytes());
+    }
+    if let Some(error) = report.error.as_ref().filter(|_| report.outcome != Outcome::Done) {
+        let word = match report.outcome {
+            Outcome::Refused => "refused",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Done | Outcome::Partial | Outcome::Failed => "error",
+        };
+        eprintln!("ropewalk: {word}: {error}");
+    }
+}

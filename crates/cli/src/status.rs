@@ -1,0 +1,270 @@
+//! `status` and `cancel`: questions to running transfers of this user, or to an agent.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use ropewalk::model::{Bytes, HostPort, format_seconds};
+use ropewalk::proto::control::TransferStatus;
+use ropewalk::{Event, master};
+use serde::Serialize;
+
+use crate::desk::{self, Answer, Question};
+use crate::progress::rate;
+use crate::run::runtime;
+use crate::token;
+
+/// Exit status when there was nothing to cancel.
+const FAILED: u8 = 1;
+
+/// Arguments of `ropewalk status`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = STATUS_EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// Ask a running agent instead of this user's own transfers
+    #[arg(long, value_name = "HOST:PORT")]
+    agent: Option<HostPort>,
+
+    /// The agent's token [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE", requires = "agent")]
+    token_file: Option<PathBuf>,
+
+    /// One JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  ropewalk status
+      transfers that this user's commands carry out on this host
+  ropewalk status --agent node1:7420 --token-file ~/.config/ropewalk/token
+      transfers that this agent takes part in, whoever started them";
+
+/// Arguments of `ropewalk cancel`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = CANCEL_EXAMPLES)]
+pub(crate) struct CancelArgs {
+    /// Id of the transfer, its beginning if that is unique, or the process that carries it out
+    #[arg(value_name = "TRANSFER", required_unless_present = "all")]
+    transfer: Option<String>,
+
+    /// All of them
+    #[arg(long, conflicts_with = "transfer")]
+    all: bool,
+
+    /// Ask a running agent to leave the transfer
+    #[arg(long, value_name = "HOST:PORT")]
+    agent: Option<HostPort>,
+
+    /// The agent's token [default: ~/.config/ropewalk/token]
+    #[arg(long, value_name = "FILE", requires = "agent")]
+    token_file: Option<PathBuf>,
+}
+
+const CANCEL_EXAMPLES: &str = "\
+Examples:
+  ropewalk cancel 0199f3
+  ropewalk cancel --all
+  ropewalk cancel --all --agent node1:7420
+
+The command that carries the transfer out ends within a second, with exit status 130.
+
+Exit status: 0 cancelled, 1 nothing to cancel or failed, 2 usage.";
+
+/// A transfer an agent takes part in, as `--json` prints it.
+#[derive(Serialize)]
+struct AgentLine {
+    transfer: String,
+    phase: String,
+    wanted_bytes: u64,
+    delivered_bytes: u64,
+    sent_bytes: u64,
+    seconds: f64,
+    cancelled: bool,
+}
+
+fn line_of(status: &TransferStatus) -> AgentLine {
+    AgentLine {
+        transfer: format_id(&status.transfer),
+        phase: status.phase.clone(),
+        wanted_bytes: status.wanted,
+        delivered_bytes: status.delivered,
+        sent_bytes: status.sent,
+        seconds: status.age as f64 / 1e9,
+        cancelled: status.cancelled,
+    }
+}
+
+/// An id in the usual form of 8-4-4-4-12 digits.
+fn format_id(id: &[u8]) -> String {
+    let mut text = String::new();
+    for (at, byte) in id.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Prints what is running.
+pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
+    let text = match &args.agent {
+        Some(at) => {
+            let lines: Vec<AgentLine> = ask_agent(at, args.token_file.as_deref())?.iter().map(line_of).collect();
+            if args.json { to_json(&lines)? } else { agent_text(&lines) }
+        }
+        None => {
+            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, Question::Status)?.into_iter().map(|a| a.1).collect();
+            if args.json { to_json(&answers)? } else { desk_text(&answers) }
+        }
+    };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string(value).context("cannot print the status as JSON")? + "\n")
+}
+
+fn ask_agent(at: &HostPort, token_file: Option<&std::path::Path>) -> Result<Vec<TransferStatus>> {
+    let token = token::load(token_file)?;
+    Ok(runtime()?.block_on(master::query_status(&at.host, at.port, &token))?)
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
+}
+
+fn agent_text(lines: &[AgentLine]) -> String {
+    if lines.is_empty() {
+        return "no transfers\n".to_owned();
+    }
+    let line = |line: &AgentLine| {
+        let received = if line.wanted_bytes > 0 {
+            format!(
+                "received {} of {} ({:.0} %), ",
+                Bytes(line.delivered_bytes),
+                Bytes(line.wanted_bytes),
+                percent(line.delivered_bytes, line.wanted_bytes)
+            )
+        } else {
+            String::new()
+        };
+        let phase = if line.cancelled { "cancelled" } else { &line.phase };
+        format!("{}  {phase}, {received}sent {}, {}\n", line.transfer, Bytes(line.sent_bytes), format_seconds(line.seconds))
+    };
+    lines.iter().map(line).collect()
+}
+
+fn desk_text(answers: &[Answer]) -> String {
+    if answers.is_empty() {
+        return "no transfers\n".to_owned();
+    }
+    let line = |answer: &Answer| {
+        let id = answer.transfer.clone().unwrap_or_else(|| format!("process {}", answer.process));
+        let state = match &answer.progress {
+            Some(Event::Progress { delivered_bytes, total_bytes, bits_per_second, eta_seconds, .. }) => {
+                let eta = eta_seconds.map_or_else(String::new, |eta| format!(", {} left", format_seconds(eta)));
+                format!(
+                    "{} of {} ({:.0} %), {}{eta}",
+                    Bytes(*delivered_bytes),
+                    Bytes(*total_bytes),
+                    percent(*delivered_bytes, *total_bytes),
+                    rate(*bits_per_second)
+                )
+            }
+            _ if answer.transfer.is_some() => "starts to move".to_owned(),
+            _ => "reaching the nodes".to_owned(),
+        };
+        let state = if answer.cancelled { format!("stopping, {state}") } else { state };
+        let label = answer.label.as_ref().map_or_else(String::new, |label| format!("  ({label})"));
+        format!("{id}  {state}{label}\n")
+    };
+    answers.iter().map(line).collect()
+}
+
+/// Cancels what is named.
+pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
+    let count = match &args.agent {
+        Some(at) => cancel_at_agent(at, args)?,
+        None => cancel_here(args)?,
+    };
+    println!("cancelled {count} transfer{}", if count == 1 { "" } else { "s" });
+    Ok(if count > 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Position of the one item that `wanted` names; `names` gives what an item is called.
+fn find<T>(items: &[T], wanted: &str, names: impl Fn(&T) -> Vec<String>) -> Result<usize> {
+    let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+    let matches = |item: &T| names(item).iter().any(|name| plain(name).starts_with(&plain(wanted)));
+    let is_exact = |item: &T| names(item).iter().any(|name| plain(name) == plain(wanted));
+    if let Some(exact) = items.iter().position(is_exact) {
+        return Ok(exact);
+    }
+    let found: Vec<usize> = (0..items.len()).filter(|&at| !plain(wanted).is_empty() && matches(&items[at])).collect();
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => bail!("no transfer is called {wanted}; `ropewalk status` lists them"),
+        several => bail!("{} transfers begin with {wanted}; write more of the id", several.len()),
+    }
+}
+
+fn cancel_here(args: &CancelArgs) -> Result<usize> {
+    let running = desk::ask_all(&desk::folder()?, Question::Status)?;
+    let chosen = match &args.transfer {
+        None => running.iter().collect(),
+        Some(wanted) => {
+            let names = |(_, answer): &(PathBuf, Answer)| {
+                answer.transfer.clone().into_iter().chain([answer.process.to_string()]).collect()
+            };
+            vec![&running[find(&running, wanted, names)?]]
+        }
+    };
+    // One that ended in between needs no cancelling.
+    Ok(chosen.into_iter().filter(|(path, _)| desk::ask(path, Question::Cancel).is_ok()).count())
+}
+
+fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
+    let token = token::load(args.token_file.as_deref())?;
+    let runtime = runtime()?;
+    let chosen = match &args.transfer {
+        None => None,
+        Some(wanted) => {
+            let running = runtime.block_on(master::query_status(&at.host, at.port, &token))?;
+            let found = &running[find(&running, wanted, |status| vec![format_id(&status.transfer)])?];
+            let id = <[u8; 16]>::try_from(found.transfer.as_slice());
+            Some(id.map_err(|_| anyhow::anyhow!("the agent gave an id that is not 16 bytes; is it another version?"))?)
+        }
+    };
+    Ok(runtime.block_on(master::query_cancel(&at.host, at.port, &token, chosen))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transfer is found by its id, by a beginning that only it has, and not otherwise.
+    #[test]
+    fn transfers_are_found_by_their_beginning() {
+        let ids = ["0199-aa", "0199-ab", "7"];
+        let find = |wanted| find(&ids, wanted, |id| vec![(*id).to_owned()]);
+        assert_eq!(find("0199-aa").unwrap(), 0);
+        assert_eq!(find("0199AB").unwrap(), 1);
+        assert_eq!(find("7").unwrap(), 2);
+        assert!(find("0199").unwrap_err().to_string().contains("2 transfers"));
+        assert!(find("5").unwrap_err().to_string().contains("no transfer"));
+        assert!(find("").is_err());
+    }
+
+    /// Ids print in the form that `status` and reports share.
+    #[test]
+    fn ids_print_as_uuids() {
+        let id: Vec<u8> = (0..16).collect();
+        assert_eq!(format_id(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,23 @@
+//! The few system calls that the standard library has no safe form of.
+
+/// The user this process acts as.
+pub(crate) fn user_id() -> u32 {
+    // SAFETY: takes nothing, cannot fail, touches no memory of ours.
+    unsafe { libc::geteuid() }
+}
+
+/// Lines of the terminal on standard error; `None` when it is no terminal.
+pub(crate) fn terminal_lines() -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the request writes one `winsize`, which `size` is, and keeps no pointer to it.
+    let answer = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (answer == 0 && size.ws_row > 0).then_some(usize::from(size.ws_row))
+}
+
+/// Makes writing to a closed pipe end the process quietly, as other programs of a pipeline do.
+///
+/// Only for commands that own no transfer: one that moves data must outlive its reader.
+pub(crate) fn end_on_closed_pipe() {
+    // SAFETY: restores the system's default for one signal before any thread is started.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}

@@ -1,0 +1,209 @@
+//! `transfer`: turns a specification file into a request.
+
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use ropewalk::Request;
+use ropewalk::model::{HostPort, Role, TransferSpec, Uri};
+use ropewalk::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
+
+use crate::options::{MoveArgs, OutputArgs};
+
+/// Arguments of `ropewalk transfer`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct TransferArgs {
+    /// The specification file; - reads standard input
+    #[arg(value_name = "SPEC")]
+    spec: PathBuf,
+
+    /// Start the agents instead of attaching to running ones; ports then only tell nodes apart
+    #[arg(long, value_name = "HOW")]
+    start: Option<StartArg>,
+
+    #[command(flatten)]
+    pub moving: MoveArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StartArg {
+    /// Over ssh on each row's host
+    Ssh,
+    /// As processes of this host, whatever hosts the rows name
+    Local,
+}
+
+const EXAMPLES: &str = "\
+The file (ranges include their last byte; A+LENGTH works too; # starts a comment):
+  id \"My Data File\"
+  # kind  Host:Port    URI                   offset in file  range of the data
+  writer  node1:7420   \"file:///data/half1\"  0               0-1023
+  writer  node2:7420   \"file:///data/half2\"  0               1024+1KiB
+  reader  node3:7420   \"file:///tmp/copy\"    0               0-2047  down=1Gbit
+
+  A row may end in up=RATE, down=RATE (the node's speed: gives the bound) and dest=NAME
+  (readers with one name share one destination). URIs: file:///path, /path, mem:SIZE, null:.
+  The file holds no secrets: the agents' token comes from --token-file.
+  This command is the transfer's master, whatever the file's `master` row says.
+
+Examples:
+  ropewalk plan figure2.spec
+      what would move, and how long it would take
+  ropewalk transfer figure2.spec --token-file ~/.config/ropewalk/token
+      agents already listen at every Host:Port
+  ropewalk transfer figure2.spec --start ssh
+      nothing runs there yet
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start (a file that cannot
+be read as a specification, too), 130 interrupted.";
+
+/// A specification that cannot be used, with a picture of each place.
+#[derive(Debug)]
+pub(crate) struct BadSpec(pub String);
+
+impl fmt::Display for BadSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadSpec {}
+
+/// Reads a file, or standard input for `-`.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let shown = path.display();
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        Err(error) => bail!("cannot read {shown}: {error}"),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => bail!(BadSpec(format!(
+            "{shown}: byte {} is not UTF-8; write names that are not with %XX in a file:// URI",
+            error.utf8_error().valid_up_to()
+        ))),
+    }
+}
+
+/// Parses a specification; errors come as pictures.
+pub(crate) fn parse(text: &str, path: &Path) -> Result<TransferSpec> {
+    let color = std::io::stderr().is_terminal();
+    TransferSpec::parse(text).map_err(|errors| BadSpec(errors.render(text, &path.display().to_string(), color)).into())
+}
+
+impl TransferArgs {
+    /// The transfer that the file describes.
+    pub(crate) fn request(&self) -> Result<Request> {
+        let spec = parse(&read_text(&self.spec)?, &self.spec)?;
+        let mut nodes = nodes(&spec, |at| match self.start {
+            None => Reach::Attached { host: at.host.clone(), port: at.port },
+            Some(StartArg::Ssh) => Reach::Ssh(at.host.clone()),
+            Some(StartArg::Local) => Reach::Local,
+        });
+        self.moving.declare_rates(&mut nodes)?;
+        let options = self.moving.options(&nodes)?;
+        Ok(Request { label: spec.id, nodes, mapping: Mapping::Rows, options })
+    }
+}
+
+/// One node for each Host:Port, named after its host where no other node is there.
+pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> Vec<NodeRequest> {
+    let mut nodes: Vec<(HostPort, NodeRequest)> = Vec::new();
+    for role in [Role::Writer, Role::Reader] {
+        for node in spec.nodes(role) {
+            let objects = objects(spec, &node.rows, node.hints.destination.as_ref());
+            let at = nodes.iter().position(|(at, _)| *at == node.host_port).unwrap_or_else(|| {
+                let request = NodeRequest {
+                    name: String::new(),
+                    reach: reach(&node.host_port),
+                    sources: Vec::new(),
+                    sinks: Vec::new(),
+                    up: None,
+                    down: None,
+                };
+                nodes.push((node.host_port.clone(), request));
+                nodes.len() - 1
+            });
+            let request = &mut nodes[at].1;
+            match role {
+                Role::Writer => request.sources = objects,
+                Role::Reader => request.sinks = objects,
+            }
+            request.up = request.up.or(node.hints.up.map(|rate| rate.0));
+            request.down = request.down.or(node.hints.down.map(|rate| rate.0));
+        }
+    }
+    let hosts: Vec<String> = nodes.iter().map(|(at, _)| at.host.clone()).collect();
+    let name = |(at, mut node): (HostPort, NodeRequest)| {
+        let alone = hosts.iter().filter(|host| **host == at.host).count() == 1;
+        node.name = if alone { at.host } else { at.to_string() };
+        node
+    };
+    nodes.into_iter().map(name).collect()
+}
+
+fn objects(spec: &TransferSpec, rows: &[usize], destination: Option<&String>) -> Vec<ObjectRequest> {
+    let mut objects: Vec<(&Uri, ObjectRequest)> = Vec::new();
+    for row in rows.iter().filter_map(|&row| spec.rows.get(row)) {
+        let at = objects.iter().position(|(uri, _)| **uri == row.uri).unwrap_or_else(|| {
+            let object = match &row.uri {
+                Uri::File(path) => Object::Path(path.as_bytes().to_vec()),
+                Uri::Memory(size) => Object::Memory(size.0),
+                Uri::Null => Object::Null,
+            };
+            objects.push((&row.uri, ObjectRequest { object, rows: Vec::new(), destination: destination.cloned() }));
+            objects.len() - 1
+        });
+        objects[at].1.rows.push(RowRequest { object_offset: row.file_offset, range: row.range });
+    }
+    objects.into_iter().map(|(_, object)| object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk::model::Range;
+
+    use super::*;
+
+    fn attached(at: &HostPort) -> Reach {
+        Reach::Attached { host: at.host.clone(), port: at.port }
+    }
+
+    /// Rows of one address are one node, rows of one URI one object; hints are carried over.
+    #[test]
+    fn rows_become_nodes_and_objects() {
+        let text = "writer a:1 /x 0 0-9 up=8bit\nwriter a:1 /x 20 10-19\nwriter a:1 /y 0 20-29\n\
+                    reader b:2 /z 0 0-29 dest=d down=16bit\nreader b:3 /z 0 0-29 dest=d";
+        let nodes = nodes(&TransferSpec::parse(text).unwrap(), attached);
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["a", "b:2", "b:3"]);
+        assert_eq!((nodes[0].up, nodes[0].down, nodes[1].down), (Some(1), None, Some(2)));
+        assert_eq!(nodes[0].reach, Reach::Attached { host: "a".into(), port: 1 });
+        let objects: Vec<&Object> = nodes[0].sources.iter().map(|o| &o.object).collect();
+        assert_eq!(objects, [&Object::Path(b"/x".to_vec()), &Object::Path(b"/y".to_vec())]);
+        let second = RowRequest { object_offset: 20, range: Range::new(10, 20) };
+        assert_eq!(nodes[0].sources[0].rows[1], second);
+        assert_eq!(nodes[1].sinks[0].destination.as_deref(), Some("d"));
+    }
+
+    /// A host that has some bytes and wants others is one node when one agent serves both.
+    #[test]
+    fn both_roles_of_an_address_are_one_node() {
+        let text = "writer a:1 /x 0 0-9\nwriter b:1 /y 0 10-19\nreader a:1 /z 0 0-19";
+        let nodes = nodes(&TransferSpec::parse(text).unwrap(), attached);
+        assert_eq!(nodes.len(), 2);
+        assert_eq!((nodes[0].sources.len(), nodes[0].sinks.len()), (1, 1));
+    }
+}

@@ -1,0 +1,248 @@
+//! Real processes killed while they move: what completes, what is reported, what is left behind.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+/// Slow enough that every transfer is still moving when the test acts on it.
+const LIMIT: &str = "200Mbit";
+const LENGTH: usize = 48 << 20;
+
+/// A standing agent with a folder of its own; killed when dropped.
+struct Agent {
+    child: Child,
+    port: u16,
+    root: PathBuf,
+}
+
+impl Agent {
+    fn start(dir: &Path, name: &str) -> Self {
+        let root = dir.join(name);
+        std::fs::create_dir_all(&root).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+            .args(["agent", "--listen", "127.0.0.1:0", "--token-file"])
+            .arg(dir.join("token"))
+            .arg("--root")
+            .arg(format!("{}:rw", root.display()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no port in {line:?}"));
+        Self { child, port, root }
+    }
+
+    fn at(&self, name: &str) -> String {
+        format!("127.0.0.1:{}:{}", self.port, self.root.join(name).display())
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        std::fs::read_dir(&self.root).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+    data: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let made = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(["agent", "--new-token"]).arg(dir.path().join("token")).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let mut state = 1u64;
+        let data = (0..LENGTH)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 56) as u8
+            })
+            .collect();
+        Self { dir, data }
+    }
+
+    /// An agent that holds the file; all replicas carry the same time.
+    fn replica(&self, name: &str) -> Agent {
+        let agent = Agent::start(self.dir.path(), name);
+        let path = agent.root.join("set");
+        std::fs::write(&path, &self.data).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        std::fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        agent
+    }
+
+    fn receiver(&self, name: &str) -> Agent {
+        Agent::start(self.dir.path(), name)
+    }
+
+    fn copy(&self, ends: &[String]) -> Copy {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+            .args(["copy", "--json", "--limit", LIMIT, "--token-file"])
+            .arg(self.dir.path().join("token"))
+            .args(ends)
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let events = BufReader::new(child.stdout.take().unwrap());
+        Copy { child, events }
+    }
+}
+
+struct Copy {
+    child: Child,
+    events: BufReader<ChildStdout>,
+}
+
+impl Copy {
+    fn event(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.events.read_line(&mut line).unwrap();
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}")))
+    }
+
+    /// Reads events until so many bytes are delivered.
+    fn until_delivered(&mut self, bytes: u64) {
+        loop {
+            let event = self.event().expect("the transfer still runs");
+            assert_ne!(event["event"], "ended", "it ended too early: {event}");
+            if event["event"] == "progress" && event["delivered_bytes"].as_u64() >= Some(bytes) {
+                return;
+            }
+        }
+    }
+
+    /// Exit status and report.
+    fn end(mut self) -> (Option<i32>, Value) {
+        let mut report = Value::Null;
+        while let Some(event) = self.event() {
+            if event["event"] == "ended" {
+                report = event["report"].clone();
+            }
+        }
+        let status = self.child.wait().unwrap().code();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!report.is_null(), "no report; {said}");
+        (status, report)
+    }
+}
+
+fn missing(report: &Value) -> u64 {
+    let all = report["missing"].as_object().unwrap().values().flat_map(|r| r.as_array().unwrap());
+    all.map(|r| r[1].as_u64().unwrap() - r[0].as_u64().unwrap()).sum()
+}
+
+/// One of two replicas is killed at half way: the other carries on, and every byte arrives.
+#[test]
+fn a_killed_replica_is_replaced() {
+    let scene = Scene::new();
+    let (mut a, b, c) = (scene.replica("a"), scene.replica("b"), scene.receiver("c"));
+    let mut copy = scene.copy(&[a.at("set"), b.at("set"), c.at("copy")]);
+    copy.until_delivered(LENGTH as u64 / 2);
+    a.kill();
+    let (status, report) = copy.end();
+    assert_eq!(status, Some(0), "{report:#}");
+    assert!(std::fs::read(c.root.join("copy")).unwrap() == scene.data);
+    assert!(report["notes"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().contains("lost")), "{report:#}");
+}
+
+/// The only holder is killed: the report names exactly what is missing, and no file takes the name.
+#[test]
+fn a_killed_sole_holder_makes_it_partial() {
+    let scene = Scene::new();
+    let (mut a, c) = (scene.replica("a"), scene.receiver("c"));
+    let mut copy = scene.copy(&[a.at("set"), c.at("copy")]);
+    copy.until_delivered(LENGTH as u64 / 4);
+    a.kill();
+    let (status, report) = copy.end();
+    assert_eq!(status, Some(3), "{report:#}");
+    let delivered = report["delivered_bytes"].as_u64().unwrap();
+    assert!(delivered >= LENGTH as u64 / 4 && delivered < LENGTH as u64);
+    assert_eq!(delivered + missing(&report), LENGTH as u64, "{report:#}");
+    assert!(!c.root.join("copy").exists());
+}
+
+/// One of two receivers is killed: the other gets its copy, the command fails and says who.
+#[test]
+fn a_killed_receiver_costs_only_its_own_copy() {
+    let scene = Scene::new();
+    let (a, mut c, d) = (scene.replica("a"), scene.receiver("c"), scene.receiver("d"));
+    // Two destinations of one command differ in their port here, so they are given as two hosts.
+    let spec = scene.dir.path().join("two.cep");
+    let row = |role: &str, agent: &Agent, name: &str| {
+        format!("{role} 127.0.0.1:{} \"file://{}\" 0 0-{}\n", agent.port, agent.root.join(name).display(), LENGTH - 1)
+    };
+    std::fs::write(&spec, [row("writer", &a, "set"), row("reader", &c, "copy"), row("reader", &d, "copy")].concat()).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+        .args(["transfer", "--json", "--limit", "400Mbit", "--token-file"])
+        .arg(scene.dir.path().join("token"))
+        .arg(&spec)
+        .env("XDG_RUNTIME_DIR", scene.dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let events = BufReader::new(child.stdout.take().unwrap());
+    let mut transfer = Copy { child, events };
+    transfer.until_delivered(LENGTH as u64 / 2);
+    c.kill();
+    let (status, report) = transfer.end();
+    assert_eq!(status, Some(1), "{report:#}");
+    assert!(std::fs::read(d.root.join("copy")).unwrap() == scene.data);
+    assert!(report["error"].as_str().unwrap().contains(&c.port.to_string()), "{report:#}");
+}
+
+/// An interrupted command ends, leaves nothing behind, and the agents serve the next one.
+#[test]
+fn interrupting_leaves_nothing_behind() {
+    let scene = Scene::new();
+    let (a, c) = (scene.replica("a"), scene.receiver("c"));
+    let mut copy = scene.copy(&[a.at("set"), c.at("copy")]);
+    copy.until_delivered(LENGTH as u64 / 4);
+    assert!(Command::new("kill").args(["-INT", &copy.child.id().to_string()]).status().unwrap().success());
+    let (status, report) = copy.end();
+    assert_eq!(status, Some(130), "{report:#}");
+    // The agent removes its temporary file as soon as the word reaches it.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !c.names().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "left behind: {:?}", c.names());
+        std::thread::yield_now();
+    }
+    let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();
+    assert_eq!(status, Some(0), "{report:#}");
+}
+
+/// A master that is killed takes its agents' part of the transfer with it, and only that.
+#[test]
+fn a_killed_master_stops_its_agents_work() {
+    let scene = Scene::new();
+    let (a, c) = (scene.replica("a"), scene.receiver("c"));
+    let mut copy = scene.copy(&[a.at("set"), c.at("copy")]);
+    copy.until_delivered(LENGTH as u64 / 4);
+    copy.child.kill().unwrap();
+    copy.child.wait().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !c.names().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "left behind: {:?}", c.names());
+        std::thread::yield_now();
+    }
+    let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();
+    assert_eq!(status, Some(0), "{report:#}");
+}
