@@ -234,7 +234,7 @@ pub trait Provider: Sync {
 pub trait Landing {
     /// Memory the bytes `offset..offset + length` belong to, when they have such a place. Asked
     /// again for the same bytes, the same memory must come back; bytes in it count as written when
-    /// their unit completes, and plain ones arrive there before they are checked: offer only memory
+    /// their unit completes. Bytes may arrive there before they are checked: offer only memory
     /// where nothing of worth lies yet.
     fn buffer(&mut self, space: u16, offset: u64, length: usize) -> Option<&mut [u8]> {
         let _ = (space, offset, length);
