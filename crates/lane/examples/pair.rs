@@ -354,6 +354,17 @@ struct Options {
     window: u64,
     folder: PathBuf,
     prepare: String,
+    pin: bool,
+}
+
+/// Keeps a command on one processor, so that load of others does not push both ends onto the same.
+fn pinned(program: &std::ffi::OsStr, cpu: &str, pin: bool) -> Command {
+    if !pin {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", cpu]).arg(program);
+    command
 }
 
 fn line(reader: &mut impl std::io::BufRead) -> Fallible<String> {
@@ -383,7 +394,7 @@ fn run(case: &Case, options: &Options) -> Fallible<Outcome> {
             file.write_all(&pattern.bytes[..UNIT as usize])?;
         }
     }
-    let mut sender = Command::new(&program)
+    let mut sender = pinned(program.as_os_str(), "0", options.pin)
         .arg("send")
         .arg(case.text())
         .arg(&source)
@@ -392,7 +403,7 @@ fn run(case: &Case, options: &Options) -> Fallible<Outcome> {
     let mut said = BufReader::new(sender.stdout.take().ok_or("no output")?);
     let address = line(&mut said)?;
     let small = if case.what == "small" { 30 } else { 1 };
-    let mut receiver = Command::new(&program)
+    let mut receiver = pinned(program.as_os_str(), "1", options.pin)
         .args([
             "receive",
             &case.text(),
@@ -438,19 +449,19 @@ fn run(case: &Case, options: &Options) -> Fallible<Outcome> {
     })
 }
 
-fn iperf(case: &Case) -> Fallible<Outcome> {
+fn iperf(case: &Case, pin: bool) -> Fallible<Outcome> {
     let port = TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port()
         .to_string();
-    let mut server = Command::new("iperf3")
+    let mut server = pinned("iperf3".as_ref(), "1", pin)
         .args(["-s", "-1", "-p", &port, "--forceflush"])
         .stdout(Stdio::piped())
         .spawn()?;
     let mut said = BufReader::new(server.stdout.take().ok_or("no output")?);
     while !line(&mut said)?.contains("listening") {}
     let streams = case.streams.to_string();
-    let mut client = Command::new("iperf3");
+    let mut client = pinned("iperf3".as_ref(), "0", pin);
     client.args([
         "-c",
         "127.0.0.1",
@@ -496,7 +507,7 @@ fn compare(options: &Options, cases: &[Case]) -> Fallible<()> {
     for _ in 0..options.rounds {
         for case in cases {
             let outcome = if case.what.starts_with("iperf") {
-                iperf(case)?
+                iperf(case, options.pin)?
             } else {
                 run(case, options)?
             };
@@ -559,6 +570,7 @@ fn main() -> Fallible<()> {
         window: 4 << 20,
         folder: "/dev/shm".into(),
         prepare: "none".into(),
+        pin: false,
     };
     let mut cases = Vec::new();
     let mut words = arguments.iter();
@@ -569,6 +581,7 @@ fn main() -> Fallible<()> {
             "--mebibytes" => options.units = value()?.parse()?,
             "--window" => options.window = value()?.parse()?,
             "--dir" => options.folder = value()?.into(),
+            "--pin" => options.pin = true,
             "--prepare" => options.prepare = value()?.clone(),
             case => cases.push(Case::parse(case)?),
         }

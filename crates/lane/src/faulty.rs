@@ -111,7 +111,7 @@ impl<W: Wire> Wire for Faulty<W> {
         // Bytes that never arrive must not wake anyone.
         let interest = if self.silent() {
             Interest {
-                read: false,
+                read: 0,
                 ..interest
             }
         } else {

@@ -66,6 +66,7 @@ mod receive;
 pub mod seal;
 mod send;
 mod socket;
+mod sys;
 pub mod tcp;
 pub mod tls;
 pub mod unix;

@@ -127,7 +127,7 @@ impl Wire for MemoryWire {
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         let mut state = self.shared.lock();
         loop {
-            let readable = interest.read && !state.inbound[self.side].is_empty();
+            let readable = interest.read > 0 && !state.inbound[self.side].is_empty();
             let writable = interest.write && state.inbound[1 - self.side].len() < PIPE_LEN;
             let left = deadline.saturating_duration_since(Instant::now());
             if readable || writable || state.closed || left.is_zero() {

@@ -26,6 +26,10 @@ const SMALL_MAX: u64 = 32 << 10;
 const AHEAD_LEN: usize = 128 << 10;
 /// Bytes of grants collected before they are pushed to the connection.
 const GRANTS_LEN: usize = 16 << 10;
+/// Bytes the first wait for a header hopes for, and how long it does. On a path that brings fewer in
+/// that time, waking once more per frame costs nothing that counts.
+const HOPED_MAX: usize = 64 << 10;
+const HOPE: Duration = Duration::from_millis(4);
 
 /// A unit some of whose fragments have come.
 struct Unit {
@@ -59,7 +63,10 @@ pub(crate) struct Receiver<W> {
     out: Behind,
     /// Of `out`, what the connection has taken.
     out_sent: usize,
+    /// When the caller got its last answer.
     left: Instant,
+    /// Whether the next wait for a header is the first since the last frame.
+    hopeful: bool,
 }
 
 impl<W: Wire> Receiver<W> {
@@ -76,6 +83,7 @@ impl<W: Wire> Receiver<W> {
             out: Behind::new(GRANTS_LEN),
             out_sent: 0,
             left: Instant::now(),
+            hopeful: true,
         })
     }
 
@@ -111,7 +119,7 @@ impl<W: Wire> Receiver<W> {
             }
             self.link.wait(
                 Interest {
-                    read: false,
+                    read: 0,
                     write: true,
                 },
                 begun + patience,
@@ -121,8 +129,27 @@ impl<W: Wire> Receiver<W> {
         Ok(())
     }
 
-    /// Waits for bytes, sending grants meanwhile. `false` when `deadline` has passed.
-    fn wait(&mut self, deadline: Instant) -> Result<bool, LaneError> {
+    /// Waits for the next header. The first wait hopes for much of what is owed, so that the
+    /// sender's first bytes wake nobody; a short answer, or a sender that pauses, costs it [`HOPE`] once.
+    fn wait_for_header(&mut self, deadline: Instant) -> Result<bool, LaneError> {
+        if !std::mem::take(&mut self.hopeful) {
+            return self.wait(deadline, 1);
+        }
+        let mut owed = 0;
+        for grant in &self.outstanding {
+            owed += HEADER_LEN + grant.range.len() as usize;
+            if owed >= HOPED_MAX {
+                break;
+            }
+        }
+        let soon = Instant::now() + HOPE;
+        let waited = self.wait(deadline.min(soon), owed.clamp(1, HOPED_MAX))?;
+        Ok(waited || soon < deadline)
+    }
+
+    /// Waits for bytes, `certain` of which are sure to come, sending grants meanwhile. `false`
+    /// when `deadline` has passed.
+    fn wait(&mut self, deadline: Instant, certain: usize) -> Result<bool, LaneError> {
         self.flush()?;
         let now = Instant::now();
         if now >= deadline {
@@ -137,7 +164,13 @@ impl<W: Wire> Receiver<W> {
             until = until.min(patient_until);
         }
         let write = !self.out.held().is_empty();
-        self.link.wait(Interest { read: true, write }, until)?;
+        self.link.wait(
+            Interest {
+                read: certain,
+                write,
+            },
+            until,
+        )?;
         Ok(true)
     }
 
@@ -175,7 +208,7 @@ impl<W: Wire> Receiver<W> {
                         .ahead
                         .pull(&mut self.link, HEADER_LEN, at_most)?
                         .is_none()
-                        && !self.wait(deadline)?
+                        && !self.wait_for_header(deadline)?
                     {
                         return Ok(Received::Idle);
                     }
@@ -252,6 +285,7 @@ impl<W: Wire> Receiver<W> {
             )));
         }
         self.ahead.take(HEADER_LEN);
+        self.hopeful = true;
         let mut sum = Sum::new(match self.guard {
             Guard::Plain(check) => check,
             Guard::Sealed { .. } => Check::None,
@@ -324,8 +358,9 @@ impl<W: Wire> Receiver<W> {
                     &mut frame.filled,
                     beyond,
                 )? {
+                    let certain = length - frame.landed - frame.filled + tail;
                     self.frame = Some(frame);
-                    if !self.wait(deadline)? {
+                    if !self.wait(deadline, certain)? {
                         return Ok(false);
                     }
                     let Some(again) = self.frame.take() else {
@@ -385,8 +420,9 @@ impl<W: Wire> Receiver<W> {
                 &mut frame.filled,
                 beyond,
             )? {
+                let certain = length - frame.filled + tail;
                 self.frame = Some(frame);
-                if !self.wait(deadline)? {
+                if !self.wait(deadline, certain)? {
                     return Ok(false);
                 }
                 let Some(again) = self.frame.take() else {
@@ -458,7 +494,7 @@ impl<W: Wire> Receiver<W> {
                 .ahead
                 .pull(&mut self.link, missing, missing + appetite)?
                 .is_none()
-                && !self.wait(deadline)?
+                && !self.wait(deadline, missing)?
             {
                 return Ok(false);
             }
@@ -478,7 +514,7 @@ impl<W: Wire> Receiver<W> {
         let whole = frame.filled == 0 && self.ahead.held().len() >= record;
         let beyond = self.appetite(ends_unit);
         while !(whole || self.pull_record(&mut frame, record, beyond)?) {
-            if !self.wait(deadline)? {
+            if !self.wait(deadline, record - frame.filled)? {
                 self.frame = Some(frame);
                 return Ok(false);
             }
@@ -580,7 +616,7 @@ impl<W: Wire> Receiver<W> {
         while self.ahead.held().len() < length {
             let missing = length - self.ahead.held().len();
             if self.ahead.pull(&mut self.link, missing, missing)?.is_none()
-                && !self.wait(deadline)?
+                && !self.wait(deadline, missing)?
             {
                 return Ok(None);
             }

@@ -83,7 +83,7 @@ impl<W: Wire> Sender<W> {
                 }
                 self.link.wait(
                     Interest {
-                        read: true,
+                        read: 1,
                         write: false,
                     },
                     until,

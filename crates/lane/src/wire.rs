@@ -15,7 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interest {
-    pub(crate) read: bool,
+    /// Bytes that are certain to come, so that fewer need not wake anyone; 0 when none are waited for.
+    pub(crate) read: usize,
     pub(crate) write: bool,
 }
 
@@ -168,7 +169,7 @@ impl<W: Wire> Link<W> {
         let until = self.moved + self.patience;
         self.wait(
             Interest {
-                read: false,
+                read: 0,
                 write: true,
             },
             until,

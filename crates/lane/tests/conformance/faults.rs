@@ -95,7 +95,9 @@ fn damaged_bytes_are_never_written() {
     // Large units are received alone, small ones many at a time.
     for unit in [1 << 20, 5000] {
         for (name, protect) in &protections()[1..] {
-            for at in [3, 24, 100, 4321, 5024, 5031, 5040, 262_167, 262_168, 262_176, 700_001] {
+            for at in [
+                3, 24, 100, 4321, 5024, 5031, 5040, 262_167, 262_168, 262_176, 700_001,
+            ] {
                 let (mut receiver, serving) = faulty_pair(protect, Fault::Flip(at));
                 let units: Vec<_> = (0..(4 << 20) / unit)
                     .map(|id| grant(id as u32, id * unit, (id + 1) * unit, id % 2 == 1))
