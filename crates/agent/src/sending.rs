@@ -83,10 +83,12 @@ impl Serving {
         }
     }
 
+    /// What one stream serves, counted.
     pub fn meter(&self, holdings: Result<Arc<Holdings>, String>) -> Metered<'_> {
         Metered {
             holdings,
             serving: self,
+            asked: Mutex::new((0, Range { start: 0, end: 0 })),
         }
     }
 
@@ -118,10 +120,13 @@ impl Serving {
     }
 }
 
-/// The holdings, counting what is asked of them.
+/// The holdings as one stream sees them, counting what it asks for. A stream may ask for the same
+/// bytes several times in a row (first where they lie, then for the bytes); they count once.
 pub(crate) struct Metered<'a> {
     holdings: Result<Arc<Holdings>, String>,
     serving: &'a Serving,
+    // Space and range that were counted last.
+    asked: Mutex<(u16, Range)>,
 }
 
 impl Metered<'_> {
@@ -134,6 +139,33 @@ impl Metered<'_> {
             }),
         }
     }
+
+    fn count(&self, space: u16, range: Range) {
+        let mut asked = self.asked.lock();
+        let (last_space, last) = *asked;
+        let goes_on = space == last_space && (last.start..=last.end).contains(&range.start);
+        let fresh = if goes_on {
+            range.end.saturating_sub(last.end)
+        } else {
+            range.len()
+        };
+        let start = if goes_on { last.start } else { range.start };
+        *asked = (
+            space,
+            Range {
+                start,
+                end: if goes_on {
+                    last.end.max(range.end)
+                } else {
+                    range.end
+                },
+            },
+        );
+        drop(asked);
+        if fresh > 0 {
+            self.serving.count(fresh);
+        }
+    }
 }
 
 impl Provider for Metered<'_> {
@@ -143,11 +175,55 @@ impl Provider for Metered<'_> {
             Extent::Memory(bytes) => (bytes.len() as u64).min(range.len()),
             Extent::File { length, .. } => (*length).min(range.len()),
         };
-        self.serving.count(length);
+        self.count(
+            space,
+            Range {
+                start: range.start,
+                end: range.start + length,
+            },
+        );
         Ok(extent)
     }
 
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        self.holdings()?.read(space, offset, out)
+        self.holdings()?.read(space, offset, out)?;
+        self.count(
+            space,
+            Range {
+                start: offset,
+                end: offset + out.len() as u64,
+            },
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asking first for the place and then piece by piece for the bytes counts each byte once.
+    #[test]
+    fn bytes_asked_for_twice_count_once() {
+        let serving = Serving::new();
+        let meter = serving.meter(Err("unused".into()));
+        for range in [
+            (0, 100),
+            (0, 60),
+            (60, 100),
+            (100, 200),
+            (500, 600),
+            (500, 550),
+            (0, 10),
+        ] {
+            meter.count(
+                0,
+                Range {
+                    start: range.0,
+                    end: range.1,
+                },
+            );
+        }
+        assert_eq!(serving.sent(), 100 + 100 + 100 + 10);
     }
 }

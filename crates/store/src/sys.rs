@@ -134,6 +134,12 @@ pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> Result<bool, Errno>
     }
 }
 
+/// Whether the file lies in memory (tmpfs).
+pub(crate) fn in_memory(file: impl AsFd) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    fs::fstatfs(file).is_ok_and(|system| system.f_type as u64 == TMPFS_MAGIC)
+}
+
 /// Bytes that this user could still write to the file system; `u64::MAX` when it does not say.
 pub(crate) fn available(file: impl AsFd) -> u64 {
     match fs::fstatvfs(file) {

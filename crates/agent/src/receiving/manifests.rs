@@ -63,6 +63,12 @@ impl Fetch {
         let in_memory = self.transfer.options.verify != verify::SINK && !sinks.iter().any(keeps);
         for sink in sinks {
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
+                // Each stream has its own buffer then; nothing reaches the sink.
+                OpenSink::Null | OpenSink::Memory if in_memory => (
+                    all.clone(),
+                    Arc::new(NullSink),
+                    Layout::single(Range { start: 0, end }),
+                ),
                 OpenSink::Null => (
                     all.clone(),
                     Arc::new(NullSink),
