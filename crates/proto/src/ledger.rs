@@ -41,6 +41,10 @@ const CARRIERS_MAX: usize = 2;
 /// that the duplicate costs more than it saves.
 const END_GAME_ADVANTAGE: f64 = 2.0;
 
+/// A second copy must also save this much time, in seconds: less is not worth the bytes, and the
+/// speeds of lanes that have carried little are rough.
+const END_GAME_GAIN_MIN: f64 = 0.1;
+
 /// Stolen runs are at most this long, so that a thief that slows down holds little back (64 MiB).
 const STEAL_MAX: u64 = 64 << 20;
 
@@ -329,7 +333,8 @@ impl Ledger {
             })
             .filter(|(_, unit)| {
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
-                self.expected_seconds(unit, now_ns) > own * END_GAME_ADVANTAGE
+                let theirs = self.expected_seconds(unit, now_ns);
+                theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
             })
             .max_by(|(_, a), (_, b)| {
                 let left = |unit| self.expected_seconds(unit, now_ns);

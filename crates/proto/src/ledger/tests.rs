@@ -71,47 +71,70 @@ fn theft_follows_speed() {
     assert_eq!(stolen.range.start, 1100);
 }
 
+/// Units of 10 MB, so that times are those of real lanes.
+fn large_unit_at(offset: u64) -> Range {
+    let start = offset / 10_000_000 * 10_000_000;
+    Range {
+        start,
+        end: start + 10_000_000,
+    }
+}
+
+const MB: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
 /// Near the end a unit on a slow lane is carried again by a fast one; the first copy counts.
 #[test]
 fn the_last_unit_of_a_slow_lane_is_duplicated() {
-    let mut ledger = ledger(2, &[run(0, 10, &[0, 1]), run(10, 20, &[1])]);
-    let slow = ledger.take(0, 0, &unit_at).unwrap();
-    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    let mut ledger = ledger(2, &[run(0, 10 * MB, &[0, 1]), run(10 * MB, 20 * MB, &[1])]);
+    let slow = ledger.take(0, 0, &large_unit_at).unwrap();
+    let fast = ledger.take(1, 0, &large_unit_at).unwrap();
     assert_eq!(
-        ledger.take(1, 0, &unit_at),
+        ledger.take(1, 0, &large_unit_at),
         None,
         "speeds are unknown: no copy yet"
     );
-    ledger.delivered(1, fast.range, 100);
-    let copy = ledger.take(1, 100, &unit_at).unwrap();
+    ledger.delivered(1, fast.range, SECOND / 10);
+    let copy = ledger.take(1, SECOND / 10, &large_unit_at).unwrap();
     assert_eq!((copy.range, copy.duplicate), (slow.range, true));
     assert_eq!(
-        ledger.delivered(1, copy.range, 2_000_000),
+        ledger.delivered(1, copy.range, SECOND / 5),
         Delivery::Fresh { cancel: vec![0] }
     );
-    assert_eq!(
-        ledger.delivered(0, slow.range, 3_000_000),
-        Delivery::Duplicate
-    );
+    assert_eq!(ledger.delivered(0, slow.range, SECOND), Delivery::Duplicate);
     assert!(ledger.is_complete());
     assert_eq!(
         (ledger.delivered_bytes(), ledger.duplicate_bytes()),
-        (20, 10)
+        (20 * MB, 10 * MB)
     );
+}
+
+/// A copy that would save next to nothing is not made.
+#[test]
+fn nothing_is_duplicated_for_milliseconds() {
+    let mut ledger = ledger(2, &[run(0, 10, &[0, 1]), run(10, 20, &[1])]);
+    ledger.take(0, 0, &unit_at).unwrap();
+    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    ledger.delivered(1, fast.range, 100);
+    assert_eq!(ledger.take(1, 100, &unit_at), None);
 }
 
 /// A lane that stalls loses its unit to an equally fast one, though its measured speed is high.
 #[test]
 fn an_overdue_unit_is_duplicated() {
-    let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[1])]);
-    let first = ledger.take(0, 0, &unit_at).unwrap();
-    let other = ledger.take(1, 0, &unit_at).unwrap();
-    ledger.delivered(0, first.range, 100);
-    ledger.delivered(1, other.range, 100);
-    let stalled = ledger.take(0, 100, &unit_at).unwrap();
-    assert_eq!(ledger.take(1, 150, &unit_at), None, "not late yet");
+    let mut ledger = ledger(2, &[run(0, 20 * MB, &[0, 1]), run(20 * MB, 30 * MB, &[1])]);
+    let first = ledger.take(0, 0, &large_unit_at).unwrap();
+    let other = ledger.take(1, 0, &large_unit_at).unwrap();
+    ledger.delivered(0, first.range, SECOND / 10);
+    ledger.delivered(1, other.range, SECOND / 10);
+    let stalled = ledger.take(0, SECOND / 10, &large_unit_at).unwrap();
     assert_eq!(
-        ledger.take(1, 1000, &unit_at).map(|u| u.range),
+        ledger.take(1, SECOND / 4, &large_unit_at),
+        None,
+        "not late yet"
+    );
+    assert_eq!(
+        ledger.take(1, SECOND, &large_unit_at).map(|u| u.range),
         Some(stalled.range)
     );
 }
