@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -81,7 +81,10 @@ Exit status: 0 ended when asked, 1 failed, 2 usage.";
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     if let Some(path) = &args.new_token {
         token::create(path)?;
-        println!("wrote a new token to {}; copy the file to the hosts that shall trust each other", path.display());
+        println!(
+            "wrote a new token to {}; copy the file to the hosts that shall trust each other",
+            path.display()
+        );
         return Ok(ExitCode::SUCCESS);
     }
     if args.one_shot {
@@ -92,7 +95,11 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
 
 fn standing(args: &AgentArgs) -> Result<ExitCode> {
     let token = token::load(args.token_file.as_deref())?;
-    let config = |listen| AgentConfig { listen, token, roots: args.root.iter().map(|text| root(text)).collect() };
+    let config = |listen| AgentConfig {
+        listen,
+        token,
+        roots: args.root.iter().map(|text| root(text)).collect(),
+    };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
         match Agent::bind(config(resolve(LISTEN_DEFAULT)?)) {
@@ -128,7 +135,9 @@ fn root(text: &OsStr) -> (PathBuf, bool) {
 
 fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
     let addresses = text.to_socket_addrs();
-    let addresses = addresses.with_context(|| format!("--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"))?;
+    let addresses = addresses.with_context(|| {
+        format!("--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420")
+    })?;
     Ok(addresses.collect())
 }
 
@@ -137,14 +146,24 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
     let mut input = std::io::stdin().lock();
     let mut line = || -> Result<String> {
         let mut text = String::new();
-        input.by_ref().take(LINE_MAX).read_line(&mut text).context("cannot read standard input")?;
+        input
+            .by_ref()
+            .take(LINE_MAX)
+            .read_line(&mut text)
+            .context("cannot read standard input")?;
         match text.strip_suffix('\n') {
             Some(line) => Ok(line.to_owned()),
-            None => bail!("standard input ended early; this mode is for `ropewalk copy` and `ropewalk transfer` to use"),
+            None => bail!(
+                "standard input ended early; this mode is for `ropewalk copy` and `ropewalk transfer` to use"
+            ),
         }
     };
-    let Some(secret) = token::parse(&line()?) else { bail!("the first line of standard input is no secret of 64 hexadecimal digits") };
-    let count: usize = line()?.parse().context("the second line of standard input is not a number of roots")?;
+    let Some(secret) = token::parse(&line()?) else {
+        bail!("the first line of standard input is no secret of 64 hexadecimal digits")
+    };
+    let count: usize = line()?
+        .parse()
+        .context("the second line of standard input is not a number of roots")?;
     if count > ROOTS_MAX {
         bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
     }
@@ -156,29 +175,65 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
             Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
             _ => None,
         };
-        let Some((path, writable)) = root else { bail!("`{line}` on standard input is no root") };
-        roots.push((PathBuf::from(OsString::from_vec(path)), writable));
+        let Some((path, writable)) = root else {
+            bail!("`{line}` on standard input is no root")
+        };
+        let path = PathBuf::from(OsString::from_vec(path));
+        check(&path, writable)?;
+        roots.push((path, writable));
     }
     drop(input);
-    let addresses: &[&str] = if loopback { &["127.0.0.1:0"] } else { &["[::]:0", "0.0.0.0:0"] };
+    let addresses: &[&str] = if loopback {
+        &["127.0.0.1:0"]
+    } else {
+        &["[::]:0", "0.0.0.0:0"]
+    };
     let agent = bind_first(addresses, secret, &roots)?;
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ROPEWALK-AGENT 1 {} {port}", agent.instance()).and_then(|()| out.flush()).context("the master has gone")?;
+    writeln!(out, "ROPEWALK-AGENT 1 {} {port}", agent.instance())
+        .and_then(|()| out.flush())
+        .context("the master has gone")?;
     drop(out);
     serve(agent, true)
 }
 
+/// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
+fn check(path: &Path, writable: bool) -> Result<()> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(found) if writable && !found.is_dir() => {
+            bail!("{shown} is no folder, so no copy can be put there; name another destination")
+        }
+        Ok(_) => Ok(()),
+        Err(error) if writable => bail!(
+            "no copy can be put into the folder {shown}: {error}; make it first, or name another destination"
+        ),
+        Err(error) => bail!("the source {shown} cannot be used: {error}"),
+    }
+}
+
 /// The agent on the first address that can be listened on.
-fn bind_first(addresses: &[&str], token: [u8; token::TOKEN_LEN], roots: &[(PathBuf, bool)]) -> Result<Agent> {
+fn bind_first(
+    addresses: &[&str],
+    token: [u8; token::TOKEN_LEN],
+    roots: &[(PathBuf, bool)],
+) -> Result<Agent> {
     let mut failed = None;
     for address in addresses {
-        match Agent::bind(AgentConfig { listen: resolve(address)?, token, roots: roots.to_vec() }) {
+        match Agent::bind(AgentConfig {
+            listen: resolve(address)?,
+            token,
+            roots: roots.to_vec(),
+        }) {
             Ok(agent) => return Ok(agent),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Err(failed.map_or_else(|| anyhow::anyhow!("no address to listen on"), anyhow::Error::from))
+    Err(failed.map_or_else(
+        || anyhow::anyhow!("no address to listen on"),
+        anyhow::Error::from,
+    ))
 }
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.
@@ -194,7 +249,10 @@ fn serve(agent: Agent, while_stdin: bool) -> Result<ExitCode> {
                 let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
                 drop(closed);
             };
-            std::thread::Builder::new().name("stdin".into()).spawn(watch).context("cannot start a thread")?;
+            std::thread::Builder::new()
+                .name("stdin".into())
+                .spawn(watch)
+                .context("cannot start a thread")?;
         } else {
             // Kept for good: this agent does not hang on its input.
             std::mem::forget(closed);
@@ -219,7 +277,12 @@ mod tests {
     /// The suffix says what may be done; anything else belongs to the path.
     #[test]
     fn roots_are_read() {
-        for (text, path, writable) in [("/d", "/d", false), ("/d:rw", "/d", true), ("/d:ro", "/d", false), ("/d:x", "/d:x", false)] {
+        for (text, path, writable) in [
+            ("/d", "/d", false),
+            ("/d:rw", "/d", true),
+            ("/d:ro", "/d", false),
+            ("/d:x", "/d:x", false),
+        ] {
             assert_eq!(root(OsStr::new(text)), (PathBuf::from(path), writable));
         }
     }
@@ -227,7 +290,10 @@ mod tests {
     /// Addresses need a port; names are resolved.
     #[test]
     fn addresses_are_read() {
-        assert_eq!(resolve("127.0.0.1:7").unwrap(), ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(
+            resolve("127.0.0.1:7").unwrap(),
+            ["127.0.0.1:7".parse().unwrap()]
+        );
         assert!(format!("{:#}", resolve("7420").unwrap_err()).contains("write ADDR:PORT"));
     }
 }

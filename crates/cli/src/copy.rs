@@ -6,7 +6,9 @@ use std::ffi::{OsStr, OsString};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::Request;
-use ropewalk::request::{Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources};
+use ropewalk::request::{
+    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources,
+};
 
 use crate::endpoint::{self, Endpoint, Side};
 use crate::options::{MoveArgs, OutputArgs};
@@ -101,7 +103,12 @@ impl CopyArgs {
                 DestinationsArg::Shared => Destinations::Shared,
             },
         };
-        Ok(Request { label: None, nodes, mapping, options })
+        Ok(Request {
+            label: None,
+            nodes,
+            mapping,
+            options,
+        })
     }
 
     fn endpoints(&self) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
@@ -116,7 +123,10 @@ impl CopyArgs {
             Ok(endpoints)
         };
         let sources = all(&mut sources.iter(), Side::Source)?;
-        let mut destinations = all(&mut std::iter::once(destination).chain(&self.also_to), Side::Destination)?;
+        let mut destinations = all(
+            &mut std::iter::once(destination).chain(&self.also_to),
+            Side::Destination,
+        )?;
         for destination in destinations.iter_mut().filter(|d| d.into) {
             put_into(destination, &sources)?;
         }
@@ -126,11 +136,16 @@ impl CopyArgs {
 
 /// Appends the sources' common name to a destination that was written with a trailing slash.
 fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
-    let Object::Path(path) = &mut destination.object else { return Ok(()) };
+    let Object::Path(path) = &mut destination.object else {
+        return Ok(());
+    };
     let mut names = Vec::new();
     for source in sources {
         let Some(name) = source.base_name() else {
-            bail!("{source} has no name of its own, so {}/ is not enough; name the copy", String::from_utf8_lossy(path));
+            bail!(
+                "{source} has no name of its own, so {}/ is not enough; name the copy",
+                String::from_utf8_lossy(path)
+            );
         };
         if !names.contains(&name) {
             names.push(name);
@@ -145,7 +160,10 @@ fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
             Ok(())
         }
         names => {
-            let shown: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+            let shown: Vec<_> = names
+                .iter()
+                .map(|name| String::from_utf8_lossy(name))
+                .collect();
             bail!(
                 "the sources have different names ({}), so {}/ is not enough; name the copy",
                 shown.join(", "),
@@ -161,7 +179,9 @@ fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequ
     for source in sources {
         let object = object(source);
         match nodes.iter_mut().find(|node| node.reach == source.reach) {
-            Some(node) if node.sources.contains(&object) => bail!("{source} is named twice as a source; name it once"),
+            Some(node) if node.sources.contains(&object) => {
+                bail!("{source} is named twice as a source; name it once")
+            }
             Some(node) => node.sources.push(object),
             None => nodes.push(node(source, vec![object], Vec::new())),
         }
@@ -171,16 +191,23 @@ fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequ
         if destinations[..at].contains(destination) && destination.object != Object::Null {
             bail!("{destination} is named twice as a destination; name it once");
         }
-        if sources.iter().any(|source| source.reach == destination.reach && source.object == destination.object) {
+        if sources
+            .iter()
+            .any(|source| source.reach == destination.reach && source.object == destination.object)
+        {
             bail!("{destination} is both source and destination; name another place for the copy");
         }
         let sinks = vec![object(destination)];
         // A running agent takes part in a transfer once, so what it has and what it wants are one node.
         if matches!(destination.reach, Reach::Attached { .. })
-            && let Some(known) = nodes.iter_mut().find(|node| node.reach == destination.reach)
+            && let Some(known) = nodes
+                .iter_mut()
+                .find(|node| node.reach == destination.reach)
         {
             if !known.sinks.is_empty() {
-                bail!("{destination}: one agent takes one copy; start a second agent on that host for the second");
+                bail!(
+                    "{destination}: one agent takes one copy; start a second agent on that host for the second"
+                );
             }
             known.sinks = sinks;
             continue;
@@ -192,11 +219,26 @@ fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequ
 }
 
 fn object(endpoint: &Endpoint) -> ObjectRequest {
-    ObjectRequest { object: endpoint.object.clone(), rows: Vec::new(), destination: None }
+    ObjectRequest {
+        object: endpoint.object.clone(),
+        rows: Vec::new(),
+        destination: None,
+    }
 }
 
-fn node(endpoint: &Endpoint, sources: Vec<ObjectRequest>, sinks: Vec<ObjectRequest>) -> NodeRequest {
-    NodeRequest { name: endpoint.host().to_owned(), reach: endpoint.reach.clone(), sources, sinks, up: None, down: None }
+fn node(
+    endpoint: &Endpoint,
+    sources: Vec<ObjectRequest>,
+    sinks: Vec<ObjectRequest>,
+) -> NodeRequest {
+    NodeRequest {
+        name: endpoint.host().to_owned(),
+        reach: endpoint.reach.clone(),
+        sources,
+        sinks,
+        up: None,
+        down: None,
+    }
 }
 
 /// Makes names unique: the host alone where that is enough, then with its port, its side, a number.
@@ -228,11 +270,18 @@ fn name(nodes: &mut [NodeRequest], senders: usize) {
 mod tests {
     use super::*;
 
-    fn endpoints(sources: &[&str], destinations: &[&str]) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
+    fn endpoints(
+        sources: &[&str],
+        destinations: &[&str],
+    ) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let mut args: Vec<OsString> = sources.iter().map(OsString::from).collect();
         args.push(destinations[0].into());
         let also = destinations[1..].iter().flat_map(|d| ["--also-to", d]);
-        let words = ["copy"].into_iter().map(OsString::from).chain(args).chain(also.map(OsString::from));
+        let words = ["copy"]
+            .into_iter()
+            .map(OsString::from)
+            .chain(args)
+            .chain(also.map(OsString::from));
         let command = CopyArgs::augment_args(clap::Command::new("copy"));
         let matches = command.try_get_matches_from(words)?;
         <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?.endpoints()
@@ -240,21 +289,37 @@ mod tests {
 
     fn names(sources: &[&str], destinations: &[&str]) -> Vec<String> {
         let (sources, destinations) = endpoints(sources, destinations).unwrap();
-        nodes(&sources, &destinations).unwrap().into_iter().map(|node| node.name).collect()
+        nodes(&sources, &destinations)
+            .unwrap()
+            .into_iter()
+            .map(|node| node.name)
+            .collect()
     }
 
     fn refusal(sources: &[&str], destinations: &[&str]) -> String {
         let parsed = endpoints(sources, destinations);
-        parsed.and_then(|(sources, destinations)| nodes(&sources, &destinations)).unwrap_err().to_string()
+        parsed
+            .and_then(|(sources, destinations)| nodes(&sources, &destinations))
+            .unwrap_err()
+            .to_string()
     }
 
     /// Nodes are called after their host, with more only where that is not enough.
     #[test]
     fn nodes_have_short_unique_names() {
-        assert_eq!(names(&["a[1-2]:/x"], &["b[1-2]:/y"]), ["a1", "a2", "b1", "b2"]);
+        assert_eq!(
+            names(&["a[1-2]:/x"], &["b[1-2]:/y"]),
+            ["a1", "a2", "b1", "b2"]
+        );
         assert_eq!(names(&["/x"], &["/y"]), ["local-source", "local-copy"]);
-        assert_eq!(names(&["/x"], &["/y", "/z"]), ["local-source", "local-copy", "local-copy2"]);
-        assert_eq!(names(&["a:7:/x", "a:8:/x"], &["me@a:/y"]), ["a:7", "a:8", "a-copy"]);
+        assert_eq!(
+            names(&["/x"], &["/y", "/z"]),
+            ["local-source", "local-copy", "local-copy2"]
+        );
+        assert_eq!(
+            names(&["a:7:/x", "a:8:/x"], &["me@a:/y"]),
+            ["a:7", "a:8", "a-copy"]
+        );
         assert_eq!(names(&["a:/x", "a:/y"], &["b:/z"]), ["a", "b"]);
         assert_eq!(names(&["a:7:/x"], &["a:7:/y"]), ["a"]);
     }

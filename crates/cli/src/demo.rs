@@ -73,8 +73,11 @@ Exit status: 0 all equal, 1 failed or a difference, 130 interrupted.";
 
 fn size(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size.0 == 0 || size.0 % 4 != 0 {
-        return Err("the four writers hold equal parts, so it must be a multiple of 4 bytes above 0".to_owned());
+    if size.0 == 0 || !size.0.is_multiple_of(4) {
+        return Err(
+            "the four writers hold equal parts, so it must be a multiple of 4 bytes above 0"
+                .to_owned(),
+        );
     }
     Ok(size)
 }
@@ -90,8 +93,20 @@ struct Node {
     quarters: (u64, u64),
 }
 
-const fn row(name: &'static str, writes: bool, file: &'static str, file_quarter: u64, quarters: (u64, u64)) -> Node {
-    Node { name, writes, file, file_quarter, quarters }
+const fn row(
+    name: &'static str,
+    writes: bool,
+    file: &'static str,
+    file_quarter: u64,
+    quarters: (u64, u64),
+) -> Node {
+    Node {
+        name,
+        writes,
+        file,
+        file_quarter,
+        quarters,
+    }
 }
 
 /// CEP Figure 2, in its order; node7's part of `copy1` starts in the middle of the file.
@@ -114,16 +129,24 @@ struct Folder {
 impl Folder {
     fn create(parent: &Path, keep: bool) -> Result<Self> {
         let path = parent.join(format!("ropewalk-demo-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}; choose another place with --dir", path.display()))?;
+        std::fs::create_dir(&path).with_context(|| {
+            format!(
+                "cannot make {}; choose another place with --dir",
+                path.display()
+            )
+        })?;
         // Absolute, as a specification's URIs are.
-        let path = std::fs::canonicalize(&path).with_context(|| format!("cannot find {}", path.display()))?;
+        let path = std::fs::canonicalize(&path)
+            .with_context(|| format!("cannot find {}", path.display()))?;
         Ok(Self { path, keep })
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !self.keep && let Err(error) = std::fs::remove_dir_all(&self.path) {
+        if !self.keep
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
             eprintln!("ropewalk: cannot remove {}: {error}", self.path.display());
         }
     }
@@ -166,19 +189,26 @@ struct Prepared {
 }
 
 async fn prepare(folder: &Path, size: Bytes) -> Result<Prepared> {
-    println!("{} of data in quarters on four writers, below {}", size, folder.display());
+    println!(
+        "{} of data in quarters on four writers, below {}",
+        size,
+        folder.display()
+    );
     let base = folder.to_owned();
     let files = move || -> Result<()> {
         for node in &FIGURE_2 {
             let root = base.join(node.name);
-            std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
+            std::fs::create_dir(&root)
+                .with_context(|| format!("cannot make {}", root.display()))?;
             if node.writes {
                 content::make_half(&root.join(node.file), node.quarters.0 / 2, size.0 / 2)?;
             }
         }
         Ok(())
     };
-    tokio::task::spawn_blocking(files).await.context("the thread that makes the files failed")??;
+    tokio::task::spawn_blocking(files)
+        .await
+        .context("the thread that makes the files failed")??;
     let token_file = folder.join("token");
     let token = token::create(&token_file)?;
     let mut agents = Vec::new();
@@ -195,24 +225,61 @@ async fn start(node: &Node, folder: &Path, token_file: &Path) -> Result<Running>
         root.push(":rw");
     }
     let mut command = Command::new(program);
-    command.args(["agent", "--while-stdin", "--listen", "127.0.0.1:0", "--token-file"]).arg(token_file).arg("--root").arg(root);
+    command
+        .args([
+            "agent",
+            "--while-stdin",
+            "--listen",
+            "127.0.0.1:0",
+            "--token-file",
+        ])
+        .arg(token_file)
+        .arg("--root")
+        .arg(root);
     // A Ctrl-C reaches this process alone, which then ends its agents in order.
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
-    let mut child = command.spawn().with_context(|| format!("cannot start the agent of {}", node.name))?;
-    let stdout = child.stdout.take().context("the agent has no standard output")?;
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start the agent of {}", node.name))?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("the agent has no standard output")?;
     let mut lines = BufReader::new(stdout).lines();
     let line = tokio::time::timeout(START_TIMEOUT, lines.next_line()).await;
-    let line = line.with_context(|| format!("the agent of {} says nothing for {} s", node.name, START_TIMEOUT.as_secs()))?;
+    let line = line.with_context(|| {
+        format!(
+            "the agent of {} says nothing for {} s",
+            node.name,
+            START_TIMEOUT.as_secs()
+        )
+    })?;
     let line = line.ok().flatten();
-    match line.as_deref().and_then(|line| line.strip_prefix("listening on ")) {
-        Some(address) => Ok(Running { child, address: address.to_owned() }),
-        None => bail!("the agent of {} ended at once; its message is above", node.name),
+    match line
+        .as_deref()
+        .and_then(|line| line.strip_prefix("listening on "))
+    {
+        Some(address) => Ok(Running {
+            child,
+            address: address.to_owned(),
+        }),
+        None => bail!(
+            "the agent of {} ended at once; its message is above",
+            node.name
+        ),
     }
 }
 
 async fn leave(mut running: Running) {
     drop(running.child.stdin.take());
-    if tokio::time::timeout(LEAVE_TIMEOUT, running.child.wait()).await.is_err() {
+    if tokio::time::timeout(LEAVE_TIMEOUT, running.child.wait())
+        .await
+        .is_err()
+    {
         let _ = running.child.kill().await;
     }
 }
@@ -220,13 +287,21 @@ async fn leave(mut running: Running) {
 /// Figure 2 with the agents' addresses and the demonstration's sizes.
 fn specification(folder: &Path, addresses: &[String], size: u64) -> String {
     let quarter = size / 4;
-    let mut text = String::from("id \"My Data File\"\nmaster localhost:55555  # nobody answers there: this command is the master\n");
+    let mut text = String::from(
+        "id \"My Data File\"\nmaster localhost:55555  # nobody answers there: this command is the master\n",
+    );
     for (node, address) in FIGURE_2.iter().zip(addresses) {
         let kind = if node.writes { "writer" } else { "reader" };
-        let uri = format!("\"{}\"", ropewalk_uri(&folder.join(node.name).join(node.file)));
+        let uri = format!(
+            "\"{}\"",
+            ropewalk_uri(&folder.join(node.name).join(node.file))
+        );
         let (first, last) = (node.quarters.0 * quarter, node.quarters.1 * quarter - 1);
         let offset = node.file_quarter * quarter;
-        text.push_str(&format!("{kind}  {address:<16}  {uri}  {offset:<9}  {first}-{last}  # {}\n", node.name));
+        text.push_str(&format!(
+            "{kind}  {address:<16}  {uri}  {offset:<9}  {first}-{last}  # {}\n",
+            node.name
+        ));
     }
     text
 }
@@ -234,27 +309,51 @@ fn specification(folder: &Path, addresses: &[String], size: u64) -> String {
 fn ropewalk_uri(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     // Canonical paths are absolute and hold no zero byte; as they stand they would only lack quoting.
-    ropewalk::model::spec::FilePath::new(path.as_os_str().as_bytes())
-        .map_or_else(|_| path.display().to_string(), |path| ropewalk::model::Uri::File(path).to_string())
+    ropewalk::model::spec::FilePath::new(path.as_os_str().as_bytes()).map_or_else(
+        |_| path.display().to_string(),
+        |path| ropewalk::model::Uri::File(path).to_string(),
+    )
 }
 
 async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Result<ExitCode> {
-    let addresses: Vec<String> = prepared.agents.iter().map(|running| running.address.clone()).collect();
+    let addresses: Vec<String> = prepared
+        .agents
+        .iter()
+        .map(|running| running.address.clone())
+        .collect();
     let text = specification(folder, &addresses, args.size.0);
     let path = folder.join("figure2.spec");
     std::fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     let spec = transfer::parse(&text, &path)?;
     println!("\nspecification\n{}", indented(&text));
-    println!("who sends what to whom\n{}", indented(&who_sends(&spec, &addresses)?));
-    let mut nodes = transfer::nodes(&spec, |at| Reach::Attached { host: at.host.clone(), port: at.port });
+    println!(
+        "who sends what to whom\n{}",
+        indented(&who_sends(&spec, &addresses)?)
+    );
+    let mut nodes = transfer::nodes(&spec, |at| Reach::Attached {
+        host: at.host.clone(),
+        port: at.port,
+    });
     for node in &mut nodes {
         if let Some(at) = addresses.iter().position(|address| *address == node.name) {
             node.name = FIGURE_2[at].name.to_owned();
         }
     }
-    let options = Options { token: Some(prepared.token), ..Options::default() };
-    let request = Request { label: spec.id, nodes, mapping: Mapping::Rows, options };
-    let output = OutputArgs { json: false, quiet: false, progress: args.progress };
+    let options = Options {
+        token: Some(prepared.token),
+        ..Options::default()
+    };
+    let request = Request {
+        label: spec.id,
+        nodes,
+        mapping: Mapping::Rows,
+        options,
+    };
+    let output = OutputArgs {
+        json: false,
+        quiet: false,
+        progress: args.progress,
+    };
     let report = run::carry_out(request, &output).await?;
     println!("report");
     run::print_report(&report, false);
@@ -265,7 +364,11 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     let (base, size) = (folder.to_owned(), args.size.0);
     let compared = tokio::task::spawn_blocking(move || compare(&base, size)).await;
     let equal = compared.context("the thread that compares failed")??;
-    Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(if equal {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    })
 }
 
 fn indented(text: &str) -> String {
@@ -277,10 +380,21 @@ fn who_sends(spec: &TransferSpec, addresses: &[String]) -> Result<String> {
     // Any equal speed gives the same plan.
     let problem = spec.to_problem(ByteRate(1));
     let plan = sched::plan_output(&problem, sched::by_name("auto")?.as_ref())?;
-    let name = |address: &str| addresses.iter().position(|a| a == address).map_or("?", |at| FIGURE_2[at].name);
+    let name = |address: &str| {
+        addresses
+            .iter()
+            .position(|a| a == address)
+            .map_or("?", |at| FIGURE_2[at].name)
+    };
     let line = |run: &PlannedTransfer| {
         let bytes = Bytes(run.end - run.start);
-        format!("{:<5} -> {:<5}  {}-{}  {bytes}\n", name(&run.writer), name(&run.reader), run.start, run.end.saturating_sub(1))
+        format!(
+            "{:<5} -> {:<5}  {}-{}  {bytes}\n",
+            name(&run.writer),
+            name(&run.reader),
+            run.start,
+            run.end.saturating_sub(1)
+        )
     };
     Ok(plan.transfers.iter().map(line).collect())
 }
@@ -294,14 +408,21 @@ fn compare(folder: &Path, size: u64) -> Result<bool> {
         let copy = folder.join(reader.name).join(reader.file);
         let mut difference = None;
         for writer in FIGURE_2.iter().filter(|node| node.writes) {
-            let (first, end) = (writer.quarters.0.max(reader.quarters.0), writer.quarters.1.min(reader.quarters.1));
+            let (first, end) = (
+                writer.quarters.0.max(reader.quarters.0),
+                writer.quarters.1.min(reader.quarters.1),
+            );
             if first >= end {
                 continue;
             }
             let source = folder.join(writer.name).join(writer.file);
             let source_at = (writer.file_quarter + first - writer.quarters.0) * quarter;
             let copy_at = (reader.file_quarter + first - reader.quarters.0) * quarter;
-            let found = content::first_difference((&source, source_at), (&copy, copy_at), (end - first) * quarter)?;
+            let found = content::first_difference(
+                (&source, source_at),
+                (&copy, copy_at),
+                (end - first) * quarter,
+            )?;
             difference = difference.or(found.map(|at| first * quarter + at));
         }
         let (first, last) = (reader.quarters.0 * quarter, reader.quarters.1 * quarter - 1);
@@ -310,7 +431,11 @@ fn compare(folder: &Path, size: u64) -> Result<bool> {
             Some(at) => format!("DIFFERENT at byte {at}"),
         };
         equal &= difference.is_none();
-        let _ = writeln!(out, "  {}  {}  {first}-{last}  {verdict}", reader.name, reader.file);
+        let _ = writeln!(
+            out,
+            "  {}  {}  {first}-{last}  {verdict}",
+            reader.name, reader.file
+        );
     }
     Ok(equal)
 }
@@ -325,11 +450,27 @@ mod tests {
         let addresses: Vec<String> = (1..=7).map(|port| format!("127.0.0.1:{port}")).collect();
         let text = specification(Path::new("/demo dir"), &addresses, 4096);
         let spec = TransferSpec::parse(&text).unwrap();
-        let rows: Vec<(u64, u64, u64)> = spec.rows.iter().map(|r| (r.file_offset, r.range.start, r.range.end - 1)).collect();
-        let paper = [(0, 0, 1023), (1024, 1024, 2047), (0, 2048, 3071), (1024, 3072, 4095), (0, 0, 2047), (2048, 2048, 4095), (0, 0, 4095)];
+        let rows: Vec<(u64, u64, u64)> = spec
+            .rows
+            .iter()
+            .map(|r| (r.file_offset, r.range.start, r.range.end - 1))
+            .collect();
+        let paper = [
+            (0, 0, 1023),
+            (1024, 1024, 2047),
+            (0, 2048, 3071),
+            (1024, 3072, 4095),
+            (0, 0, 2047),
+            (2048, 2048, 4095),
+            (0, 0, 4095),
+        ];
         assert_eq!(rows, paper);
         assert!(text.contains("file:///demo%20dir/node7/copy1"), "{text}");
-        assert!(who_sends(&spec, &addresses).unwrap().contains("n4    -> node7  3072-4095  1 KiB"));
+        assert!(
+            who_sends(&spec, &addresses)
+                .unwrap()
+                .contains("n4    -> node7  3072-4095  1 KiB")
+        );
     }
 
     /// A copy that differs in one byte of the reader's range is found, at the right place; bytes

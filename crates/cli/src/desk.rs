@@ -68,12 +68,17 @@ pub(crate) fn folder() -> Result<PathBuf> {
 
 fn private_folder(folder: &Path) -> Result<()> {
     let shown = folder.display();
-    let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(folder);
+    let made = fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(folder);
     made.with_context(|| format!("cannot make the folder {shown}"))?;
     let found = fs::symlink_metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
     // In /tmp, somebody else could have been there first.
     if !found.is_dir() || found.uid() != sys::user_id() || found.mode() & 0o077 != 0 {
-        bail!("{shown} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours with mode 0700");
+        bail!(
+            "{shown} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
+        );
     }
     Ok(())
 }
@@ -93,17 +98,28 @@ impl Desk {
         // Not visible to visitors before it listens, so that nobody takes it for a stale one.
         let hidden = folder.join(format!(".{process}"));
         let _ = fs::remove_file(&hidden);
-        let listener = UnixListener::bind(&hidden).with_context(|| format!("cannot listen on {}", hidden.display()))?;
+        let listener = UnixListener::bind(&hidden)
+            .with_context(|| format!("cannot listen on {}", hidden.display()))?;
         fs::rename(&hidden, &path).with_context(|| format!("cannot make {}", path.display()))?;
-        let state = Arc::new(Mutex::new(Answer { label, process, ..Answer::default() }));
-        let desk = Self { state: state.clone(), path: Mutex::new(path) };
+        let state = Arc::new(Mutex::new(Answer {
+            label,
+            process,
+            ..Answer::default()
+        }));
+        let desk = Self {
+            state: state.clone(),
+            path: Mutex::new(path),
+        };
         let serve = move || {
             for visitor in listener.incoming().flatten() {
                 // A visitor that breaks off concerns nobody else.
                 let _ = answer(&visitor, &state, &cancel);
             }
         };
-        std::thread::Builder::new().name("desk".into()).spawn(serve).context("cannot start a thread")?;
+        std::thread::Builder::new()
+            .name("desk".into())
+            .spawn(serve)
+            .context("cannot start a thread")?;
         Ok(desk)
     }
 
@@ -111,7 +127,10 @@ impl Desk {
     pub(crate) fn handle(&self, event: &Event) {
         match event {
             Event::Planned { transfer, .. } => {
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).transfer = Some(transfer.clone());
+                self.state
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .transfer = Some(transfer.clone());
                 let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
                 let named = path.with_file_name(format!("{transfer}.sock"));
                 if fs::rename(&*path, &named).is_ok() {
@@ -119,7 +138,10 @@ impl Desk {
                 }
             }
             Event::Progress { .. } => {
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).progress = Some(event.clone());
+                self.state
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .progress = Some(event.clone());
             }
             Event::Reached { .. } | Event::Note { .. } | Event::Ended { .. } => {}
         }
@@ -159,17 +181,27 @@ pub(crate) fn ask_all(folder: &Path, question: Question) -> Result<Vec<(PathBuf,
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("cannot look into {}", folder.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look into {}", folder.display()));
+        }
     };
     let is_socket = |path: &PathBuf| path.extension().is_some_and(|e| e == "sock");
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_socket).collect();
+    let mut paths: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_socket)
+        .collect();
     paths.sort();
     let mut answers = Vec::new();
     for path in paths {
         match ask(&path, question) {
             Ok(answer) => answers.push((path, answer)),
             // Nobody listens any more: the process was killed.
-            Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) => {
+            Err(error)
+                if error
+                    .downcast_ref::<std::io::Error>()
+                    .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) =>
+            {
                 let _ = fs::remove_file(&path);
             }
             // It ended just now, or got a new name: not worth a word.
@@ -209,8 +241,17 @@ mod tests {
         let cancel = Cancel::new();
         let desk = Desk::open_in(dir.path(), Some("label".into()), cancel.clone()).unwrap();
         let answers = ask_all(dir.path(), Question::Status).unwrap();
-        assert_eq!(answers[0].0, dir.path().join(format!("{}.sock", std::process::id())));
-        assert_eq!((answers[0].1.transfer.as_deref(), answers[0].1.label.as_deref()), (None, Some("label")));
+        assert_eq!(
+            answers[0].0,
+            dir.path().join(format!("{}.sock", std::process::id()))
+        );
+        assert_eq!(
+            (
+                answers[0].1.transfer.as_deref(),
+                answers[0].1.label.as_deref()
+            ),
+            (None, Some("label"))
+        );
         desk.handle(&planned("id-1"));
         let progress = Event::Progress {
             seconds: 1.0,
@@ -225,7 +266,13 @@ mod tests {
         let answers = ask_all(dir.path(), Question::Status).unwrap();
         assert_eq!(answers.len(), 1);
         assert_eq!(answers[0].0, dir.path().join("id-1.sock"));
-        assert_eq!((answers[0].1.transfer.as_deref(), answers[0].1.progress.as_ref()), (Some("id-1"), Some(&progress)));
+        assert_eq!(
+            (
+                answers[0].1.transfer.as_deref(),
+                answers[0].1.progress.as_ref()
+            ),
+            (Some("id-1"), Some(&progress))
+        );
         assert!(!cancel.is_cancelled());
         assert!(ask(&answers[0].0, Question::Cancel).unwrap().cancelled);
         assert!(cancel.is_cancelled());
@@ -254,6 +301,11 @@ mod tests {
         private_folder(&folder).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(private_folder(&folder).unwrap_err().to_string().contains("mode 0700"));
+        assert!(
+            private_folder(&folder)
+                .unwrap_err()
+                .to_string()
+                .contains("mode 0700")
+        );
     }
 }

@@ -108,26 +108,48 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         return Err(EndpointError::Empty);
     }
     if let Some(object) = generated(bytes, side)? {
-        return Ok(vec![Endpoint { reach: Reach::Local, object, into: false }]);
+        return Ok(vec![Endpoint {
+            reach: Reach::Local,
+            object,
+            into: false,
+        }]);
     }
     let Some(colon) = host_end(bytes) else {
-        let absolute = std::path::absolute(Path::new(text))
-            .map_err(|error| EndpointError::WorkingFolder { text: shown(), reason: error.to_string() })?;
+        let absolute =
+            std::path::absolute(Path::new(text)).map_err(|error| EndpointError::WorkingFolder {
+                text: shown(),
+                reason: error.to_string(),
+            })?;
         let (object, into) = path(absolute.into_os_string(), ends_as_folder(bytes));
-        return Ok(vec![Endpoint { reach: Reach::Local, object, into }]);
+        return Ok(vec![Endpoint {
+            reach: Reach::Local,
+            object,
+            into,
+        }]);
     };
     let hosts = std::str::from_utf8(&bytes[..colon]).map_err(|_| EndpointError::Host(shown()))?;
     let rest = &bytes[colon + 1..];
     let (port, rest) = split_port(rest);
     let (object, into) = match generated(rest, side)? {
         Some(object) => (object, false),
-        None if rest.first() == Some(&b'/') => path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/")),
-        None => return Err(EndpointError::Rest { text: shown(), host: hosts.to_owned() }),
+        None if rest.first() == Some(&b'/') => {
+            path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/"))
+        }
+        None => {
+            return Err(EndpointError::Rest {
+                text: shown(),
+                host: hosts.to_owned(),
+            });
+        }
     };
     let mut endpoints = Vec::new();
     for host in host_list::expand(hosts)? {
         let reach = reach(&host, port, &shown)?;
-        endpoints.push(Endpoint { reach, object: object.clone(), into });
+        endpoints.push(Endpoint {
+            reach,
+            object: object.clone(),
+            into,
+        });
     }
     Ok(endpoints)
 }
@@ -141,7 +163,9 @@ fn generated(bytes: &[u8], side: Side) -> Result<Option<Object>, EndpointError> 
             Side::Destination => Ok(Some(Object::Null)),
         };
     }
-    let Some(size) = bytes.strip_prefix(b"mem:") else { return Ok(None) };
+    let Some(size) = bytes.strip_prefix(b"mem:") else {
+        return Ok(None);
+    };
     if size.is_empty() {
         return match side {
             Side::Source => Err(EndpointError::NoSize(shown())),
@@ -149,7 +173,10 @@ fn generated(bytes: &[u8], side: Side) -> Result<Option<Object>, EndpointError> 
         };
     }
     let size: Result<Bytes, UnitError> = String::from_utf8_lossy(size).parse();
-    let size = size.map_err(|source| EndpointError::Size { text: shown(), source })?;
+    let size = size.map_err(|source| EndpointError::Size {
+        text: shown(),
+        source,
+    })?;
     Ok(Some(Object::Memory(size.0)))
 }
 
@@ -158,7 +185,8 @@ fn host_end(bytes: &[u8]) -> Option<usize> {
     let mut inside = false;
     for (at, byte) in bytes.iter().enumerate() {
         match byte {
-            b'[' => inside = true,
+            // One that is never closed hides nothing: the host list then says what is wrong.
+            b'[' => inside = bytes[at..].contains(&b']'),
             b']' => inside = false,
             b'/' => return None,
             b':' if !inside => return Some(at),
@@ -177,14 +205,25 @@ fn split_port(rest: &[u8]) -> (Option<&[u8]>, &[u8]) {
     }
 }
 
-fn reach(host: &str, port: Option<&[u8]>, shown: &dyn Fn() -> String) -> Result<Reach, EndpointError> {
+fn reach(
+    host: &str,
+    port: Option<&[u8]>,
+    shown: &dyn Fn() -> String,
+) -> Result<Reach, EndpointError> {
     let (user, name) = match host.rsplit_once('@') {
         Some((user, name)) => (Some(user), name),
         None => (None, host),
     };
-    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let name = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .unwrap_or(name);
     // A dash would make ssh take the name for an option.
-    let odd = |part: &str| part.is_empty() || part.starts_with('-') || part.contains(|c: char| c.is_whitespace() || c.is_control());
+    let odd = |part: &str| {
+        part.is_empty()
+            || part.starts_with('-')
+            || part.contains(|c: char| c.is_whitespace() || c.is_control())
+    };
     if odd(name) || user.is_some_and(odd) {
         return Err(EndpointError::Host(shown()));
     }
@@ -199,14 +238,23 @@ fn reach(host: &str, port: Option<&[u8]>, shown: &dyn Fn() -> String) -> Result<
     }
     let port = String::from_utf8_lossy(port);
     match port.parse() {
-        Ok(port) if port > 0 => Ok(Reach::Attached { host: name.to_owned(), port }),
-        _ => Err(EndpointError::Port { text: shown(), port: port.into_owned() }),
+        Ok(port) if port > 0 => Ok(Reach::Attached {
+            host: name.to_owned(),
+            port,
+        }),
+        _ => Err(EndpointError::Port {
+            text: shown(),
+            port: port.into_owned(),
+        }),
     }
 }
 
 /// Whether a path means the folder itself: it ends in a slash, `.` or `..`.
 fn ends_as_folder(bytes: &[u8]) -> bool {
-    matches!(bytes.rsplit(|&byte| byte == b'/').next(), Some(b"" | b"." | b".."))
+    matches!(
+        bytes.rsplit(|&byte| byte == b'/').next(),
+        Some(b"" | b"." | b"..")
+    )
 }
 
 /// A path without trailing slashes.
@@ -222,7 +270,9 @@ impl Endpoint {
     /// The last component of the path; `None` for `/`, `..` and objects that have no path.
     pub(crate) fn base_name(&self) -> Option<&[u8]> {
         match &self.object {
-            Object::Path(path) => Path::new(OsStr::from_bytes(path)).file_name().map(OsStr::as_bytes),
+            Object::Path(path) => Path::new(OsStr::from_bytes(path))
+                .file_name()
+                .map(OsStr::as_bytes),
             Object::Memory(_) | Object::Null => None,
         }
     }
@@ -300,14 +350,24 @@ mod tests {
         ] {
             let endpoints = destination(text).unwrap();
             assert_eq!(endpoints.len(), 1, "{text}");
-            assert_eq!((endpoints[0].to_string(), endpoints[0].into), (printed, into), "{text}");
+            assert_eq!(
+                (endpoints[0].to_string(), endpoints[0].into),
+                (printed, into),
+                "{text}"
+            );
         }
     }
 
     /// A host list stands for one endpoint a host.
     #[test]
     fn host_lists_are_expanded() {
-        let names = |text| source(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let names = |text| {
+            source(text)
+                .unwrap()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names("a[1-3]:/d"), ["a1:/d", "a2:/d", "a3:/d"]);
         assert_eq!(names("me@a[1-2],b:/d"), ["me@a1:/d", "me@a2:/d", "b:/d"]);
         assert_eq!(names("a[1-2]:9:mem:1"), ["a1:9:mem:1", "a2:9:mem:1"]);
@@ -339,6 +399,7 @@ mod tests {
             ("me@-x:/x", "no host of this name"),
             ("a b:/x", "no host of this name"),
             ("a[4-1]:/x", "counts down"),
+            ("a[1-2:/x", "brackets do not match"),
             ("mem:", "how many bytes"),
             ("mem:4K", "could mean"),
             ("host:mem:x", "does not start with a number"),

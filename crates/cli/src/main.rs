@@ -17,7 +17,9 @@ mod transfer;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use ropewalk::Request;
 
 /// Moves a data set from N machines to M machines as one flow
 #[derive(Parser, Debug)]
@@ -65,45 +67,49 @@ const USAGE: u8 = 2;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = match arguments.command {
-        Command::Copy(args) => args.request().map_err(Usage::wrap).and_then(|request| run::run(request, &args.output)),
-        Command::Transfer(args) => args.request().map_err(Usage::wrap).and_then(|request| run::run(request, &args.output)),
+    match Arguments::parse().command {
+        Command::Copy(args) => start(args.request(), &args.output),
+        Command::Transfer(args) => start(args.request(), &args.output),
         Command::Plan(args) => {
             sys::end_on_closed_pipe();
-            plan::run(&args)
+            end(plan::run(&args))
         }
-        Command::Agent(args) => agent::run(&args),
+        Command::Agent(args) => end(agent::run(&args)),
         Command::Status(args) => {
             sys::end_on_closed_pipe();
-            status::status(&args)
+            end(status::status(&args))
         }
-        Command::Cancel(args) => status::cancel(&args),
-        Command::Demo(args) => demo::run(&args),
-    };
-    result.unwrap_or_else(|error| {
-        if let Some(bad) = error.downcast_ref::<transfer::BadSpec>() {
+        Command::Cancel(args) => end(status::cancel(&args)),
+        Command::Demo(args) => end(demo::run(&args)),
+    }
+}
+
+/// Runs a request. What keeps it from being made is wrong on the command line, save a bad specification.
+fn start(request: Result<Request>, output: &options::OutputArgs) -> ExitCode {
+    match request {
+        Ok(request) => end(run::run(request, output)),
+        Err(error) if error.is::<transfer::BadSpec>() => {
+            if output.json {
+                run::print_refusal(&error.to_string());
+            }
+            end(Err(error))
+        }
+        Err(error) => {
+            eprintln!("ropewalk: {error:#}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn end(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| match error.downcast_ref::<transfer::BadSpec>() {
+        Some(bad) => {
             eprintln!("{bad}");
-            return ExitCode::from(REFUSED);
+            ExitCode::from(REFUSED)
         }
-        eprintln!("ropewalk: {error:#}");
-        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+        None => {
+            eprintln!("ropewalk: {error:#}");
+            ExitCode::from(FAILED)
+        }
     })
-}
-
-/// Marks errors of the command line itself.
-#[derive(Debug)]
-struct Usage;
-
-impl Usage {
-    /// Everything that keeps a request from being made is wrong on the command line, save a bad specification.
-    fn wrap(error: anyhow::Error) -> anyhow::Error {
-        if error.is::<transfer::BadSpec>() { error } else { error.context(Self) }
-    }
-}
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cannot start")
-    }
 }

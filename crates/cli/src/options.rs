@@ -49,7 +49,12 @@ pub(crate) struct MoveArgs {
     plain: bool,
 
     /// What is checked beyond delivery
-    #[arg(long, value_name = "WHAT", default_value = "tree", help_heading = "Safety")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "tree",
+        help_heading = "Safety"
+    )]
     verify: VerifyArg,
 
     /// Call bytes delivered before they are on stable storage
@@ -65,7 +70,12 @@ pub(crate) struct MoveArgs {
     ssh: Words,
 
     /// The ropewalk program on hosts reached over ssh
-    #[arg(long, value_name = "PATH", default_value = "ropewalk", help_heading = "Reaching hosts")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "ropewalk",
+        help_heading = "Reaching hosts"
+    )]
     remote_path: OsString,
 }
 
@@ -81,7 +91,12 @@ pub(crate) struct OutputArgs {
     pub quiet: bool,
 
     /// Progress on standard error: on a terminal, always (plain lines where it is none), or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Output"
+    )]
     pub progress: ProgressArg,
 }
 
@@ -125,7 +140,10 @@ struct Words(Vec<OsString>);
 fn prefetch(text: &str) -> Result<Size, String> {
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
     if size.0 < PREFETCH_MIN {
-        return Err(format!("at least {} is needed to hold a fragment", Bytes(PREFETCH_MIN)));
+        return Err(format!(
+            "at least {} is needed to hold a fragment",
+            Bytes(PREFETCH_MIN)
+        ));
     }
     Ok(Size(size))
 }
@@ -151,14 +169,18 @@ fn lane(text: &str) -> Result<LaneKind, String> {
         "auto" => Ok(LaneKind::Auto),
         "tcp" => Ok(LaneKind::Tcp),
         "unix" => Ok(LaneKind::Unix),
-        "rbudp" | "rapid" | "shm" | "mpi" => Err(format!("{text} lanes are not built in this version; use auto, tcp or unix")),
+        "rbudp" | "rapid" | "shm" | "mpi" => Err(format!(
+            "{text} lanes are not built in this version; use auto, tcp or unix"
+        )),
         _ => Err("there is no such lane; use auto, tcp or unix".to_owned()),
     }
 }
 
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
-    ropewalk::sched::by_name(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+    ropewalk::sched::by_name(text)
+        .map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
 }
 
 /// Cuts at white space; single and double quotes keep it, a backslash keeps the next character.
@@ -195,8 +217,14 @@ fn words(text: &str) -> Result<Words, String> {
 impl MoveArgs {
     /// The master's options for these nodes; reads the token file when a node needs it.
     pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
-        let attached = nodes.iter().any(|node| matches!(node.reach, Reach::Attached { .. }));
-        let token = if attached || self.token_file.is_some() { Some(token::load(self.token_file.as_deref())?) } else { None };
+        let attached = nodes
+            .iter()
+            .any(|node| matches!(node.reach, Reach::Attached { .. }));
+        let token = if attached || self.token_file.is_some() {
+            Some(token::load(self.token_file.as_deref())?)
+        } else {
+            None
+        };
         Ok(Options {
             streams: self.streams,
             prefetch: self.prefetch.0.0,
@@ -214,7 +242,8 @@ impl MoveArgs {
             token,
             ssh_command: self.ssh.0.clone(),
             remote_path: self.remote_path.clone(),
-            local_program: std::env::current_exe().context("cannot find this program's own path, which local agents need")?,
+            local_program: std::env::current_exe()
+                .context("cannot find this program's own path, which local agents need")?,
         })
     }
 
@@ -234,7 +263,10 @@ impl MoveArgs {
             }
             if !found {
                 let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
-                bail!("--rate {name}: no such host takes part; there are {}", names.join(", "));
+                bail!(
+                    "--rate {name}: no such host takes part; there are {}",
+                    names.join(", ")
+                );
             }
         }
         Ok(())
@@ -248,9 +280,20 @@ mod tests {
     /// Commands with their own options are cut as a shell would.
     #[test]
     fn words_are_cut_as_in_a_shell() {
-        let cut = |text| words(text).map(|words| words.0.into_iter().map(|w| w.into_string().unwrap()).collect::<Vec<_>>());
+        let cut = |text| {
+            words(text).map(|words| {
+                words
+                    .0
+                    .into_iter()
+                    .map(|w| w.into_string().unwrap())
+                    .collect::<Vec<_>>()
+            })
+        };
         assert_eq!(cut("ssh -F my.conf").unwrap(), ["ssh", "-F", "my.conf"]);
-        assert_eq!(cut(r#" ssh  -o "A B" 'c"d' e\ f "" "#).unwrap(), ["ssh", "-o", "A B", "c\"d", "e f", ""]);
+        assert_eq!(
+            cut(r#" ssh  -o "A B" 'c"d' e\ f "" "#).unwrap(),
+            ["ssh", "-o", "A B", "c\"d", "e f", ""]
+        );
         for text in ["", "  ", "ssh 'x", "ssh \\"] {
             assert!(cut(text).is_err(), "{text}");
         }
@@ -261,7 +304,10 @@ mod tests {
     fn unbuilt_choices_are_named() {
         for kind in ["rbudp", "rapid", "shm", "mpi"] {
             let error = lane(kind).unwrap_err();
-            assert!(error.contains(kind) && error.contains("not built"), "{error}");
+            assert!(
+                error.contains(kind) && error.contains("not built"),
+                "{error}"
+            );
         }
         assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
         assert!(scheduler("optimal").unwrap_err().contains("not built"));
@@ -271,7 +317,10 @@ mod tests {
     /// Rates need a unit and a value; a host may contain an equals sign.
     #[test]
     fn rates_are_read() {
-        assert_eq!(host_rate("a=b=1Gbit"), Ok(("a=b".to_owned(), ByteRate(125_000_000))));
+        assert_eq!(
+            host_rate("a=b=1Gbit"),
+            Ok(("a=b".to_owned(), ByteRate(125_000_000)))
+        );
         for text in ["a", "=1Gbit", "a=0", "a=5"] {
             assert!(host_rate(text).is_err(), "{text}");
         }

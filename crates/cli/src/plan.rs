@@ -9,7 +9,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use ropewalk::model::plan_output::PlanRefusal;
 use ropewalk::model::problem::case::Case;
-use ropewalk::model::{ByteRate, Bytes, Loads, PlanOutput, PlannedTransfer, Problem, Role, TransferSpec, format_seconds, verify};
+use ropewalk::model::{
+    ByteRate, Bytes, Loads, PlanOutput, PlannedTransfer, Problem, Role, TransferSpec,
+    format_seconds, verify,
+};
 use ropewalk::sched::{self, PlanError};
 
 use crate::options;
@@ -75,7 +78,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let input = match read(args) {
         Ok(input) => input,
         Err(error) if args.json && error.is::<BadSpec>() => {
-            print_json(&PlanRefusal { error: error.to_string(), missing: Default::default() })?;
+            print_json(&PlanRefusal {
+                error: error.to_string(),
+                missing: Default::default(),
+            })?;
             return Ok(ExitCode::from(REFUSED));
         }
         Err(error) => return Err(error),
@@ -85,7 +91,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         Ok(schedule) => schedule,
         Err(error) => return refuse(&error, args.json),
     };
-    verify(&input.problem, &schedule).context("the schedule is wrong; this is a bug of the scheduler")?;
+    verify(&input.problem, &schedule)
+        .context("the schedule is wrong; this is a bug of the scheduler")?;
     let bound = match sched::bound(&input.problem) {
         Ok(bound) => bound,
         Err(error) => return refuse(&error, args.json),
@@ -110,20 +117,42 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
 fn read(args: &PlanArgs) -> Result<Input> {
     let text = transfer::read_text(&args.file)?;
     if text.trim_start().starts_with('{') {
-        let case = Case::parse(&text).map_err(|error| BadSpec(format!("{}: {error}", args.file.display())))?;
-        let label = if case.name.is_empty() { None } else { Some(case.name) };
-        return Ok(Input { problem: case.problem, label, assumed: None });
+        let case = Case::parse(&text)
+            .map_err(|error| BadSpec(format!("{}: {error}", args.file.display())))?;
+        let label = if case.name.is_empty() {
+            None
+        } else {
+            Some(case.name)
+        };
+        return Ok(Input {
+            problem: case.problem,
+            label,
+            assumed: None,
+        });
     }
     let spec = transfer::parse(&text, &args.file)?;
     let silent = silent_nodes(&spec);
     let assumed = (silent > 0).then_some((silent, args.assume_rate));
-    Ok(Input { problem: spec.to_problem(args.assume_rate), label: spec.id, assumed })
+    Ok(Input {
+        problem: spec.to_problem(args.assume_rate),
+        label: spec.id,
+        assumed,
+    })
 }
 
 /// Nodes whose rows do not say how fast they are.
 fn silent_nodes(spec: &TransferSpec) -> usize {
-    let writers = spec.nodes(Role::Writer).iter().filter(|node| node.hints.up.is_none()).count();
-    writers + spec.nodes(Role::Reader).iter().filter(|node| node.hints.down.is_none()).count()
+    let writers = spec
+        .nodes(Role::Writer)
+        .iter()
+        .filter(|node| node.hints.up.is_none())
+        .count();
+    writers
+        + spec
+            .nodes(Role::Reader)
+            .iter()
+            .filter(|node| node.hints.down.is_none())
+            .count()
 }
 
 fn refuse(error: &PlanError, json: bool) -> Result<ExitCode> {
@@ -133,11 +162,22 @@ fn refuse(error: &PlanError, json: bool) -> Result<ExitCode> {
     } else {
         eprintln!("ropewalk: refused: {}", refusal.error);
         for (destination, ranges) in &refusal.missing {
-            let shown: Vec<String> =
-                ranges.iter().take(MISSING_MAX).map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
+            let shown: Vec<String> = ranges
+                .iter()
+                .take(MISSING_MAX)
+                .map(|range| format!("{}-{}", range.start, range.end - 1))
+                .collect();
             let more = ranges.as_slice().len().saturating_sub(MISSING_MAX);
-            let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
-            eprintln!("  {destination} misses {}: {}{more}", Bytes(ranges.len_bytes()), shown.join(", "));
+            let more = if more > 0 {
+                format!(" and {more} more ranges")
+            } else {
+                String::new()
+            };
+            eprintln!(
+                "  {destination} misses {}: {}{more}",
+                Bytes(ranges.len_bytes()),
+                shown.join(", ")
+            );
         }
     }
     Ok(ExitCode::from(REFUSED))
@@ -150,7 +190,9 @@ fn print_json<T: serde::Serialize>(value: &T) -> Result<()> {
 
 fn write_out(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
 }
 
 fn people(input: &Input, plan: &PlanOutput, loads: &Loads) -> Result<String> {
@@ -179,40 +221,84 @@ fn people(input: &Input, plan: &PlanOutput, loads: &Loads) -> Result<String> {
     }
     writeln!(out)?;
     if plan.predicted_seconds > 0.0 && plan.predicted_seconds.is_finite() {
-        writeln!(out, "share      {:.1} % of the bound", plan.bound_seconds / plan.predicted_seconds * 100.0)?;
+        writeln!(
+            out,
+            "share      {:.1} % of the bound",
+            plan.bound_seconds / plan.predicted_seconds * 100.0
+        )?;
     }
     if let Some((silent, rate)) = input.assumed {
         let all = problem.senders.len() + problem.receivers.len();
-        let who = if silent == all { "every node".to_owned() } else { format!("{silent} of {all} nodes") };
-        writeln!(out, "speeds     {who} assumed to have {rate} (--assume-rate; or declare up= and down= in the rows)")?;
-    }
-    let senders = problem.senders.iter().zip(&loads.senders).map(|(s, load)| (s.name.as_str(), s.up, *load));
-    write_loads(&mut out, "sender", &senders.collect::<Vec<_>>())?;
-    let receivers = problem.receivers.iter().zip(&loads.receivers).map(|(r, load)| (r.name.as_str(), r.down, *load));
-    write_loads(&mut out, "receiver", &receivers.collect::<Vec<_>>())?;
-    writeln!(out, "\nbytes")?;
-    for run in plan.transfers.iter().take(RUNS_MAX) {
+        let who = if silent == all {
+            "every node".to_owned()
+        } else {
+            format!("{silent} of {all} nodes")
+        };
         writeln!(
             out,
-            "  {}-{}  {}  {} -> {}",
-            run.start,
-            run.end.saturating_sub(1),
-            Bytes(run.end - run.start),
+            "speeds     {who} assumed to have {rate} (--assume-rate; or declare up= and down= in the rows)"
+        )?;
+    }
+    let senders = problem
+        .senders
+        .iter()
+        .zip(&loads.senders)
+        .map(|(s, load)| (s.name.as_str(), s.up, *load));
+    write_loads(&mut out, "sender", &senders.collect::<Vec<_>>())?;
+    let receivers = problem
+        .receivers
+        .iter()
+        .zip(&loads.receivers)
+        .map(|(r, load)| (r.name.as_str(), r.down, *load));
+    write_loads(&mut out, "receiver", &receivers.collect::<Vec<_>>())?;
+    writeln!(out, "\nbytes")?;
+    let range = |run: &PlannedTransfer| format!("{}-{}", run.start, run.end.saturating_sub(1));
+    let width = plan
+        .transfers
+        .iter()
+        .take(RUNS_MAX)
+        .map(|run| range(run).len())
+        .max()
+        .unwrap_or(0);
+    for run in plan.transfers.iter().take(RUNS_MAX) {
+        let bytes = Bytes(run.end.saturating_sub(run.start));
+        writeln!(
+            out,
+            "  {:width$}  {bytes:>9}  {} -> {}",
+            range(run),
             run.writer,
             run.reader
         )?;
     }
     if plan.transfers.len() > RUNS_MAX {
-        writeln!(out, "  and {} more runs (--json prints all)", plan.transfers.len() - RUNS_MAX)?;
+        writeln!(
+            out,
+            "  and {} more runs (--json prints all)",
+            plan.transfers.len() - RUNS_MAX
+        )?;
     }
     Ok(out)
 }
 
 fn write_loads(out: &mut String, side: &str, nodes: &[(&str, u64, u128)]) -> std::fmt::Result {
-    let width = nodes.iter().take(NODES_MAX).map(|node| node.0.chars().count()).max().unwrap_or(0).max(side.len());
-    writeln!(out, "\n{side:width$}  {:>10}  {:>12}  {:>10}", "bytes", "speed", "busy")?;
+    let width = nodes
+        .iter()
+        .take(NODES_MAX)
+        .map(|node| node.0.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(side.len());
+    writeln!(
+        out,
+        "\n{side:width$}  {:>10}  {:>12}  {:>10}",
+        "bytes", "speed", "busy"
+    )?;
     for (name, speed, load) in nodes.iter().take(NODES_MAX) {
-        let busy = if *load == 0 { 0.0 } else { *load as f64 / *speed as f64 };
+        let busy = if *load == 0 {
+            0.0
+        } else {
+            *load as f64 / *speed as f64
+        };
         writeln!(
             out,
             "{name:width$}  {:>10}  {:>12}  {:>10}",

@@ -43,7 +43,9 @@ pub(crate) struct Bars {
 
 fn style(template: &str) -> ProgressStyle {
     // The templates are fixed and tested.
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }
 
 const TOTAL: &str = "{prefix} [{wide_bar}] {percent:>3}% {msg}";
@@ -99,26 +101,46 @@ impl Progress {
 
 impl Bars {
     fn new() -> Self {
-        let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND));
+        let screen =
+            MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND));
         let total = screen.add(ProgressBar::new(0).with_style(style(TEXT)));
         total.set_message("reaching the nodes");
-        Self { screen, total, nodes: Vec::new(), more: None }
+        Self {
+            screen,
+            total,
+            nodes: Vec::new(),
+            more: None,
+        }
     }
 
     fn handle(&mut self, event: &Event) {
         match event {
-            Event::Reached { node, reached, nodes } => {
-                self.total.set_message(format!("reached {reached} of {nodes} nodes ({node})"));
+            Event::Reached {
+                node,
+                reached,
+                nodes,
+            } => {
+                self.total
+                    .set_message(format!("reached {reached} of {nodes} nodes ({node})"));
             }
             Event::Planned { .. } => {
                 self.total.set_message(planned_words(event));
             }
-            Event::Progress { delivered_bytes, total_bytes, bits_per_second, eta_seconds, receivers, senders, .. } => {
+            Event::Progress {
+                delivered_bytes,
+                total_bytes,
+                bits_per_second,
+                eta_seconds,
+                receivers,
+                senders,
+                ..
+            } => {
                 self.total.set_style(style(TOTAL));
                 self.total.set_prefix(Bytes(*total_bytes).to_string());
                 self.total.set_length((*total_bytes).max(1));
                 self.total.set_position(*delivered_bytes);
-                self.total.set_message(rate_and_eta(*bits_per_second, *eta_seconds));
+                self.total
+                    .set_message(rate_and_eta(*bits_per_second, *eta_seconds));
                 self.show_nodes(senders, receivers);
             }
             Event::Note { message, .. } => {
@@ -130,10 +152,19 @@ impl Bars {
 
     /// Receivers first: theirs are the bytes that count.
     fn show_nodes(&mut self, senders: &[NodeProgress], receivers: &[NodeProgress]) {
-        let all: Vec<(&str, &NodeProgress)> =
-            receivers.iter().map(|node| ("to", node)).chain(senders.iter().map(|node| ("from", node))).collect();
-        let room = sys::terminal_lines().unwrap_or(LINES_UNKNOWN).saturating_sub(LINES_FREE);
-        let shown = if all.len() > room { room.saturating_sub(1) } else { all.len() };
+        let all: Vec<(&str, &NodeProgress)> = receivers
+            .iter()
+            .map(|node| ("to", node))
+            .chain(senders.iter().map(|node| ("from", node)))
+            .collect();
+        let room = sys::terminal_lines()
+            .unwrap_or(LINES_UNKNOWN)
+            .saturating_sub(LINES_FREE);
+        let shown = if all.len() > room {
+            room.saturating_sub(1)
+        } else {
+            all.len()
+        };
         while self.nodes.len() > shown {
             if let Some(bar) = self.nodes.pop() {
                 self.screen.remove(&bar);
@@ -141,17 +172,24 @@ impl Bars {
         }
         while self.nodes.len() < shown {
             let bar = ProgressBar::new(1).with_style(style(NODE));
-            self.nodes.push(self.screen.insert(self.nodes.len() + 1, bar));
+            self.nodes
+                .push(self.screen.insert(self.nodes.len() + 1, bar));
         }
         for (bar, (side, node)) in self.nodes.iter().zip(&all) {
             bar.set_prefix(format!("{side:<4} {}", node.node));
             bar.set_length(node.total_bytes.max(1));
-            bar.set_position(if node.total_bytes == 0 { 1 } else { node.bytes.min(node.total_bytes) });
+            bar.set_position(if node.total_bytes == 0 {
+                1
+            } else {
+                node.bytes.min(node.total_bytes)
+            });
             bar.set_message(rate(node.bits_per_second));
         }
         let hidden = all.len() - shown;
         if hidden > 0 {
-            let more = self.more.get_or_insert_with(|| self.screen.add(ProgressBar::new(1).with_style(style(TEXT))));
+            let more = self.more.get_or_insert_with(|| {
+                self.screen.add(ProgressBar::new(1).with_style(style(TEXT)))
+            });
             more.set_message(format!("  and {hidden} more nodes"));
         } else if let Some(more) = self.more.take() {
             self.screen.remove(&more);
@@ -172,7 +210,15 @@ fn rate_and_eta(bits_per_second: f64, eta_seconds: Option<f64>) -> String {
 }
 
 fn planned_words(event: &Event) -> String {
-    let Event::Planned { bytes, scheduler, predicted_seconds, bound_seconds, bound_basis, .. } = event else {
+    let Event::Planned {
+        bytes,
+        scheduler,
+        predicted_seconds,
+        bound_seconds,
+        bound_basis,
+        ..
+    } = event
+    else {
         return String::new();
     };
     let mut words = format!("planned {} by {scheduler}", Bytes(*bytes));
@@ -180,7 +226,10 @@ fn planned_words(event: &Event) -> String {
         words.push_str(&format!(", predicted {}", format_seconds(*seconds)));
     }
     if let Some(seconds) = bound_seconds {
-        words.push_str(&format!(", bound {} ({bound_basis})", format_seconds(*seconds)));
+        words.push_str(&format!(
+            ", bound {} ({bound_basis})",
+            format_seconds(*seconds)
+        ));
     }
     words
 }
@@ -188,14 +237,29 @@ fn planned_words(event: &Event) -> String {
 /// The line for an event, if it is due.
 fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
     match event {
-        Event::Reached { node, reached, nodes } => Some(format!("reached {node} ({reached} of {nodes})")),
+        Event::Reached {
+            node,
+            reached,
+            nodes,
+        } => Some(format!("reached {node} ({reached} of {nodes})")),
         Event::Planned { .. } => Some(planned_words(event)),
-        Event::Progress { delivered_bytes, total_bytes, bits_per_second, eta_seconds, .. } => {
+        Event::Progress {
+            delivered_bytes,
+            total_bytes,
+            bits_per_second,
+            eta_seconds,
+            ..
+        } => {
             if last.is_some_and(|last| last.elapsed() < LINE_EVERY) {
                 return None;
             }
             *last = Some(Instant::now());
-            Some(format!("{} of {}, {}", Bytes(*delivered_bytes), Bytes(*total_bytes), rate_and_eta(*bits_per_second, *eta_seconds)))
+            Some(format!(
+                "{} of {}, {}",
+                Bytes(*delivered_bytes),
+                Bytes(*total_bytes),
+                rate_and_eta(*bits_per_second, *eta_seconds)
+            ))
         }
         Event::Note { message, .. } => Some(format!("note: {message}")),
         Event::Ended { .. } => None,
@@ -218,7 +282,12 @@ mod tests {
     #[test]
     fn node_lines_are_bounded() {
         let mut bars = Bars::new();
-        let node = |n: usize| NodeProgress { node: format!("n{n}"), bytes: 1, total_bytes: 2, bits_per_second: 8.0 };
+        let node = |n: usize| NodeProgress {
+            node: format!("n{n}"),
+            bytes: 1,
+            total_bytes: 2,
+            bits_per_second: 8.0,
+        };
         let many: Vec<NodeProgress> = (0..1000).map(node).collect();
         bars.show_nodes(&many, &many);
         assert!(bars.nodes.len() < 200, "{}", bars.nodes.len());

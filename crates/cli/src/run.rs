@@ -1,9 +1,11 @@
 //! Carries out a request: events to the screen, signals to the master, the report at the end.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use ropewalk::report::ControlReport;
 use ropewalk::{Cancel, Event, Outcome, Report, Request, master};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -18,7 +20,9 @@ const INTERRUPTED: i32 = 130;
 
 /// The runtime that drives control connections; data has threads of its own in the agents.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     runtime.context("cannot start threads; raise the limit of processes (ulimit -u)")
 }
 
@@ -32,7 +36,9 @@ pub(crate) fn run(request: Request, output: &OutputArgs) -> Result<ExitCode> {
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
     if output.json {
-        print_json(&Event::Ended { report: Box::new(report.clone()) });
+        print_json(&Event::Ended {
+            report: Box::new(report.clone()),
+        });
     } else {
         print_report(&report, output.quiet);
     }
@@ -50,7 +56,9 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
     let desk = match desk {
         Ok(desk) => Some(desk),
         Err(error) => {
-            progress.note(&format!("`ropewalk status` will not see this transfer: {error:#}"));
+            progress.note(&format!(
+                "`ropewalk status` will not see this transfer: {error:#}"
+            ));
             None
         }
     };
@@ -103,12 +111,53 @@ fn print_json(event: &Event) {
     }
 }
 
+/// The last event of a transfer that never became a request.
+pub(crate) fn print_refusal(error: &str) {
+    let report = Report {
+        transfer: String::new(),
+        label: None,
+        outcome: Outcome::Refused,
+        error: Some(error.to_owned()),
+        wanted_bytes: 0,
+        delivered_bytes: 0,
+        files: 0,
+        seconds: 0.0,
+        start_seconds: 0.0,
+        finish_seconds: 0.0,
+        bits_per_second: 0.0,
+        moving_bits_per_second: 0.0,
+        scheduler: String::new(),
+        predicted_seconds: None,
+        bound: None,
+        verify: String::new(),
+        encrypted: true,
+        roots: BTreeMap::new(),
+        nodes: Vec::new(),
+        pairs: Vec::new(),
+        missing: BTreeMap::new(),
+        duplicate_bytes: 0,
+        corrupt_units: 0,
+        longest_stall_seconds: 0.0,
+        control: ControlReport::default(),
+        notes: Vec::new(),
+    };
+    print_json(&Event::Ended {
+        report: Box::new(report),
+    });
+}
+
 /// The report on standard output, the error on standard error.
 pub(crate) fn print_report(report: &Report, quiet: bool) {
     if !quiet && report.outcome != Outcome::Refused {
-        let _ = std::io::stdout().lock().write_all(summary::text(report).as_bytes());
+        let _ = std::io::stdout()
+            .lock()
+            .write_all(summary::text(report).as_bytes());
     }
-    if let Some(error) = report.error.as_ref().filter(|_| report.outcome != Outcome::Done) {
+    if let Some(error) = report
+        .error
+        .as_ref()
+        .filter(|_| report.outcome != Outcome::Done)
+    {
         let word = match report.outcome {
             Outcome::Refused => "refused",
             Outcome::Cancelled => "cancelled",

@@ -115,15 +115,32 @@ fn format_id(id: &[u8]) -> String {
 pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
     let text = match &args.agent {
         Some(at) => {
-            let lines: Vec<AgentLine> = ask_agent(at, args.token_file.as_deref())?.iter().map(line_of).collect();
-            if args.json { to_json(&lines)? } else { agent_text(&lines) }
+            let lines: Vec<AgentLine> = ask_agent(at, args.token_file.as_deref())?
+                .iter()
+                .map(line_of)
+                .collect();
+            if args.json {
+                to_json(&lines)?
+            } else {
+                agent_text(&lines)
+            }
         }
         None => {
-            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, Question::Status)?.into_iter().map(|a| a.1).collect();
-            if args.json { to_json(&answers)? } else { desk_text(&answers) }
+            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, Question::Status)?
+                .into_iter()
+                .map(|a| a.1)
+                .collect();
+            if args.json {
+                to_json(&answers)?
+            } else {
+                desk_text(&answers)
+            }
         }
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -137,7 +154,11 @@ fn ask_agent(at: &HostPort, token_file: Option<&std::path::Path>) -> Result<Vec<
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64 * 100.0
+    }
 }
 
 fn agent_text(lines: &[AgentLine]) -> String {
@@ -155,8 +176,17 @@ fn agent_text(lines: &[AgentLine]) -> String {
         } else {
             String::new()
         };
-        let phase = if line.cancelled { "cancelled" } else { &line.phase };
-        format!("{}  {phase}, {received}sent {}, {}\n", line.transfer, Bytes(line.sent_bytes), format_seconds(line.seconds))
+        let phase = if line.cancelled {
+            "cancelled"
+        } else {
+            &line.phase
+        };
+        format!(
+            "{}  {phase}, {received}sent {}, {}\n",
+            line.transfer,
+            Bytes(line.sent_bytes),
+            format_seconds(line.seconds)
+        )
     };
     lines.iter().map(line).collect()
 }
@@ -166,10 +196,20 @@ fn desk_text(answers: &[Answer]) -> String {
         return "no transfers\n".to_owned();
     }
     let line = |answer: &Answer| {
-        let id = answer.transfer.clone().unwrap_or_else(|| format!("process {}", answer.process));
+        let id = answer
+            .transfer
+            .clone()
+            .unwrap_or_else(|| format!("process {}", answer.process));
         let state = match &answer.progress {
-            Some(Event::Progress { delivered_bytes, total_bytes, bits_per_second, eta_seconds, .. }) => {
-                let eta = eta_seconds.map_or_else(String::new, |eta| format!(", {} left", format_seconds(eta)));
+            Some(Event::Progress {
+                delivered_bytes,
+                total_bytes,
+                bits_per_second,
+                eta_seconds,
+                ..
+            }) => {
+                let eta = eta_seconds
+                    .map_or_else(String::new, |eta| format!(", {} left", format_seconds(eta)));
                 format!(
                     "{} of {} ({:.0} %), {}{eta}",
                     Bytes(*delivered_bytes),
@@ -181,8 +221,15 @@ fn desk_text(answers: &[Answer]) -> String {
             _ if answer.transfer.is_some() => "starts to move".to_owned(),
             _ => "reaching the nodes".to_owned(),
         };
-        let state = if answer.cancelled { format!("stopping, {state}") } else { state };
-        let label = answer.label.as_ref().map_or_else(String::new, |label| format!("  ({label})"));
+        let state = if answer.cancelled {
+            format!("stopping, {state}")
+        } else {
+            state
+        };
+        let label = answer
+            .label
+            .as_ref()
+            .map_or_else(String::new, |label| format!("  ({label})"));
         format!("{id}  {state}{label}\n")
     };
     answers.iter().map(line).collect()
@@ -194,23 +241,39 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
         Some(at) => cancel_at_agent(at, args)?,
         None => cancel_here(args)?,
     };
-    println!("cancelled {count} transfer{}", if count == 1 { "" } else { "s" });
-    Ok(if count > 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    println!(
+        "cancelled {count} transfer{}",
+        if count == 1 { "" } else { "s" }
+    );
+    Ok(if count > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    })
 }
 
 /// Position of the one item that `wanted` names; `names` gives what an item is called.
 fn find<T>(items: &[T], wanted: &str, names: impl Fn(&T) -> Vec<String>) -> Result<usize> {
     let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-    let matches = |item: &T| names(item).iter().any(|name| plain(name).starts_with(&plain(wanted)));
+    let matches = |item: &T| {
+        names(item)
+            .iter()
+            .any(|name| plain(name).starts_with(&plain(wanted)))
+    };
     let is_exact = |item: &T| names(item).iter().any(|name| plain(name) == plain(wanted));
     if let Some(exact) = items.iter().position(is_exact) {
         return Ok(exact);
     }
-    let found: Vec<usize> = (0..items.len()).filter(|&at| !plain(wanted).is_empty() && matches(&items[at])).collect();
+    let found: Vec<usize> = (0..items.len())
+        .filter(|&at| !plain(wanted).is_empty() && matches(&items[at]))
+        .collect();
     match found.as_slice() {
         [one] => Ok(*one),
         [] => bail!("no transfer is called {wanted}; `ropewalk status` lists them"),
-        several => bail!("{} transfers begin with {wanted}; write more of the id", several.len()),
+        several => bail!(
+            "{} transfers begin with {wanted}; write more of the id",
+            several.len()
+        ),
     }
 }
 
@@ -220,13 +283,21 @@ fn cancel_here(args: &CancelArgs) -> Result<usize> {
         None => running.iter().collect(),
         Some(wanted) => {
             let names = |(_, answer): &(PathBuf, Answer)| {
-                answer.transfer.clone().into_iter().chain([answer.process.to_string()]).collect()
+                answer
+                    .transfer
+                    .clone()
+                    .into_iter()
+                    .chain([answer.process.to_string()])
+                    .collect()
             };
             vec![&running[find(&running, wanted, names)?]]
         }
     };
     // One that ended in between needs no cancelling.
-    Ok(chosen.into_iter().filter(|(path, _)| desk::ask(path, Question::Cancel).is_ok()).count())
+    Ok(chosen
+        .into_iter()
+        .filter(|(path, _)| desk::ask(path, Question::Cancel).is_ok())
+        .count())
 }
 
 fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
@@ -236,9 +307,12 @@ fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
         None => None,
         Some(wanted) => {
             let running = runtime.block_on(master::query_status(&at.host, at.port, &token))?;
-            let found = &running[find(&running, wanted, |status| vec![format_id(&status.transfer)])?];
+            let found =
+                &running[find(&running, wanted, |status| vec![format_id(&status.transfer)])?];
             let id = <[u8; 16]>::try_from(found.transfer.as_slice());
-            Some(id.map_err(|_| anyhow::anyhow!("the agent gave an id that is not 16 bytes; is it another version?"))?)
+            Some(id.map_err(|_| {
+                anyhow::anyhow!("the agent gave an id that is not 16 bytes; is it another version?")
+            })?)
         }
     };
     Ok(runtime.block_on(master::query_cancel(&at.host, at.port, &token, chosen))?)
@@ -256,7 +330,12 @@ mod tests {
         assert_eq!(find("0199-aa").unwrap(), 0);
         assert_eq!(find("0199AB").unwrap(), 1);
         assert_eq!(find("7").unwrap(), 2);
-        assert!(find("0199").unwrap_err().to_string().contains("2 transfers"));
+        assert!(
+            find("0199")
+                .unwrap_err()
+                .to_string()
+                .contains("2 transfers")
+        );
         assert!(find("5").unwrap_err().to_string().contains("no transfer"));
         assert!(find("").is_err());
     }

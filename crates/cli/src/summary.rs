@@ -36,12 +36,27 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     if report.delivered_bytes == report.wanted_bytes {
         write!(out, "{}", Bytes(report.delivered_bytes))?;
     } else {
-        write!(out, "{} of {}", Bytes(report.delivered_bytes), Bytes(report.wanted_bytes))?;
+        write!(
+            out,
+            "{} of {}",
+            Bytes(report.delivered_bytes),
+            Bytes(report.wanted_bytes)
+        )?;
     }
     if report.files > 0 {
-        write!(out, " in {} file{}", report.files, if report.files == 1 { "" } else { "s" })?;
+        write!(
+            out,
+            " in {} file{}",
+            report.files,
+            if report.files == 1 { "" } else { "s" }
+        )?;
     }
-    write!(out, " in {}, goodput {}", format_seconds(report.seconds), rate(report.bits_per_second))?;
+    write!(
+        out,
+        " in {}, goodput {}",
+        format_seconds(report.seconds),
+        rate(report.bits_per_second)
+    )?;
     match &report.label {
         Some(label) => writeln!(out, " ({label})")?,
         None => writeln!(out)?,
@@ -61,12 +76,23 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "sink" => "each frame, every chunk end to end, and read back from the sink",
         _ => "each frame, and every chunk end to end",
     };
-    let sealed = if report.encrypted { "encrypted (TLS 1.3 keys)" } else { "PLAIN (not encrypted)" };
+    let sealed = if report.encrypted {
+        "encrypted (TLS 1.3 keys)"
+    } else {
+        "PLAIN (not encrypted)"
+    };
     writeln!(out, "checked    {checked}; {sealed}")?;
     let odd = [
-        (report.duplicate_bytes > 0).then(|| format!("{} came twice", Bytes(report.duplicate_bytes))),
-        (report.corrupt_units > 0).then(|| format!("{} damaged pieces fetched again", report.corrupt_units)),
-        (report.longest_stall_seconds >= 0.5).then(|| format!("longest stall {}", format_seconds(report.longest_stall_seconds))),
+        (report.duplicate_bytes > 0)
+            .then(|| format!("{} came twice", Bytes(report.duplicate_bytes))),
+        (report.corrupt_units > 0)
+            .then(|| format!("{} damaged pieces fetched again", report.corrupt_units)),
+        (report.longest_stall_seconds >= 0.5).then(|| {
+            format!(
+                "longest stall {}",
+                format_seconds(report.longest_stall_seconds)
+            )
+        }),
     ];
     let odd: Vec<String> = odd.into_iter().flatten().collect();
     if !odd.is_empty() {
@@ -86,24 +112,47 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     write_nodes(out, report)?;
     write_pairs(out, report)?;
     for (receiver, ranges) in &report.missing {
-        let shown: Vec<String> = ranges.iter().take(RANGES_MAX).map(|(start, end)| format!("{start}-{}", end.saturating_sub(1))).collect();
+        let shown: Vec<String> = ranges
+            .iter()
+            .take(RANGES_MAX)
+            .map(|(start, end)| format!("{start}-{}", end.saturating_sub(1)))
+            .collect();
         let more = ranges.len().saturating_sub(RANGES_MAX);
-        let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
-        let bytes: u64 = ranges.iter().map(|(start, end)| end.saturating_sub(*start)).sum();
-        writeln!(out, "missing    {receiver}: {} ({}{more})", Bytes(bytes), shown.join(", "))?;
+        let more = if more > 0 {
+            format!(" and {more} more ranges")
+        } else {
+            String::new()
+        };
+        let bytes: u64 = ranges
+            .iter()
+            .map(|(start, end)| end.saturating_sub(*start))
+            .sum();
+        writeln!(
+            out,
+            "missing    {receiver}: {} ({}{more})",
+            Bytes(bytes),
+            shown.join(", ")
+        )?;
     }
     for note in report.notes.iter().take(NOTES_MAX) {
         writeln!(out, "note       {note}")?;
     }
     if report.notes.len() > NOTES_MAX {
-        writeln!(out, "           and {} more notes (--json has all)", report.notes.len() - NOTES_MAX)?;
+        writeln!(
+            out,
+            "           and {} more notes (--json has all)",
+            report.notes.len() - NOTES_MAX
+        )?;
     }
     Ok(())
 }
 
 fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
     let Some(bound) = &report.bound else {
-        return writeln!(out, "bound      unknown: no speeds are declared or observed (--rate HOST=RATE declares them)");
+        return writeln!(
+            out,
+            "bound      unknown: no speeds are declared or observed (--rate HOST=RATE declares them)"
+        );
     };
     let basis = match bound.basis.as_str() {
         "declared" => "declared speeds",
@@ -116,7 +165,11 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
         "bound      {} = {} ({basis}{}); reached {:.1} %",
         format_seconds(bound.seconds),
         rate(bound.bits_per_second),
-        if bound.is_exact { "" } else { ", caps of pairs not counted" },
+        if bound.is_exact {
+            ""
+        } else {
+            ", caps of pairs not counted"
+        },
         bound.share * 100.0
     )?;
     if !bound.binding.is_empty() {
@@ -124,7 +177,12 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     writeln!(out)?;
     match report.predicted_seconds {
-        Some(seconds) => writeln!(out, "predicted  {} by {}", format_seconds(seconds), report.scheduler),
+        Some(seconds) => writeln!(
+            out,
+            "predicted  {} by {}",
+            format_seconds(seconds),
+            report.scheduler
+        ),
         None => Ok(()),
     }
 }
@@ -132,7 +190,12 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
 /// A few names, and how many more.
 pub(crate) fn listed(names: &[String]) -> String {
     const NAMES_MAX: usize = 6;
-    let mut text = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(NAMES_MAX)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.len() > NAMES_MAX {
         let _ = write!(text, " and {} more", names.len() - NAMES_MAX);
     }
@@ -143,15 +206,32 @@ fn write_nodes(out: &mut String, report: &Report) -> std::fmt::Result {
     if report.nodes.is_empty() {
         return Ok(());
     }
-    let width = report.nodes.iter().take(LINES_MAX).map(|node| node.node.chars().count()).max().unwrap_or(0).clamp(4, 28);
+    let width = report
+        .nodes
+        .iter()
+        .take(LINES_MAX)
+        .map(|node| node.node.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp(4, 28);
     writeln!(
         out,
         "{:width$}  {:>9}  {:>9}  {:>12}  {:>8}  {:>9}",
         "node", "sent", "received", "best second", "CPU", "memory"
     )?;
     for node in report.nodes.iter().take(LINES_MAX) {
-        let bytes = |bytes: u64| if bytes == 0 { "-".to_owned() } else { Bytes(bytes).to_string() };
-        let best = if node.best_bits_per_second > 0.0 { rate(node.best_bits_per_second) } else { "-".to_owned() };
+        let bytes = |bytes: u64| {
+            if bytes == 0 {
+                "-".to_owned()
+            } else {
+                Bytes(bytes).to_string()
+            }
+        };
+        let best = if node.best_bits_per_second > 0.0 {
+            rate(node.best_bits_per_second)
+        } else {
+            "-".to_owned()
+        };
         write!(
             out,
             "{:width$}  {:>9}  {:>9}  {best:>12}  {:>8}  {:>9}",
@@ -167,14 +247,22 @@ fn write_nodes(out: &mut String, report: &Report) -> std::fmt::Result {
         }
     }
     if report.nodes.len() > LINES_MAX {
-        writeln!(out, "and {} more nodes (--json has all)", report.nodes.len() - LINES_MAX)?;
+        writeln!(
+            out,
+            "and {} more nodes (--json has all)",
+            report.nodes.len() - LINES_MAX
+        )?;
     }
     Ok(())
 }
 
 /// Memory in MB whatever the exact number, so that a column reads evenly.
 fn decimal(bytes: u64) -> String {
-    if bytes == 0 { "-".to_owned() } else { format!("{:.1} MB", bytes as f64 / 1e6) }
+    if bytes == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} MB", bytes as f64 / 1e6)
+    }
 }
 
 fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
@@ -190,7 +278,11 @@ fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
         )?;
     }
     if report.pairs.len() > LINES_MAX {
-        writeln!(out, "and {} more pairs (--json has all)", report.pairs.len() - LINES_MAX)?;
+        writeln!(
+            out,
+            "and {} more pairs (--json has all)",
+            report.pairs.len() - LINES_MAX
+        )?;
     }
     Ok(())
 }
@@ -229,8 +321,17 @@ mod tests {
             encrypted: true,
             roots: Default::default(),
             nodes: vec![
-                NodeReport { node: "a".into(), sent_bytes: 4096, ..NodeReport::default() },
-                NodeReport { node: "b".into(), received_bytes: 4096, error: Some("killed".into()), ..NodeReport::default() },
+                NodeReport {
+                    node: "a".into(),
+                    sent_bytes: 4096,
+                    ..NodeReport::default()
+                },
+                NodeReport {
+                    node: "b".into(),
+                    received_bytes: 4096,
+                    error: Some("killed".into()),
+                    ..NodeReport::default()
+                },
             ],
             pairs: vec![PairReport {
                 sender: "a".into(),
@@ -245,7 +346,12 @@ mod tests {
             duplicate_bytes: 0,
             corrupt_units: 3,
             longest_stall_seconds: 0.0,
-            control: ControlReport { nodes: 2, plan_messages: 8, plan_bytes: 2000, ..ControlReport::default() },
+            control: ControlReport {
+                nodes: 2,
+                plan_messages: 8,
+                plan_bytes: 2000,
+                ..ControlReport::default()
+            },
             notes: vec!["a was lost".into()],
         }
     }

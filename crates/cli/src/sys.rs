@@ -8,7 +8,12 @@ pub(crate) fn user_id() -> u32 {
 
 /// Lines of the terminal on standard error; `None` when it is no terminal.
 pub(crate) fn terminal_lines() -> Option<usize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     // SAFETY: the request writes one `winsize`, which `size` is, and keeps no pointer to it.
     let answer = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
     (answer == 0 && size.ws_row > 0).then_some(usize::from(size.ws_row))

@@ -16,7 +16,11 @@ const FILE_LEN_MAX: u64 = 1024;
 /// Where the token is looked for when no file is named: `$XDG_CONFIG_HOME/ropewalk/token`, else
 /// `~/.config/ropewalk/token`.
 pub(crate) fn default_path() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
     Some(config.join("ropewalk/token"))
 }
@@ -38,13 +42,23 @@ pub(crate) fn load(file: Option<&Path>) -> Result<[u8; TOKEN_LEN]> {
 
 fn read(path: &Path) -> Result<[u8; TOKEN_LEN]> {
     let shown = path.display();
-    let file = fs::File::open(path).with_context(|| format!("cannot read the token file {shown}"))?;
-    let mode = file.metadata().with_context(|| format!("cannot read the token file {shown}"))?.permissions().mode();
+    let file =
+        fs::File::open(path).with_context(|| format!("cannot read the token file {shown}"))?;
+    let mode = file
+        .metadata()
+        .with_context(|| format!("cannot read the token file {shown}"))?
+        .permissions()
+        .mode();
     if mode & 0o077 != 0 {
-        bail!("the token file {shown} can be read by others (mode {:04o}); run: chmod 600 {shown}", mode & 0o7777);
+        bail!(
+            "the token file {shown} can be read by others (mode {:04o}); run: chmod 600 {shown}",
+            mode & 0o7777
+        );
     }
     let mut text = String::new();
-    file.take(FILE_LEN_MAX).read_to_string(&mut text).with_context(|| format!("cannot read the token file {shown}"))?;
+    file.take(FILE_LEN_MAX)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read the token file {shown}"))?;
     parse(text.trim()).with_context(|| format!("{shown} is not a token file: it must hold 64 hexadecimal digits; make one with `ropewalk agent --new-token FILE`"))
 }
 
@@ -70,12 +84,23 @@ pub(crate) fn create(path: &Path) -> Result<[u8; TOKEN_LEN]> {
     let mut token = [0; TOKEN_LEN];
     let random = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
     random.context("cannot read /dev/urandom")?;
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make the folder {}", parent.display()))?;
     }
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(|| format!("cannot make the token file {}", path.display()))?;
-    let written = file.write_all(format!("{}\n", hex(&token)).as_bytes()).and_then(|()| file.sync_all());
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    let mut file =
+        file.with_context(|| format!("cannot make the token file {}", path.display()))?;
+    let written = file
+        .write_all(format!("{}\n", hex(&token)).as_bytes())
+        .and_then(|()| file.sync_all());
     written.with_context(|| format!("cannot write the token file {}", path.display()))?;
     Ok(token)
 }
@@ -91,7 +116,10 @@ mod tests {
         let path = dir.path().join("deep/token");
         let token = create(&path).unwrap();
         assert_eq!(load(Some(&path)).unwrap(), token);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert!(format!("{:#}", create(&path).unwrap_err()).contains("File exists"));
     }
 
@@ -103,9 +131,19 @@ mod tests {
         create(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = format!("{:#}", load(Some(&path)).unwrap_err());
-        assert!(error.contains("0640") && error.contains("chmod 600"), "{error}");
+        assert!(
+            error.contains("0640") && error.contains("chmod 600"),
+            "{error}"
+        );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        for text in ["", "abc", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64), &"é".repeat(32)] {
+        for text in [
+            "",
+            "abc",
+            &"0".repeat(63),
+            &"0".repeat(66),
+            &"g".repeat(64),
+            &"é".repeat(32),
+        ] {
             fs::write(&path, text).unwrap();
             let error = format!("{:#}", load(Some(&path)).unwrap_err());
             assert!(error.contains("64 hexadecimal digits"), "{text}: {error}");

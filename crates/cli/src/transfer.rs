@@ -100,7 +100,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 /// Parses a specification; errors come as pictures.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<TransferSpec> {
     let color = std::io::stderr().is_terminal();
-    TransferSpec::parse(text).map_err(|errors| BadSpec(errors.render(text, &path.display().to_string(), color)).into())
+    TransferSpec::parse(text)
+        .map_err(|errors| BadSpec(errors.render(text, &path.display().to_string(), color)).into())
 }
 
 impl TransferArgs {
@@ -108,13 +109,21 @@ impl TransferArgs {
     pub(crate) fn request(&self) -> Result<Request> {
         let spec = parse(&read_text(&self.spec)?, &self.spec)?;
         let mut nodes = nodes(&spec, |at| match self.start {
-            None => Reach::Attached { host: at.host.clone(), port: at.port },
+            None => Reach::Attached {
+                host: at.host.clone(),
+                port: at.port,
+            },
             Some(StartArg::Ssh) => Reach::Ssh(at.host.clone()),
             Some(StartArg::Local) => Reach::Local,
         });
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
-        Ok(Request { label: spec.id, nodes, mapping: Mapping::Rows, options })
+        Ok(Request {
+            label: spec.id,
+            nodes,
+            mapping: Mapping::Rows,
+            options,
+        })
     }
 }
 
@@ -124,18 +133,21 @@ pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> 
     for role in [Role::Writer, Role::Reader] {
         for node in spec.nodes(role) {
             let objects = objects(spec, &node.rows, node.hints.destination.as_ref());
-            let at = nodes.iter().position(|(at, _)| *at == node.host_port).unwrap_or_else(|| {
-                let request = NodeRequest {
-                    name: String::new(),
-                    reach: reach(&node.host_port),
-                    sources: Vec::new(),
-                    sinks: Vec::new(),
-                    up: None,
-                    down: None,
-                };
-                nodes.push((node.host_port.clone(), request));
-                nodes.len() - 1
-            });
+            let at = nodes
+                .iter()
+                .position(|(at, _)| *at == node.host_port)
+                .unwrap_or_else(|| {
+                    let request = NodeRequest {
+                        name: String::new(),
+                        reach: reach(&node.host_port),
+                        sources: Vec::new(),
+                        sinks: Vec::new(),
+                        up: None,
+                        down: None,
+                    };
+                    nodes.push((node.host_port.clone(), request));
+                    nodes.len() - 1
+                });
             let request = &mut nodes[at].1;
             match role {
                 Role::Writer => request.sources = objects,
@@ -154,19 +166,36 @@ pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> 
     nodes.into_iter().map(name).collect()
 }
 
-fn objects(spec: &TransferSpec, rows: &[usize], destination: Option<&String>) -> Vec<ObjectRequest> {
+fn objects(
+    spec: &TransferSpec,
+    rows: &[usize],
+    destination: Option<&String>,
+) -> Vec<ObjectRequest> {
     let mut objects: Vec<(&Uri, ObjectRequest)> = Vec::new();
     for row in rows.iter().filter_map(|&row| spec.rows.get(row)) {
-        let at = objects.iter().position(|(uri, _)| **uri == row.uri).unwrap_or_else(|| {
-            let object = match &row.uri {
-                Uri::File(path) => Object::Path(path.as_bytes().to_vec()),
-                Uri::Memory(size) => Object::Memory(size.0),
-                Uri::Null => Object::Null,
-            };
-            objects.push((&row.uri, ObjectRequest { object, rows: Vec::new(), destination: destination.cloned() }));
-            objects.len() - 1
+        let at = objects
+            .iter()
+            .position(|(uri, _)| **uri == row.uri)
+            .unwrap_or_else(|| {
+                let object = match &row.uri {
+                    Uri::File(path) => Object::Path(path.as_bytes().to_vec()),
+                    Uri::Memory(size) => Object::Memory(size.0),
+                    Uri::Null => Object::Null,
+                };
+                objects.push((
+                    &row.uri,
+                    ObjectRequest {
+                        object,
+                        rows: Vec::new(),
+                        destination: destination.cloned(),
+                    },
+                ));
+                objects.len() - 1
+            });
+        objects[at].1.rows.push(RowRequest {
+            object_offset: row.file_offset,
+            range: row.range,
         });
-        objects[at].1.rows.push(RowRequest { object_offset: row.file_offset, range: row.range });
     }
     objects.into_iter().map(|(_, object)| object).collect()
 }
@@ -178,7 +207,10 @@ mod tests {
     use super::*;
 
     fn attached(at: &HostPort) -> Reach {
-        Reach::Attached { host: at.host.clone(), port: at.port }
+        Reach::Attached {
+            host: at.host.clone(),
+            port: at.port,
+        }
     }
 
     /// Rows of one address are one node, rows of one URI one object; hints are carried over.
@@ -189,11 +221,26 @@ mod tests {
         let nodes = nodes(&TransferSpec::parse(text).unwrap(), attached);
         let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(names, ["a", "b:2", "b:3"]);
-        assert_eq!((nodes[0].up, nodes[0].down, nodes[1].down), (Some(1), None, Some(2)));
-        assert_eq!(nodes[0].reach, Reach::Attached { host: "a".into(), port: 1 });
+        assert_eq!(
+            (nodes[0].up, nodes[0].down, nodes[1].down),
+            (Some(1), None, Some(2))
+        );
+        assert_eq!(
+            nodes[0].reach,
+            Reach::Attached {
+                host: "a".into(),
+                port: 1
+            }
+        );
         let objects: Vec<&Object> = nodes[0].sources.iter().map(|o| &o.object).collect();
-        assert_eq!(objects, [&Object::Path(b"/x".to_vec()), &Object::Path(b"/y".to_vec())]);
-        let second = RowRequest { object_offset: 20, range: Range::new(10, 20) };
+        assert_eq!(
+            objects,
+            [&Object::Path(b"/x".to_vec()), &Object::Path(b"/y".to_vec())]
+        );
+        let second = RowRequest {
+            object_offset: 20,
+            range: Range::new(10, 20),
+        };
         assert_eq!(nodes[0].sources[0].rows[1], second);
         assert_eq!(nodes[1].sinks[0].destination.as_deref(), Some("d"));
     }

@@ -30,8 +30,15 @@ impl Agent {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no port in {line:?}"));
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let port = line
+            .trim()
+            .rsplit(':')
+            .next()
+            .and_then(|p| p.parse().ok())
+            .unwrap_or_else(|| panic!("no port in {line:?}"));
         Self { child, port, root }
     }
 
@@ -45,7 +52,10 @@ impl Agent {
     }
 
     fn names(&self) -> Vec<String> {
-        std::fs::read_dir(&self.root).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect()
+        std::fs::read_dir(&self.root)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect()
     }
 }
 
@@ -64,12 +74,18 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let made = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(["agent", "--new-token"]).arg(dir.path().join("token")).output().unwrap();
+        let made = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+            .args(["agent", "--new-token"])
+            .arg(dir.path().join("token"))
+            .output()
+            .unwrap();
         assert!(made.status.success(), "{made:?}");
         let mut state = 1u64;
         let data = (0..LENGTH)
             .map(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 (state >> 56) as u8
             })
             .collect();
@@ -82,7 +98,10 @@ impl Scene {
         let path = agent.root.join("set");
         std::fs::write(&path, &self.data).unwrap();
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        std::fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        std::fs::File::open(&path)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
         agent
     }
 
@@ -114,7 +133,8 @@ impl Copy {
     fn event(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.events.read_line(&mut line).unwrap();
-        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}")))
+        (!line.is_empty())
+            .then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}")))
     }
 
     /// Reads events until so many bytes are delivered.
@@ -138,15 +158,25 @@ impl Copy {
         }
         let status = self.child.wait().unwrap().code();
         let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
         assert!(!report.is_null(), "no report; {said}");
         (status, report)
     }
 }
 
 fn missing(report: &Value) -> u64 {
-    let all = report["missing"].as_object().unwrap().values().flat_map(|r| r.as_array().unwrap());
-    all.map(|r| r[1].as_u64().unwrap() - r[0].as_u64().unwrap()).sum()
+    let all = report["missing"]
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|r| r.as_array().unwrap());
+    all.map(|r| r[1].as_u64().unwrap() - r[0].as_u64().unwrap())
+        .sum()
 }
 
 /// One of two replicas is killed at half way: the other carries on, and every byte arrives.
@@ -160,7 +190,14 @@ fn a_killed_replica_is_replaced() {
     let (status, report) = copy.end();
     assert_eq!(status, Some(0), "{report:#}");
     assert!(std::fs::read(c.root.join("copy")).unwrap() == scene.data);
-    assert!(report["notes"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().contains("lost")), "{report:#}");
+    assert!(
+        report["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|n| n.as_str().unwrap().contains("lost")),
+        "{report:#}"
+    );
 }
 
 /// The only holder is killed: the report names exactly what is missing, and no file takes the name.
@@ -187,9 +224,23 @@ fn a_killed_receiver_costs_only_its_own_copy() {
     // Two destinations of one command differ in their port here, so they are given as two hosts.
     let spec = scene.dir.path().join("two.cep");
     let row = |role: &str, agent: &Agent, name: &str| {
-        format!("{role} 127.0.0.1:{} \"file://{}\" 0 0-{}\n", agent.port, agent.root.join(name).display(), LENGTH - 1)
+        format!(
+            "{role} 127.0.0.1:{} \"file://{}\" 0 0-{}\n",
+            agent.port,
+            agent.root.join(name).display(),
+            LENGTH - 1
+        )
     };
-    std::fs::write(&spec, [row("writer", &a, "set"), row("reader", &c, "copy"), row("reader", &d, "copy")].concat()).unwrap();
+    std::fs::write(
+        &spec,
+        [
+            row("writer", &a, "set"),
+            row("reader", &c, "copy"),
+            row("reader", &d, "copy"),
+        ]
+        .concat(),
+    )
+    .unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
         .args(["transfer", "--json", "--limit", "400Mbit", "--token-file"])
         .arg(scene.dir.path().join("token"))
@@ -206,7 +257,13 @@ fn a_killed_receiver_costs_only_its_own_copy() {
     let (status, report) = transfer.end();
     assert_eq!(status, Some(1), "{report:#}");
     assert!(std::fs::read(d.root.join("copy")).unwrap() == scene.data);
-    assert!(report["error"].as_str().unwrap().contains(&c.port.to_string()), "{report:#}");
+    assert!(
+        report["error"]
+            .as_str()
+            .unwrap()
+            .contains(&c.port.to_string()),
+        "{report:#}"
+    );
 }
 
 /// An interrupted command ends, leaves nothing behind, and the agents serve the next one.
@@ -216,13 +273,23 @@ fn interrupting_leaves_nothing_behind() {
     let (a, c) = (scene.replica("a"), scene.receiver("c"));
     let mut copy = scene.copy(&[a.at("set"), c.at("copy")]);
     copy.until_delivered(LENGTH as u64 / 4);
-    assert!(Command::new("kill").args(["-INT", &copy.child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &copy.child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
     let (status, report) = copy.end();
     assert_eq!(status, Some(130), "{report:#}");
     // The agent removes its temporary file as soon as the word reaches it.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !c.names().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "left behind: {:?}", c.names());
+        assert!(
+            std::time::Instant::now() < deadline,
+            "left behind: {:?}",
+            c.names()
+        );
         std::thread::yield_now();
     }
     let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();
@@ -240,7 +307,11 @@ fn a_killed_master_stops_its_agents_work() {
     copy.child.wait().unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !c.names().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "left behind: {:?}", c.names());
+        assert!(
+            std::time::Instant::now() < deadline,
+            "left behind: {:?}",
+            c.names()
+        );
         std::thread::yield_now();
     }
     let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();

@@ -11,8 +11,14 @@ const BLOCK_LEN: usize = 1 << 20;
 
 /// Writes a file of bytes that look random; equal `half` gives equal bytes, no two places look alike.
 pub(super) fn make_half(path: &Path, half: u64, len: u64) -> Result<()> {
-    let failed = || format!("cannot write {}; is the disk full? --size and --dir choose less or elsewhere", path.display());
-    let mut file = BufWriter::with_capacity(BLOCK_LEN, File::create_new(path).with_context(failed)?);
+    let failed = || {
+        format!(
+            "cannot write {}; is the disk full? --size and --dir choose less or elsewhere",
+            path.display()
+        )
+    };
+    let mut file =
+        BufWriter::with_capacity(BLOCK_LEN, File::create_new(path).with_context(failed)?);
     let mut left = len;
     let mut counter = half << 56;
     while left > 0 {
@@ -22,7 +28,9 @@ pub(super) fn make_half(path: &Path, half: u64, len: u64) -> Result<()> {
         file.write_all(&word[..bytes]).with_context(failed)?;
         left -= bytes as u64;
     }
-    file.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(failed)?;
+    file.into_inner()
+        .map_err(std::io::IntoInnerError::into_error)
+        .with_context(failed)?;
     Ok(())
 }
 
@@ -38,15 +46,20 @@ fn mixed(counter: u64) -> u64 {
 /// a file that ends early differs there.
 pub(super) fn first_difference(a: (&Path, u64), b: (&Path, u64), len: u64) -> Result<Option<u64>> {
     let open = |(path, at): (&Path, u64)| -> Result<std::io::Take<File>> {
-        let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        file.seek(SeekFrom::Start(at)).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut file =
+            File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        file.seek(SeekFrom::Start(at))
+            .with_context(|| format!("cannot read {}", path.display()))?;
         Ok(file.take(len))
     };
     let (mut first, mut second) = (open(a)?, open(b)?);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let mut done = 0;
     while done < len {
-        for (file, block, path) in [(&mut first, &mut ours, a.0), (&mut second, &mut theirs, b.0)] {
+        for (file, block, path) in [
+            (&mut first, &mut ours, a.0),
+            (&mut second, &mut theirs, b.0),
+        ] {
             block.clear();
             let read = file.take(BLOCK_LEN as u64).read_to_end(block);
             read.with_context(|| format!("cannot read {}", path.display()))?;

@@ -1,0 +1,281 @@
+//! Runs the built program with a home and runtime folder of its own.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest time that anything may take on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A temporary folder and programs that know no other home.
+pub struct Place {
+    pub dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("home")).unwrap();
+        let runtime = dir.path().join("runtime");
+        std::fs::create_dir(&runtime).unwrap();
+        std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o700)).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The path as text, for arguments that are put together.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+        command
+            .current_dir(self.dir.path())
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("runtime"));
+        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs to the end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
+        Ran(self.command().args(args).output().unwrap())
+    }
+
+    /// Makes a token in the default place.
+    pub fn make_token(&self) -> PathBuf {
+        let path = self.path("home/.config/ropewalk/token");
+        let ran = self.run(&[
+            OsStr::new("agent"),
+            OsStr::new("--new-token"),
+            path.as_os_str(),
+        ]);
+        assert_eq!(ran.status(), 0, "{}", ran.err());
+        path
+    }
+
+    /// Starts an agent that serves `root` for reading and writing with the default token.
+    pub fn agent(&self, root: &Path) -> RunningAgent {
+        let mut root = root.as_os_str().to_owned();
+        root.push(":rw");
+        let mut command = self.command();
+        command
+            .args([
+                "agent",
+                "--while-stdin",
+                "--listen",
+                "127.0.0.1:0",
+                "--root",
+            ])
+            .arg(root);
+        start_agent(command)
+    }
+}
+
+/// Starts an agent and waits until it listens.
+pub fn start_agent(mut command: Command) -> RunningAgent {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let port = line.trim().rsplit_once(':').unwrap().1.parse().unwrap();
+    RunningAgent { child, port }
+}
+
+/// An agent process; ended when dropped.
+pub struct RunningAgent {
+    pub child: Child,
+    pub port: u16,
+}
+
+impl RunningAgent {
+    pub fn at(&self, object: impl AsRef<Path>) -> String {
+        format!("127.0.0.1:{}:{}", self.port, object.as_ref().display())
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for RunningAgent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a program said and how it ended.
+pub struct Ran(pub Output);
+
+impl Ran {
+    pub fn status(&self) -> i32 {
+        self.0.status.code().unwrap_or(-1)
+    }
+
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+
+    /// Standard output as one JSON value a line.
+    pub fn events(&self) -> Vec<Value> {
+        self.out()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The report at the end of `--json`.
+    pub fn report(&self) -> Value {
+        let last = self
+            .events()
+            .pop()
+            .unwrap_or_else(|| panic!("no events; said: {}", self.err()));
+        assert_eq!(last["event"], "ended");
+        last["report"].clone()
+    }
+
+    #[track_caller]
+    pub fn assert_status(self, status: i32) -> Self {
+        assert_eq!(
+            self.status(),
+            status,
+            "out:\n{}\nerr:\n{}",
+            self.out(),
+            self.err()
+        );
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_says(self, part: &str) -> Self {
+        assert!(
+            self.err().contains(part) || self.out().contains(part),
+            "{part:?} is not in\n{}\n{}",
+            self.out(),
+            self.err()
+        );
+        self
+    }
+}
+
+/// Waits until `condition` gives something.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < DEADLINE, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes that look random and depend on `seed`.
+pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A small tree with everything a tree can hold.
+pub fn make_tree(root: &Path) {
+    std::fs::create_dir_all(root.join("sub/empty")).unwrap();
+    std::fs::write(root.join("big"), bytes(3 << 20, 1)).unwrap();
+    std::fs::write(root.join("none"), b"").unwrap();
+    for at in 0..50 {
+        std::fs::write(
+            root.join(format!("sub/f{at}")),
+            bytes(at * 37, at as u64 + 2),
+        )
+        .unwrap();
+    }
+    std::fs::set_permissions(root.join("sub/f1"), std::fs::Permissions::from_mode(0o751)).unwrap();
+    std::os::unix::fs::symlink("big", root.join("link")).unwrap();
+}
+
+/// Makes a copy with times kept.
+pub fn clone_tree(from: &Path, to: &Path) {
+    let status = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[track_caller]
+pub fn assert_same_tree(a: &Path, b: &Path) {
+    let output = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .args([a, b])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let list = |root: &Path| {
+        let found = Command::new("find")
+            .arg(root)
+            .args(["-printf", "%P %m %y %T@\\n"])
+            .output()
+            .unwrap();
+        let mut lines: Vec<String> = String::from_utf8_lossy(&found.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(list(a), list(b), "names, modes, kinds and times");
+}
+
+/// Set to rewrite the golden files after a deliberate change.
+const UPDATE: &str = "ROPEWALK_UPDATE_GOLDEN";
+
+/// Compares with a recorded text.
+#[track_caller]
+pub fn assert_golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        text, expected,
+        "{name} changed; if it is meant, run the tests with {UPDATE}=1"
+    );
+}

@@ -1,0 +1,250 @@
+//! Asking about and ending transfers while they run; losing nodes is in `faults`.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Place, bytes, wait_for};
+use serde_json::Value;
+
+/// A command that moves slowly, and its events.
+struct Moving {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Moving {
+    fn start(place: &Place, args: &[&str]) -> Self {
+        let mut command = place.command();
+        let mut child = command
+            .args(args)
+            .arg("--json")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next event of this name.
+    fn event(&mut self, name: &str) -> Value {
+        for line in self.lines.by_ref() {
+            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if event["event"] == name {
+                return event;
+            }
+            assert_ne!(event["event"], "ended", "{event:#}");
+        }
+        panic!("the command ended without an event {name}");
+    }
+
+    /// A progress event of which `delivered` bytes are part.
+    fn until_delivered(&mut self, delivered: u64) {
+        while self.event("progress")["delivered_bytes"].as_u64().unwrap() < delivered {}
+    }
+
+    fn end(mut self) -> (i32, Value) {
+        let report = self.event("ended")["report"].clone();
+        (self.child.wait().unwrap().code().unwrap_or(-1), report)
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(
+        Command::new("kill")
+            .args(["-s", name, &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+const SLOW: [&str; 5] = ["copy", "mem:1GiB", "null:", "--limit", "4MB/s"];
+
+/// `status` shows a running transfer, `cancel` ends it within a second, and the socket goes.
+#[test]
+fn a_transfer_is_seen_and_cancelled() {
+    let place = Place::new();
+    place
+        .run(&["status"])
+        .assert_status(0)
+        .assert_says("no transfers");
+    let mut moving = Moving::start(&place, &SLOW);
+    let id = moving.event("planned")["transfer"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    moving.until_delivered(1);
+    wait_for("the desk to show progress", || {
+        place
+            .run(&["status"])
+            .out()
+            .contains(" of 1 GiB")
+            .then_some(())
+    });
+    let shown: Value = serde_json::from_str(&place.run(&["status", "--json"]).out()).unwrap();
+    assert_eq!(
+        (&shown[0]["transfer"], shown[0]["process"].as_u64()),
+        (&Value::from(id.clone()), Some(moving.child.id().into()))
+    );
+    place
+        .run(&["cancel", "zzz"])
+        .assert_status(1)
+        .assert_says("no transfer is called zzz");
+    let asked = Instant::now();
+    place
+        .run(&["cancel", &id[..13]])
+        .assert_status(0)
+        .assert_says("cancelled 1 transfer");
+    let (status, report) = moving.end();
+    assert!(
+        asked.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
+    place
+        .run(&["status"])
+        .assert_status(0)
+        .assert_says("no transfers");
+    place
+        .run(&["cancel", "--all"])
+        .assert_status(1)
+        .assert_says("cancelled 0");
+}
+
+/// Ctrl-C and SIGTERM end a copy within a second: nothing temporary stays, no agent lives on.
+#[test]
+fn signals_end_a_copy_cleanly() {
+    let place = Place::new();
+    std::fs::write(place.path("big"), bytes(32 << 20, 3)).unwrap();
+    std::fs::create_dir(place.path("to")).unwrap();
+    for name in ["INT", "TERM"] {
+        let mut moving = Moving::start(&place, &["copy", "big", "to/copy", "--limit", "4MB/s"]);
+        moving.until_delivered(1);
+        let asked = Instant::now();
+        signal(&moving.child, name);
+        let (status, report) = moving.end();
+        assert!(
+            asked.elapsed() < Duration::from_secs(3),
+            "{name}: {:?}",
+            asked.elapsed()
+        );
+        assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
+        assert!(
+            !place.path("to/copy").exists(),
+            "half a copy has the copy's name"
+        );
+    }
+}
+
+/// A killed command takes the agents it started with it, and `status` clears its socket away.
+#[test]
+fn agents_do_not_outlive_their_command() {
+    let place = Place::new();
+    let mut moving = Moving::start(&place, &SLOW);
+    moving.until_delivered(1);
+    let parent = moving.child.id().to_string();
+    let children = || {
+        let found = Command::new("pgrep")
+            .args(["-P", &parent])
+            .output()
+            .unwrap();
+        String::from_utf8(found.stdout)
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let agents = children();
+    assert_eq!(agents.len(), 2);
+    moving.child.kill().unwrap();
+    moving.child.wait().unwrap();
+    let gone = |agent: &String| {
+        // A zombie that nobody has collected yet is gone, too.
+        let stat = std::fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    wait_for("the agents to end", || {
+        agents.iter().all(gone).then_some(())
+    });
+    place
+        .run(&["status"])
+        .assert_status(0)
+        .assert_says("no transfers");
+    assert_eq!(
+        std::fs::read_dir(place.path("runtime/ropewalk"))
+            .unwrap()
+            .count(),
+        0
+    );
+}
+
+/// An agent is asked and told from outside, with its token and not without.
+#[test]
+fn an_agent_is_asked_and_told() {
+    let place = Place::new();
+    place.make_token();
+    let agent = place.agent(place.dir.path());
+    let at = format!("127.0.0.1:{}", agent.port);
+    place
+        .run(&["status", "--agent", &at])
+        .assert_status(0)
+        .assert_says("no transfers");
+    let mut moving = Moving::start(
+        &place,
+        &["copy", &agent.at("mem:1GiB"), "null:", "--limit", "4MB/s"],
+    );
+    let id = moving.event("planned")["transfer"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    moving.until_delivered(1);
+    place
+        .run(&["status", "--agent", &at])
+        .assert_status(0)
+        .assert_says(&id);
+    let other = place.text("other");
+    place
+        .run(&["agent", "--new-token", &other])
+        .assert_status(0);
+    place
+        .run(&["status", "--agent", &at, "--token-file", &other])
+        .assert_status(1)
+        .assert_says("token");
+    place
+        .run(&["cancel", &id, "--agent", &at])
+        .assert_status(0)
+        .assert_says("cancelled 1");
+    let (status, report) = moving.end();
+    assert!(status != 0 && report["outcome"] != "done", "{report:#}");
+}
+
+/// An agent ends with status 0 on SIGTERM, and a stranger is closed after the preface.
+#[test]
+fn an_agent_ends_when_asked_and_ignores_strangers() {
+    let place = Place::new();
+    place.make_token();
+    let mut agent = place.agent(place.dir.path());
+    let mut stranger = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();
+    stranger.set_read_timeout(Some(DEADLINE)).unwrap();
+    stranger.write_all(&[b'x'; 4096]).unwrap();
+    let mut answer = Vec::new();
+    // Closed, or reset because of the bytes nobody read.
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+    signal(&agent.child, "TERM");
+    let status = wait_for("the agent to end", || agent.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}

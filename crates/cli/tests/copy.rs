@@ -1,0 +1,446 @@
+//! `copy` between real processes on this machine.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use common::{Place, assert_same_tree, bytes, clone_tree, make_tree};
+use serde_json::Value;
+
+fn sum(report: &Value, list: &str, key: &str) -> u64 {
+    report[list]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item[key].as_u64().unwrap())
+        .sum()
+}
+
+/// A tree arrives with contents, modes, times, links and empty folders, and the report says so.
+#[test]
+fn a_tree_arrives_whole() {
+    let place = Place::new();
+    make_tree(&place.path("set"));
+    let out = place.run(&["copy", "set", "copy"]).assert_status(0).out();
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+    for part in [
+        "done: ",
+        " in 52 files in ",
+        "encrypted",
+        "local-source",
+        "-> local-copy",
+        "control  ",
+    ] {
+        assert!(out.contains(part), "{part:?} is not in\n{out}");
+    }
+    std::fs::create_dir(place.path("into")).unwrap();
+    place.run(&["copy", "-q", "set", "into/"]).assert_status(0);
+    assert_same_tree(&place.path("set"), &place.path("into/set"));
+    assert_eq!(
+        std::fs::read_dir(place.path("into")).unwrap().count(),
+        1,
+        "nothing temporary is left"
+    );
+}
+
+/// One file, an empty file and an empty folder are trees, too.
+#[test]
+fn small_things_arrive() {
+    let place = Place::new();
+    std::fs::write(place.path("one"), b"x").unwrap();
+    std::fs::write(place.path("none"), b"").unwrap();
+    std::fs::create_dir(place.path("empty")).unwrap();
+    for name in ["one", "none", "empty"] {
+        let copy = format!("{name}-copy");
+        place
+            .run(&["copy", "--quiet", name, &copy])
+            .assert_status(0);
+        assert_same_tree(&place.path(name), &place.path(&copy));
+    }
+}
+
+/// Two replicas on two agents feed two copies; everything is sent once a copy.
+#[test]
+fn replicas_feed_two_copies() {
+    let place = Place::new();
+    place.make_token();
+    for host in ["a", "b", "c", "d"] {
+        std::fs::create_dir(place.path(host)).unwrap();
+    }
+    make_tree(&place.path("a/set"));
+    std::fs::write(place.path("a/set/more"), bytes(9 << 20, 7)).unwrap();
+    clone_tree(&place.path("a/set"), &place.path("b/set"));
+    let agents: Vec<_> = ["a", "b", "c", "d"]
+        .iter()
+        .map(|host| place.agent(&place.path(host)))
+        .collect();
+    let (a, b) = (
+        agents[0].at(place.path("a/set")),
+        agents[1].at(place.path("b/set")),
+    );
+    let (c, d) = (
+        agents[2].at(place.path("c/copy")),
+        agents[3].at(place.path("d/copy")),
+    );
+    let ran = place
+        .run(&[
+            "copy",
+            "--json",
+            "--sources",
+            "replicas",
+            &a,
+            &b,
+            &c,
+            "--also-to",
+            &d,
+        ])
+        .assert_status(0);
+    let report = ran.report();
+    assert_eq!(report["outcome"], "done");
+    assert_same_tree(&place.path("a/set"), &place.path("c/copy"));
+    assert_same_tree(&place.path("a/set"), &place.path("d/copy"));
+    assert_eq!(
+        sum(&report, "nodes", "received_bytes"),
+        report["wanted_bytes"].as_u64().unwrap()
+    );
+    let senders: Vec<&Value> = report["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|n| n["sent_bytes"].as_u64() > Some(0))
+        .collect();
+    assert_eq!(senders.len(), 2, "both replicas worked: {report:#}");
+}
+
+/// Sources without a common path become one tree, on one host or several; where they are not what
+/// was said, or both hold one path, nothing is written.
+#[test]
+fn parts_are_joined_and_conflicts_refused() {
+    let place = Place::new();
+    place.make_token();
+    for (part, file) in [("p", "x"), ("q", "y")] {
+        std::fs::create_dir(place.path(part)).unwrap();
+        std::fs::write(place.path(part).join(file), bytes(1 << 20, 5)).unwrap();
+    }
+    let agents = [place.agent(&place.path("p")), place.agent(&place.path("q"))];
+    let hosts = [agents[0].at(place.path("p")), agents[1].at(place.path("q"))];
+    for (at, [p, q]) in [["p", "q"], [&hosts[0], &hosts[1]]].into_iter().enumerate() {
+        let all = format!("all{at}");
+        place.run(&["copy", "-q", p, q, &all]).assert_status(0);
+        for (part, file) in [("p", "x"), ("q", "y")] {
+            assert_eq!(
+                std::fs::read(place.path(&all).join(file)).unwrap(),
+                std::fs::read(place.path(part).join(file)).unwrap()
+            );
+        }
+        place
+            .run(&["copy", "--sources", "replicas", p, q, "r"])
+            .assert_status(4)
+            .assert_says("no replicas");
+    }
+    std::fs::write(place.path("q/x"), b"other").unwrap();
+    for [p, q] in [["p", "q"], [&hosts[0], &hosts[1]]] {
+        place
+            .run(&["copy", p, q, "r"])
+            .assert_status(4)
+            .assert_says("`x`");
+    }
+    assert!(!place.path("r").exists());
+}
+
+/// Every protection, check and lane moves the same bytes, and plain is called plain.
+#[test]
+fn every_way_of_moving_works() {
+    let place = Place::new();
+    make_tree(&place.path("set"));
+    for (at, args) in [
+        &["--plain"][..],
+        &[
+            "--plain",
+            "--verify",
+            "none",
+            "--lane",
+            "tcp",
+            "--streams",
+            "1",
+        ],
+        &["--verify", "sink", "--lane", "tcp", "--streams", "3"],
+        &[
+            "--verify",
+            "fragment",
+            "--lane",
+            "unix",
+            "--no-sync",
+            "--prefetch",
+            "64KiB",
+        ],
+        &[
+            "--scheduler",
+            "uniform",
+            "--limit",
+            "100MB/s",
+            "--rate",
+            "local=1Gbit",
+        ],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let copy = format!("copy{at}");
+        let ran = place
+            .run(&[&["copy", "set", &copy][..], args].concat())
+            .assert_status(0);
+        assert_same_tree(&place.path("set"), &place.path(&copy));
+        assert_eq!(
+            ran.out().contains("PLAIN (not encrypted)"),
+            args.contains(&"--plain"),
+            "{}",
+            ran.out()
+        );
+        if args.contains(&"--rate") {
+            assert!(ran.out().contains("(declared speeds)"), "{}", ran.out());
+        }
+    }
+}
+
+/// Patterns need no disk, and what arrives in a file is the pattern.
+#[test]
+fn patterns_move_without_a_disk() {
+    let place = Place::new();
+    for destination in ["null:", "mem:"] {
+        let report = place
+            .run(&["copy", "--json", "mem:8MiB", destination])
+            .assert_status(0)
+            .report();
+        assert_eq!(report["delivered_bytes"], 8 << 20);
+    }
+    place
+        .run(&["copy", "-q", "mem:100001", "file"])
+        .assert_status(0);
+    assert_eq!(std::fs::read(place.path("file")).unwrap().len(), 100_001);
+}
+
+/// The stream of events: one object a line, each node reached, one plan, one end, nothing else.
+#[test]
+fn json_is_one_event_a_line() {
+    let place = Place::new();
+    make_tree(&place.path("set"));
+    let ran = place
+        .run(&["copy", "--json", "set", "copy"])
+        .assert_status(0);
+    assert_eq!(ran.err(), "");
+    let events = ran.events();
+    let names: Vec<&str> = events
+        .iter()
+        .map(|event| event["event"].as_str().unwrap())
+        .collect();
+    assert_eq!(&names[..3], ["reached", "reached", "planned"]);
+    assert!(
+        names[3..names.len() - 1]
+            .iter()
+            .all(|name| ["progress", "note"].contains(name)),
+        "{names:?}"
+    );
+    assert_eq!(names.last(), Some(&"ended"));
+    assert_eq!(
+        events[2]["bytes"],
+        events.last().unwrap()["report"]["delivered_bytes"]
+    );
+}
+
+/// Progress in a pipe is silent unless it is asked for, and then comes in lines.
+#[test]
+fn progress_in_a_pipe_is_lines_on_request() {
+    let place = Place::new();
+    assert_eq!(
+        place
+            .run(&["copy", "mem:1MiB", "null:"])
+            .assert_status(0)
+            .err(),
+        ""
+    );
+    let err = place
+        .run(&["copy", "--progress", "always", "mem:1MiB", "null:"])
+        .assert_status(0)
+        .err();
+    assert!(
+        err.contains("reached local-copy") && err.contains("planned 1 MiB"),
+        "{err}"
+    );
+    let ran = place
+        .run(&[
+            "copy",
+            "--quiet",
+            "--progress",
+            "always",
+            "mem:1MiB",
+            "null:",
+        ])
+        .assert_status(0);
+    assert_eq!((ran.out(), ran.err()), (String::new(), String::new()));
+}
+
+/// What cannot be done is refused before anything moves, by name and with a next step.
+#[test]
+fn refusals_are_named() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("served")).unwrap();
+    std::fs::write(place.path("served/x"), b"data").unwrap();
+    std::fs::write(place.path("secret"), b"data").unwrap();
+    let agent = place.agent(&place.path("served"));
+    let served = agent.at(place.path("served/x"));
+
+    place
+        .run(&["copy", "absent", "copy"])
+        .assert_status(4)
+        .assert_says("absent");
+    place
+        .run(&["copy", "secret", "no/such/folder"])
+        .assert_status(4)
+        .assert_says("make it first");
+    place
+        .run(&["copy", "secret", "secret/below"])
+        .assert_status(4)
+        .assert_says("is no folder");
+    place
+        .run(&["copy", &agent.at(place.path("secret")), "copy"])
+        .assert_status(4)
+        .assert_says("outside");
+    place
+        .run(&["copy", "secret", &agent.at(place.path("copy"))])
+        .assert_status(4)
+        .assert_says("outside");
+    place
+        .run(&["copy", &agent.at(place.path("served/../secret")), "copy"])
+        .assert_status(4)
+        .assert_says("outside");
+    place
+        .run(&["copy", "ropewalk-no-such-host.invalid:7420:/x", "copy"])
+        .assert_status(4)
+        .assert_says("ropewalk-no-such-host.invalid");
+    let json = place
+        .run(&["copy", "--json", "absent", "copy"])
+        .assert_status(4);
+    assert_eq!(json.report()["outcome"], "refused");
+    assert!(!place.path("copy").exists());
+
+    let other = place.text("other-token");
+    place
+        .run(&["agent", "--new-token", &other])
+        .assert_status(0);
+    place
+        .run(&["copy", "--token-file", &other, &served, "copy"])
+        .assert_status(4)
+        .assert_says("token");
+    place.run(&["copy", "-q", &served, "copy"]).assert_status(0);
+}
+
+/// A root without :rw takes no copies.
+#[test]
+fn roots_are_read_only_unless_told() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("served")).unwrap();
+    std::fs::write(place.path("x"), b"data").unwrap();
+    let mut agent = place.command();
+    agent.args([
+        "agent",
+        "--while-stdin",
+        "--listen",
+        "127.0.0.1:0",
+        "--root",
+        "served",
+    ]);
+    let mut agent = common::start_agent(agent);
+    place
+        .run(&["copy", "x", &agent.at(place.path("served/x"))])
+        .assert_status(4)
+        .assert_says("may only be read")
+        .assert_says("--root DIR:rw");
+    assert_eq!(std::fs::read_dir(place.path("served")).unwrap().count(), 0);
+    agent.kill();
+}
+
+/// One agent can be on both sides of a copy.
+#[test]
+fn an_agent_copies_to_itself() {
+    let place = Place::new();
+    place.make_token();
+    make_tree(&place.path("set"));
+    let agent = place.agent(place.dir.path());
+    place
+        .run(&[
+            "copy",
+            "-q",
+            &agent.at(place.path("set")),
+            &agent.at(place.path("copy")),
+        ])
+        .assert_status(0);
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+}
+
+/// A stand-in for ssh that runs the command here.
+fn make_fake_ssh(path: &Path) {
+    let script = "#!/bin/sh\n\
+        # Options and host first, as the real one takes them.\n\
+        while [ $# -gt 0 ]; do\n\
+          case \"$1\" in\n\
+            -G) echo \"hostname 127.0.0.1\"; exit 0 ;;\n\
+            -o|-F|-p) shift 2 ;;\n\
+            -*) shift ;;\n\
+            *) break ;;\n\
+          esac\n\
+        done\n\
+        shift\n\
+        echo 'a message of the day'\n\
+        exec \"$@\"\n";
+    std::fs::write(path, script).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Hosts reached over ssh need only the program; the secret is on no command line.
+#[test]
+fn ssh_needs_only_the_program() {
+    let place = Place::new();
+    make_fake_ssh(&place.path("fake-ssh"));
+    make_tree(&place.path("set"));
+    let ssh = format!("{} -F 'my conf'", place.text("fake-ssh"));
+    let source = format!("me@h[1-2]:{}", place.text("set"));
+    let args = [
+        "copy",
+        "--json",
+        "--ssh",
+        &ssh,
+        "--remote-path",
+        env!("CARGO_BIN_EXE_ropewalk"),
+        &source,
+        "copy",
+    ];
+    let report = place.run(&args).assert_status(0).report();
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+    let names: Vec<&str> = report["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["node"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["h1", "h2", "local"]);
+    let ran = place.run(&[
+        "copy",
+        "--ssh",
+        &ssh,
+        "--remote-path",
+        "/no/such/program",
+        &source,
+        "copy2",
+    ]);
+    ran.assert_status(4)
+        .assert_says("/no/such/program")
+        .assert_says("--remote-path");
+    place
+        .run(&["copy", "--ssh", "/no/such/ssh", &source, "copy2"])
+        .assert_status(4)
+        .assert_says("/no/such/ssh");
+}

@@ -1,0 +1,155 @@
+//! `transfer` and `demo`: explicit rows between real processes.
+
+mod common;
+
+use common::{Place, bytes};
+
+/// Rows of Figure 2 below one folder, with a place for each node's address.
+fn figure_2(place: &Place, at: impl Fn(usize) -> String) -> String {
+    let dir = place.text("");
+    let rows = [
+        ("writer", "half1", 0, "0-1023"),
+        ("writer", "half1", 1024, "1024-2047"),
+        ("writer", "half2", 0, "2048-3071"),
+        ("writer", "half2", 1024, "3072-4095"),
+        ("reader", "copy1", 0, "0-2047"),
+        ("reader", "copy1b", 2048, "2048-4095"),
+        ("reader", "copy2", 0, "0-4095"),
+    ];
+    let row = |(n, (kind, file, offset, range)): (usize, &(&str, &str, u32, &str))| {
+        format!("{kind} {} \"file://{dir}{file}\" {offset} {range}\n", at(n))
+    };
+    let rows: String = rows.iter().enumerate().map(row).collect();
+    format!("id \"My Data File\"\n{rows}")
+}
+
+fn make_halves(place: &Place) -> Vec<u8> {
+    let data = bytes(4096, 11);
+    std::fs::write(place.path("half1"), &data[..2048]).unwrap();
+    std::fs::write(place.path("half2"), &data[2048..]).unwrap();
+    data
+}
+
+fn assert_copies(place: &Place, data: &[u8]) {
+    assert_eq!(std::fs::read(place.path("copy1")).unwrap(), &data[..2048]);
+    assert_eq!(
+        &std::fs::read(place.path("copy1b")).unwrap()[2048..],
+        &data[2048..]
+    );
+    assert_eq!(std::fs::read(place.path("copy2")).unwrap(), data);
+}
+
+/// Figure 2 between agents that run already, named by address and token.
+#[test]
+fn figure_2_between_running_agents() {
+    let place = Place::new();
+    place.make_token();
+    let data = make_halves(&place);
+    let agents: Vec<_> = (0..7).map(|_| place.agent(place.dir.path())).collect();
+    let spec = figure_2(&place, |n| format!("127.0.0.1:{}", agents[n].port));
+    std::fs::write(place.path("spec"), spec).unwrap();
+    let report = place
+        .run(&["transfer", "--json", "spec"])
+        .assert_status(0)
+        .report();
+    assert_copies(&place, &data);
+    assert_eq!(
+        (&report["label"], &report["delivered_bytes"]),
+        (&"My Data File".into(), &8192.into())
+    );
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 8);
+}
+
+/// The same file without any agent running.
+#[test]
+fn figure_2_with_agents_started_here() {
+    let place = Place::new();
+    let data = make_halves(&place);
+    std::fs::write(
+        place.path("spec"),
+        figure_2(&place, |n| format!("host{n}:1")),
+    )
+    .unwrap();
+    let out = place
+        .run(&["transfer", "--start", "local", "spec"])
+        .assert_status(0)
+        .out();
+    assert_copies(&place, &data);
+    assert!(
+        out.contains("(My Data File)") && out.contains("host3 -> host5  1 KiB"),
+        "{out}"
+    );
+}
+
+/// What a specification cannot have is refused before anything is written, with bytes and names.
+#[test]
+fn bad_specifications_are_refused() {
+    let place = Place::new();
+    let dir = place.text("");
+    make_halves(&place);
+    let run = |text: &str| {
+        std::fs::write(place.path("spec"), text).unwrap();
+        place.run(&["transfer", "--start", "local", "spec"])
+    };
+    let row = |kind: &str, host: &str, file: &str, rest: &str| {
+        format!("{kind} {host}:1 {dir}{file} {rest}\n")
+    };
+    run(&(row("writer", "a", "half1", "0 0-1023") + &row("reader", "b", "out", "0 0-2047")))
+        .assert_status(4)
+        .assert_says("1024-2047");
+    run(&(row("writer", "a", "half1", "0 0-4095") + &row("reader", "b", "out", "0 0-4095")))
+        .assert_status(4)
+        .assert_says("half1");
+    std::fs::write(place.path("half3"), bytes(3000, 1)).unwrap();
+    let overlapping = row("writer", "a", "half1", "0 0-2047")
+        + &row("writer", "c", "half3", "0 0-2047")
+        + &row("reader", "b", "out", "0 0-2047");
+    run(&overlapping)
+        .assert_status(4)
+        .assert_says("replicas differ");
+    run("wirter a:1 /x 0 0-9\n")
+        .assert_status(4)
+        .assert_says("not a kind of row");
+    let json = place.run(&["transfer", "--json", "spec"]).assert_status(4);
+    assert_eq!(json.report()["outcome"], "refused");
+    assert!(!place.path("out").exists());
+}
+
+/// The demonstration with the paper's numbers: every range equal, nothing left behind.
+#[test]
+fn the_demonstration_succeeds_and_cleans_up() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("demo")).unwrap();
+    let out = place
+        .run(&["demo", "--size", "4096", "--dir", "demo"])
+        .assert_status(0)
+        .out();
+    for part in [
+        "3072-4095  # n4",
+        "n4    -> node7  3072-4095  1 KiB",
+        "done: 8 KiB",
+        "node7  copy1  2048-4095  equal",
+        "node6  copy2  0-4095  equal",
+    ] {
+        assert!(out.contains(part), "{part:?} is not in\n{out}");
+    }
+    assert_eq!(std::fs::read_dir(place.path("demo")).unwrap().count(), 0);
+    place
+        .run(&["demo", "--size", "4MiB", "--dir", "demo", "--keep"])
+        .assert_status(0)
+        .assert_says("kept in");
+    let kept = std::fs::read_dir(place.path("demo"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    assert_eq!(
+        std::fs::metadata(kept.join("node7/copy1")).unwrap().len(),
+        4 << 20
+    );
+    assert_eq!(
+        std::fs::metadata(kept.join("node5/copy1")).unwrap().len(),
+        2 << 20
+    );
+}

@@ -1,0 +1,130 @@
+//! Help texts and slips on the command line, as people see them.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use common::{Place, assert_golden};
+
+/// Each command's help is as recorded.
+#[test]
+fn help_is_as_recorded() {
+    let place = Place::new();
+    for command in [
+        "", "copy", "transfer", "plan", "agent", "status", "cancel", "demo",
+    ] {
+        let mut run = place.command();
+        run.args(command.split_whitespace())
+            .arg("--help")
+            .env("COLUMNS", "100");
+        let ran = common::Ran(run.output().unwrap()).assert_status(0);
+        let name = if command.is_empty() {
+            "ropewalk"
+        } else {
+            command
+        };
+        assert_golden(&format!("help-{name}.txt"), &ran.out());
+    }
+}
+
+/// Slips end with status 2 before anything is reached, and say what to write instead.
+#[test]
+fn slips_are_explained() {
+    let place = Place::new();
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage: ropewalk <COMMAND>"),
+        (&["copy"], "required"),
+        (
+            &["copy", "a"],
+            "Usage: ropewalk copy [OPTIONS] SOURCE... DEST",
+        ),
+        (&["copy", "a:b", "/c"], "write ./a:b"),
+        (&["copy", "/a", "/a"], "both source and destination"),
+        (&["copy", "null:", "/a"], "cannot be a source"),
+        (&["copy", "mem:4K", "/a"], "could mean"),
+        (&["copy", "mem:4KiB", "/a/"], "name the copy"),
+        (&["copy", "n[1-2:/a", "/b"], "brackets"),
+        (
+            &["copy", "--lane", "rbudp", "/a", "/b"],
+            "rbudp lanes are not built",
+        ),
+        (
+            &["copy", "--lane", "shm", "/a", "/b"],
+            "shm lanes are not built",
+        ),
+        (&["copy", "--scheduler", "optimal", "/a", "/b"], "not built"),
+        (&["copy", "--scheduler", "best", "/a", "/b"], "no scheduler"),
+        (&["copy", "--limit", "5", "/a", "/b"], "bits or bytes"),
+        (&["copy", "--limit", "0", "/a", "/b"], "never finish"),
+        (
+            &["copy", "--streams", "0", "/a", "/b"],
+            "0 is not in 1..=64",
+        ),
+        (&["copy", "--prefetch", "1", "/a", "/b"], "64 KiB"),
+        (
+            &["copy", "--rate", "x=1Gbit", "/a", "/b"],
+            "no such host takes part",
+        ),
+        (&["copy", "--rate", "x", "/a", "/b"], "HOST=RATE"),
+        (
+            &["copy", "--ssh", "ssh 'x", "/a", "/b"],
+            "quote is not closed",
+        ),
+        (&["copy", "h:7420:/a", "/b"], "--new-token"),
+        (
+            &["copy", "--token-file", "absent", "h:7420:/a", "/b"],
+            "cannot read the token file absent",
+        ),
+        (&["transfer", "absent"], "cannot read absent"),
+        (&["agent"], "--root"),
+        (&["cancel"], "TRANSFER"),
+        (&["status", "--agent", "host"], "has no port"),
+        (&["demo", "--size", "5"], "multiple of 4"),
+    ];
+    for (args, part) in cases {
+        place.run(args).assert_status(2).assert_says(part);
+    }
+}
+
+/// A token that others can read is not used.
+#[test]
+fn open_tokens_are_refused() {
+    let place = Place::new();
+    let token = place.make_token();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+    place
+        .run(&["copy", "h:7420:/a", "/b"])
+        .assert_status(2)
+        .assert_says("chmod 600");
+    place
+        .run(&["agent", "--root", "."])
+        .assert_status(1)
+        .assert_says("chmod 600");
+    place
+        .run(&["agent", "--new-token", token.to_str().unwrap()])
+        .assert_status(1)
+        .assert_says("File exists");
+}
+
+/// An agent that cannot start says which part of its arguments is to blame.
+#[test]
+fn agents_that_cannot_start_say_why() {
+    let place = Place::new();
+    place
+        .run(&["agent", "--root", "."])
+        .assert_status(1)
+        .assert_says("no token");
+    place.make_token();
+    place
+        .run(&["agent", "--root", "absent", "--listen", "127.0.0.1:0"])
+        .assert_status(1)
+        .assert_says("absent");
+    place
+        .run(&["agent", "--root", ".", "--listen", "7420"])
+        .assert_status(1)
+        .assert_says("write ADDR:PORT");
+    place
+        .run(&["agent", "--one-shot"])
+        .assert_status(1)
+        .assert_says("standard input ended early");
+}
