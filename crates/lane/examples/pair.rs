@@ -387,12 +387,8 @@ fn run(case: &Case, options: &Options) -> Fallible<Outcome> {
         options.folder.join("pair-source"),
         options.folder.join("pair-sink"),
     );
-    if case.is_file() && !source.exists() {
-        let mut file = File::create(&source)?;
-        let pattern = Pattern::new()?;
-        for _ in 0..options.units {
-            file.write_all(&pattern.bytes[..UNIT as usize])?;
-        }
+    if case.is_file() {
+        make_source(&source, options.units)?;
     }
     let mut sender = pinned(program.as_os_str(), "0", options.pin)
         .arg("send")
@@ -497,6 +493,41 @@ fn iperf(case: &Case, pin: bool) -> Fallible<Outcome> {
     })
 }
 
+/// The same file copied on this host by `cp`: what one thread needs to fill the folder's pages.
+fn copy(options: &Options) -> Fallible<Outcome> {
+    let (source, sink) = (
+        options.folder.join("pair-source"),
+        options.folder.join("pair-sink"),
+    );
+    make_source(&source, options.units)?;
+    let begun = Instant::now();
+    let child = Command::new("cp")
+        .arg("--reflink=never")
+        .arg(&source)
+        .arg(&sink)
+        .spawn()?;
+    reap(child)?;
+    let elapsed = begun.elapsed().as_secs_f64();
+    std::fs::remove_file(&sink)?;
+    let gigabytes = (options.units * UNIT) as f64 / 1e9;
+    Ok(Outcome {
+        gigabits: gigabytes * 8.0 / elapsed,
+        send_cpu: 0.0,
+        receive_cpu: elapsed / gigabytes,
+    })
+}
+
+fn make_source(source: &Path, units: u64) -> Fallible<()> {
+    if !source.exists() {
+        let mut file = File::create(source)?;
+        let pattern = Pattern::new()?;
+        for _ in 0..units {
+            file.write_all(&pattern.bytes[..UNIT as usize])?;
+        }
+    }
+    Ok(())
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -506,17 +537,17 @@ fn compare(options: &Options, cases: &[Case]) -> Fallible<()> {
     let mut rounds: BTreeMap<String, Vec<Outcome>> = BTreeMap::new();
     for _ in 0..options.rounds {
         for case in cases {
-            let outcome = if case.what.starts_with("iperf") {
-                iperf(case, options.pin)?
-            } else {
-                run(case, options)?
+            let outcome = match case.what.as_str() {
+                "iperf" | "iperfz" => iperf(case, options.pin)?,
+                "cp" => copy(options)?,
+                _ => run(case, options)?,
             };
             rounds.entry(case.text()).or_default().push(outcome);
         }
     }
     println!(
-        "{:24} {:>8} {:>7} {:>12} {:>12} {:>12}",
-        "case", "Gbit/s", "ratio", "CPU s/GB", "sender", "receiver"
+        "{:24} {:>8} {:>7} {:>12} {:>12} {:>12} {:>12}",
+        "case", "Gbit/s", "ratio", "CPU s/GB", "sender", "receiver", "least CPU"
     );
     for case in cases {
         let outcomes = &rounds[&case.text()];
@@ -534,13 +565,17 @@ fn compare(options: &Options, cases: &[Case]) -> Fallible<()> {
         });
         let of = |value: fn(&Outcome) -> f64| median(outcomes.iter().map(value).collect());
         println!(
-            "{:24} {:8.2} {:7.2} {:12.3} {:12.3} {:12.3}",
+            "{:24} {:8.2} {:7.2} {:12.3} {:12.3} {:12.3} {:12.3}",
             case.text(),
             of(|outcome| outcome.gigabits),
             ratio,
             of(|outcome| outcome.send_cpu + outcome.receive_cpu),
             of(|outcome| outcome.send_cpu),
-            of(|outcome| outcome.receive_cpu)
+            of(|outcome| outcome.receive_cpu),
+            outcomes
+                .iter()
+                .map(|outcome| outcome.send_cpu + outcome.receive_cpu)
+                .fold(f64::INFINITY, f64::min),
         );
     }
     Ok(())
