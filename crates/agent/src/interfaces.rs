@@ -21,8 +21,8 @@ pub fn candidates(reached_as: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// Sum of the speeds of all interfaces that are up, bytes per second; 0 when any is unknown.
-/// Virtual interfaces report a made-up speed or none, so they count as unknown.
+/// Sum of the speeds of all real interfaces that are up, bytes per second; 0 when any is unknown.
+/// Virtual ones report a made-up speed or none and are left out.
 pub fn rate() -> u64 {
     let Ok(entries) = std::fs::read_dir("/sys/class/net") else {
         return 0;
@@ -38,7 +38,7 @@ pub fn rate() -> u64 {
             continue;
         }
         if !entry.path().join("device").exists() {
-            return 0;
+            continue;
         }
         match read("speed").trim().parse::<i64>() {
             Ok(megabits) if megabits > 0 => sum += megabits as u64 * 125_000,

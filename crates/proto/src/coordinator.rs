@@ -41,6 +41,9 @@ pub const OPEN_NS_MAX: u64 = 300_000_000_000;
 /// Longest time for nodes to rename and report at the end.
 pub const FINISH_NS_MAX: u64 = 60_000_000_000;
 
+/// Longest wait for the last word of senders once every receiver is finished: it holds figures only.
+pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
+
 /// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
 pub const SPEED_UNKNOWN: u64 = 125_000_000;
 
@@ -185,6 +188,7 @@ pub struct Coordinator {
     moving_ns: Option<u64>,
     last_done_ns: Option<u64>,
     finish_ns: Option<u64>,
+    farewell_ns: Option<u64>,
     lease_ns: u64,
     lease_delivered: BTreeMap<u32, u64>,
     unavailable: BTreeMap<u32, RangeSet>,
@@ -230,6 +234,7 @@ impl Coordinator {
             moving_ns: None,
             last_done_ns: None,
             finish_ns: None,
+            farewell_ns: None,
             lease_ns: now_ns,
             lease_delivered: BTreeMap::new(),
             unavailable: BTreeMap::new(),
@@ -868,7 +873,18 @@ impl Coordinator {
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);
-                if now_ns.saturating_sub(since) > FINISH_NS_MAX {
+                let receiving = self
+                    .nodes
+                    .iter()
+                    .any(|n| n.is_receiver() && n.alive() && n.finished.is_none());
+                let over = if receiving {
+                    self.farewell_ns = None;
+                    now_ns.saturating_sub(since) > FINISH_NS_MAX
+                } else {
+                    let since = *self.farewell_ns.get_or_insert(now_ns);
+                    now_ns.saturating_sub(since) > FAREWELL_NS_MAX
+                };
+                if over {
                     for node in 0..self.nodes.len() as u32 {
                         let state = &self.nodes[node as usize];
                         if state.alive() && state.finished.is_none() {

@@ -322,6 +322,21 @@ fn a_silent_node_is_lost() {
     );
 }
 
+/// A sender that fell silent after its work was done costs two seconds, not the outcome.
+#[test]
+fn a_sender_without_a_last_word_costs_little() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_message(1, done(100, &[]), 15);
+    c.handle_message(1, from(from_agent::Body::Finished(Finished::default())), 16);
+    c.handle_timer(20);
+    assert_eq!(outcome(&actions(&mut c)), None);
+    c.handle_timer(21 + FAREWELL_NS_MAX);
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+}
+
 /// The user's word ends it at once and removes what is temporary.
 #[test]
 fn cancel_ends_at_once() {
