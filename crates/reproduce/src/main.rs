@@ -1,2 +1,165 @@
-//! Ropewalk.
-fn main() {}
+//! Makes the figures: tables as text and JSON, plots as SVG, with the papers' values, ours and the bounds.
+//!
+//! ```text
+//!  figures/*  what is run and what the table says        one file each
+//!      │
+//!  bench      keeps runs, resumes, remaining time        runs/<figure>/runs.jsonl, table.txt, table.json, *.svg
+//!  ropewalk   standing agents, master command, report    iperf  plain TCP beside it
+//!  process    children: deadline, output, processor time
+//! ```
+//!
+//! Not part of what users install. It measures and never asserts a time; contents are compared where a figure
+//! is about them.
+
+mod bench;
+mod figures;
+mod iperf;
+mod machine;
+mod network;
+mod plot;
+mod process;
+mod ropewalk;
+mod stats;
+mod sys;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench::Settings;
+use crate::figures::{composition, control, faults, figure2, heterogeneity, memory, peers, trees};
+
+/// Makes the figures of the papers again, with this machine's numbers beside theirs
+#[derive(Parser, Debug)]
+#[command(name = "reproduce", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Figure,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Args, Debug)]
+struct Options {
+    /// Folder for runs, tables and plots
+    #[arg(long, value_name = "DIR", default_value = "runs", global = true)]
+    out: PathBuf,
+
+    /// The program under test [default: the one beside this program, else target/release/ropewalk]
+    #[arg(long, value_name = "PATH", global = true)]
+    ropewalk: Option<PathBuf>,
+
+    /// Small sizes and few rounds: all figures within 10 minutes
+    #[arg(long, global = true)]
+    quick: bool,
+
+    /// Run again what has been run; old runs are put aside
+    #[arg(long, global = true)]
+    fresh: bool,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Figure {
+    /// The Composite Endpoint Protocol's own figures, in the lab
+    Cep {
+        /// 4 and 5: composition of equal pairs (rate, efficiency); 6: slow and fast nodes
+        #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
+        figure: u8,
+    },
+    /// One pair on loopback beside iperf3 and other movers
+    Peers,
+    /// Peak resident memory by lanes, prefetch and nodes
+    Memory,
+    /// Control messages and bytes per node
+    Control,
+    /// Senders killed at half way, in the lab
+    Faults,
+    /// The specification file of the paper's Figure 2, in the lab
+    Figure2,
+    /// A real tree and a large file over ssh, from three hosts to two, in the lab
+    Trees,
+    /// Everything
+    All,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("reproduce: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    let options = &arguments.options;
+    let settings = Settings {
+        out: options.out.clone(),
+        ropewalk: find_ropewalk(options.ropewalk.as_deref())?,
+        quick: options.quick,
+        fresh: options.fresh,
+    };
+    if !matches!(arguments.command, Figure::All) {
+        return make(&arguments.command, &settings);
+    }
+    let began = std::time::Instant::now();
+    let mut is_complete = true;
+    let all = [
+        Figure::Figure2,
+        Figure::Cep { figure: 4 },
+        Figure::Cep { figure: 6 },
+        Figure::Memory,
+        Figure::Control,
+        Figure::Faults,
+        Figure::Trees,
+        Figure::Peers,
+    ];
+    for figure in &all {
+        // One figure that cannot be made here (no root, no ssh) does not keep the others from being made.
+        is_complete &= make(figure, &settings).unwrap_or_else(|error| {
+            eprintln!("reproduce: {figure:?}: {error:#}");
+            false
+        });
+    }
+    println!("all figures: {:.0} s", began.elapsed().as_secs_f64());
+    Ok(is_complete)
+}
+
+fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
+    match figure {
+        Figure::Cep { figure: 4 | 5 } => composition::run(settings),
+        Figure::Cep { .. } => heterogeneity::run(settings),
+        Figure::Peers => peers::run(settings),
+        Figure::Memory => memory::run(settings),
+        Figure::Control => control::run(settings),
+        Figure::Faults => faults::run(settings),
+        Figure::Figure2 => figure2::run(settings),
+        Figure::Trees => trees::run(settings),
+        Figure::All => bail!("`all` is made of the others"),
+    }
+}
+
+/// The program under test; hosts of a lab need its absolute path.
+fn find_ropewalk(given: Option<&std::path::Path>) -> Result<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ropewalk")));
+    let candidates: Vec<PathBuf> = match given {
+        Some(path) => vec![path.to_owned()],
+        None => beside.into_iter().chain([PathBuf::from("target/release/ropewalk")]).collect(),
+    };
+    let found = candidates.iter().find(|path| path.is_file());
+    let Some(found) = found else {
+        let tried: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        bail!(
+            "no ropewalk program at {}; run `cargo build --release -p ropewalk-cli`, or give --ropewalk PATH",
+            tried.join(" or ")
+        );
+    };
+    found.canonicalize().with_context(|| format!("cannot use {}", found.display()))
+}

@@ -1,0 +1,10 @@
+//! The figures, one file each.
+
+pub(crate) mod composition;
+pub(crate) mod control;
+pub(crate) mod faults;
+pub(crate) mod figure2;
+pub(crate) mod heterogeneity;
+pub(crate) mod memory;
+pub(crate) mod peers;
+pub(crate) mod trees;

@@ -1,0 +1,51 @@
+//! Medians with their spread.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle of some measurements and how far they lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// How many there were.
+    pub count: usize,
+    /// The least.
+    pub min: f64,
+    /// The middle one; the mean of the middle two when their number is even.
+    pub median: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+/// Summarises measurements; `None` without any. Values that are no numbers are left out.
+pub(crate) fn summary(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+    let mut values: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
+    values.sort_by(f64::total_cmp);
+    let (min, max) = (*values.first()?, *values.last()?);
+    let count = values.len();
+    let median = (values[(count - 1) / 2] + values[count / 2]) / 2.0;
+    Some(Summary {
+        count,
+        min,
+        median,
+        max,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Odd and even numbers of measurements have their textbook medians, in whatever order they come.
+    #[test]
+    fn medians() {
+        assert_eq!(summary([]), None);
+        assert_eq!(summary([f64::NAN]), None);
+        let of = |values: &[f64]| summary(values.iter().copied()).unwrap();
+        assert_eq!(of(&[5.0]).median, 5.0);
+        assert_eq!(of(&[9.0, 1.0, 5.0]).median, 5.0);
+        let even = of(&[4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(
+            (even.median, even.min, even.max, even.count),
+            (2.5, 1.0, 4.0, 4)
+        );
+    }
+}
