@@ -118,9 +118,13 @@ impl Fetch {
     pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
         self.spawn("fetch", move |fetch| match fetch.prepare(&plan, sinks) {
             Ok(sinks) => {
-                *fetch.sinks.lock() = Some(Arc::new(sinks));
+                let sinks = Arc::new(sinks);
+                *fetch.sinks.lock() = Some(sinks.clone());
                 let mut state = fetch.state.lock();
-                state.receiving.handle_plan(&plan, fetch.transfer.now_ns());
+                let now = fetch.transfer.now_ns();
+                state
+                    .receiving
+                    .handle_plan(&plan, now, &|offset| sinks.unit_at(offset));
                 fetch.drain(state);
                 fetch.keep_safe();
             }

@@ -155,7 +155,7 @@ impl Session {
             Some(to_agent::Body::ManifestQuery(query)) => {
                 let manifest = self.transfer.as_ref().and_then(|t| t.manifest(query.source as usize));
                 match manifest {
-                    Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply { manifest })),
+                    Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply { manifest, source: query.source })),
                     None => self.refuse("no such source is open"),
                 }
             }

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 /// Slow enough that every transfer is still moving when the test acts on it.
-const LIMIT: &str = "200Mbit";
+const LIMIT: &str = "100Mbit";
 const LENGTH: usize = 48 << 20;
 
 /// A standing agent with a folder of its own; killed when dropped.
@@ -242,7 +242,7 @@ fn a_killed_receiver_costs_only_its_own_copy() {
     )
     .unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-        .args(["transfer", "--json", "--limit", "400Mbit", "--token-file"])
+        .args(["transfer", "--json", "--limit", "200Mbit", "--token-file"])
         .arg(scene.dir.path().join("token"))
         .arg(&spec)
         .env("XDG_RUNTIME_DIR", scene.dir.path())

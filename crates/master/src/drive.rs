@@ -380,6 +380,7 @@ async fn drive(
         Outcome::Failed,
         Some("the transfer ended without a word".into()),
     ));
+    let now = driver.now_ns();
     let report = report::final_report(
         request,
         &driver.transfer,
@@ -387,6 +388,7 @@ async fn drive(
         driver.control,
         outcome,
         error,
+        now,
     );
     // Last words leave, connections close, started agents go.
     driver.outboxes.clear();

@@ -208,6 +208,9 @@ async fn start(
                 format!(
                     "`{program}` ended without a word; is the program installed there? (--remote-path)"
                 )
+            } else if let Some(own) = said.strip_prefix("ropewalk: ") {
+                // The agent itself knows what is wrong.
+                own.to_owned()
             } else {
                 format!("{said} (is the program installed there? --remote-path says where)")
             };

@@ -186,6 +186,7 @@ pub(crate) fn final_report(
     control: ControlReport,
     outcome: Outcome,
     error: Option<String>,
+    now_ns: u64,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
     report.error = error;
@@ -198,7 +199,7 @@ pub(crate) fn final_report(
     report.wanted_bytes = coordinator.wanted_bytes();
     report.delivered_bytes = coordinator.delivered_bytes();
     let moving_start = coordinator.moving_ns().unwrap_or(0);
-    let end = coordinator.last_done_ns().unwrap_or(moving_start);
+    let end = coordinator.last_done_ns().unwrap_or(now_ns);
     let moving = seconds(end.saturating_sub(moving_start));
     report.seconds = seconds(end);
     report.start_seconds = seconds(moving_start);
@@ -269,7 +270,13 @@ pub(crate) fn final_report(
         line.best_bits_per_second = best as f64 * 8.0;
         report.nodes.push(line);
     }
-    for (name, ranges) in coordinator.missing() {
+    // What an interrupted receiver lacks is not asked for any more.
+    let missing = if outcome == Outcome::Cancelled {
+        BTreeMap::new()
+    } else {
+        coordinator.missing()
+    };
+    for (name, ranges) in missing {
         report
             .missing
             .insert(name, ranges.iter().map(|r| (r.start, r.end)).collect());

@@ -180,7 +180,8 @@ pub struct Coordinator {
     basis: Basis,
     relation: Option<Relation>,
     parts: Vec<control::Part>,
-    manifests: BTreeMap<u32, Vec<u8>>,
+    // Awaited manifests by node and source; empty until they come.
+    manifests: BTreeMap<(u32, u32), Vec<u8>>,
     planned: Planned,
     files: u64,
     data_length: u64,
@@ -292,11 +293,15 @@ impl Coordinator {
                 self.refuse(text);
             }
             Some(from_agent::Body::ManifestReply(reply)) if self.phase == Phase::Comparing => {
-                self.manifests
-                    .entry(node)
-                    .and_modify(|m| *m = reply.manifest);
+                if let Some(awaited) = self.manifests.get_mut(&(node, reply.source)) {
+                    *awaited = reply.manifest;
+                }
                 if self.manifests.values().all(|m| !m.is_empty()) {
-                    let manifests = std::mem::take(&mut self.manifests).into_iter().collect();
+                    let manifests = std::mem::take(&mut self.manifests);
+                    let manifests = manifests
+                        .into_iter()
+                        .map(|((node, _), m)| (node, m))
+                        .collect();
                     self.actions.push_back(Action::Compare(manifests));
                 }
             }
@@ -376,7 +381,7 @@ impl Coordinator {
             Err(layout::LayoutProblem::Compare(nodes)) => {
                 self.phase = Phase::Comparing;
                 for &(node, source) in &nodes {
-                    self.manifests.insert(node, Vec::new());
+                    self.manifests.insert((node, source), Vec::new());
                     self.send(
                         node,
                         to_agent::Body::ManifestQuery(control::ManifestQuery { source }),

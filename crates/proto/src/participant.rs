@@ -13,11 +13,13 @@ use ropewalk_model::{Range, RangeSet};
 use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
 
+mod align;
 mod pace;
 #[cfg(test)]
 mod tests;
 mod watch;
 
+use align::align;
 pub use pace::Pace;
 pub use watch::Watch;
 
@@ -126,13 +128,16 @@ impl Receiving {
     }
 
     /// Takes the master's plan: peers to connect to and runs to fetch.
-    pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64) {
+    ///
+    /// Cuts between two senders move to the border of the unit around them where one of the two
+    /// holds all of it: a unit has one sender, and receivers of equal ranges hash equal units.
+    pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
         self.watch = Watch::new(now_ns);
         self.set_limit(plan.limit, now_ns);
         for peer in &plan.peers {
             self.add_peer(peer);
         }
-        for run in &plan.runs {
+        for run in &align(&plan.runs, unit_at) {
             self.want(run);
         }
         self.check_progress();

@@ -120,22 +120,22 @@ impl Coordinator {
     /// a bound from observation.
     pub fn observed_problem(&self) -> ropewalk_model::Problem {
         use ropewalk_model::problem::{Problem, Receiver, Sender};
+        let moving = match (self.moving_ns, self.last_done_ns) {
+            (Some(start), Some(end)) => (end.saturating_sub(start) as f64 / 1e9).max(1e-9),
+            _ => f64::MAX,
+        };
+        let mean = |bytes: u64| (bytes as f64 / moving) as u64;
+        let summary = self.summary();
         let best = |at: usize, node: &super::Node, sending: bool| {
-            let seen = if sending {
-                node.finished.as_ref().map_or(0, |f| f.best_second)
+            let (seen, mean, declared) = if sending {
+                let seen = node.finished.as_ref().map_or(0, |f| f.best_second);
+                (seen, mean(summary[at].sent), node.setup.up)
             } else {
-                node.done.as_ref().map_or(0, |d| d.best_second)
+                let seen = node.done.as_ref().map_or(0, |d| d.best_second);
+                (seen, mean(node.delivered), node.setup.down)
             };
-            let declared = if sending {
-                node.setup.up
-            } else {
-                node.setup.down
-            };
-            declared.unwrap_or(if seen > 0 {
-                seen
-            } else {
-                self.speed(at as u32, None)
-            })
+            // A node that was lost never told its best second.
+            declared.unwrap_or(seen.max(mean).max(1))
         };
         let nodes = || self.nodes.iter().enumerate();
         Problem {

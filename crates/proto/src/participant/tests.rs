@@ -131,6 +131,7 @@ fn equal_halves_end_near_the_bound() {
             0,
         ),
         0,
+        &unit_at,
     );
     let mut network = Network::new(&[10_000_000, 100_000_000]);
     while let Some((lane, unit)) = network.step(&mut receiving, &[false, false]) {
@@ -155,7 +156,11 @@ fn equal_halves_end_near_the_bound() {
 fn a_limit_is_kept() {
     let length = 50 * CHUNK_LEN;
     let mut receiving = Receiving::new(4 << 20, 4, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, length, 0, &[])], 10_000_000), 0);
+    receiving.handle_plan(
+        &plan(&[0], vec![run(0, length, 0, &[])], 10_000_000),
+        0,
+        &unit_at,
+    );
     let mut network = Network::new(&[1_000_000_000]);
     while let Some((lane, unit)) = network.step(&mut receiving, &[false]) {
         receiving.handle_unit(lane, unit, None, network.now);
@@ -170,7 +175,7 @@ fn a_limit_is_kept() {
 #[test]
 fn orphans_are_asked_for_once() {
     let mut receiving = Receiving::new(4 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
     receiving.handle_lane_down(0, "gone");
     let needs = |events: Vec<Event>| {
         events
@@ -203,7 +208,11 @@ fn orphans_are_asked_for_once() {
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer() {
     let mut receiving = Receiving::new(4 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])], 0), 0);
+    receiving.handle_plan(
+        &plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])], 0),
+        0,
+        &unit_at,
+    );
     let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
         panic!("nothing to take")
     };
@@ -236,7 +245,7 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
 #[test]
 fn damage_without_end_is_given_up() {
     let mut receiving = Receiving::new(4 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
     for _ in 0..100 {
         let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
             break;
@@ -282,20 +291,33 @@ fn swarm() {
             start += length + chance.below(3) * 1000;
         }
         let peers: Vec<u32> = (0..lanes as u32).collect();
-        receiving.handle_plan(&plan(&peers, runs, 0), 0);
+        receiving.handle_plan(&plan(&peers, runs, 0), 0, &unit_at);
         let mut network = Network::new(&speeds);
         let mut dead = vec![false; lanes];
         let mut delivered = RangeSet::new();
         let mut events = drain(&mut receiving);
         for _ in 0..100_000 {
             for event in std::mem::take(&mut events) {
-                if let Event::Need(ranges, ..) = event {
-                    let unavailable = ranges.iter().map(Stretch::from).collect();
-                    receiving.handle_revision(&Revision {
-                        unavailable,
-                        ..Revision::default()
-                    });
+                let Event::Need(ranges, ..) = event else {
+                    continue;
+                };
+                // As the master does: another living holder, or the word that there is none.
+                let mut revision = Revision::default();
+                for (held, lanes) in &holders {
+                    for part in ranges.clipped(*held).iter() {
+                        match lanes.iter().find(|&&l| !dead[l as usize]) {
+                            Some(&lane) => {
+                                revision.runs.push(run(part.start, part.len(), lane, &[]))
+                            }
+                            None => revision.unavailable.push(Stretch::from(part)),
+                        }
+                    }
                 }
+                receiving.handle_revision(&revision);
+            }
+            events.extend(drain(&mut receiving));
+            if receiving.is_finished() {
+                break;
             }
             let Some((lane, unit)) = network.step(&mut receiving, &dead) else {
                 break;
