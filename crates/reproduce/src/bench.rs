@@ -202,7 +202,7 @@ impl Bench {
     }
 
     fn remaining(&self) -> f64 {
-        let ahead: f64 = self.ahead.values().sum();
+        let ahead: f64 = self.ahead.values().fold(0.0, |sum, seconds| sum + seconds);
         let factor = if self.expected > 0.0 {
             self.taken / self.expected
         } else {

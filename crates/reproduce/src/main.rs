@@ -15,6 +15,7 @@ mod bench;
 mod figures;
 mod iperf;
 mod machine;
+mod movers;
 mod network;
 mod plot;
 mod process;
