@@ -167,6 +167,11 @@ pub trait ReceiveHalf: Send {
 
     /// Sets how long the peer may be silent while units are owed; [`PATIENCE`](crate::PATIENCE) at first.
     fn set_patience(&mut self, patience: Duration);
+
+    /// Sets the longest payload of a frame, 16 KiB to 1 MiB (1 MiB at first). Frames
+    /// that are checked or opened before they are landed wait in a buffer of at most this much
+    /// memory. Both ends must be given the same, before the first unit.
+    fn set_fragment_max(&mut self, bytes: usize);
 }
 
 /// The sending end of one stream.
@@ -185,6 +190,11 @@ pub trait SendHalf: Send {
 
     /// Sets how long the peer may refuse bytes; [`PATIENCE`](crate::PATIENCE) at first.
     fn set_patience(&mut self, patience: Duration);
+
+    /// Sets the longest payload of a frame, 16 KiB to 1 MiB (1 MiB at first). What
+    /// does not leave from its place is put together in a buffer of at most this much
+    /// memory. Both ends must be given the same, before the first unit.
+    fn set_fragment_max(&mut self, bytes: usize);
 }
 
 /// Where bytes to be sent lie.

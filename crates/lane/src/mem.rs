@@ -124,6 +124,10 @@ impl Wire for MemoryWire {
         false
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
         let mut state = self.shared.lock();
         loop {

@@ -14,7 +14,7 @@ use ropewalk_proto::wire::{
 };
 
 use crate::checksum::Sum;
-use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, Guard, REASON_MAX, body_len};
+use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
 use crate::half::{Grant, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received, Stopper};
 use crate::wire::{Interest, Link, Wire};
 use crate::{Check, LaneError, Protection};
@@ -24,6 +24,8 @@ use crate::{Check, LaneError, Protection};
 const SMALL_MAX: u64 = 32 << 10;
 /// Bytes of the read-ahead buffer.
 const AHEAD_LEN: usize = 128 << 10;
+/// Bytes of an unchecked frame landed at once; they are in the cache when they are hashed or written.
+const PIECE_LEN: usize = 256 << 10;
 /// Bytes of grants collected before they are pushed to the connection.
 const GRANTS_LEN: usize = 16 << 10;
 /// Bytes the first wait for a header hopes for, and how long it does. On a path that brings fewer in
@@ -65,6 +67,8 @@ pub(crate) struct Receiver<W> {
     out_sent: usize,
     /// When the caller got its last answer.
     left: Instant,
+    /// Longest payload of a frame that must wait in `scratch`.
+    fragment_max: usize,
     /// Whether the next wait for a header is the first since the last frame.
     hopeful: bool,
 }
@@ -83,6 +87,7 @@ impl<W: Wire> Receiver<W> {
             out: Behind::new(GRANTS_LEN),
             out_sent: 0,
             left: Instant::now(),
+            fragment_max: FRAGMENT_LEN,
             hopeful: true,
         })
     }
@@ -277,7 +282,7 @@ impl<W: Wire> Receiver<W> {
             && (last || !range.is_empty());
         // What is checked before it is landed must fit the buffer it waits in.
         let frame_fits = matches!(self.guard, Guard::Plain(Check::None))
-            || header.length as usize <= FRAGMENT_LEN;
+            || header.length as usize <= self.fragment_max;
         if !(fits && frame_fits) {
             return Err(LaneError::Unexpected(format!(
                 "frame {header:?} does not answer {:?} from byte {}",
@@ -333,7 +338,7 @@ impl<W: Wire> Receiver<W> {
         let tail = body_len(&frame.header) - length + CHECKSUM_LEN;
         let space = frame.header.space;
         while frame.landed < length {
-            let piece = FRAGMENT_LEN.min(length - frame.landed);
+            let piece = PIECE_LEN.min(self.fragment_max).min(length - frame.landed);
             let offset = frame.header.offset + frame.landed as u64;
             let whole = frame.filled == 0 && self.ahead.held().len() >= piece;
             let beyond = if frame.landed + piece == length {
@@ -827,5 +832,9 @@ impl<W: Wire> ReceiveHalf for Receiver<W> {
 
     fn set_patience(&mut self, patience: Duration) {
         self.link.patience = patience;
+    }
+
+    fn set_fragment_max(&mut self, bytes: usize) {
+        self.fragment_max = bytes.clamp(FRAGMENT_LEN_MIN, FRAGMENT_LEN);
     }
 }

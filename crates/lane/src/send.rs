@@ -8,7 +8,7 @@ use ropewalk_model::Range;
 use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, TAG_LEN, flags};
 
 use crate::checksum::{POISON, Sum};
-use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, Guard, REASON_MAX, body_len};
+use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
 use crate::half::{
     Absent, Extent, Grant, OUTSTANDING_MAX, Observation, Provider, SendHalf, Served, Stopper,
     missing,
@@ -37,6 +37,8 @@ pub(crate) struct Sender<W> {
     out: Behind,
     /// Bytes sent since grants were last looked for.
     unlooked: usize,
+    /// Longest payload of a frame that is not sent unchecked from a file.
+    fragment_max: usize,
 }
 
 /// How a fragment leaves.
@@ -63,6 +65,7 @@ impl<W: Wire> Sender<W> {
             ahead: Ahead::new(GRANTS_LEN),
             out: Behind::new(FLUSH_LEN + FRAME_MAX),
             unlooked: 0,
+            fragment_max: FRAGMENT_LEN,
         })
     }
 
@@ -244,7 +247,7 @@ impl<W: Wire> Sender<W> {
         left: Range,
     ) -> Result<Way<'a>, Absent> {
         let wanted = usize::try_from(left.len()).unwrap_or(usize::MAX);
-        let built = Way::Built(wanted.min(FRAGMENT_LEN));
+        let built = Way::Built(wanted.min(self.fragment_max));
         let Guard::Plain(check) = self.guard else {
             return Ok(built);
         };
@@ -254,17 +257,21 @@ impl<W: Wire> Sender<W> {
         let computed = grant.hash || check != Check::None;
         Ok(match provider.extent(grant.space, left)? {
             Extent::Memory(bytes) if bytes.len() >= DIRECT_MIN => {
-                Way::Memory(&bytes[..bytes.len().min(wanted).min(FRAGMENT_LEN)])
+                Way::Memory(&bytes[..bytes.len().min(wanted).min(self.fragment_max)])
             }
             Extent::File {
                 file,
                 offset,
                 length,
                 mapped,
-            } if self.link.wire.sends_files() && (mapped.is_some() || !computed) => {
+            } if self.link.wire.sends_files()
+                && (mapped.is_some() || !(computed || self.link.wire.is_local())) =>
+            {
                 let mut length = usize::try_from(length).unwrap_or(usize::MAX).min(wanted);
                 if computed {
-                    length = length.min(mapped.map_or(0, <[u8]>::len)).min(FRAGMENT_LEN);
+                    length = length
+                        .min(mapped.map_or(0, <[u8]>::len))
+                        .min(self.fragment_max);
                 }
                 if length >= DIRECT_MIN {
                     Way::File {
@@ -413,5 +420,9 @@ impl<W: Wire> SendHalf for Sender<W> {
 
     fn set_patience(&mut self, patience: Duration) {
         self.link.patience = patience;
+    }
+
+    fn set_fragment_max(&mut self, bytes: usize) {
+        self.fragment_max = bytes.clamp(FRAGMENT_LEN_MIN, FRAGMENT_LEN);
     }
 }

@@ -25,13 +25,18 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     /// What the kernel has as low-water mark.
     low_water: usize,
+    local: bool,
 }
 
 impl Socket {
-    /// Takes over a connected stream socket.
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+    /// Takes over a connected stream socket; `local` says that the peer runs on this host.
+    pub(crate) fn new(fd: OwnedFd, local: bool) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd, low_water: 1 })
+        Ok(Self {
+            fd,
+            low_water: 1,
+            local,
+        })
     }
 }
 
@@ -68,6 +73,10 @@ impl Wire for Socket {
 
     fn sends_files(&self) -> bool {
         true
+    }
+
+    fn is_local(&self) -> bool {
+        self.local
     }
 
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {

@@ -50,7 +50,9 @@ pub(crate) fn prepare(stream: TcpStream) -> Result<Socket, LaneError> {
         doing: "setting TCP options",
         source,
     })?;
-    Socket::new(OwnedFd::from(stream)).map_err(|source| LaneError::Socket {
+    // A host reaches its own addresses from the same address.
+    let local = matches!((stream.local_addr(), stream.peer_addr()), (Ok(near), Ok(far)) if near.ip() == far.ip());
+    Socket::new(OwnedFd::from(stream), local).map_err(|source| LaneError::Socket {
         doing: "taking over the TCP socket",
         source,
     })

@@ -63,7 +63,7 @@ pub(crate) fn prepare(stream: UnixStream) -> Result<Socket, LaneError> {
             doing: "setting Unix socket options",
             source,
         })?;
-    Socket::new(OwnedFd::from(stream)).map_err(|source| LaneError::Socket {
+    Socket::new(OwnedFd::from(stream), true).map_err(|source| LaneError::Socket {
         doing: "taking over the Unix socket",
         source,
     })

@@ -153,6 +153,15 @@ impl Generated {
     }
 }
 
+impl Generated {
+    /// Mapped contents whose file has lost all but its first bytes.
+    pub fn shrunk(bytes: u64) -> Self {
+        let generated = Self::new(Mode::Mapped);
+        generated.file.set_len(bytes).unwrap();
+        generated
+    }
+}
+
 impl Provider for Generated {
     fn extent(&self, space: u16, range: Range) -> Result<Extent<'_>, Absent> {
         assert_eq!(space, 2);
@@ -254,7 +263,7 @@ impl Provider for Gated {
     }
 
     fn read(&self, _space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
-        if offset >= 512 << 10 {
+        if offset + out.len() as u64 > 512 << 10 {
             self.gate.pass();
         }
         out.copy_from_slice(&pattern()[phase(offset)..][..out.len()]);

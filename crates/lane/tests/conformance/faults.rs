@@ -373,3 +373,65 @@ fn sealed_bytes_are_not_readable() {
     far.shutdown(Shutdown::Both).unwrap();
     assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
 }
+
+/// A file that became shorter after its bytes were promised costs its units, not the stream, under either check.
+#[test]
+fn a_file_that_shrank_makes_its_units_corrupt() {
+    for (name, protect) in protections().drain(..2) {
+        let (mut receiver, mut sender) = pair(ends::Kind::Tcp4, &protect);
+        let serving = thread::spawn(move || sender.serve(&Generated::shrunk(100_000), LONG));
+        // From offset 0 on, 100,000 bytes are left of the file; the second unit asks for none of them.
+        let units = [
+            grant(0, 0, 200_000, false),
+            grant(1, 0, 90_000, false),
+            grant(2, 0, 300_000, true),
+        ];
+        receiver.grant(&units).unwrap();
+        let mut landing = Memory::new(false);
+        for unit in units {
+            let received = receive(&mut *receiver, &mut landing);
+            match received {
+                Received::Corrupt { grant, .. } if unit.id != 1 => assert_eq!(grant, unit),
+                Received::Unit { grant, .. } if unit.id == 1 => assert_eq!(grant, unit),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        drop(receiver);
+        assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
+    }
+}
+
+/// Fragments no longer than was set carry a unit in pieces; longer ones than agreed are refused.
+#[test]
+fn the_longest_fragment_can_be_set() {
+    for (name, protect) in protections() {
+        let (mut receiver, mut sender) = pair(ends::Kind::Tcp4, &protect);
+        receiver.set_fragment_max(64 << 10);
+        sender.set_fragment_max(64 << 10);
+        let serving = thread::spawn(move || {
+            let served = sender.serve(&Generated::new(Mode::File), LONG);
+            (served, sender.observe())
+        });
+        receiver.grant(&[grant(0, 5, (1 << 20) + 5, true)]).unwrap();
+        let mut landing = Memory::new(false);
+        assert!(matches!(
+            receive(&mut *receiver, &mut landing),
+            Received::Unit { .. }
+        ));
+        let range = ropewalk_model::Range::new(5, (1 << 20) + 5);
+        assert!(landing.read(range) == contents(range), "{name}");
+        drop(receiver);
+        let (served, seen) = serving.join().unwrap();
+        assert_eq!(served.unwrap(), Served::Closed);
+        assert_eq!(seen.frames, 16, "{name}");
+    }
+    let (_, protect) = protections().remove(1);
+    let (mut receiver, mut sender) = pair(ends::Kind::Tcp4, &protect);
+    receiver.set_fragment_max(64 << 10);
+    let serving = thread::spawn(move || sender.serve(&Generated::new(Mode::File), LONG));
+    receiver.grant(&[grant(0, 0, 1 << 20, false)]).unwrap();
+    let end = receiver.receive(&mut Memory::new(false), Instant::now() + LONG);
+    assert!(matches!(end, Err(LaneError::Unexpected(_))), "{end:?}");
+    drop(receiver);
+    let _ = serving.join().unwrap();
+}
