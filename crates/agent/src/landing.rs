@@ -8,21 +8,31 @@ use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Sink, Source, StoreError};
 
+use crate::receiving::Fetch;
+
 /// The sinks of one node with the stretches of data space they take.
 pub(crate) struct SinkSet {
     sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
     layout: Layout,
     // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
     in_memory: bool,
+    // Other nodes write the same files.
+    shared: bool,
 }
 
 impl SinkSet {
     /// `layout` says where units begin and end; it covers all sinks.
-    pub fn new(sinks: Vec<(RangeSet, Arc<dyn Sink>)>, layout: Layout, in_memory: bool) -> Self {
+    pub fn new(
+        sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
+        layout: Layout,
+        in_memory: bool,
+        shared: bool,
+    ) -> Self {
         Self {
             sinks,
             layout,
             in_memory,
+            shared,
         }
     }
 
@@ -76,26 +86,35 @@ impl SinkSet {
         self.sinks.iter().try_for_each(|(_, sink)| sink.commit())
     }
 
-    pub fn discard(&self) {
-        self.sinks.iter().for_each(|(_, sink)| sink.discard());
+    /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the
+    /// master's word, who knows that nobody goes on.
+    pub fn discard(&self, shared: bool) {
+        if shared || !self.shared {
+            self.sinks.iter().for_each(|(_, sink)| sink.discard());
+        }
     }
 }
 
 /// The landing of one stream.
 pub(crate) struct SinkLanding {
+    fetch: Arc<Fetch>,
     sinks: Arc<SinkSet>,
     // One chunk; empty unless bytes stay in memory.
     buffer: Vec<u8>,
 }
 
 impl SinkLanding {
-    pub fn new(sinks: Arc<SinkSet>) -> Self {
+    pub fn new(fetch: Arc<Fetch>, sinks: Arc<SinkSet>) -> Self {
         let buffer = if sinks.in_memory {
             vec![0; CHUNK_LEN as usize]
         } else {
             Vec::new()
         };
-        Self { sinks, buffer }
+        Self {
+            fetch,
+            sinks,
+            buffer,
+        }
     }
 }
 
@@ -113,6 +132,13 @@ impl Landing for SinkLanding {
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         if space != SPACE_DATA {
             return Err(format!("bytes of space {space} do not belong in a sink").into());
+        }
+        // A late copy of what is safe already: the file may have its final name by now.
+        if self.fetch.is_delivered(Range {
+            start: offset,
+            end: offset + bytes.len() as u64,
+        }) {
+            return Ok(());
         }
         self.sinks.write(offset, bytes).map_err(Into::into)
     }

@@ -23,7 +23,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections that may be in their preface or handshake at once; more wait in the kernel's queue,
 /// so that a flood of strangers costs a bounded amount of memory.
-const UNPROVEN_MAX: usize = 4096;
+const UNPROVEN_MAX: usize = 256;
 
 /// How an agent runs.
 #[derive(Clone, Debug)]
@@ -67,6 +67,7 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Listen`] names the address; [`AgentError::Store`] names a root that is not a folder.
     pub fn bind(config: AgentConfig) -> Result<Self, AgentError> {
+        raise_descriptor_limit();
         let mut listeners = Vec::new();
         for address in &config.listen {
             let listener = bind(*address).map_err(|source| AgentError::Listen {
@@ -287,6 +288,15 @@ async fn welcome<S: Incoming>(
                 .1
                 .export_keying_material([0; 32], tls::PAIR_LABEL, None);
             let Ok(secret) = secret else { return };
+            // A node speaks for itself only: its certificate names its number.
+            let certificate = stream
+                .get_ref()
+                .1
+                .peer_certificates()
+                .and_then(|chain| chain.first());
+            if !certificate.is_some_and(|c| tls::names_node(c, node_of(&head))) {
+                return;
+            }
             transfer.add_pair(node_of(&head), secret);
             // One byte says that streams may join now.
             let _ = stream.write_all(&[1]).await;
@@ -306,8 +316,22 @@ async fn welcome<S: Incoming>(
     }
 }
 
-/// The node number a preface claims; its MAC or certificate vouches for the transfer, not for the
-/// number, and nothing but bookkeeping depends on it.
+/// Raises the soft limit of open files to the hard one: every stream and every open file takes one,
+/// and strangers must not use up what transfers need.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Best effort: a refusal leaves what there was.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}
+
+/// The node number a preface claims. In a pair handshake the certificate must name the same one.
 fn node_of(head: &Preface) -> u32 {
     u32::from_le_bytes([head.extra[0], head.extra[1], head.extra[2], head.extra[3]])
 }

@@ -62,6 +62,10 @@ struct State {
     done_sent: bool,
     committed: bool,
     last_arrival_ns: u64,
+    complete_ns: Option<u64>,
+    // Number of the newest plan or revision; the final word names it.
+    revision: u32,
+    discard: bool,
 }
 
 /// The receiving side of one transfer on one node.
@@ -89,6 +93,9 @@ impl Fetch {
             done_sent: false,
             committed: false,
             last_arrival_ns: 0,
+            complete_ns: None,
+            revision: 0,
+            discard: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -107,7 +114,17 @@ impl Fetch {
         let thread = std::thread::Builder::new()
             .name(name.into())
             .stack_size(STACK_LEN * 2);
-        if let Err(error) = thread.spawn(move || work(fetch)) {
+        let guarded = move || {
+            let kept = fetch.clone();
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(fetch))).is_err() {
+                kept.fail(
+                    "a thread of the agent failed; this is a bug, its standard error says where"
+                        .into(),
+                );
+                kept.send_done();
+            }
+        };
+        if let Err(error) = thread.spawn(guarded) {
             self.fail(format!(
                 "no thread can be started: {error}; raise the limit of processes (ulimit -u)"
             ));
@@ -120,6 +137,13 @@ impl Fetch {
             Ok(sinks) => {
                 let sinks = Arc::new(sinks);
                 *fetch.sinks.lock() = Some(sinks.clone());
+                if fetch.stopped() {
+                    // It ended while files were being made.
+                    if fetch.state.lock().discard {
+                        sinks.discard(false);
+                    }
+                    return;
+                }
                 let mut state = fetch.state.lock();
                 let now = fetch.transfer.now_ns();
                 state
@@ -134,7 +158,11 @@ impl Fetch {
 
     pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
         let mut state = self.state.lock();
-        state.done_sent = false;
+        state.revision = state.revision.max(revision.number);
+        if !revision.runs.is_empty() {
+            state.done_sent = false;
+            state.complete_ns = None;
+        }
         state.receiving.handle_revision(revision);
         self.drain(state);
     }
@@ -145,6 +173,18 @@ impl Fetch {
             .receiving
             .set_limit(rate, self.transfer.now_ns());
         self.changed.notify_all();
+    }
+
+    pub fn release(self: &Arc<Self>, bytes: u64) -> Vec<control::Stretch> {
+        let Some(sinks) = self.sinks() else {
+            return Vec::new();
+        };
+        let mut state = self.state.lock();
+        let released = state
+            .receiving
+            .release(bytes, &|offset| sinks.unit_at(offset));
+        self.drain(state);
+        control::stretches(&released)
     }
 
     fn stopped(&self) -> bool {
@@ -178,9 +218,13 @@ impl Fetch {
                     }));
                 }
                 Event::Note(text) => state.notes.push(text),
-                Event::Failed(text) => failed = Some(text),
+                Event::Failed(text) => {
+                    // Under the lock: nobody may take the machine's end for success.
+                    state.error.get_or_insert_with(|| text.clone());
+                    failed = Some(text);
+                }
                 // The thread that makes bytes safe sees it.
-                Event::Complete => {}
+                Event::Complete => state.complete_ns = Some(self.transfer.now_ns()),
             }
         }
         drop(state);
@@ -224,10 +268,11 @@ impl Fetch {
     fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         let mut state = self.state.lock();
-        while !self.stopped() && !state.receiving.is_finished() && Instant::now() < until {
+        while !self.stopped() && Instant::now() < until {
             self.changed.wait_until(&mut state, until);
         }
-        self.stopped() || state.receiving.is_finished()
+        drop(state);
+        self.stopped()
     }
 
     /// Runs one stream, opening it again when it breaks, until nothing is left to do.
@@ -286,7 +331,7 @@ impl Fetch {
             return Ok(Moved::default());
         };
         let key = self.transfer.remember(half.stopper());
-        let mut landing = SinkLanding::new(sinks.clone());
+        let mut landing = SinkLanding::new(self.clone(), sinks.clone());
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
         let mut next_id = 0u32;
@@ -367,6 +412,9 @@ impl Fetch {
                     let now = self.transfer.now_ns();
                     let mut state = self.state.lock();
                     state.last_arrival_ns = now;
+                    state.lanes[lane]
+                        .cancel
+                        .retain(|range| *range != grant.range);
                     state.receiving.handle_unit(lane, grant.range, digest, now);
                     if state.receiving.is_finished()
                         || !state.lanes.iter().all(|l| l.cancel.is_empty())
@@ -397,6 +445,9 @@ impl Fetch {
                     outstanding -= grant.range.len();
                     let now = self.transfer.now_ns();
                     let mut state = self.state.lock();
+                    state.lanes[lane]
+                        .cancel
+                        .retain(|range| *range != grant.range);
                     if code == missing::CANCELLED {
                         state.receiving.handle_returned(lane, grant.range, now);
                     } else {
@@ -418,6 +469,9 @@ impl Fetch {
         // stream can reach the sink after another copy.
         drop(half);
         for (_, range) in granted {
+            state.lanes[lane]
+                .cancel
+                .retain(|cancelled| *cancelled != range);
             state.receiving.handle_returned(lane, range, now);
         }
         self.drain(state);
@@ -486,13 +540,23 @@ impl Fetch {
     }
 
     /// Ends everything; with `discard`, temporary files are removed.
-    pub fn stop(&self, discard: bool) {
+    ///
+    /// Files that other nodes write too are removed only when `shared` says that nobody goes on.
+    pub fn stop(&self, discard: bool, shared: bool) {
         self.changed.notify_all();
-        if discard && !self.state.lock().committed {
+        let mut state = self.state.lock();
+        state.discard = discard;
+        if discard && !state.committed {
+            drop(state);
             if let Some(sinks) = self.sinks() {
-                sinks.discard();
+                sinks.discard(shared);
             }
         }
+    }
+
+    /// Whether the bytes have been delivered already.
+    pub fn is_delivered(&self, range: Range) -> bool {
+        self.state.lock().receiving.is_delivered(range)
     }
 
     /// Renames what was written. In words when it fails.

@@ -173,6 +173,10 @@ impl Session {
                     transfer.limit(limit.rate);
                 }
             }
+            Some(to_agent::Body::Release(release)) => {
+                let ranges = self.transfer.as_ref().map(|t| t.release(release.bytes)).unwrap_or_default();
+                self.send(from_agent::Body::Released(control::Released { ranges }));
+            }
             Some(to_agent::Body::Finish(finish)) => {
                 let finished = match self.transfer.take() {
                     Some(transfer) => {

@@ -250,6 +250,15 @@ impl Transfer {
         }
     }
 
+    /// Gives bytes that are not on their way yet back; see [`control::Release`].
+    pub fn release(&self, bytes: u64) -> Vec<control::Stretch> {
+        self.fetch
+            .lock()
+            .as_ref()
+            .map(|fetch| fetch.release(bytes))
+            .unwrap_or_default()
+    }
+
     /// What to tell the master now.
     pub fn status(&self) -> from_agent::Body {
         match self.fetch.lock().as_ref() {
@@ -281,22 +290,33 @@ impl Transfer {
 
     /// Stops every stream and thread of the transfer. With `discard`, temporary files go too.
     pub fn stop(&self, discard: bool) {
+        self.end(discard, false);
+    }
+
+    /// As [`Transfer::stop`]; with `shared`, files that other nodes write too are removed as well.
+    /// The receiving side is let go, so that nothing of the transfer stays in memory.
+    fn end(&self, discard: bool, shared: bool) {
         self.stopped.store(true, Ordering::Release);
         for (_, stopper) in self.stoppers.lock().drain() {
             stopper.stop();
         }
         self.serving.stop();
-        let fetch = self.fetch.lock().clone();
+        let fetch = self.fetch.lock().take();
         if let Some(fetch) = fetch {
-            fetch.stop(discard);
+            fetch.stop(discard, shared);
         }
+        self.sources.lock().clear();
+        self.pairs.lock().clear();
     }
 
     /// Ends the node's part on somebody's word at this node, and tells the master why.
     pub fn cancel(&self, reason: &str) {
         let fetch = self.fetch.lock().clone();
         match fetch {
-            Some(fetch) => fetch.fail(reason.to_owned()),
+            Some(fetch) => {
+                fetch.fail(reason.to_owned());
+                fetch.send_done();
+            }
             None => self.send(from_agent::Body::Refused(control::Refused {
                 code: 0,
                 message: reason.to_owned(),
@@ -316,7 +336,7 @@ impl Transfer {
                 None => {}
             }
         }
-        self.stop(discard);
+        self.end(discard, true);
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.usage());

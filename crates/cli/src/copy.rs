@@ -18,7 +18,7 @@ use crate::options::{MoveArgs, OutputArgs};
 #[command(after_long_help = EXAMPLES, override_usage = "ropewalk copy [OPTIONS] SOURCE... DEST")]
 pub(crate) struct CopyArgs {
     /// One or more sources, then the destination
-    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    #[arg(value_name = "PATH", required = true, num_args = 1..)]
     endpoints: Vec<OsString>,
 
     /// A further destination; may be repeated

@@ -317,3 +317,70 @@ fn a_killed_master_stops_its_agents_work() {
     let (status, report) = scene.copy(&[a.at("set"), c.at("copy")]).end();
     assert_eq!(status, Some(0), "{report:#}");
 }
+
+/// Of two receivers that write one copy together, one is killed: the other writes the rest too.
+#[test]
+fn a_killed_receiver_of_a_shared_destination_is_inherited() {
+    let scene = Scene::new();
+    let (a, mut c, d) = (
+        scene.replica("a"),
+        scene.receiver("fs"),
+        scene.receiver("fs"),
+    );
+    let mut copy = scene.copy(&[
+        "--destinations=shared".into(),
+        a.at("set"),
+        format!("--also-to={}", c.at("copy")),
+        d.at("copy"),
+    ]);
+    copy.until_delivered(LENGTH as u64 / 2);
+    c.kill();
+    let (status, report) = copy.end();
+    assert_eq!(status, Some(0), "{report:#}");
+    assert!(std::fs::read(d.root.join("copy")).unwrap() == scene.data);
+    assert_eq!(report["delivered_bytes"], LENGTH, "{report:#}");
+}
+
+/// A source that is written to while it is read gives no copy at all, and the report names it.
+#[test]
+fn a_source_that_changes_is_not_copied() {
+    let scene = Scene::new();
+    let (a, c) = (scene.replica("a"), scene.receiver("c"));
+    let mut copy = scene.copy(&[a.at("set"), c.at("copy")]);
+    copy.until_delivered(LENGTH as u64 / 4);
+    std::fs::write(a.root.join("set"), vec![7; LENGTH]).unwrap();
+    let (status, report) = copy.end();
+    assert_eq!(status, Some(3), "{report:#}");
+    assert!(!c.root.join("copy").exists());
+    assert!(
+        report["notes"].to_string().contains("changed"),
+        "{report:#}"
+    );
+}
+
+/// An agent that has served many transfers holds no more open files than one that served few.
+#[test]
+fn transfers_leave_no_open_files() {
+    let scene = Scene::new();
+    let (a, c) = (scene.receiver("a"), scene.receiver("c"));
+    std::fs::write(a.root.join("small"), "x").unwrap();
+    let open = |agent: &Agent| {
+        std::fs::read_dir(format!("/proc/{}/fd", agent.child.id()))
+            .unwrap()
+            .count()
+    };
+    let mut counts = Vec::new();
+    for round in 0..12 {
+        let (status, report) = scene
+            .copy(&[a.at("small"), c.at(&format!("copy{round}"))])
+            .end();
+        assert_eq!(status, Some(0), "{report:#}");
+        counts.push(open(&a) + open(&c));
+    }
+    // The last transfer's connections may still be closing.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while open(&a) + open(&c) > counts[1] {
+        assert!(std::time::Instant::now() < deadline, "{counts:?}");
+        std::thread::yield_now();
+    }
+}

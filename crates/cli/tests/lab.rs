@@ -35,13 +35,21 @@ fn give_token(lab: &Lab, host: &str) {
 fn agent(lab: &Lab, host: &str, port: u16, roots: &[&str]) -> Child {
     give_token(lab, host);
     let mut command = lab.command(host, PROGRAM);
-    command.args(["agent", "--token-file", "/run/token", "--listen", &format!("0.0.0.0:{port}")]);
+    command.args([
+        "agent",
+        "--token-file",
+        "/run/token",
+        "--listen",
+        &format!("0.0.0.0:{port}"),
+    ]);
     for root in roots {
         command.args(["--root", root]);
     }
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert!(line.contains("listening"), "{line:?}");
     child
 }
@@ -49,7 +57,10 @@ fn agent(lab: &Lab, host: &str, port: u16, roots: &[&str]) -> Child {
 fn master(lab: &Lab, host: &str, args: &[&str]) -> (Option<i32>, Value) {
     give_token(lab, host);
     let mut command = lab.command(host, PROGRAM);
-    command.arg(args[0]).args(["--json", "--token-file", "/run/token"]).args(&args[1..]);
+    command
+        .arg(args[0])
+        .args(["--json", "--token-file", "/run/token"])
+        .args(&args[1..]);
     command.env("XDG_RUNTIME_DIR", "/run");
     ended(command)
 }
@@ -58,7 +69,10 @@ fn master(lab: &Lab, host: &str, args: &[&str]) -> (Option<i32>, Value) {
 fn ended(mut command: Command) -> (Option<i32>, Value) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let last = text.lines().last().unwrap_or_else(|| panic!("no report: {}", String::from_utf8_lossy(&output.stderr)));
+    let last = text
+        .lines()
+        .last()
+        .unwrap_or_else(|| panic!("no report: {}", String::from_utf8_lossy(&output.stderr)));
     let event: Value = serde_json::from_str(last).unwrap();
     assert_eq!(event["event"], "ended", "{last}");
     (output.status.code(), event["report"].clone())
@@ -68,7 +82,9 @@ fn bytes(len: usize) -> Vec<u8> {
     let mut state = 5u64;
     (0..len)
         .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 56) as u8
         })
         .collect()
@@ -80,24 +96,53 @@ fn figure_2_as_printed() {
     if ropewalk_lab::skip("figure_2_as_printed") {
         return;
     }
-    let hosts = ["node1", "node2", "192.168.3.4", "192.168.3.5", "node5", "node7", "node6"];
+    let hosts = [
+        "node1",
+        "node2",
+        "192.168.3.4",
+        "192.168.3.5",
+        "node5",
+        "node7",
+        "node6",
+    ];
     let lab = lab(&hosts, 100_000_000);
     let data = bytes(4096);
-    for (host, name, half) in [("node1", "half1", 0), ("node2", "half1", 0), ("192.168.3.4", "half2", 1), ("192.168.3.5", "half2", 1)] {
-        std::fs::write(lab.path_in(host, &format!("/data/{name}")), &data[half * 2048..][..2048]).unwrap();
+    for (host, name, half) in [
+        ("node1", "half1", 0),
+        ("node2", "half1", 0),
+        ("192.168.3.4", "half2", 1),
+        ("192.168.3.5", "half2", 1),
+    ] {
+        std::fs::write(
+            lab.path_in(host, &format!("/data/{name}")),
+            &data[half * 2048..][..2048],
+        )
+        .unwrap();
     }
     let ports = [55553, 55554, 55555, 55555, 55557, 55559, 55558];
-    let agents: Vec<Child> =
-        hosts.iter().zip(ports).map(|(host, port)| agent(&lab, host, port, &["/data", "/tmp:rw"])).collect();
+    let agents: Vec<Child> = hosts
+        .iter()
+        .zip(ports)
+        .map(|(host, port)| agent(&lab, host, port, &["/data", "/tmp:rw"]))
+        .collect();
     std::fs::write(lab.path_in("node1", "/run/figure2.cep"), FIGURE_2).unwrap();
     let (status, report) = master(&lab, "node1", &["transfer", "/run/figure2.cep"]);
     assert_eq!(status, Some(0), "{report:#}");
     assert_eq!(report["delivered_bytes"], 8192);
     assert_eq!(report["label"], "My Data File");
-    assert_eq!(std::fs::read(lab.path_in("node5", "/tmp/copy1")).unwrap(), &data[..2048]);
+    assert_eq!(
+        std::fs::read(lab.path_in("node5", "/tmp/copy1")).unwrap(),
+        &data[..2048]
+    );
     // A file with a hole before its part: only the reader's own range counts.
-    assert_eq!(&std::fs::read(lab.path_in("node7", "/tmp/copy1")).unwrap()[2048..], &data[2048..]);
-    assert_eq!(std::fs::read(lab.path_in("node6", "/tmp/copy2")).unwrap(), data);
+    assert_eq!(
+        &std::fs::read(lab.path_in("node7", "/tmp/copy1")).unwrap()[2048..],
+        &data[2048..]
+    );
+    assert_eq!(
+        std::fs::read(lab.path_in("node6", "/tmp/copy2")).unwrap(),
+        data
+    );
     for mut agent in agents {
         agent.kill().unwrap();
         agent.wait().unwrap();
@@ -127,19 +172,54 @@ fn copies_over_ssh() {
         lab.start_sshd(host).unwrap();
     }
     make_tree(&lab.path_in("a1", "/data/set"));
-    let copied = Command::new("cp").arg("-a").arg(lab.path_in("a1", "/data/set")).arg(lab.path_in("a2", "/data/set")).status();
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(lab.path_in("a1", "/data/set"))
+        .arg(lab.path_in("a2", "/data/set"))
+        .status();
     assert!(copied.unwrap().success());
-    let (status, report) = master(&lab, "a1", &["copy", "--remote-path", PROGRAM, "a[1-2]:/data/set", "b[1-2]:/data/copy"]);
+    let (status, report) = master(
+        &lab,
+        "a1",
+        &[
+            "copy",
+            "--remote-path",
+            PROGRAM,
+            "a[1-2]:/data/set",
+            "b[1-2]:/data/copy",
+        ],
+    );
     assert_eq!(status, Some(0), "{report:#}");
     for host in ["b1", "b2"] {
-        let (first, second) = (lab.path_in("a1", "/data/set"), lab.path_in(host, "/data/copy"));
-        let same = Command::new("diff").args(["-r", "--no-dereference"]).arg(&first).arg(&second).output().unwrap();
-        assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+        let (first, second) = (
+            lab.path_in("a1", "/data/set"),
+            lab.path_in(host, "/data/copy"),
+        );
+        let same = Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(&first)
+            .arg(&second)
+            .output()
+            .unwrap();
+        assert!(
+            same.status.success(),
+            "{}",
+            String::from_utf8_lossy(&same.stdout)
+        );
         let list = |root: &Path| {
             let script = "find . -printf '%p %y %m %T@ %l\\n' | sort";
-            Command::new("sh").args(["-c", script]).current_dir(root).output().unwrap().stdout
+            Command::new("sh")
+                .args(["-c", script])
+                .current_dir(root)
+                .output()
+                .unwrap()
+                .stdout
         };
-        assert_eq!(list(&first), list(&second), "names, kinds, modes, times and link targets");
+        assert_eq!(
+            list(&first),
+            list(&second),
+            "names, kinds, modes, times and link targets"
+        );
     }
     lab.close().unwrap();
 }
@@ -156,16 +236,40 @@ fn a_silent_sender_is_replaced() {
         let path = lab.path_in(host, "/data/set");
         std::fs::write(&path, &data).unwrap();
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        std::fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        std::fs::File::open(&path)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
     }
-    let agents: Vec<Child> = ["a", "b", "c"].iter().map(|host| agent(&lab, host, 7420, &["/data:rw"])).collect();
+    let agents: Vec<Child> = ["a", "b", "c"]
+        .iter()
+        .map(|host| agent(&lab, host, 7420, &["/data:rw"]))
+        .collect();
     give_token(&lab, "m");
     let mut command = lab.command("m", PROGRAM);
-    command.args(["copy", "--json", "--token-file", "/run/token", "a:7420:/data/set", "b:7420:/data/set", "c:7420:/data/copy"]);
-    let mut child = command.env("XDG_RUNTIME_DIR", "/run").stdout(Stdio::piped()).spawn().unwrap();
-    let mut events = BufReader::new(child.stdout.take().unwrap()).lines().map(|l| serde_json::from_str::<Value>(&l.unwrap()).unwrap());
-    let moving = |e: &Value| e["event"] == "progress" && e["delivered_bytes"].as_u64() > Some(5 << 20);
-    assert!(events.by_ref().any(|e| moving(&e)), "it moves before the failure");
+    command.args([
+        "copy",
+        "--json",
+        "--token-file",
+        "/run/token",
+        "a:7420:/data/set",
+        "b:7420:/data/set",
+        "c:7420:/data/copy",
+    ]);
+    let mut child = command
+        .env("XDG_RUNTIME_DIR", "/run")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut events = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(|l| serde_json::from_str::<Value>(&l.unwrap()).unwrap());
+    let moving =
+        |e: &Value| e["event"] == "progress" && e["delivered_bytes"].as_u64() > Some(5 << 20);
+    assert!(
+        events.by_ref().any(|e| moving(&e)),
+        "it moves before the failure"
+    );
     lab.blackhole("a", 0, true).unwrap();
     let report = events.last().unwrap()["report"].clone();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
@@ -183,15 +287,36 @@ fn a_full_disk_is_named() {
     if ropewalk_lab::skip("a_full_disk_is_named") {
         return;
     }
-    let small = HostSpec::new("b").nic(NicSpec::uncapped()).tmpfs_size("data", 1 << 20);
-    let lab = LabBuilder::new().host(HostSpec::new("a").nic(NicSpec::uncapped())).host(small).build().unwrap();
+    let small = HostSpec::new("b")
+        .nic(NicSpec::uncapped())
+        .tmpfs_size("data", 1 << 20);
+    let lab = LabBuilder::new()
+        .host(HostSpec::new("a").nic(NicSpec::uncapped()))
+        .host(small)
+        .build()
+        .unwrap();
     std::fs::write(lab.path_in("a", "/data/big"), bytes(8 << 20)).unwrap();
-    let mut agents = [agent(&lab, "a", 7420, &["/data"]), agent(&lab, "b", 7420, &["/data:rw"])];
-    let (status, report) = master(&lab, "a", &["copy", "a:7420:/data/big", "b:7420:/data/copy"]);
+    let mut agents = [
+        agent(&lab, "a", 7420, &["/data"]),
+        agent(&lab, "b", 7420, &["/data:rw"]),
+    ];
+    let (status, report) = master(
+        &lab,
+        "a",
+        &["copy", "a:7420:/data/big", "b:7420:/data/copy"],
+    );
     assert_eq!(status, Some(1), "{report:#}");
     let error = report["error"].as_str().unwrap();
-    assert!(error.contains("/data/copy") || error.contains("/data/.copy"), "{error}");
-    assert_eq!(std::fs::read_dir(lab.path_in("b", "/data")).unwrap().count(), 0);
+    assert!(
+        error.contains("/data/copy") || error.contains("/data/.copy"),
+        "{error}"
+    );
+    assert_eq!(
+        std::fs::read_dir(lab.path_in("b", "/data"))
+            .unwrap()
+            .count(),
+        0
+    );
     for agent in &mut agents {
         agent.kill().unwrap();
         agent.wait().unwrap();

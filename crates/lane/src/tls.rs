@@ -130,6 +130,12 @@ pub fn server_name(node: u32) -> ServerName<'static> {
     ))
 }
 
+/// Whether a verified certificate is that of this node.
+pub fn names_node(certificate: &CertificateDer<'_>, node: u32) -> bool {
+    rustls::server::ParsedCertificate::try_from(certificate)
+        .is_ok_and(|parsed| rustls::client::verify_server_name(&parsed, &server_name(node)).is_ok())
+}
+
 /// Name for control connections, which no certificate has to match.
 pub fn control_name() -> ServerName<'static> {
     ServerName::try_from("agent.ropewalk").unwrap_or(ServerName::IpAddress(

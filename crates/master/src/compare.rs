@@ -10,6 +10,9 @@ pub(crate) fn compare(
     sources: Sources,
     manifests: &[(String, Vec<u8>)],
 ) -> Result<Relation, String> {
+    if manifests.len() < 2 {
+        return Err("sources differ, but only one list of files came; this is a bug".into());
+    }
     let mut decoded = Vec::new();
     for (name, bytes) in manifests {
         decoded.push((

@@ -20,7 +20,7 @@ use crate::request::{NodeRequest, Object, Options, Reach};
 /// Longest time for an agent to come up, ssh login included.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time a started agent has to leave by itself once its input is closed.
+/// How long the command waits for a started agent to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// First word of the line a started agent prints; the next is the version of this exchange.
@@ -32,14 +32,15 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Closes the agent's input, which ends it; kills it when it does not go.
+    /// Closes the agent's input, which ends it.
     pub async fn leave(mut self) {
         drop(self.child.stdin.take());
         if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait())
             .await
             .is_err()
         {
-            let _ = self.child.kill().await;
+            // It is still removing temporary files and goes by itself; killing it would leave them.
+            std::mem::forget(self.child);
         }
     }
 }

@@ -211,7 +211,10 @@ pub(crate) fn final_report(
     }
     let known = coordinator.basis() != Basis::None;
     report.predicted_seconds = known.then_some(planned.predicted_seconds);
-    report.bound = bound(coordinator, known, report.wanted_bytes, moving);
+    // A share of the bound means something only when all of it was moved.
+    if outcome == Outcome::Done {
+        report.bound = bound(coordinator, known, report.wanted_bytes, moving);
+    }
     let summary = coordinator.summary();
     for node in &summary {
         let mut line = NodeReport {

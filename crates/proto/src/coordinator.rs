@@ -23,6 +23,7 @@ use crate::control::{
 };
 use crate::report::Outcome;
 
+mod balance;
 mod layout;
 mod setup;
 mod summary;
@@ -39,7 +40,8 @@ pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
 pub const OPEN_NS_MAX: u64 = 300_000_000_000;
 
 /// Longest time for nodes to rename and report at the end.
-pub const FINISH_NS_MAX: u64 = 60_000_000_000;
+/// A tree of a million files takes minutes; a dead node shows by its connection.
+pub const FINISH_NS_MAX: u64 = 600_000_000_000;
 
 /// Longest wait for the last word of senders once every receiver is finished: it holds figures only.
 pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
@@ -156,6 +158,15 @@ struct Node {
     done: Option<Done>,
     finished: Option<Finished>,
     finish_sent: bool,
+    // Revisions with runs sent so far; an older Done speaks of less than is now asked.
+    revision: u32,
+    // Checked bytes, and when, at the first status while moving and at the newest one.
+    first_seen: Option<(u64, u64)>,
+    last_seen: (u64, u64),
+    // It was asked to give up ranges for this node and has not answered.
+    releasing_for: Option<u32>,
+    // It gave nothing when last asked: it is not asked again.
+    has_nothing_to_give: bool,
 }
 
 impl Node {
@@ -167,6 +178,10 @@ impl Node {
     }
     fn alive(&self) -> bool {
         self.lost.is_none()
+    }
+    /// What the plan asks of it.
+    fn assigned(&self) -> RangeSet {
+        RangeSet::from_ranges(self.runs.iter().map(|r| control::range(r.start, r.length)))
     }
 }
 
@@ -217,6 +232,11 @@ impl Coordinator {
                 done: None,
                 finished: None,
                 finish_sent: false,
+                revision: 0,
+                first_seen: None,
+                last_seen: (0, now_ns),
+                releasing_for: None,
+                has_nothing_to_give: false,
             })
             .collect();
         Self {
@@ -308,6 +328,8 @@ impl Coordinator {
             Some(from_agent::Body::Status(status)) => {
                 state.delivered = status.delivered;
                 state.checked = status.checked;
+                state.first_seen.get_or_insert((now_ns, status.checked));
+                state.last_seen = (now_ns, status.checked);
                 state.sent_by_pair = status
                     .pairs
                     .iter()
@@ -320,6 +342,9 @@ impl Coordinator {
             }
             Some(from_agent::Body::Done(done)) if self.phase == Phase::Moving => {
                 self.handle_done(node, done, now_ns)
+            }
+            Some(from_agent::Body::Released(released)) if self.phase == Phase::Moving => {
+                self.handle_released(node, &control::range_set(&released.ranges));
             }
             Some(from_agent::Body::Finished(finished)) => {
                 if !finished.error.is_empty() {
@@ -539,7 +564,10 @@ impl Coordinator {
                     let peers = self.peers_of(&runs);
                     let lost = self.lost_nodes();
                     self.nodes[node as usize].runs.extend(runs.iter().cloned());
-                    self.nodes[node as usize].done = None;
+                    let state = &mut self.nodes[node as usize];
+                    state.done = None;
+                    state.revision += 1;
+                    let number = state.revision;
                     self.send(
                         node,
                         to_agent::Body::Revision(control::Revision {
@@ -547,6 +575,7 @@ impl Coordinator {
                             runs,
                             lost,
                             unavailable: Vec::new(),
+                            number,
                         }),
                     );
                 }
@@ -646,6 +675,10 @@ impl Coordinator {
     }
 
     fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
+        // It crossed a revision on the way: the node goes on and will say so again.
+        if done.error.is_empty() && done.revision < self.nodes[node as usize].revision {
+            return;
+        }
         self.last_done_ns = Some(now_ns);
         self.nodes[node as usize].delivered = done.delivered;
         self.nodes[node as usize].checked = done.delivered;
@@ -658,57 +691,57 @@ impl Coordinator {
         let error = done.error.clone();
         self.nodes[node as usize].done = Some(done);
         if !error.is_empty() {
-            self.failure
-                .get_or_insert_with(|| format!("{name}: {error}"));
             self.note(format!("{name} stopped: {error}"));
-            self.hand_over(node);
+            if !self.hand_over(node) {
+                self.failure
+                    .get_or_insert_with(|| format!("{name}: {error}"));
+            }
         }
         self.actions.push_back(Action::Progress);
+        self.balance(node, now_ns);
         self.check_done();
     }
 
-    /// Gives the share of a receiver that cannot go on to the others of its destination, if any.
-    fn hand_over(&mut self, node: u32) {
-        let destination = self.nodes[node as usize]
+    fn destination(&self, node: u32) -> Option<String> {
+        self.nodes[node as usize]
             .setup
             .sinks
             .first()
-            .and_then(|s| s.destination.clone());
-        let Some(destination) = destination else {
-            return;
+            .and_then(|s| s.destination.clone())
+    }
+
+    /// Gives the share of a receiver that cannot go on to the others of its destination. False when
+    /// there is nobody who could take all of it.
+    fn hand_over(&mut self, node: u32) -> bool {
+        let Some(destination) = self.destination(node) else {
+            return false;
         };
-        let assigned = RangeSet::from_ranges(
-            self.nodes[node as usize]
-                .runs
-                .iter()
-                .map(|r| control::range(r.start, r.length)),
-        );
-        self.nodes[node as usize].runs.clear();
+        let assigned = self.nodes[node as usize].assigned();
+        let mut inherited = RangeSet::new();
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
             let usable = other != node
                 && state.alive()
                 && state.done.as_ref().is_none_or(|d| d.error.is_empty());
-            let same = state
-                .setup
-                .sinks
-                .first()
-                .is_some_and(|s| s.destination.as_ref() == Some(&destination));
-            if usable && same {
+            if usable && self.destination(other).as_ref() == Some(&destination) {
                 let share = state.wants.intersection(&assigned);
                 if !share.is_empty() {
+                    inherited = inherited.union(&share);
                     heirs.push((other, share));
                 }
             }
         }
-        if heirs.is_empty() {
-            return;
+        if heirs.is_empty() || !assigned.difference(&inherited).is_empty() {
+            return false;
         }
+        // What it wrote is written again: nobody knows how much of it is whole.
+        self.nodes[node as usize].runs.clear();
         for (heir, _) in &heirs {
             self.nodes[*heir as usize].done = None;
         }
         self.ask_plan(false, heirs, &BTreeSet::new());
+        true
     }
 
     /// A node's connection is gone.
@@ -743,10 +776,11 @@ impl Coordinator {
                     }
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
-                    self.failure
-                        .get_or_insert_with(|| format!("{name}: {reason}"));
                     self.last_done_ns = Some(now_ns);
-                    self.hand_over(node);
+                    if !self.hand_over(node) {
+                        self.failure
+                            .get_or_insert_with(|| format!("{name}: {reason}"));
+                    }
                     self.check_done();
                 }
             }
@@ -765,7 +799,7 @@ impl Coordinator {
         let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
         let all = self.receivers().all(|n| {
             let state = &self.nodes[n as usize];
-            state.done.is_some() || !state.alive()
+            (state.done.is_some() && state.releasing_for.is_none()) || !state.alive()
         });
         if self.phase == Phase::Moving && all && !pending_plan {
             self.finish();
@@ -775,49 +809,77 @@ impl Coordinator {
     fn finish(&mut self) {
         self.phase = Phase::Finishing;
         // Of each shared destination one node renames, and only when every byte is safe.
-        let mut committed: BTreeSet<String> = BTreeSet::new();
+        let mut open: BTreeSet<String> = BTreeSet::new();
+        for node in self.receivers().collect::<Vec<_>>() {
+            open.extend(self.destination(node));
+        }
+        let whole: BTreeSet<String> = open
+            .iter()
+            .filter(|name| self.destination_complete(name))
+            .cloned()
+            .collect();
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
-            let shared = state
-                .setup
-                .sinks
-                .first()
-                .and_then(|s| s.destination.clone());
-            let usable = state.alive() && state.done.as_ref().is_some_and(|d| d.error.is_empty());
-            let commit = match shared {
-                Some(name) if usable && self.destination_complete(&name) => committed.insert(name),
+            if !state.alive() {
+                continue;
+            }
+            let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
+            let commit = match self.destination(node) {
+                Some(name) if usable && whole.contains(&name) => open.remove(&name),
                 _ => false,
             };
-            if self.nodes[node as usize].alive() {
-                self.nodes[node as usize].finish_sent = true;
-                self.send(
-                    node,
-                    to_agent::Body::Finish(control::Finish {
-                        commit,
-                        discard: false,
-                    }),
-                );
-            }
+            self.nodes[node as usize].finish_sent = true;
+            self.send(
+                node,
+                to_agent::Body::Finish(control::Finish {
+                    commit,
+                    discard: false,
+                }),
+            );
+        }
+        for name in open.intersection(&whole) {
+            self.failure.get_or_insert_with(|| {
+                format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again")
+            });
         }
         self.finish_ns = None;
         self.check_finished();
     }
 
-    fn destination_complete(&self, name: &str) -> bool {
-        let mut wanted = RangeSet::new();
-        let mut delivered = 0;
+    /// Bytes of a shared destination that are safe in it.
+    fn covered(&self, name: &str) -> RangeSet {
+        let mut covered = RangeSet::new();
         for node in &self.nodes {
-            if node
+            let same = node
                 .setup
                 .sinks
                 .first()
-                .is_some_and(|s| s.destination.as_deref() == Some(name))
-            {
-                wanted = wanted.union(&node.wants);
-                delivered += node.done.as_ref().map_or(0, |d| d.delivered);
+                .is_some_and(|s| s.destination.as_deref() == Some(name));
+            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
+                covered = covered.union(
+                    &node
+                        .assigned()
+                        .difference(&control::range_set(&done.missing)),
+                );
             }
         }
-        delivered >= wanted.len_bytes()
+        covered
+    }
+
+    fn destination_wants(&self, name: &str) -> RangeSet {
+        let members = self.nodes.iter().filter(|n| {
+            n.setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name))
+        });
+        members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
+    }
+
+    fn destination_complete(&self, name: &str) -> bool {
+        self.destination_wants(name)
+            .difference(&self.covered(name))
+            .is_empty()
     }
 
     fn check_finished(&mut self) {
@@ -875,6 +937,9 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
+                for node in self.receivers().collect::<Vec<_>>() {
+                    self.balance(node, now_ns);
+                }
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);

@@ -499,6 +499,39 @@ impl Ledger {
         }
     }
 
+    /// Takes up to `bytes` ready bytes out of the ledger for good: somebody else will fetch them. Cut
+    /// at unit borders, from the ends of the runs that would be fetched last.
+    pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
+        let mut out = RangeSet::new();
+        while out.len_bytes() < bytes {
+            let slowest = (0..self.lanes.len())
+                .filter(|&lane| !self.lanes[lane].ready.is_empty())
+                .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
+            let Some(lane) = slowest.map(|lane| &mut self.lanes[lane]) else {
+                break;
+            };
+            let Some(run) = lane.ready.back_mut() else {
+                break;
+            };
+            let wanted = (bytes - out.len_bytes()).min(run.range.len());
+            let cut = unit_at(run.range.end - wanted)
+                .start
+                .clamp(run.range.start, run.range.end - 1);
+            let part = Range {
+                start: cut,
+                end: run.range.end,
+            };
+            run.range.end = cut;
+            if run.range.is_empty() {
+                lane.ready.pop_back();
+            }
+            lane.ready_bytes -= part.len();
+            self.wanted_bytes -= part.len();
+            out.insert(part);
+        }
+        out
+    }
+
     /// Takes all ready bytes inside `range` from their owners.
     fn withdraw_ready(&mut self, range: Range) -> Vec<Range> {
         let mut out = Vec::new();

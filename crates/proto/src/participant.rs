@@ -175,6 +175,13 @@ impl Receiving {
         self.check_progress();
     }
 
+    /// Gives up to `bytes` that are not on their way yet back to the master.
+    pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
+        let released = self.ledger.release(bytes, unit_at);
+        self.check_progress();
+        released
+    }
+
     /// Changes the receiving rate at most allowed, bytes per second; 0 means no limit.
     pub fn set_limit(&mut self, rate: u64, now_ns: u64) {
         self.pace.set(rate, now_ns);
@@ -227,8 +234,12 @@ impl Receiving {
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Take {
-        if self.finished || !self.ledger.is_alive(lane) {
+        if !self.ledger.is_alive(lane) {
             return Take::Closed;
+        }
+        // The master may still bring more: a receiver of a shared destination inherits work.
+        if self.finished {
+            return Take::Wait(None);
         }
         let window = self.window(lane);
         let share = (window / u64::from(self.streams)).max(1);

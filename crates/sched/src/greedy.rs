@@ -29,7 +29,7 @@ impl Scheduler for Greedy {
 
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         let table = checked_table(problem)?;
-        let plan = whole_bytes(&table, &weights(problem, &table));
+        let plan = whole_bytes(&table, &weights(problem, &table), problem.has_links());
         Ok(prefer_whole_chunks(problem, plan))
     }
 

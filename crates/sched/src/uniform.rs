@@ -21,7 +21,7 @@ impl Scheduler for Uniform {
 
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         let table = checked_table(problem)?;
-        let plan = whole_bytes(&table, &weights(problem, &table));
+        let plan = whole_bytes(&table, &weights(problem, &table), problem.has_links());
         Ok(prefer_whole_chunks(problem, plan))
     }
 

@@ -11,7 +11,12 @@ use crate::shares::{ClassShares, Weights};
 /// Each class is cut first over its receivers, then over the senders of each, by largest remainder. What
 /// rounding gave or took is carried to the node's next class, so that a node's total stays within a few
 /// bytes of its fluid share however many classes it is in. Cost O(sum of senders × receivers × log).
-pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights) -> Schedule {
+///
+/// Receivers that share a class need not each talk to every sender: where only nodes have speeds
+/// (`pairs_count` false), both sides are laid along the class's bytes and each stretch goes from the
+/// sender to the receiver it falls to. The loads are the same and at most senders + receivers pairs
+/// move anything, where the product of shares would spread thin streams over all of them.
+pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights, pairs_count: bool) -> Schedule {
     let mut sender_carry = vec![0.0; weights.senders.len()];
     let mut receiver_carry = vec![0.0; weights.receivers.len()];
     let mut assignments = Vec::new();
@@ -21,6 +26,29 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights) -> Schedule {
         let wanted: Vec<f64> = shares.receivers.iter().map(|share| share * fluid).collect();
         let totals = split(class.bytes, &wanted, &class.receivers, &mut receiver_carry);
         let mut cursor = Cursor::new(class);
+        if class.receivers.len() > 1 && !pairs_count {
+            let width = class.senders.len();
+            let column =
+                |at: usize| shares.pairs.iter().skip(at).step_by(width).sum::<f64>() * fluid;
+            let wanted: Vec<f64> = (0..width).map(column).collect();
+            let pieces = split(class.bytes, &wanted, &class.senders, &mut sender_carry);
+            join(
+                &class.senders,
+                &pieces,
+                &class.receivers,
+                &totals,
+                |sender, receiver, bytes| {
+                    cursor.take(bytes, |range| {
+                        assignments.push(Assignment {
+                            range,
+                            sender,
+                            receiver,
+                        })
+                    });
+                },
+            );
+            continue;
+        }
         let rows = shares.pairs.chunks(class.senders.len());
         for ((&receiver, total), row) in class.receivers.iter().zip(totals).zip(rows) {
             let wanted: Vec<f64> = row.iter().map(|share| share * fluid).collect();
@@ -37,6 +65,32 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights) -> Schedule {
         }
     }
     Schedule::from_assignments(assignments)
+}
+
+/// Walks both sides along the same bytes and calls `give` for each overlap.
+fn join(
+    senders: &[usize],
+    pieces: &[u64],
+    receivers: &[usize],
+    totals: &[u64],
+    mut give: impl FnMut(usize, usize, u64),
+) {
+    let mut left = pieces.to_vec();
+    let mut at = 0;
+    for (&receiver, &total) in receivers.iter().zip(totals) {
+        let mut open = total;
+        while open > 0 && at < left.len() {
+            let bytes = open.min(left[at]);
+            if bytes > 0 {
+                give(senders[at], receiver, bytes);
+            }
+            left[at] -= bytes;
+            open -= bytes;
+            if left[at] == 0 {
+                at += 1;
+            }
+        }
+    }
 }
 
 /// Splits `total` into whole parts near `wanted`; parts with `wanted` of 0 get nothing.

@@ -103,7 +103,8 @@ pub struct FileSource {
 
 #[derive(Debug)]
 enum Objects {
-    Paths(Vec<PathBuf>),
+    /// With what each file was when it was opened first.
+    Paths(Vec<PathBuf>, Vec<std::sync::OnceLock<Identity>>),
     One {
         path: PathBuf,
         manifest: Arc<Manifest>,
@@ -131,9 +132,10 @@ impl FileSource {
                 .ok_or(StoreError::NotHeld { range: piece.range })?;
             *end = (piece.object_offset + piece.range.len()).max(*end);
         }
+        let identities = paths.iter().map(|_| std::sync::OnceLock::new()).collect();
         let source = Self {
             layout,
-            objects: Objects::Paths(paths),
+            objects: Objects::Paths(paths, identities),
             open: OpenFiles::new(),
         };
         for (object, wanted) in wanted.into_iter().enumerate() {
@@ -190,7 +192,7 @@ impl FileSource {
 
     fn path(&self, object: u32) -> PathBuf {
         match &self.objects {
-            Objects::Paths(paths) => paths.get(object as usize).cloned().unwrap_or_default(),
+            Objects::Paths(paths, _) => paths.get(object as usize).cloned().unwrap_or_default(),
             Objects::One { path, .. } => path.clone(),
             Objects::Tree { root, manifest, .. } => match manifest.entries.get(object as usize) {
                 Some(entry) => root.join(OsStr::from_bytes(&entry.path)),
@@ -205,7 +207,7 @@ impl FileSource {
             // A pipe that took the file's place must not block us until its kind is known.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let file = match &self.objects {
-                Objects::Paths(_) | Objects::One { .. } => {
+                Objects::Paths(..) | Objects::One { .. } => {
                     sys::open_resolved_path(&self.path(object), flags, Mode::empty())
                 }
                 Objects::Tree { dir, manifest, .. } => {
@@ -232,10 +234,29 @@ impl FileSource {
         })
     }
 
-    /// Refuses a file of a tree that is not the scanned version.
+    /// Refuses a file that was written to since it was scanned or opened first. Called after each
+    /// read: what was read before is then all of one version.
+    fn check_unchanged(&self, file: &File, object: u32) -> Result<(), StoreError> {
+        let stat = rustix::fs::fstat(file).map_err(|errno| {
+            StoreError::from_errno(Operation::Inspect, self.path(object), errno)
+        })?;
+        self.check_scanned(object, Identity::of(&stat))
+    }
+
+    /// Refuses a file that is not the version known.
     fn check_scanned(&self, object: u32, found: Identity) -> Result<(), StoreError> {
         let manifest = match &self.objects {
-            Objects::Paths(_) => return Ok(()),
+            Objects::Paths(_, identities) => {
+                let known = identities
+                    .get(object as usize)
+                    .map(|known| known.get_or_init(|| found));
+                return match known {
+                    Some(known) if *known != found => Err(StoreError::Changed {
+                        path: self.path(object),
+                    }),
+                    _ => Ok(()),
+                };
+            }
             Objects::One { manifest, .. } | Objects::Tree { manifest, .. } => manifest,
         };
         let Some(entry) = manifest.entries.get(object as usize) else {
@@ -281,7 +302,7 @@ impl FileSource {
     fn read_piece(&self, piece: &Piece, buf: &mut [u8]) -> Result<(), StoreError> {
         let file = self.file(piece.object)?;
         match file.read_exact_at(buf, piece.object_offset) {
-            Ok(()) => Ok(()),
+            Ok(()) => self.check_unchanged(&file, piece.object),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 let wanted = piece.object_offset + buf.len() as u64;
                 self.check_len(&file, piece.object, wanted)?;
@@ -329,6 +350,7 @@ impl Source for FileSource {
     fn extent(&self, offset: u64, len: u64) -> Result<Extent<'_>, StoreError> {
         let piece = locate(&self.layout, offset, len)?;
         let file = self.file(piece.object)?;
+        self.check_unchanged(&file, piece.object)?;
         Ok(Extent::File {
             file,
             offset: piece.object_offset,

@@ -106,7 +106,7 @@ impl Fetch {
     }
 
     /// Tells the master that this node's part has ended, once.
-    pub(super) fn send_done(&self) {
+    pub fn send_done(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.done_sent, true) {
             return;
@@ -126,6 +126,11 @@ impl Fetch {
         }
         let hashed = !state.receiving.sorted_digests().is_empty();
         let watch = *state.receiving.watch();
+        // Nothing came any more after the last arrival: part of the stalls.
+        let trailing = state
+            .complete_ns
+            .unwrap_or(now)
+            .saturating_sub(watch.last_ns());
         let pairs = state.receiving.pairs();
         control::Done {
             delivered: self.safe.load(Ordering::Acquire),
@@ -153,10 +158,11 @@ impl Fetch {
             best_second: watch.best_second(),
             committed: state.committed,
             error: state.error.clone().unwrap_or_default(),
-            syncing: now.saturating_sub(state.last_arrival_ns.max(watch.start_ns())),
+            syncing: state.complete_ns.map_or(0, |at| now.saturating_sub(at)),
+            revision: state.revision,
             usage: Some(self.transfer.usage()),
             notes: std::mem::take(&mut state.notes),
-            longest_stall: watch.longest_stall_ns(),
+            longest_stall: watch.longest_stall_ns().max(trailing),
         }
     }
 }

@@ -61,6 +61,13 @@ impl Fetch {
             )
         };
         let in_memory = self.transfer.options.verify != verify::SINK && !sinks.iter().any(keeps);
+        let is_shared = |sink: &OpenSink| {
+            matches!(
+                sink,
+                OpenSink::Tree { shared: true, .. } | OpenSink::Files { shared: true, .. }
+            )
+        };
+        let shared_any = sinks.iter().any(is_shared);
         for sink in sinks {
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
                 // Each stream has its own buffer then; nothing reaches the sink.
@@ -134,7 +141,7 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         let layout = Layout::new(pieces).map_err(|e| e.to_string())?;
-        Ok(SinkSet::new(made, layout, in_memory))
+        Ok(SinkSet::new(made, layout, in_memory, shared_any))
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.

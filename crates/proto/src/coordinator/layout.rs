@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Destinations, Mapping, Relation, Sources, describe, setup};
+use super::{Coordinator, Destinations, Mapping, Relation, Sources, setup};
 use crate::control::{self, OpenedSource, source};
 
 /// Why the data space could not be laid out.
@@ -215,28 +215,28 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Ranges that did not come, per receiver; for a shared destination, per destination.
+    /// Ranges that did not come, per receiver or per shared destination.
     pub fn missing(&self) -> BTreeMap<String, RangeSet> {
         let mut out: BTreeMap<String, RangeSet> = BTreeMap::new();
         for node in self.nodes.iter().filter(|n| n.is_receiver()) {
-            let name = node.setup.name.clone();
-            let missing = match &node.done {
-                Some(done) => control::range_set(&done.missing),
-                // Nothing is known of what a lost receiver stored.
-                None => RangeSet::from_ranges(
-                    node.runs.iter().map(|r| control::range(r.start, r.length)),
+            let shared = node
+                .setup
+                .sinks
+                .first()
+                .and_then(|s| s.destination.as_ref());
+            let (name, missing) = match (shared, &node.done) {
+                (Some(name), _) => (
+                    name,
+                    self.destination_wants(name).difference(&self.covered(name)),
                 ),
+                (None, Some(done)) => (&node.setup.name, control::range_set(&done.missing)),
+                // Nothing is known of what a lost receiver stored.
+                (None, None) => (&node.setup.name, node.assigned()),
             };
             if !missing.is_empty() {
-                let entry = out.entry(name).or_default();
-                *entry = entry.union(&missing);
+                out.insert(name.clone(), missing);
             }
         }
         out
-    }
-
-    /// First manifest conflict in words, for messages.
-    pub fn describe_ranges(set: &RangeSet) -> String {
-        describe(set)
     }
 }

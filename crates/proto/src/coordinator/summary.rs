@@ -81,9 +81,29 @@ impl Coordinator {
                 .sum::<u64>()
     }
 
-    /// Safe bytes.
+    /// Safe bytes. Of a shared destination, what was written again after a failure counts once.
     pub fn delivered_bytes(&self) -> u64 {
-        self.nodes.iter().map(|n| n.delivered).sum()
+        let mut shared = std::collections::BTreeMap::new();
+        let mut total = 0;
+        for node in self.nodes.iter().filter(|n| n.is_receiver()) {
+            match node
+                .setup
+                .sinks
+                .first()
+                .and_then(|s| s.destination.as_deref())
+            {
+                Some(name) => {
+                    // A node whose share went to others keeps no runs.
+                    let counts = !node.runs.is_empty();
+                    *shared.entry(name).or_insert(0u64) += if counts { node.delivered } else { 0 };
+                }
+                None => total += node.delivered,
+            }
+        }
+        let capped = shared
+            .into_iter()
+            .map(|(name, bytes)| bytes.min(self.destination_wants(name).len_bytes()));
+        total + capped.sum::<u64>()
     }
 
     /// The first plan.

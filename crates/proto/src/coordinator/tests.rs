@@ -149,6 +149,11 @@ fn sent(actions: &[Action], to: u32) -> Vec<&to_agent::Body> {
 }
 
 fn done(delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
+    done_after(0, delivered, missing)
+}
+
+/// The word of a node that has seen so many revisions.
+fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
     from(from_agent::Body::Done(Done {
         delivered,
         missing: missing
@@ -160,6 +165,7 @@ fn done(delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
             delivered,
             ..PairDone::default()
         }],
+        revision,
         ..Done::default()
     }))
 }
@@ -249,7 +255,7 @@ fn need_is_answered_with_another_holder() {
     assert!(
         matches!(to_c[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1 && r.runs[0].sender == 1 && r.runs[0].start == 40)
     );
-    c.handle_message(2, done(100, &[]), 15);
+    c.handle_message(2, done_after(1, 100, &[]), 15);
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
 }
@@ -301,8 +307,121 @@ fn a_shared_destination_survives_a_receiver() {
     let asked = actions(&mut c);
     let answered = answer(&mut c, asked);
     assert!(matches!(sent(&answered, 2)[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1));
-    c.handle_message(2, done(100, &[]), 15);
+    // The word it gave before the revision reached it does not end anything.
+    c.handle_message(2, done(0, &[]), 14);
+    assert!(sent(&actions(&mut c), 2).is_empty());
+    c.handle_message(2, done_after(1, 100, &[]), 15);
     assert!(matches!(sent(&actions(&mut c), 2)[..], [to_agent::Body::Finish(f)] if f.commit));
+    assert_eq!(
+        outcome(&finish(&mut c, 3)),
+        Some(Outcome::Done),
+        "the heir did all of it"
+    );
+    assert_eq!((c.delivered_bytes(), c.missing().len()), (100, 0));
+}
+
+/// What a failed receiver wrote does not make a destination complete: its ranges have to be covered.
+#[test]
+fn a_destination_is_complete_by_ranges_not_by_sums() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 50)], Some("fs")),
+        node("c", &[], &[(50, 50)], Some("fs")),
+    ];
+    let (mut c, _) = started(nodes);
+    let failed = Done {
+        delivered: 40,
+        error: "disk full".into(),
+        missing: vec![Stretch {
+            start: 40,
+            length: 10,
+        }],
+        ..Done::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Done(failed)), 11);
+    c.handle_message(2, done(50, &[]), 12);
+    let sent_to_c: Vec<Action> = actions(&mut c);
+    assert!(matches!(sent(&sent_to_c, 2)[..], [to_agent::Body::Finish(f)] if !f.commit));
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
+    assert_eq!(c.missing()["fs"].as_slice(), [range(0, 50)]);
+}
+
+/// A receiver that is done takes over what a slower one of the same destination gives up, and the
+/// transfer does not end before it has done that, too.
+#[test]
+fn an_idle_receiver_inherits_from_a_slow_one() {
+    const MB: u64 = 1 << 20;
+    let nodes = vec![
+        node("a", &[(0, 200 * MB)], &[], None),
+        node("b", &[], &[(0, 200 * MB)], Some("fs")),
+        node("c", &[], &[(0, 100 * MB)], Some("fs")),
+    ];
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: None,
+        options: control::Options::default(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
+        panic!("no plan is asked for")
+    };
+    let half = |start| {
+        vec![PlannedRun {
+            range: range(start, 100 * MB),
+            sender: 0,
+            spares: vec![],
+        }]
+    };
+    c.handle_planned(
+        &purpose,
+        Ok(Planned {
+            runs: vec![half(100 * MB), half(0)],
+            ..Planned::default()
+        }),
+        10,
+    );
+    actions(&mut c);
+    let second = 1_000_000_000;
+    // b has a tenth when c is done: c asks for most of the rest.
+    c.handle_message(
+        1,
+        from(from_agent::Body::Status(control::Status {
+            checked: 10 * MB,
+            ..Default::default()
+        })),
+        second,
+    );
+    c.handle_message(2, done(100 * MB, &[]), second);
+    let asked = actions(&mut c);
+    let [to_agent::Body::Release(release)] = sent(&asked, 1)[..] else {
+        panic!("{asked:?}")
+    };
+    assert!(
+        release.bytes > 70 * MB && release.bytes < 90 * MB,
+        "{}",
+        release.bytes
+    );
+    let released = control::Released {
+        ranges: vec![Stretch {
+            start: 150 * MB,
+            length: 50 * MB,
+        }],
+    };
+    c.handle_message(1, from(from_agent::Body::Released(released)), second + 1);
+    // c lists the first half only, so what it cannot take goes back to b.
+    let asked = actions(&mut c);
+    let answered = answer(&mut c, asked);
+    assert!(
+        matches!(sent(&answered, 1)[..], [to_agent::Body::Revision(r)] if r.runs[0].start == 150 * MB)
+    );
+    c.handle_message(1, done_after(1, 100 * MB, &[]), 2 * second);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
 }
 
 /// Silence has an end: a node that says nothing is lost after the stated time and not before.
