@@ -61,6 +61,10 @@ struct Options {
     /// Run again what has been run; old runs are put aside
     #[arg(long, global = true)]
     fresh: bool,
+
+    /// Precedence over other sessions of a shared machine, from -20 (most) to 19; needs root and the kernel's autogroups
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-20..=19), global = true)]
+    session_nice: Option<i8>,
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -101,6 +105,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<bool> {
     let options = &arguments.options;
+    if let Some(nice) = options.session_nice {
+        // With autogroups, niceness of a process acts within its session only.
+        std::fs::write("/proc/self/autogroup", nice.to_string()).context("cannot set the session's niceness")?;
+    }
     let settings = Settings {
         out: options.out.clone(),
         ropewalk: find_ropewalk(options.ropewalk.as_deref())?,
