@@ -1,4 +1,8 @@
 //! Streams over TCP. Congestion control is left as the host has it.
+//!
+//! Where that is BBR, its pacing timers are the largest cost on loopback (a third of the sender's time
+//! with two streams: 0.65 CPU s/GB against 0.31 under cubic or reno). Two nodes of one host are
+//! better served by [`unix`](crate::unix) sockets, which have no such timers: 0.19 CPU s/GB.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
