@@ -24,7 +24,8 @@ use crate::transfer::Transfer;
 mod finish;
 mod manifests;
 
-/// An idle stream looks this often for work to steal; other wake-ups come by notice.
+/// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
+/// node has finished waits as well: the master may bring more.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// Longest a stream waits for the peer before it looks for cancels and the end.
@@ -396,7 +397,7 @@ impl Fetch {
                         Duration::from_nanos(at.saturating_sub(now)).min(IDLE)
                     });
                     let mut state = self.state.lock();
-                    if !state.receiving.is_finished() && !self.stopped() {
+                    if !self.stopped() {
                         self.changed.wait_for(&mut state, pause);
                     }
                     continue;
