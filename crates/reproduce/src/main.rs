@@ -24,14 +24,21 @@ mod stats;
 mod sys;
 mod table;
 
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::Settings;
 use crate::figures::{composition, control, faults, figure2, heterogeneity, memory, peers, trees};
+
+/// Longer than all figures take.
+const WAIT_ALONE_MAX: Duration = Duration::from_secs(3 * 3600);
 
 /// Makes the figures of the papers again, with this machine's numbers beside theirs
 #[derive(Parser, Debug)]
@@ -115,10 +122,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
         quick: options.quick,
         fresh: options.fresh,
     };
+    let _alone = wait_alone()?;
     if !matches!(arguments.command, Figure::All) {
         return make(&arguments.command, &settings);
     }
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let mut is_complete = true;
     let all = [
         Figure::Figure2,
@@ -153,6 +161,24 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Trees => trees::run(settings),
         Figure::All => bail!("`all` is made of the others"),
     }
+}
+
+/// Waits until no other `reproduce` measures on this machine: two at once would measure each other.
+fn wait_alone() -> Result<UnixListener> {
+    // An abstract name: it goes with its process, and needs no folder that both can write.
+    let name = SocketAddr::from_abstract_name(b"ropewalk-reproduce").context("no name for the lock")?;
+    let until = Instant::now() + WAIT_ALONE_MAX;
+    for attempt in 0_u32.. {
+        match UnixListener::bind_addr(&name) {
+            Ok(lock) => return Ok(lock),
+            Err(error) if error.kind() != ErrorKind::AddrInUse => return Err(error).context("cannot lock"),
+            Err(_) if Instant::now() > until => break,
+            Err(_) if attempt == 0 => eprintln!("reproduce: waiting for another one to end"),
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    bail!("another `reproduce` has been measuring for {} minutes; end it first", WAIT_ALONE_MAX.as_secs() / 60)
 }
 
 /// The program under test; hosts of a lab need its absolute path.
