@@ -5,7 +5,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// How plain frames are checked on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Trailers are zero and mean nothing, except [`POISON`].
+    /// Trailers are zero and mean nothing, except all ones: the sender could not read what it had announced.
     None,
     /// CRC-64/NVME over header, payload and hash.
     Fragment,
