@@ -68,12 +68,11 @@ pub(crate) async fn run<S>(
             }
             _ = beat.tick() => session.status(),
         };
-        if let Some(message) = message {
-            if writer.write_all(&control::encode(&message)).await.is_err()
-                || writer.flush().await.is_err()
-            {
-                break;
-            }
+        if let Some(message) = message
+            && (writer.write_all(&control::encode(&message)).await.is_err()
+                || writer.flush().await.is_err())
+        {
+            break;
         }
         if session.ended && outgoing.is_empty() {
             break;

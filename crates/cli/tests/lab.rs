@@ -114,7 +114,7 @@ fn figure_2_as_printed() {
         ("192.168.3.5", "half2", 1),
     ] {
         std::fs::write(
-            lab.path_in(host, &format!("/data/{name}")),
+            lab.path_in(host, format!("/data/{name}")),
             &data[half * 2048..][..2048],
         )
         .unwrap();

@@ -60,13 +60,20 @@ fn received(output: &Value) -> Result<(u64, f64)> {
 }
 
 /// Moves `bytes` over every pair at once, with `streams` streams each; `zero_copy` is iperf3's -Z.
-pub(crate) fn run(pairs: &[Pair<'_>], bytes: u64, streams: u32, zero_copy: bool, deadline: Duration) -> Result<Carried> {
+pub(crate) fn run(
+    pairs: &[Pair<'_>],
+    bytes: u64,
+    streams: u32,
+    zero_copy: bool,
+    deadline: Duration,
+) -> Result<Carried> {
     let program = Path::new("iperf3");
     let mut servers = Vec::new();
     for pair in pairs {
         let mut command: Command = pair.to.command(program);
         command.args(["-s", "-1", "--forceflush", "-p", &pair.port.to_string()]);
-        let server = Process::start(command).context("iperf3 is needed; run scripts/install-test-tools")?;
+        let server =
+            Process::start(command).context("iperf3 is needed; run scripts/install-test-tools")?;
         // Its banner says that it listens.
         loop {
             match server.line(Duration::from_secs(20))? {
@@ -96,8 +103,8 @@ pub(crate) fn run(pairs: &[Pair<'_>], bytes: u64, streams: u32, zero_copy: bool,
     for client in clients {
         let ended = client.finish(deadline)?;
         let text = ended.output.join("\n");
-        let mut output: Value =
-            serde_json::from_str(&text).with_context(|| format!("iperf3 printed no JSON: {text} {}", ended.errors))?;
+        let mut output: Value = serde_json::from_str(&text)
+            .with_context(|| format!("iperf3 printed no JSON: {text} {}", ended.errors))?;
         let (received, seconds) = received(&output)?;
         // Every second of every stream is more than anybody will read again.
         output["intervals"].take();
@@ -123,7 +130,12 @@ mod tests {
         let good = json!({"end": {"sum_received": {"bytes": 1000, "seconds": 2.0}, "sum_sent": {"bytes": 9, "seconds": 1.0}}});
         assert_eq!(received(&good).unwrap(), (1000, 2.0));
         let bad = json!({"end": {}, "error": "unable to connect"});
-        assert!(received(&bad).unwrap_err().to_string().contains("unable to connect"));
+        assert!(
+            received(&bad)
+                .unwrap_err()
+                .to_string()
+                .contains("unable to connect")
+        );
         assert!(received(&json!({"end": {}})).is_err());
     }
 }

@@ -114,7 +114,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
         // With autogroups, niceness of a process acts within its session only.
-        std::fs::write("/proc/self/autogroup", nice.to_string()).context("cannot set the session's niceness")?;
+        std::fs::write("/proc/self/autogroup", nice.to_string())
+            .context("cannot set the session's niceness")?;
     }
     let settings = Settings {
         out: options.out.clone(),
@@ -166,35 +167,51 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
 /// Waits until no other `reproduce` measures on this machine: two at once would measure each other.
 fn wait_alone() -> Result<UnixListener> {
     // An abstract name: it goes with its process, and needs no folder that both can write.
-    let name = SocketAddr::from_abstract_name(b"ropewalk-reproduce").context("no name for the lock")?;
+    let name =
+        SocketAddr::from_abstract_name(b"ropewalk-reproduce").context("no name for the lock")?;
     let until = Instant::now() + WAIT_ALONE_MAX;
     for attempt in 0_u32.. {
         match UnixListener::bind_addr(&name) {
             Ok(lock) => return Ok(lock),
-            Err(error) if error.kind() != ErrorKind::AddrInUse => return Err(error).context("cannot lock"),
+            Err(error) if error.kind() != ErrorKind::AddrInUse => {
+                return Err(error).context("cannot lock");
+            }
             Err(_) if Instant::now() > until => break,
             Err(_) if attempt == 0 => eprintln!("reproduce: waiting for another one to end"),
             Err(_) => {}
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    bail!("another `reproduce` has been measuring for {} minutes; end it first", WAIT_ALONE_MAX.as_secs() / 60)
+    bail!(
+        "another `reproduce` has been measuring for {} minutes; end it first",
+        WAIT_ALONE_MAX.as_secs() / 60
+    )
 }
 
 /// The program under test; hosts of a lab need its absolute path.
 fn find_ropewalk(given: Option<&std::path::Path>) -> Result<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ropewalk")));
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.join("ropewalk")));
     let candidates: Vec<PathBuf> = match given {
         Some(path) => vec![path.to_owned()],
-        None => beside.into_iter().chain([PathBuf::from("target/release/ropewalk")]).collect(),
+        None => beside
+            .into_iter()
+            .chain([PathBuf::from("target/release/ropewalk")])
+            .collect(),
     };
     let found = candidates.iter().find(|path| path.is_file());
     let Some(found) = found else {
-        let tried: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let tried: Vec<String> = candidates
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         bail!(
             "no ropewalk program at {}; run `cargo build --release -p ropewalk-cli`, or give --ropewalk PATH",
             tried.join(" or ")
         );
     };
-    found.canonicalize().with_context(|| format!("cannot use {}", found.display()))
+    found
+        .canonicalize()
+        .with_context(|| format!("cannot use {}", found.display()))
 }

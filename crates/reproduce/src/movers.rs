@@ -67,7 +67,14 @@ pub(crate) enum Mover {
 }
 
 /// All of them, in the order of the table.
-pub(crate) const MOVERS: [Mover; 6] = [Mover::Cp, Mover::Rclone, Mover::Curl, Mover::Aria2, Mover::Rsync, Mover::CurlTls];
+pub(crate) const MOVERS: [Mover; 6] = [
+    Mover::Cp,
+    Mover::Rclone,
+    Mover::Curl,
+    Mover::Aria2,
+    Mover::Rsync,
+    Mover::CurlTls,
+];
 
 /// What a mover took.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +112,11 @@ impl Mover {
         match self {
             Self::Cp => &[("cp", "--version")],
             Self::Curl => &[("nginx", "-v"), ("curl", "--version")],
-            Self::CurlTls => &[("nginx", "-v"), ("curl", "--version"), ("openssl", "version")],
+            Self::CurlTls => &[
+                ("nginx", "-v"),
+                ("curl", "--version"),
+                ("openssl", "version"),
+            ],
             Self::Rclone => &[("nginx", "-v"), ("rclone", "version")],
             Self::Aria2 => &[("nginx", "-v"), ("aria2c", "--version")],
             Self::Rsync => &[("rsync", "--version")],
@@ -124,16 +135,34 @@ impl Mover {
             }
             Self::Rsync => served(rsync(files)?, |port| {
                 let mut rsync = Command::new("rsync");
-                rsync.args(["--whole-file", &format!("rsync://127.0.0.1:{port}/src/file")]).arg(&copy);
+                rsync
+                    .args([
+                        "--whole-file",
+                        &format!("rsync://127.0.0.1:{port}/src/file"),
+                    ])
+                    .arg(&copy);
                 rsync
             })?,
             Self::Curl | Self::CurlTls | Self::Rclone | Self::Aria2 => {
-                let scheme = if self == Self::CurlTls { "https" } else { "http" };
-                served(nginx(files, self == Self::CurlTls)?, |port| self.fetch(&format!("{scheme}://127.0.0.1:{port}"), &copy))?
+                let scheme = if self == Self::CurlTls {
+                    "https"
+                } else {
+                    "http"
+                };
+                served(nginx(files, self == Self::CurlTls)?, |port| {
+                    self.fetch(&format!("{scheme}://127.0.0.1:{port}"), &copy)
+                })?
             }
         };
-        let bytes = fs::metadata(&copy).with_context(|| format!("{} left no copy", self.name()))?.len();
-        ensure!(bytes == files.bytes, "{} copied {bytes} of {} bytes", self.name(), files.bytes);
+        let bytes = fs::metadata(&copy)
+            .with_context(|| format!("{} left no copy", self.name()))?
+            .len();
+        ensure!(
+            bytes == files.bytes,
+            "{} copied {bytes} of {} bytes",
+            self.name(),
+            files.bytes
+        );
         Ok(took)
     }
 
@@ -142,19 +171,41 @@ impl Mover {
         match self {
             Self::Rclone => {
                 let mut command = Command::new("rclone");
-                command.args(["copy", "--config", "/dev/null", "--multi-thread-streams", "4", "--http-url", url, ":http:file"]);
+                command.args([
+                    "copy",
+                    "--config",
+                    "/dev/null",
+                    "--multi-thread-streams",
+                    "4",
+                    "--http-url",
+                    url,
+                    ":http:file",
+                ]);
                 command.arg(folder);
                 command
             }
             Self::Aria2 => {
                 let mut command = Command::new("aria2c");
-                command.args(["--no-conf", "-q", "-s4", "-x4", "-k1M", "--file-allocation=none", "-o", "file", "-d"]);
+                command.args([
+                    "--no-conf",
+                    "-q",
+                    "-s4",
+                    "-x4",
+                    "-k1M",
+                    "--file-allocation=none",
+                    "-o",
+                    "file",
+                    "-d",
+                ]);
                 command.arg(folder).arg(format!("{url}/file"));
                 command
             }
             _ => {
                 let mut command = Command::new("curl");
-                command.args(["-q", "-s", "-S", "-f", "-k", "-o"]).arg(copy).arg(format!("{url}/file"));
+                command
+                    .args(["-q", "-s", "-S", "-f", "-k", "-o"])
+                    .arg(copy)
+                    .arg(format!("{url}/file"));
                 command
             }
         }
@@ -169,7 +220,10 @@ pub(crate) fn free_port() -> Result<u16> {
 
 fn client(command: Command) -> Result<Took> {
     let ended = process::run(command, CLIENT_MAX)?;
-    Ok(Took { seconds: ended.seconds, processor_seconds: ended.processor_seconds })
+    Ok(Took {
+        seconds: ended.seconds,
+        processor_seconds: ended.processor_seconds,
+    })
 }
 
 /// Runs a client beside a server and stops the server.
@@ -178,13 +232,19 @@ fn served((server, port): (Command, u16), client_of: impl FnOnce(u16) -> Command
     let until = Instant::now() + SERVER_START_MAX;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         if Instant::now() > until {
-            bail!("the server does not listen: {}", server.stop()?.errors.trim());
+            bail!(
+                "the server does not listen: {}",
+                server.stop()?.errors.trim()
+            );
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     let took = client(client_of(port))?;
     let ended = server.stop()?;
-    Ok(Took { processor_seconds: took.processor_seconds + ended.processor_seconds, ..took })
+    Ok(Took {
+        processor_seconds: took.processor_seconds + ended.processor_seconds,
+        ..took
+    })
 }
 
 fn nginx(files: &Files, is_tls: bool) -> Result<(Command, u16)> {
@@ -211,7 +271,13 @@ fn nginx(files: &Files, is_tls: bool) -> Result<(Command, u16)> {
     let path = files.root.join("nginx.conf");
     fs::write(&path, configuration)?;
     let mut command = Command::new("nginx");
-    command.arg("-e").arg("stderr").arg("-p").arg(&files.root).arg("-c").arg(&path);
+    command
+        .arg("-e")
+        .arg("stderr")
+        .arg("-p")
+        .arg(&files.root)
+        .arg("-c")
+        .arg(&path);
     Ok((command, port))
 }
 
@@ -221,8 +287,20 @@ fn certificate(root: &Path) -> Result<()> {
         return Ok(());
     }
     let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
-    command.args(["-subj", "/CN=localhost", "-keyout"]).arg(root.join("key.pem"));
+    command.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]);
+    command
+        .args(["-subj", "/CN=localhost", "-keyout"])
+        .arg(root.join("key.pem"));
     command.arg("-out").arg(root.join("cert.pem"));
     process::run(command, Duration::from_secs(20)).map(drop)
 }
@@ -231,11 +309,18 @@ fn rsync(files: &Files) -> Result<(Command, u16)> {
     let port = free_port()?;
     let path = files.root.join("rsyncd.conf");
     let source = files.source();
-    let configuration =
-        format!("use chroot = no\nuid = root\ngid = root\n[src]\npath = {}\nread only = yes\n", source.display());
+    let configuration = format!(
+        "use chroot = no\nuid = root\ngid = root\n[src]\npath = {}\nread only = yes\n",
+        source.display()
+    );
     fs::write(&path, configuration)?;
     let mut command = Command::new("rsync");
-    command.args(["--daemon", "--no-detach", "--address=127.0.0.1", &format!("--port={port}")]);
+    command.args([
+        "--daemon",
+        "--no-detach",
+        "--address=127.0.0.1",
+        &format!("--port={port}"),
+    ]);
     command.arg(format!("--config={}", path.display()));
     Ok((command, port))
 }
@@ -248,18 +333,30 @@ mod tests {
     #[test]
     fn movers_move() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files { root: dir.path().to_owned(), bytes: 3_000_000 };
+        let files = Files {
+            root: dir.path().to_owned(),
+            bytes: 3_000_000,
+        };
         fs::create_dir(files.source()).unwrap();
         fs::write(files.source().join("file"), vec![7; 3_000_000]).unwrap();
         for mover in MOVERS {
-            let has = |(program, argument): &(&str, &str)| crate::machine::version(program.as_ref(), argument).is_some();
+            let has = |(program, argument): &(&str, &str)| {
+                crate::machine::version(program.as_ref(), argument).is_some()
+            };
             if !mover.programs().iter().all(has) {
                 eprintln!("SKIPPED {}: run scripts/install-peers", mover.name());
                 continue;
             }
-            let took = mover.run(&files).unwrap_or_else(|error| panic!("{}: {error:#}", mover.name()));
+            let took = mover
+                .run(&files)
+                .unwrap_or_else(|error| panic!("{}: {error:#}", mover.name()));
             assert!(took.seconds > 0.0);
-            assert_eq!(fs::read(files.copy()).unwrap(), vec![7; 3_000_000], "{}", mover.name());
+            assert_eq!(
+                fs::read(files.copy()).unwrap(),
+                vec![7; 3_000_000],
+                "{}",
+                mover.name()
+            );
         }
     }
 }

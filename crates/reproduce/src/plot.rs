@@ -145,9 +145,9 @@ pub(crate) fn lines(
                 ))
                 .map_err(failed)?,
         };
-        drawn.label(&series.name).legend(move |(x, y)| {
-            PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3))
-        });
+        drawn
+            .label(&series.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3)));
         if series.style == Style::Marks {
             let marks = points().map(|point| Circle::new(point, 4, colour.filled()));
             chart.draw_series(marks).map_err(failed)?;

@@ -94,7 +94,11 @@ pub(crate) struct Moved {
 impl Moved {
     /// User and system time of master and agents together.
     pub fn processor_seconds(&self) -> f64 {
-        let agents: f64 = self.agents.iter().map(|agent| agent.processor_seconds).sum();
+        let agents: f64 = self
+            .agents
+            .iter()
+            .map(|agent| agent.processor_seconds)
+            .sum();
         agents + self.master_processor_seconds
     }
 
@@ -148,7 +152,13 @@ impl Agents {
     }
 
     /// Starts an agent that serves these folders (`DIR` or `DIR:rw`); `listen` is an address and port.
-    pub fn start(&mut self, place: Place<'_>, name: &str, listen: &str, roots: &[String]) -> Result<()> {
+    pub fn start(
+        &mut self,
+        place: Place<'_>,
+        name: &str,
+        listen: &str,
+        roots: &[String],
+    ) -> Result<()> {
         let mut command = place.command(&self.program);
         command
             .args(["agent", "--listen", listen, "--token-file"])
@@ -161,10 +171,16 @@ impl Agents {
         }
         let process = Process::start(command)?;
         let line = process.line(AGENT_START_MAX)?;
-        let Some(address) = line.as_deref().and_then(|line| line.strip_prefix("listening on "))
+        let Some(address) = line
+            .as_deref()
+            .and_then(|line| line.strip_prefix("listening on "))
         else {
             let ended = process.stop()?;
-            bail!("agent {name} does not listen: {} {}", line.unwrap_or_default(), ended.errors.trim());
+            bail!(
+                "agent {name} does not listen: {} {}",
+                line.unwrap_or_default(),
+                ended.errors.trim()
+            );
         };
         let address = match place {
             Place::Machine => address.to_owned(),
@@ -190,7 +206,12 @@ impl Agents {
 
     /// Starts an agent in a host of a lab, at [`PORT`].
     pub fn start_in(&mut self, lab: &Lab, host: &str, roots: &[String]) -> Result<()> {
-        self.start(Place::Host(lab, host), host, &format!("0.0.0.0:{PORT}"), roots)
+        self.start(
+            Place::Host(lab, host),
+            host,
+            &format!("0.0.0.0:{PORT}"),
+            roots,
+        )
     }
 
     /// The `HOST:PORT` of an agent.
@@ -199,7 +220,9 @@ impl Agents {
     /// When none was started under that name.
     pub fn address(&self, name: &str) -> &str {
         let agent = self.agents.iter().find(|agent| agent.name == name);
-        &agent.unwrap_or_else(|| panic!("agent {name} was started")).address
+        &agent
+            .unwrap_or_else(|| panic!("agent {name} was started"))
+            .address
     }
 
     /// Kills an agent as `kill -9` does.
@@ -231,7 +254,9 @@ impl Agents {
         command.args(arguments).arg("--json").arg("--token-file");
         command.arg(&self.token_file);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
-        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<String> = words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         let process = Process::start(command)?;
         let until = Instant::now() + deadline;
         let mut last = None;
@@ -245,7 +270,12 @@ impl Agents {
         }
         let ended: Ended = process.finish(left().max(Duration::from_secs(5)))?;
         let Some(report) = last else {
-            bail!("`{}` ended with {} and no report: {}", words.join(" "), ended.status, ended.errors.trim());
+            bail!(
+                "`{}` ended with {} and no report: {}",
+                words.join(" "),
+                ended.status,
+                ended.errors.trim()
+            );
         };
         Ok(Moved {
             command: words,
@@ -258,7 +288,12 @@ impl Agents {
     }
 
     /// Runs a master command that must move everything, stops the agents and says what they used.
-    pub fn run_once(mut self, place: Place<'_>, arguments: &[String], deadline: Duration) -> Result<Moved> {
+    pub fn run_once(
+        mut self,
+        place: Place<'_>,
+        arguments: &[String],
+        deadline: Duration,
+    ) -> Result<Moved> {
         let moved = self.run(place, arguments, deadline, |_, _| Ok(()))?;
         let agents = self.stop()?;
         let moved = Moved { agents, ..moved };
@@ -308,7 +343,16 @@ mod tests {
     fn events() {
         let line = r#"{"event":"progress","seconds":1.5,"delivered_bytes":10,"total_bytes":20,"bits_per_second":8.0,"eta_seconds":null,"receivers":[],"senders":[]}"#;
         let event = parse_event(line).unwrap();
-        assert!(matches!(event, Event::Progress { delivered_bytes: 10, .. }), "{event:?}");
+        assert!(
+            matches!(
+                event,
+                Event::Progress {
+                    delivered_bytes: 10,
+                    ..
+                }
+            ),
+            "{event:?}"
+        );
         let error = format!("{:#}", parse_event("Segmentation fault").unwrap_err());
         assert!(error.contains("Segmentation fault"), "{error}");
     }

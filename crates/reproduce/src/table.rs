@@ -120,12 +120,7 @@ impl Table {
         let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
         text += &line(rules.iter().map(String::as_str).collect());
         for row in &cells {
-            text += &line(
-                row.iter()
-                    .take(widths.len())
-                    .map(String::as_str)
-                    .collect(),
-            );
+            text += &line(row.iter().take(widths.len()).map(String::as_str).collect());
         }
         for note in &self.notes {
             text += &format!("\n  {note}");
@@ -161,7 +156,8 @@ mod tests {
         table.row(vec!["a".into(), number(1234.567, 1)]);
         table.row(vec!["longer".into(), number(None, 1)]);
         table.note("a note");
-        let expected = "T\n\nwho      bit/s\n------  ------\na       1234.6\nlonger       -\n\n  a note\n";
+        let expected =
+            "T\n\nwho      bit/s\n------  ------\na       1234.6\nlonger       -\n\n  a note\n";
         assert_eq!(table.text(), expected);
         let json = table.json();
         assert_eq!(json["rows"][0]["bits_per_second"], 1234.567);

@@ -40,10 +40,26 @@ struct Variant {
 }
 
 const VARIANTS: [Variant; 4] = [
-    Variant { name: "sealed, hints", has_hints: true, options: "" },
-    Variant { name: "sealed", has_hints: false, options: "" },
-    Variant { name: "plain, hints", has_hints: true, options: "--plain" },
-    Variant { name: "plain", has_hints: false, options: "--plain" },
+    Variant {
+        name: "sealed, hints",
+        has_hints: true,
+        options: "",
+    },
+    Variant {
+        name: "sealed",
+        has_hints: false,
+        options: "",
+    },
+    Variant {
+        name: "plain, hints",
+        has_hints: true,
+        options: "--plain",
+    },
+    Variant {
+        name: "plain",
+        has_hints: false,
+        options: "--plain",
+    },
 ];
 
 const COLUMNS: [(&str, &str); 13] = [
@@ -94,7 +110,13 @@ fn seconds(bytes: u64) -> f64 {
 }
 
 /// Moves `bytes` over each of `pairs` pairs, in a lab of their own.
-pub(crate) fn measure(site: &Site, pairs: usize, bytes: u64, has_hints: bool, options: &str) -> Result<Moved> {
+pub(crate) fn measure(
+    site: &Site,
+    pairs: usize,
+    bytes: u64,
+    has_hints: bool,
+    options: &str,
+) -> Result<Moved> {
     let lab = build(site, pairs)?;
     let mut agents = Agents::new(site)?;
     for pair in 0..pairs {
@@ -108,7 +130,9 @@ pub(crate) fn measure(site: &Site, pairs: usize, bytes: u64, has_hints: bool, op
 
 fn plain_tcp(site: &Site, pairs: usize, bytes: u64) -> Result<Carried> {
     let lab = build(site, pairs)?;
-    let names: Vec<(String, String)> = (0..pairs).map(|pair| (format!("s{pair}"), format!("r{pair}"))).collect();
+    let names: Vec<(String, String)> = (0..pairs)
+        .map(|pair| (format!("s{pair}"), format!("r{pair}")))
+        .collect();
     let all: Vec<Pair<'_>> = names
         .iter()
         .map(|(from, to)| Pair {
@@ -126,16 +150,34 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "cep-4-5")?;
     let site = bench.site();
     bench.program_version("iperf3", "--version");
-    let bytes: u64 = if settings.quick { 25_000_000 } else { 125_000_000 };
+    let bytes: u64 = if settings.quick {
+        25_000_000
+    } else {
+        125_000_000
+    };
     let key = |pairs: usize, name: &str| format!("{pairs} pairs, {bytes} bytes each, {name}");
-    let names: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).chain([IPERF]).collect();
+    let names: Vec<&str> = VARIANTS
+        .iter()
+        .map(|variant| variant.name)
+        .chain([IPERF])
+        .collect();
     for pairs in PAIRS {
-        bench.expect(names.iter().map(|name| (key(pairs, name), seconds(bytes) + 1.0)));
+        bench.expect(
+            names
+                .iter()
+                .map(|name| (key(pairs, name), seconds(bytes) + 1.0)),
+        );
     }
 
-    let title = format!("CEP Figures 4 and 5: n pairs at 100 Mbit/s, {} MB a node, memory to memory", bytes / 1_000_000);
+    let title = format!(
+        "CEP Figures 4 and 5: n pairs at 100 Mbit/s, {} MB a node, memory to memory",
+        bytes / 1_000_000
+    );
     let mut table = Table::new(title, &COLUMNS);
-    let mut rates: Vec<Series> = names.iter().map(|name| Series::new(*name, Style::Marks)).collect();
+    let mut rates: Vec<Series> = names
+        .iter()
+        .map(|name| Series::new(*name, Style::Marks))
+        .collect();
     let mut shares = rates.clone();
     for pairs in PAIRS {
         let ideal = pairs as f64 * CAP as f64 / 1e6;
@@ -148,9 +190,16 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             let Some(moved) = moved else { continue };
             let report = &moved.report;
             rates[index].points.push((pairs as f64, moved.megabits()));
-            shares[index].points.push((pairs as f64, moved.megabits() / ideal * 100.0));
+            shares[index]
+                .points
+                .push((pairs as f64, moved.megabits() / ideal * 100.0));
             let tcp_seconds = tcp.as_ref().map(|tcp| tcp.processor_seconds);
-            let resident = summary(moved.agents.iter().map(|agent| agent.resident_bytes_max as f64));
+            let resident = summary(
+                moved
+                    .agents
+                    .iter()
+                    .map(|agent| agent.resident_bytes_max as f64),
+            );
             table.row(vec![
                 number(pairs as f64, 0),
                 variant.name.into(),
@@ -163,14 +212,19 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 number(report.start_seconds, 3),
                 number(report.finish_seconds, 3),
                 number(moved.processor_seconds(), 2),
-                number(tcp_seconds.map(|seconds| moved.processor_seconds() / seconds), 2),
+                number(
+                    tcp_seconds.map(|seconds| moved.processor_seconds() / seconds),
+                    2,
+                ),
                 number(resident.map(|all| all.max / MIB), 1),
             ]);
         }
         let Some(tcp) = tcp else { continue };
         let last = names.len() - 1;
         rates[last].points.push((pairs as f64, tcp.megabits()));
-        shares[last].points.push((pairs as f64, tcp.megabits() / ideal * 100.0));
+        shares[last]
+            .points
+            .push((pairs as f64, tcp.megabits() / ideal * 100.0));
         let mut row = vec![
             number(pairs as f64, 0),
             IPERF.into(),
@@ -180,22 +234,60 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(tcp.megabits() / ideal * 100.0, 1),
         ];
         row.extend(vec![Cell::Empty; 4]);
-        row.extend([number(tcp.processor_seconds, 2), number(1.0, 2), Cell::Empty]);
+        row.extend([
+            number(tcp.processor_seconds, 2),
+            number(1.0, 2),
+            Cell::Empty,
+        ]);
         table.row(row);
     }
     table.note("% of TCP's: of 95.6 Mbit/s a pair, from agents reachable to the last safe byte; target 97.");
     table.note("moving %: the same without the start. cpu s: agents and master; iperf3: both ends of all pairs.");
     table.note("sealed is the default: encrypted, tree hash end to end; plain keeps the tree hash. node MiB: largest agent.");
 
-    let over = |share: f64| PAIRS.iter().map(move |&pairs| (pairs as f64, pairs as f64 * CAP as f64 / 1e6 * share)).collect();
-    rates.push(Series::with("what TCP can carry", Style::Dashed, over(TCP_SHARE)));
-    rates.push(Series::with("paper: 75 %", Style::Dashed, over(PAPER_SHARE)));
-    let flat = |share: f64| PAIRS.iter().map(move |&pairs| (pairs as f64, share * 100.0)).collect();
-    shares.push(Series::with("what TCP can carry", Style::Dashed, flat(TCP_SHARE)));
-    shares.push(Series::with("paper: 75 %", Style::Dashed, flat(PAPER_SHARE)));
-    let titles = Titles { title: "CEP Figure 4: composition of equal pairs", x: "pairs", y: "Mbit/s" };
+    let over = |share: f64| {
+        PAIRS
+            .iter()
+            .map(move |&pairs| (pairs as f64, pairs as f64 * CAP as f64 / 1e6 * share))
+            .collect()
+    };
+    rates.push(Series::with(
+        "what TCP can carry",
+        Style::Dashed,
+        over(TCP_SHARE),
+    ));
+    rates.push(Series::with(
+        "paper: 75 %",
+        Style::Dashed,
+        over(PAPER_SHARE),
+    ));
+    let flat = |share: f64| {
+        PAIRS
+            .iter()
+            .map(move |&pairs| (pairs as f64, share * 100.0))
+            .collect()
+    };
+    shares.push(Series::with(
+        "what TCP can carry",
+        Style::Dashed,
+        flat(TCP_SHARE),
+    ));
+    shares.push(Series::with(
+        "paper: 75 %",
+        Style::Dashed,
+        flat(PAPER_SHARE),
+    ));
+    let titles = Titles {
+        title: "CEP Figure 4: composition of equal pairs",
+        x: "pairs",
+        y: "Mbit/s",
+    };
     plot::lines(&bench.plot_path("figure4"), titles, &[], &rates)?;
-    let titles = Titles { title: "CEP Figure 5: share of the links", x: "pairs", y: "% of the sum of the links" };
+    let titles = Titles {
+        title: "CEP Figure 5: share of the links",
+        x: "pairs",
+        y: "% of the sum of the links",
+    };
     plot::lines(&bench.plot_path("figure5"), titles, &[], &shares)?;
     bench.finish(&[table])
 }
@@ -208,14 +300,19 @@ mod tests {
     #[test]
     fn specification_of_pairs() {
         let text = specification(2, 1000, true);
-        assert!(text.contains("writer s1:7420 \"mem:1000\" 0 1000+1000 up=11955086B/s"), "{text}");
+        assert!(
+            text.contains("writer s1:7420 \"mem:1000\" 0 1000+1000 up=11955086B/s"),
+            "{text}"
+        );
         assert!(!specification(2, 1000, false).contains("up="));
     }
 
     /// The whole path once, small: a lab, two agents, a master, a report.
     #[test]
     fn one_pair_moves() {
-        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.join("ropewalk")));
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|exe| Some(exe.parent()?.parent()?.join("ropewalk")));
         let Some(ropewalk) = beside.filter(|path| path.is_file()) else {
             eprintln!("SKIPPED one_pair_moves: ropewalk is not built beside the tests");
             return;
@@ -224,7 +321,10 @@ mod tests {
             return;
         }
         let scratch = tempfile::tempdir().unwrap();
-        let site = Site { scratch: scratch.path().to_owned(), ropewalk };
+        let site = Site {
+            scratch: scratch.path().to_owned(),
+            ropewalk,
+        };
         let moved = measure(&site, 1, 2_000_000, true, "").unwrap();
         assert_eq!(moved.report.delivered_bytes, 2_000_000);
         assert_eq!(moved.agents.len(), 2);

@@ -64,8 +64,16 @@ fn measure(site: &Site, nodes: usize, layout: Layout) -> Result<Moved> {
             Layout::Copies => 0,
         };
         // Writing to a string cannot fail.
-        let _ = writeln!(spec, "writer {} \"mem:{PART}\" 0 {start}+{PART}", agents.address(&sender));
-        let _ = writeln!(spec, "reader {} \"null:\" 0 {start}+{PART}", agents.address(&receiver));
+        let _ = writeln!(
+            spec,
+            "writer {} \"mem:{PART}\" 0 {start}+{PART}",
+            agents.address(&sender)
+        );
+        let _ = writeln!(
+            spec,
+            "reader {} \"null:\" 0 {start}+{PART}",
+            agents.address(&receiver)
+        );
     }
     let spec = agents.spec(&spec)?;
     let arguments = words(&format!("transfer {spec} --plain"));
@@ -77,19 +85,28 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "control")?;
     let site = bench.site();
     let key = |nodes: usize, layout: Layout| format!("{nodes} nodes, {}", layout.name());
-    let points = NODES.into_iter().flat_map(|nodes| [(nodes, Layout::Parts), (nodes, Layout::Copies)]);
+    let points = NODES
+        .into_iter()
+        .flat_map(|nodes| [(nodes, Layout::Parts), (nodes, Layout::Copies)]);
     let points: Vec<(usize, Layout)> = points.collect();
-    bench.expect(points.iter().map(|&(nodes, layout)| (key(nodes, layout), 0.5 + nodes as f64 * 0.03)));
+    bench.expect(
+        points
+            .iter()
+            .map(|&(nodes, layout)| (key(nodes, layout), 0.5 + nodes as f64 * 0.03)),
+    );
 
     let mut table = Table::new("Control traffic of a plain transfer, per node", &COLUMNS);
-    let mut curves = [Layout::Parts, Layout::Copies].map(|layout| Series::new(layout.name(), Style::Marks));
+    let mut curves =
+        [Layout::Parts, Layout::Copies].map(|layout| Series::new(layout.name(), Style::Marks));
     for (nodes, layout) in points {
         let Some(moved) = bench.point(&key(nodes, layout), || measure(&site, nodes, layout)) else {
             continue;
         };
         let control: &ControlReport = &moved.report.control;
         let each = |count: u64| count as f64 / nodes as f64;
-        curves[usize::from(layout == Layout::Copies)].points.push((nodes as f64, each(control.plan_bytes)));
+        curves[usize::from(layout == Layout::Copies)]
+            .points
+            .push((nodes as f64, each(control.plan_bytes)));
         table.row(vec![
             number(nodes as f64, 0),
             layout.name().into(),
@@ -101,11 +118,21 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(moved.report.seconds, 2),
         ]);
     }
-    table.note(format!("the paper: {PAPER_MESSAGES} messages, about {PAPER_BYTES} bytes a node (plan messages)."));
+    table.note(format!(
+        "the paper: {PAPER_MESSAGES} messages, about {PAPER_BYTES} bytes a node (plan messages)."
+    ));
     table.note("status depends on time, not on nodes; handshakes once a transfer.");
     let mut series = curves.to_vec();
-    series.push(Series::with("paper: 1 KB", Style::Dashed, vec![(2.0, PAPER_BYTES), (64.0, PAPER_BYTES)]));
-    let titles = Titles { title: "Plan messages of a plain transfer", x: "nodes", y: "bytes a node" };
+    series.push(Series::with(
+        "paper: 1 KB",
+        Style::Dashed,
+        vec![(2.0, PAPER_BYTES), (64.0, PAPER_BYTES)],
+    ));
+    let titles = Titles {
+        title: "Plan messages of a plain transfer",
+        x: "nodes",
+        y: "bytes a node",
+    };
     plot::lines(&bench.plot_path("control"), titles, &[], &series)?;
     bench.finish(&[table])
 }

@@ -44,7 +44,8 @@ struct Survived {
 
 /// Bytes that repeat nowhere near: a xorshift generator's.
 pub(crate) fn write_noise(path: &Path, bytes: u64) -> Result<()> {
-    let mut file = fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file =
+        fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut block = vec![0; 1 << 20];
     let mut left = bytes;
@@ -82,7 +83,9 @@ fn measure(site: &Site, bytes: u64, is_replica: bool) -> Result<Survived> {
     }
     agents.start_in(&lab, "b1", &["/data:rw".into()])?;
     let arguments = match is_replica {
-        true => words(&format!("copy a1:{PORT}:/data/file a2:{PORT}:/data/file b1:{PORT}:/data/copy")),
+        true => words(&format!(
+            "copy a1:{PORT}:/data/file a2:{PORT}:/data/file b1:{PORT}:/data/copy"
+        )),
         false => {
             let half = bytes / 2;
             let spec = agents.spec(&format!(
@@ -93,16 +96,25 @@ fn measure(site: &Site, bytes: u64, is_replica: bool) -> Result<Survived> {
         }
     };
     let mut killed_at = None;
-    let moved = agents.run(Place::Host(&lab, MASTER), &arguments, Duration::from_secs(180), |agents, event| {
-        if let Event::Progress { delivered_bytes, total_bytes, .. } = event
-            && killed_at.is_none()
-            && *delivered_bytes * 2 >= *total_bytes
-        {
-            agents.kill("a2")?;
-            killed_at = Some(*delivered_bytes);
-        }
-        Ok(())
-    })?;
+    let moved = agents.run(
+        Place::Host(&lab, MASTER),
+        &arguments,
+        Duration::from_secs(180),
+        |agents, event| {
+            if let Event::Progress {
+                delivered_bytes,
+                total_bytes,
+                ..
+            } = event
+                && killed_at.is_none()
+                && *delivered_bytes * 2 >= *total_bytes
+            {
+                agents.kill("a2")?;
+                killed_at = Some(*delivered_bytes);
+            }
+            Ok(())
+        },
+    )?;
     let killed_at_bytes = killed_at.context("the transfer ended before half of it was seen")?;
     let missing: Vec<(u64, u64)> = moved.report.missing.values().flatten().copied().collect();
     let result = find_result(&lab.path_in("b1", "/data"))?;
@@ -114,10 +126,19 @@ fn measure(site: &Site, bytes: u64, is_replica: bool) -> Result<Survived> {
         moved.report.delivered_bytes,
         moved.report.wanted_bytes
     );
-    let name = result.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = result
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let contents = format!("{contents} in {name}");
     let agents = agents.stop()?;
-    Ok(Survived { moved: Moved { agents, ..moved }, killed_at_bytes, missing, contents })
+    Ok(Survived {
+        moved: Moved { agents, ..moved },
+        killed_at_bytes,
+        missing,
+        contents,
+    })
 }
 
 /// The copy, or what stands in its place when it is not complete.
@@ -126,7 +147,9 @@ fn find_result(folder: &Path) -> Result<PathBuf> {
     if copy.exists() {
         return Ok(copy);
     }
-    let entry = fs::read_dir(folder)?.next().context("nothing is left in the receiver's folder")?;
+    let entry = fs::read_dir(folder)?
+        .next()
+        .context("nothing is left in the receiver's folder")?;
     Ok(entry?.path())
 }
 
@@ -141,9 +164,15 @@ fn check(result: &Path, expected: &Path, bytes: u64, missing: &[(u64, u64)]) -> 
     for (start, end) in missing {
         while at < start {
             let part = (start - at).min(1 << 20) as usize;
-            result.read_exact_at(&mut blocks.0[..part], at).context("the copy is too short")?;
+            result
+                .read_exact_at(&mut blocks.0[..part], at)
+                .context("the copy is too short")?;
             expected.read_exact_at(&mut blocks.1[..part], at)?;
-            ensure!(blocks.0[..part] == blocks.1[..part], "bytes {at}-{} differ", at + part as u64 - 1);
+            ensure!(
+                blocks.0[..part] == blocks.1[..part],
+                "bytes {at}-{} differ",
+                at + part as u64 - 1
+            );
             at += part as u64;
             compared += part as u64;
         }
@@ -157,11 +186,17 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "faults")?;
     let site = bench.site();
     let bytes: u64 = if settings.quick { 64 << 20 } else { 256 << 20 };
-    let cases = [("one of two replicas", true), ("sole holder of a half", false)];
+    let cases = [
+        ("one of two replicas", true),
+        ("sole holder of a half", false),
+    ];
     let key = |case: &str| format!("{case} killed, {bytes} bytes");
     bench.expect(cases.map(|(case, _)| (key(case), bytes as f64 * 8.0 / 150e6 + 2.0)));
 
-    let mut table = Table::new("kill -9 of a sender at half way: two senders at 100 Mbit/s, a receiver at 200", &COLUMNS);
+    let mut table = Table::new(
+        "kill -9 of a sender at half way: two senders at 100 Mbit/s, a receiver at 200",
+        &COLUMNS,
+    );
     for (case, is_replica) in cases {
         let Some(ran) = bench.point(&key(case), || measure(&site, bytes, is_replica)) else {
             continue;
@@ -170,9 +205,17 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let rate = SENDER_CAP as f64 * TCP_SHARE / 8.0;
         let before = ran.killed_at_bytes as f64 / rate / 2.0;
         // A replica must send the rest alone; without one, the survivor's part has as much left as it has.
-        let left = if is_replica { bytes } else { bytes / 2 + ran.killed_at_bytes / 2 };
+        let left = if is_replica {
+            bytes
+        } else {
+            bytes / 2 + ran.killed_at_bytes / 2
+        };
         let after = left.saturating_sub(ran.killed_at_bytes) as f64 / rate;
-        let ranges: Vec<String> = ran.missing.iter().map(|(start, end)| format!("{start}-{}", end - 1)).collect();
+        let ranges: Vec<String> = ran
+            .missing
+            .iter()
+            .map(|(start, end)| format!("{start}-{}", end - 1))
+            .collect();
         table.row(vec![
             case.into(),
             format!("{:?}", report.outcome).into(),
@@ -181,7 +224,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(before + after, 2),
             number(ran.killed_at_bytes as f64 / bytes as f64 * 100.0, 1),
             number(report.longest_stall_seconds, 3),
-            if ranges.is_empty() { "none".into() } else { format!("{} ranges", ranges.len()).into() },
+            if ranges.is_empty() {
+                "none".into()
+            } else {
+                format!("{} ranges", ranges.len()).into()
+            },
             ran.contents.into(),
         ]);
         if !ranges.is_empty() {
@@ -211,9 +258,22 @@ mod tests {
         write_noise(&a, bytes).unwrap();
         write_noise(&b, bytes).unwrap();
         assert_eq!(check(&a, &b, bytes, &[]).unwrap(), "3000000 bytes equal");
-        fs::OpenOptions::new().write(true).open(&a).unwrap().write_all_at(b"????", 2_000_000).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&a)
+            .unwrap()
+            .write_all_at(b"????", 2_000_000)
+            .unwrap();
         assert!(check(&a, &b, bytes, &[]).is_err());
         assert!(check(&a, &b, bytes, &[(0, 2_000_000)]).is_err());
-        assert!(check(&a, &b, bytes, &[(2_000_004, 2_100_000), (1_999_999, 2_000_004)]).is_ok());
+        assert!(
+            check(
+                &a,
+                &b,
+                bytes,
+                &[(2_000_004, 2_100_000), (1_999_999, 2_000_004)]
+            )
+            .is_ok()
+        );
     }
 }

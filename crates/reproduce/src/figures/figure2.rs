@@ -20,7 +20,12 @@ use crate::table::{Table, number};
 const SPECIFICATION: &str = include_str!("../../data/figure2.cep");
 
 /// The writers' hosts and ports.
-const WRITERS: [(&str, u16); 4] = [("node1", 55553), ("node2", 55554), ("192.168.3.4", 55555), ("192.168.3.5", 55555)];
+const WRITERS: [(&str, u16); 4] = [
+    ("node1", 55553),
+    ("node2", 55554),
+    ("192.168.3.4", 55555),
+    ("192.168.3.5", 55555),
+];
 
 /// A reader, its port, its file, and its range in file and data space (they are equal in Figure 2).
 const READERS: [(&str, u16, &str, u64, u64); 3] = [
@@ -63,9 +68,15 @@ fn data() -> Vec<u8> {
 }
 
 fn build(site: &Site) -> Result<Lab> {
-    let names = WRITERS.iter().map(|writer| writer.0).chain(READERS.iter().map(|reader| reader.0));
+    let names = WRITERS
+        .iter()
+        .map(|writer| writer.0)
+        .chain(READERS.iter().map(|reader| reader.0));
     let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-    let builder = LabBuilder::new().hosts(names.map(HostSpec::new)).expose(&site.scratch).expose(programs);
+    let builder = LabBuilder::new()
+        .hosts(names.map(HostSpec::new))
+        .expose(&site.scratch)
+        .expose(programs);
     builder.build().context("cannot build the lab")
 }
 
@@ -80,13 +91,27 @@ fn measure(site: &Site) -> Result<Ran> {
         };
         let path = lab.path_in(host, format!("/data/{name}"));
         fs::write(&path, half).with_context(|| format!("cannot write {}", path.display()))?;
-        agents.start(Place::Host(&lab, host), host, &format!("0.0.0.0:{port}"), &["/data".into()])?;
+        agents.start(
+            Place::Host(&lab, host),
+            host,
+            &format!("0.0.0.0:{port}"),
+            &["/data".into()],
+        )?;
     }
     for (host, port, ..) in READERS {
-        agents.start(Place::Host(&lab, host), host, &format!("0.0.0.0:{port}"), &["/tmp:rw".into()])?;
+        agents.start(
+            Place::Host(&lab, host),
+            host,
+            &format!("0.0.0.0:{port}"),
+            &["/tmp:rw".into()],
+        )?;
     }
     let spec = agents.spec(SPECIFICATION)?;
-    let moved = agents.run_once(Place::Host(&lab, "node1"), &words(&format!("transfer {spec}")), Duration::from_secs(60))?;
+    let moved = agents.run_once(
+        Place::Host(&lab, "node1"),
+        &words(&format!("transfer {spec}")),
+        Duration::from_secs(60),
+    )?;
 
     let expected = site.scratch.join("expected");
     fs::write(&expected, &data)?;
@@ -94,10 +119,15 @@ fn measure(site: &Site) -> Result<Ran> {
     let mut left = 0;
     for (host, _, file, start, end) in READERS {
         let path = lab.path_in(host, file);
-        let bytes = fs::metadata(&path).with_context(|| format!("{host} has no {file}"))?.len();
+        let bytes = fs::metadata(&path)
+            .with_context(|| format!("{host} has no {file}"))?
+            .len();
         compare(&path, &expected, start, end)?;
         let hole = fs::read(&path)?.into_iter().take(start as usize);
-        ensure!(hole.into_iter().all(|byte| byte == 0), "{file} on {host} has bytes before {start}");
+        ensure!(
+            hole.into_iter().all(|byte| byte == 0),
+            "{file} on {host} has bytes before {start}"
+        );
         left += fs::read_dir(lab.path_in(host, "/tmp"))?.count() - 1;
         checked.push(Checked {
             node: host.into(),
@@ -107,7 +137,11 @@ fn measure(site: &Site) -> Result<Ran> {
             file_bytes: bytes,
         });
     }
-    Ok(Ran { moved, checked, temporary_files_left: left })
+    Ok(Ran {
+        moved,
+        checked,
+        temporary_files_left: left,
+    })
 }
 
 /// `cmp` over one range; an error names the first byte that differs.
@@ -124,7 +158,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let site = bench.site();
     let key = "figure 2";
     bench.expect([(key.into(), 2.0)]);
-    let mut table = Table::new("CEP Figure 2: the paper's file between hosts of its names, compared with cmp", &COLUMNS);
+    let mut table = Table::new(
+        "CEP Figure 2: the paper's file between hosts of its names, compared with cmp",
+        &COLUMNS,
+    );
     if let Some(ran) = bench.point(key, || measure(&site)) {
         for file in ran.checked {
             table.row(vec![
@@ -138,7 +175,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let report = &ran.moved.report;
         table.note(format!(
             "outcome {:?}, {} of {} bytes in {:.3} s; other files left in the readers' folders: {}",
-            report.outcome, report.delivered_bytes, report.wanted_bytes, report.seconds, ran.temporary_files_left
+            report.outcome,
+            report.delivered_bytes,
+            report.wanted_bytes,
+            report.seconds,
+            ran.temporary_files_left
         ));
     }
     bench.finish(&[table])
@@ -154,8 +195,14 @@ mod tests {
         let lines: Vec<&str> = SPECIFICATION.lines().collect();
         assert_eq!(lines.len(), 10);
         assert_eq!(lines[0], "id \"My Data File\"");
-        assert_eq!(lines[2], "master       localhost:55555     #(Local namespace)   (Global namespace)");
-        assert_eq!(lines[8], "reader      node7:55559        \"file:///tmp/copy1\"  2048                   2048-4095");
+        assert_eq!(
+            lines[2],
+            "master       localhost:55555     #(Local namespace)   (Global namespace)"
+        );
+        assert_eq!(
+            lines[8],
+            "reader      node7:55559        \"file:///tmp/copy1\"  2048                   2048-4095"
+        );
     }
 
     /// A wrong byte inside the range is found, one outside is not looked at.

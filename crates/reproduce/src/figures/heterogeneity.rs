@@ -20,7 +20,16 @@ const SLOW: u64 = 20_000_000;
 const FAST: u64 = 200_000_000;
 
 /// Pairs at each point: slow, fast.
-const POINTS: [(usize, usize); 8] = [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (5, 1), (5, 2), (5, 3)];
+const POINTS: [(usize, usize); 8] = [
+    (1, 0),
+    (2, 0),
+    (3, 0),
+    (4, 0),
+    (5, 0),
+    (5, 1),
+    (5, 2),
+    (5, 3),
+];
 
 struct Variant {
     name: &'static str,
@@ -30,9 +39,24 @@ struct Variant {
 }
 
 const VARIANTS: [Variant; 3] = [
-    Variant { name: "hints", has_hints: true, is_uniform: false, options: "" },
-    Variant { name: "no hints", has_hints: false, is_uniform: false, options: "" },
-    Variant { name: "uniform", has_hints: true, is_uniform: true, options: "--scheduler uniform" },
+    Variant {
+        name: "hints",
+        has_hints: true,
+        is_uniform: false,
+        options: "",
+    },
+    Variant {
+        name: "no hints",
+        has_hints: false,
+        is_uniform: false,
+        options: "",
+    },
+    Variant {
+        name: "uniform",
+        has_hints: true,
+        is_uniform: true,
+        options: "--scheduler uniform",
+    },
 ];
 
 const COLUMNS: [(&str, &str); 11] = [
@@ -75,16 +99,31 @@ fn specification(point: (usize, usize), bytes: u64, has_hints: bool) -> String {
             false => Default::default(),
         };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "writer s{pair}:{PORT} \"mem:{bytes}\" 0 0+{bytes}{up}");
-        let _ = writeln!(text, "reader r{pair}:{PORT} \"null:\" 0 0+{bytes}{down} dest=out");
+        let _ = writeln!(
+            text,
+            "writer s{pair}:{PORT} \"mem:{bytes}\" 0 0+{bytes}{up}"
+        );
+        let _ = writeln!(
+            text,
+            "reader r{pair}:{PORT} \"null:\" 0 0+{bytes}{down} dest=out"
+        );
     }
     text
 }
 
-fn measure(site: &Site, point: (usize, usize), bytes: u64, variant: &Variant, seconds: f64) -> Result<Moved> {
+fn measure(
+    site: &Site,
+    point: (usize, usize),
+    bytes: u64,
+    variant: &Variant,
+    seconds: f64,
+) -> Result<Moved> {
     let caps = caps(point);
     let names = |pair: usize| [format!("s{pair}"), format!("r{pair}")];
-    let hosts = caps.iter().enumerate().flat_map(|(pair, cap)| names(pair).map(|name| capped(name, *cap)));
+    let hosts = caps
+        .iter()
+        .enumerate()
+        .flat_map(|(pair, cap)| names(pair).map(|name| capped(name, *cap)));
     let lab = lab(hosts, site)?;
     let mut agents = Agents::new(site)?;
     for host in (0..caps.len()).flat_map(names) {
@@ -92,7 +131,11 @@ fn measure(site: &Site, point: (usize, usize), bytes: u64, variant: &Variant, se
     }
     let spec = agents.spec(&specification(point, bytes, variant.has_hints))?;
     let arguments = words(&format!("transfer {spec} {}", variant.options));
-    agents.run_once(Place::Host(&lab, MASTER), &arguments, Duration::from_secs_f64(60.0 + 10.0 * seconds))
+    agents.run_once(
+        Place::Host(&lab, MASTER),
+        &arguments,
+        Duration::from_secs_f64(60.0 + 10.0 * seconds),
+    )
 }
 
 /// Makes Figure 6.
@@ -101,23 +144,45 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let site = bench.site();
     let seconds = if settings.quick { 6.0 } else { 20.0 };
     let size = |point, variant: &Variant| {
-        let rate = if variant.is_uniform { uniform_bound(point) } else { bound(point) };
+        let rate = if variant.is_uniform {
+            uniform_bound(point)
+        } else {
+            bound(point)
+        };
         (rate / 8.0 * seconds / 1e6).round() as u64 * 1_000_000
     };
     let key = |point: (usize, usize), variant: &Variant| {
-        format!("{}+{} pairs, {} bytes, {}", point.0, point.1, size(point, variant), variant.name)
+        format!(
+            "{}+{} pairs, {} bytes, {}",
+            point.0,
+            point.1,
+            size(point, variant),
+            variant.name
+        )
     };
     for point in POINTS {
-        bench.expect(VARIANTS.iter().map(|variant| (key(point, variant), seconds + 1.0)));
+        bench.expect(
+            VARIANTS
+                .iter()
+                .map(|variant| (key(point, variant), seconds + 1.0)),
+        );
     }
 
-    let mut table = Table::new("CEP Figure 6: pairs of 20 and 200 Mbit/s, all senders hold all, receivers share one destination", &COLUMNS);
-    let mut series: Vec<Series> = VARIANTS.iter().map(|variant| Series::new(variant.name, Style::Marks)).collect();
+    let mut table = Table::new(
+        "CEP Figure 6: pairs of 20 and 200 Mbit/s, all senders hold all, receivers share one destination",
+        &COLUMNS,
+    );
+    let mut series: Vec<Series> = VARIANTS
+        .iter()
+        .map(|variant| Series::new(variant.name, Style::Marks))
+        .collect();
     for (x, point) in POINTS.into_iter().enumerate() {
         let (bound, uniform) = (bound(point) / 1e6, uniform_bound(point) / 1e6);
         for (index, variant) in VARIANTS.iter().enumerate() {
             let bytes = size(point, variant);
-            let Some(moved) = bench.point(&key(point, variant), || measure(&site, point, bytes, variant, seconds)) else {
+            let Some(moved) = bench.point(&key(point, variant), || {
+                measure(&site, point, bytes, variant, seconds)
+            }) else {
                 continue;
             };
             let report = &moved.report;
@@ -140,16 +205,29 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     table.note("bound: what TCP can carry through all caps together; target 95 %. uniform's bound: the slowest node's rate a pair.");
     table.note("the paper gives a plot only: both alike up to 5+0, then uniform striping stays at the slowest node's rate.");
     series.push(Series::with("bound", Style::Dashed, along(bound)));
-    series.push(Series::with("uniform's bound", Style::Dashed, along(uniform_bound)));
-    let places: Vec<String> = POINTS.iter().map(|(slow, fast)| format!("{slow}+{fast}")).collect();
-    let titles = Titles { title: "CEP Figure 6: slow and fast nodes", x: "slow + fast pairs", y: "Mbit/s" };
+    series.push(Series::with(
+        "uniform's bound",
+        Style::Dashed,
+        along(uniform_bound),
+    ));
+    let places: Vec<String> = POINTS
+        .iter()
+        .map(|(slow, fast)| format!("{slow}+{fast}"))
+        .collect();
+    let titles = Titles {
+        title: "CEP Figure 6: slow and fast nodes",
+        x: "slow + fast pairs",
+        y: "Mbit/s",
+    };
     plot::lines(&bench.plot_path("figure6"), titles, &places, &series)?;
     bench.finish(&[table])
 }
 
 fn along(rate: fn((usize, usize)) -> f64) -> Vec<(f64, f64)> {
     let points = POINTS.into_iter().enumerate();
-    points.map(|(x, point)| (x as f64, rate(point) / 1e6)).collect()
+    points
+        .map(|(x, point)| (x as f64, rate(point) / 1e6))
+        .collect()
 }
 
 #[cfg(test)]
@@ -164,6 +242,9 @@ mod tests {
         assert_eq!(rate((5, 3)), 669.5);
         assert_eq!((uniform_bound((5, 3)) / 1e5).round() / 10.0, 153.0);
         let text = specification((1, 1), 10, true);
-        assert!(text.contains("reader r1:7420 \"null:\" 0 0+10 down=23910172B/s dest=out"), "{text}");
+        assert!(
+            text.contains("reader r1:7420 \"null:\" 0 0+10 down=23910172B/s dest=out"),
+            "{text}"
+        );
     }
 }

@@ -35,7 +35,10 @@ struct Sample {
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 enum Tool {
-    Iperf { streams: u32, zero_copy: bool },
+    Iperf {
+        streams: u32,
+        zero_copy: bool,
+    },
     /// `mem:` to `mem:` with these options.
     Memory(&'static str),
     /// File to file with these options.
@@ -54,15 +57,35 @@ struct Case {
 }
 
 const fn iperf(name: &'static str, streams: u32, zero_copy: bool) -> Case {
-    Case { name, work: "plain", tool: Tool::Iperf { streams, zero_copy }, streams }
+    Case {
+        name,
+        work: "plain",
+        tool: Tool::Iperf { streams, zero_copy },
+        streams,
+    }
 }
 
-const fn memory(name: &'static str, work: &'static str, streams: u32, options: &'static str) -> Case {
-    Case { name, work, tool: Tool::Memory(options), streams }
+const fn memory(
+    name: &'static str,
+    work: &'static str,
+    streams: u32,
+    options: &'static str,
+) -> Case {
+    Case {
+        name,
+        work,
+        tool: Tool::Memory(options),
+        streams,
+    }
 }
 
 const fn file(name: &'static str, work: &'static str, options: &'static str) -> Case {
-    Case { name, work, tool: Tool::File(options), streams: 1 }
+    Case {
+        name,
+        work,
+        tool: Tool::File(options),
+        streams: 1,
+    }
 }
 
 const MEMORY: [Case; 10] = [
@@ -70,19 +93,61 @@ const MEMORY: [Case; 10] = [
     iperf("iperf3 -P4", 4, false),
     iperf("iperf3 -Z, 1 stream", 1, true),
     iperf("iperf3 -Z -P4", 4, true),
-    memory("ropewalk, 1 stream", "fragment", 1, "--plain --verify fragment --lane tcp --streams 1"),
-    memory("ropewalk, 4 streams", "fragment", 4, "--plain --verify fragment --lane tcp --streams 4"),
-    memory("ropewalk, 4 streams, unchecked", "plain", 4, "--plain --verify none --lane tcp --streams 4"),
-    memory("ropewalk, 4 streams, Unix lane", "fragment", 4, "--plain --verify fragment --lane unix --streams 4"),
-    memory("ropewalk sealed, 1 stream", "encrypted", 1, "--verify fragment --lane tcp --streams 1"),
-    memory("ropewalk sealed, 4 streams", "encrypted", 4, "--verify fragment --lane tcp --streams 4"),
+    memory(
+        "ropewalk, 1 stream",
+        "fragment",
+        1,
+        "--plain --verify fragment --lane tcp --streams 1",
+    ),
+    memory(
+        "ropewalk, 4 streams",
+        "fragment",
+        4,
+        "--plain --verify fragment --lane tcp --streams 4",
+    ),
+    memory(
+        "ropewalk, 4 streams, unchecked",
+        "plain",
+        4,
+        "--plain --verify none --lane tcp --streams 4",
+    ),
+    memory(
+        "ropewalk, 4 streams, Unix lane",
+        "fragment",
+        4,
+        "--plain --verify fragment --lane unix --streams 4",
+    ),
+    memory(
+        "ropewalk sealed, 1 stream",
+        "encrypted",
+        1,
+        "--verify fragment --lane tcp --streams 1",
+    ),
+    memory(
+        "ropewalk sealed, 4 streams",
+        "encrypted",
+        4,
+        "--verify fragment --lane tcp --streams 4",
+    ),
 ];
 
 const FILE: [Case; 5] = [
-    file("ropewalk plain, unchecked", "plain", "--plain --verify none --lane tcp"),
-    file("ropewalk plain", "fragment", "--plain --verify fragment --lane tcp"),
+    file(
+        "ropewalk plain, unchecked",
+        "plain",
+        "--plain --verify none --lane tcp",
+    ),
+    file(
+        "ropewalk plain",
+        "fragment",
+        "--plain --verify fragment --lane tcp",
+    ),
     file("ropewalk plain, tree hash", "checked", "--plain --lane tcp"),
-    file("ropewalk sealed, tree hash", "encrypted, checked", "--lane tcp"),
+    file(
+        "ropewalk sealed, tree hash",
+        "encrypted, checked",
+        "--lane tcp",
+    ),
     file("ropewalk as it comes (Unix lane)", "encrypted, checked", ""),
 ];
 
@@ -98,22 +163,47 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 
 fn cases() -> Vec<Case> {
-    let others = MOVERS.map(|mover| Case { name: mover.name(), work: mover.work(), tool: Tool::Other(mover), streams: 1 });
+    let others = MOVERS.map(|mover| Case {
+        name: mover.name(),
+        work: mover.work(),
+        tool: Tool::Other(mover),
+        streams: 1,
+    });
     MEMORY.into_iter().chain(FILE).chain(others).collect()
 }
 
 fn run_iperf(streams: u32, zero_copy: bool, bytes: u64) -> Result<Sample> {
-    let pair = Pair { from: Place::Machine, to: Place::Machine, address: "127.0.0.1", port: free_port()? };
+    let pair = Pair {
+        from: Place::Machine,
+        to: Place::Machine,
+        address: "127.0.0.1",
+        port: free_port()?,
+    };
     let carried = iperf::run(&[pair], bytes, streams, zero_copy, Duration::from_secs(120))?;
-    Ok(Sample { bytes: carried.bytes, seconds: carried.seconds, processor_seconds: carried.processor_seconds, moved: None })
+    Ok(Sample {
+        bytes: carried.bytes,
+        seconds: carried.seconds,
+        processor_seconds: carried.processor_seconds,
+        moved: None,
+    })
 }
 
 /// One transfer between two fresh agents; `source` and `copy` are what follows `HOST:PORT:`.
-fn run_ropewalk(site: &Site, source: &str, copy: &str, roots: &[String], options: &str) -> Result<Sample> {
+fn run_ropewalk(
+    site: &Site,
+    source: &str,
+    copy: &str,
+    roots: &[String],
+    options: &str,
+) -> Result<Sample> {
     let mut agents = Agents::new(site)?;
     agents.start_local("s", roots)?;
     agents.start_local("r", roots)?;
-    let arguments = words(&format!("copy {}:{source} {}:{copy} {options}", agents.address("s"), agents.address("r")));
+    let arguments = words(&format!(
+        "copy {}:{source} {}:{copy} {options}",
+        agents.address("s"),
+        agents.address("r")
+    ));
     let moved = agents.run_once(Place::Machine, &arguments, Duration::from_secs(180))?;
     Ok(Sample {
         bytes: moved.report.delivered_bytes,
@@ -126,19 +216,36 @@ fn run_ropewalk(site: &Site, source: &str, copy: &str, roots: &[String], options
 fn run_case(site: &Site, files: &Files, memory_bytes: u64, case: Case) -> Result<Sample> {
     match case.tool {
         Tool::Iperf { streams, zero_copy } => run_iperf(streams, zero_copy, memory_bytes),
-        Tool::Memory(options) => run_ropewalk(site, &format!("mem:{memory_bytes}"), "mem:", &[], options),
+        Tool::Memory(options) => {
+            run_ropewalk(site, &format!("mem:{memory_bytes}"), "mem:", &[], options)
+        }
         Tool::File(options) => {
             files.clear()?;
             let (source, copy) = (files.source().join("file"), files.copy());
             let root = format!("{}:rw", files.root.display());
-            let sample = run_ropewalk(site, &source.display().to_string(), &copy.display().to_string(), &[root], options)?;
+            let sample = run_ropewalk(
+                site,
+                &source.display().to_string(),
+                &copy.display().to_string(),
+                &[root],
+                options,
+            )?;
             let bytes = fs::metadata(&copy)?.len();
-            ensure!(bytes == files.bytes, "copied {bytes} of {} bytes", files.bytes);
+            ensure!(
+                bytes == files.bytes,
+                "copied {bytes} of {} bytes",
+                files.bytes
+            );
             Ok(sample)
         }
         Tool::Other(mover) => {
             let took = mover.run(files)?;
-            Ok(Sample { bytes: files.bytes, seconds: took.seconds, processor_seconds: took.processor_seconds, moved: None })
+            Ok(Sample {
+                bytes: files.bytes,
+                seconds: took.seconds,
+                processor_seconds: took.processor_seconds,
+                moved: None,
+            })
         }
     }
 }
@@ -150,7 +257,9 @@ fn missing(case: Case) -> Vec<&'static str> {
         Tool::Memory(_) | Tool::File(_) => &[],
         Tool::Other(mover) => mover.programs(),
     };
-    let is_missing = |need: &&(&'static str, &'static str)| machine::version(Path::new(need.0), need.1).is_none();
+    let is_missing = |need: &&(&'static str, &'static str)| {
+        machine::version(Path::new(need.0), need.1).is_none()
+    };
     needs.iter().filter(is_missing).map(|need| need.0).collect()
 }
 
@@ -162,14 +271,24 @@ fn gigabits(sample: &Sample) -> f64 {
 pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "peers")?;
     let site = bench.site();
-    let (rounds, memory_bytes, file_bytes): (usize, u64, u64) =
-        if settings.quick { (3, 2 << 30, 512 << 20) } else { (5, 8 << 30, 2 << 30) };
+    let (rounds, memory_bytes, file_bytes): (usize, u64, u64) = if settings.quick {
+        (3, 2 << 30, 512 << 20)
+    } else {
+        (5, 8 << 30, 2 << 30)
+    };
     let cases = cases();
     let size = |case: &Case| match case.tool {
         Tool::Iperf { .. } | Tool::Memory(_) => memory_bytes,
         Tool::File(_) | Tool::Other(_) => file_bytes,
     };
-    let key = |round: usize, case: &Case| format!("round {round}, {}, {}, {} bytes", case.name, case.work, size(case));
+    let key = |round: usize, case: &Case| {
+        format!(
+            "round {round}, {}, {}, {} bytes",
+            case.name,
+            case.work,
+            size(case)
+        )
+    };
     let absent: Vec<Vec<&str>> = cases.iter().map(|case| missing(*case)).collect();
     for case in &cases {
         if let Tool::Other(mover) = case.tool {
@@ -179,15 +298,26 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
     }
     bench.program_version("iperf3", "--version");
-    let present = || cases.iter().zip(&absent).filter(|(_, absent)| absent.is_empty()).map(|(case, _)| case);
+    let present = || {
+        cases
+            .iter()
+            .zip(&absent)
+            .filter(|(_, absent)| absent.is_empty())
+            .map(|(case, _)| case)
+    };
     for round in 1..=rounds {
         bench.expect(present().map(|case| (key(round, case), 0.3 + size(case) as f64 / 1.2e9)));
     }
 
     // In memory: what is compared are movers, not disks.
     let shm = Path::new("/dev/shm");
-    let folder = tempfile::Builder::new().prefix("reproduce-").tempdir_in(if shm.is_dir() { shm } else { &site.scratch })?;
-    let files = Files { root: folder.path().to_owned(), bytes: file_bytes };
+    let folder = tempfile::Builder::new()
+        .prefix("reproduce-")
+        .tempdir_in(if shm.is_dir() { shm } else { &site.scratch })?;
+    let files = Files {
+        root: folder.path().to_owned(),
+        bytes: file_bytes,
+    };
     fs::create_dir(files.source())?;
     write_noise(&files.source().join("file"), file_bytes)?;
 
@@ -195,7 +325,9 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     for round in 1..=rounds {
         for (index, case) in cases.iter().enumerate() {
             let sample = match absent[index].is_empty() {
-                true => bench.point(&key(round, case), || run_case(&site, &files, memory_bytes, *case)),
+                true => bench.point(&key(round, case), || {
+                    run_case(&site, &files, memory_bytes, *case)
+                }),
                 false => None,
             };
             samples[index].push(sample);
@@ -205,11 +337,25 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
 
     let tables = tables(&cases, &absent, &samples, memory_bytes, file_bytes);
     for (name, title, range) in [
-        ("memory", "Memory to memory, one pair on loopback", 0..MEMORY.len()),
-        ("file", "One file between folders in memory, one pair on loopback", MEMORY.len()..cases.len()),
+        (
+            "memory",
+            "Memory to memory, one pair on loopback",
+            0..MEMORY.len(),
+        ),
+        (
+            "file",
+            "One file between folders in memory, one pair on loopback",
+            MEMORY.len()..cases.len(),
+        ),
     ] {
-        let bars: Vec<Bar> = range.filter_map(|index| bar(cases[index], &samples[index])).collect();
-        let titles = Titles { title, x: "Gbit/s, median with least and greatest", y: "" };
+        let bars: Vec<Bar> = range
+            .filter_map(|index| bar(cases[index], &samples[index]))
+            .collect();
+        let titles = Titles {
+            title,
+            x: "Gbit/s, median with least and greatest",
+            y: "",
+        };
         plot::bars(&bench.plot_path(name), titles, &bars)?;
     }
     bench.finish(&tables)
@@ -222,7 +368,12 @@ fn rates(samples: &[Option<Sample>]) -> Option<Summary> {
 fn bar(case: Case, samples: &[Option<Sample>]) -> Option<Bar> {
     let rates = rates(samples)?;
     let group = usize::from(matches!(case.tool, Tool::Memory(_) | Tool::File(_)));
-    Some(Bar { label: case.name.into(), value: rates.median, range: (rates.min, rates.max), group })
+    Some(Bar {
+        label: case.name.into(),
+        value: rates.median,
+        range: (rates.min, rates.max),
+        group,
+    })
 }
 
 fn tables(
@@ -235,8 +386,14 @@ fn tables(
     let reference = |streams: u32| {
         cases.iter().position(|case| matches!(case.tool, Tool::Iperf { streams: s, zero_copy: false } if s == streams))
     };
-    let mut memory = Table::new(format!("Memory to memory, one pair on loopback, {memory_bytes} bytes"), &COLUMNS);
-    let mut file = Table::new(format!("One file of {file_bytes} bytes between folders in memory, one pair on loopback"), &COLUMNS);
+    let mut memory = Table::new(
+        format!("Memory to memory, one pair on loopback, {memory_bytes} bytes"),
+        &COLUMNS,
+    );
+    let mut file = Table::new(
+        format!("One file of {file_bytes} bytes between folders in memory, one pair on loopback"),
+        &COLUMNS,
+    );
     for (index, case) in cases.iter().enumerate() {
         let table = match case.tool {
             Tool::Iperf { .. } | Tool::Memory(_) => &mut memory,
@@ -246,14 +403,23 @@ fn tables(
             let mut row = vec![case.name.into(), case.work.into()];
             row.extend(vec![Cell::Empty; COLUMNS.len() - 2]);
             table.row(row);
-            let why = if absent[index].is_empty() { "failed".into() } else { format!("missing {}", absent[index].join(", ")) };
+            let why = if absent[index].is_empty() {
+                "failed".into()
+            } else {
+                format!("missing {}", absent[index].join(", "))
+            };
             table.note(format!("{}: {why}", case.name));
             continue;
         };
         let beside = reference(case.streams).map(|reference| &samples[reference]);
         let ratios = samples[index].iter().zip(beside.into_iter().flatten());
-        let ratios = ratios.filter_map(|(ours, theirs)| Some(gigabits(ours.as_ref()?) / gigabits(theirs.as_ref()?)));
-        let processor = samples[index].iter().flatten().map(|sample| sample.processor_seconds / sample.bytes as f64 * 1e9);
+        let ratios = ratios.filter_map(|(ours, theirs)| {
+            Some(gigabits(ours.as_ref()?) / gigabits(theirs.as_ref()?))
+        });
+        let processor = samples[index]
+            .iter()
+            .flatten()
+            .map(|sample| sample.processor_seconds / sample.bytes as f64 * 1e9);
         table.row(vec![
             case.name.into(),
             case.work.into(),
@@ -276,7 +442,12 @@ mod tests {
     use super::*;
 
     fn sample(gigabits: f64) -> Option<Sample> {
-        Some(Sample { bytes: 1_000_000_000, seconds: 8.0 / gigabits, processor_seconds: 0.5, moved: None })
+        Some(Sample {
+            bytes: 1_000_000_000,
+            seconds: 8.0 / gigabits,
+            processor_seconds: 0.5,
+            moved: None,
+        })
     }
 
     /// Ratios are taken within rounds, so that a slow round does not count against anybody; gaps name their reason.
@@ -284,7 +455,10 @@ mod tests {
     fn ratios_within_rounds() {
         let all = cases();
         let mut samples: Vec<Vec<Option<Sample>>> = vec![vec![None; 3]; all.len()];
-        let ours = all.iter().position(|case| case.name == "ropewalk, 1 stream").unwrap();
+        let ours = all
+            .iter()
+            .position(|case| case.name == "ropewalk, 1 stream")
+            .unwrap();
         samples[0] = vec![sample(10.0), sample(20.0), sample(40.0)];
         samples[ours] = vec![sample(5.0), sample(10.0), sample(20.0)];
         let mut absent = vec![Vec::new(); all.len()];
@@ -293,8 +467,13 @@ mod tests {
         let [memory, file] = tables(&all, &absent, &samples, 1, 1);
         let json = memory.json();
         let rows = json["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["case"] == "ropewalk, 1 stream").unwrap();
-        let close = |key: &str, value: f64| assert!((row[key].as_f64().unwrap() - value).abs() < 1e-9, "{row}");
+        let row = rows
+            .iter()
+            .find(|row| row["case"] == "ropewalk, 1 stream")
+            .unwrap();
+        let close = |key: &str, value: f64| {
+            assert!((row[key].as_f64().unwrap() - value).abs() < 1e-9, "{row}")
+        };
         close("ratio_to_iperf3_median", 0.5);
         close("gigabits_per_second_median", 10.0);
         close("processor_seconds_per_gigabyte_median", 0.5);

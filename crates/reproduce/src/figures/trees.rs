@@ -46,10 +46,20 @@ struct Copied {
 
 fn build(site: &Site, source: &Path) -> Result<Lab> {
     let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
-    let folder = if source.is_dir() { source } else { source.parent().context("a file lies in a folder")? };
+    let folder = if source.is_dir() {
+        source
+    } else {
+        source.parent().context("a file lies in a folder")?
+    };
     let hosts = SOURCES.into_iter().chain(COPIES).chain([MASTER]);
-    let builder = LabBuilder::new().hosts(hosts.map(HostSpec::new)).expose(&site.scratch).expose(programs);
-    let lab = builder.shared_dir(folder, "/data/source", &SOURCES).build().context("cannot build the lab")?;
+    let builder = LabBuilder::new()
+        .hosts(hosts.map(HostSpec::new))
+        .expose(&site.scratch)
+        .expose(programs);
+    let lab = builder
+        .shared_dir(folder, "/data/source", &SOURCES)
+        .build()
+        .context("cannot build the lab")?;
     for host in SOURCES.into_iter().chain(COPIES) {
         lab.start_sshd(host)?;
     }
@@ -58,31 +68,61 @@ fn build(site: &Site, source: &Path) -> Result<Lab> {
 
 fn measure(site: &Site, source: &Path, deadline: Duration) -> Result<Copied> {
     let lab = build(site, source)?;
-    let name = if source.is_dir() { String::new() } else { format!("/{}", source.file_name().unwrap_or_default().to_string_lossy()) };
+    let name = if source.is_dir() {
+        String::new()
+    } else {
+        format!(
+            "/{}",
+            source.file_name().unwrap_or_default().to_string_lossy()
+        )
+    };
     let mut agents = Agents::new(site)?;
     let arguments = words(&format!(
         "copy --remote-path {} a[1-3]:/data/source{name} b[1-2]:/data/copy",
         site.ropewalk.display()
     ));
-    let moved = agents.run(Place::Host(&lab, MASTER), &arguments, deadline, |_, _| Ok(()))?.complete()?;
+    let moved = agents
+        .run(Place::Host(&lab, MASTER), &arguments, deadline, |_, _| {
+            Ok(())
+        })?
+        .complete()?;
     let mut entries = 0;
     for host in COPIES {
         entries = compare(source, &lab.path_in(host, "/data/copy"))?;
     }
-    Ok(Copied { moved, comparison: format!("{entries} entries equal on both") })
+    Ok(Copied {
+        moved,
+        comparison: format!("{entries} entries equal on both"),
+    })
 }
 
 /// Compares type, mode, time, link target and contents of everything; says how many entries there are.
 fn compare(expected: &Path, copy: &Path) -> Result<usize> {
     let (ours, theirs) = (walk(expected)?, walk(copy)?);
     for path in theirs.keys() {
-        ensure!(ours.contains_key(path), "{} is too much in the copy", path.display());
+        ensure!(
+            ours.contains_key(path),
+            "{} is too much in the copy",
+            path.display()
+        );
     }
     for (path, entry) in &ours {
-        let Some(other) = theirs.get(path) else { bail!("{} is not in the copy", path.display()) };
-        ensure!(entry == other, "{}: {entry:?} became {other:?}", path.display());
+        let Some(other) = theirs.get(path) else {
+            bail!("{} is not in the copy", path.display())
+        };
+        ensure!(
+            entry == other,
+            "{}: {entry:?} became {other:?}",
+            path.display()
+        );
         if entry.is_file {
-            let join = |root: &Path| if path.as_os_str().is_empty() { root.to_owned() } else { root.join(path) };
+            let join = |root: &Path| {
+                if path.as_os_str().is_empty() {
+                    root.to_owned()
+                } else {
+                    root.join(path)
+                }
+            };
             same_bytes(&join(expected), &join(copy), entry.len)?;
         }
     }
@@ -103,8 +143,13 @@ fn walk(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
     let mut found = BTreeMap::new();
     let mut ahead = vec![PathBuf::new()];
     while let Some(path) = ahead.pop() {
-        let full = if path.as_os_str().is_empty() { root.to_owned() } else { root.join(&path) };
-        let metadata = fs::symlink_metadata(&full).with_context(|| format!("cannot look at {}", full.display()))?;
+        let full = if path.as_os_str().is_empty() {
+            root.to_owned()
+        } else {
+            root.join(&path)
+        };
+        let metadata = fs::symlink_metadata(&full)
+            .with_context(|| format!("cannot look at {}", full.display()))?;
         let is_link = metadata.is_symlink();
         if metadata.is_dir() {
             for entry in fs::read_dir(&full)? {
@@ -114,9 +159,17 @@ fn walk(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
         let entry = Entry {
             is_file: metadata.is_file(),
             mode: metadata.mode(),
-            len: if metadata.is_file() { metadata.len() } else { 0 },
+            len: if metadata.is_file() {
+                metadata.len()
+            } else {
+                0
+            },
             modified: (metadata.mtime(), metadata.mtime_nsec()),
-            target: if is_link { Some(fs::read_link(&full)?.into_os_string()) } else { None },
+            target: if is_link {
+                Some(fs::read_link(&full)?.into_os_string())
+            } else {
+                None
+            },
         };
         found.insert(path, entry);
     }
@@ -132,7 +185,12 @@ fn same_bytes(a: &Path, b: &Path, len: u64) -> Result<()> {
         let part = (len - at).min(size as u64) as usize;
         left.read_exact_at(&mut x[..part], at)?;
         right.read_exact_at(&mut y[..part], at)?;
-        ensure!(x[..part] == y[..part], "{} differs within bytes {at}-{}", b.display(), at + part as u64 - 1);
+        ensure!(
+            x[..part] == y[..part],
+            "{} differs within bytes {at}-{}",
+            b.display(),
+            at + part as u64 - 1
+        );
         at += part as u64;
     }
     Ok(())
@@ -143,7 +201,10 @@ fn toolchain() -> Result<PathBuf> {
     let mut command = Command::new("rustc");
     command.args(["--print", "sysroot"]);
     let output = process::run(command, Duration::from_secs(20))?.output;
-    output.first().map(PathBuf::from).context("rustc printed no sysroot")
+    output
+        .first()
+        .map(PathBuf::from)
+        .context("rustc printed no sysroot")
 }
 
 /// Makes the table of trees over ssh.
@@ -154,11 +215,19 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let tree = toolchain()?;
     let tree_key = format!("toolchain {}", tree.display());
     let file_key = format!("one file of {bytes} bytes");
-    bench.expect([(tree_key.clone(), 40.0), (file_key.clone(), bytes as f64 / 100e6)]);
+    bench.expect([
+        (tree_key.clone(), 40.0),
+        (file_key.clone(), bytes as f64 / 100e6),
+    ]);
     bench.program_version("ssh", "-V");
 
-    let mut table = Table::new("copy over ssh from 3 replica hosts to 2 hosts, sealed, tree hash, uncapped", &COLUMNS);
-    let tree_copied = bench.point(&tree_key, || measure(&site, &tree, Duration::from_secs(600)));
+    let mut table = Table::new(
+        "copy over ssh from 3 replica hosts to 2 hosts, sealed, tree hash, uncapped",
+        &COLUMNS,
+    );
+    let tree_copied = bench.point(&tree_key, || {
+        measure(&site, &tree, Duration::from_secs(600))
+    });
     let file_copied = bench.point(&file_key, || {
         let folder = site.scratch.join("large");
         fs::create_dir_all(&folder)?;
@@ -179,7 +248,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(report.seconds, 2),
             number(copied.moved.command_seconds, 2),
             number(copied.moved.megabits(), 0),
-            number(report.files as f64 * COPIES.len() as f64 / report.seconds, 0),
+            number(
+                report.files as f64 * COPIES.len() as f64 / report.seconds,
+                0,
+            ),
             number(processor / report.delivered_bytes as f64 * 1e9, 2),
             copied.comparison.into(),
         ]);
@@ -202,7 +274,10 @@ mod tests {
         symlink("d/x", root.join("link")).unwrap();
         let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000);
         for path in ["d/x", "d", ""] {
-            fs::File::open(root.join(path)).unwrap().set_modified(time).unwrap();
+            fs::File::open(root.join(path))
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
         }
     }
 
@@ -212,8 +287,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let changes: [fn(&Path); 5] = [
             |root| fs::write(root.join("d/x"), "kontents").unwrap(),
-            |root| fs::set_permissions(root.join("d/x"), fs::Permissions::from_mode(0o755)).unwrap(),
-            |root| fs::File::open(root.join("d")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap(),
+            |root| {
+                fs::set_permissions(root.join("d/x"), fs::Permissions::from_mode(0o755)).unwrap()
+            },
+            |root| {
+                fs::File::open(root.join("d"))
+                    .unwrap()
+                    .set_modified(std::time::UNIX_EPOCH)
+                    .unwrap()
+            },
             |root| fs::write(root.join("d/y"), "").unwrap(),
             |root| fs::remove_file(root.join("link")).unwrap(),
         ];
