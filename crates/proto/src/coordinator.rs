@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
 use ropewalk_model::{Range, RangeSet};
 
-use crate::control::{
-    self, Done, Finished, FromAgent, Need, Opened, Run, ToAgent, from_agent, to_agent,
-};
+use crate::control::{self, Done, Finished, FromAgent, Opened, Run, ToAgent, from_agent, to_agent};
 use crate::report::Outcome;
 
 mod balance;
+mod finish;
 mod layout;
+mod limit;
+mod recover;
 mod setup;
 mod summary;
 #[cfg(test)]
@@ -636,44 +637,6 @@ impl Coordinator {
         plan
     }
 
-    fn handle_need(&mut self, node: u32, need: &Need) {
-        let ranges = control::range_set(&need.ranges);
-        // The receiver could not reach these; others may. Nobody is declared dead on one word,
-        // but this receiver is not sent to them again.
-        let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
-        let mut held = RangeSet::new();
-        for sender in self
-            .senders()
-            .filter(|n| !excluded.contains(n))
-            .collect::<Vec<_>>()
-        {
-            let state = &self.nodes[sender as usize];
-            if state.alive() {
-                held = held.union(&state.holds.intersection(&ranges));
-            }
-        }
-        let gone = ranges.difference(&held);
-        if !gone.is_empty() {
-            let name = self.name(node).to_owned();
-            self.note(format!(
-                "{name}: no holder is left for {} bytes ({})",
-                gone.len_bytes(),
-                describe(&gone)
-            ));
-            let all = self.unavailable.entry(node).or_default();
-            *all = all.union(&gone);
-            let revision = control::Revision {
-                unavailable: control::stretches(&gone),
-                lost: self.lost_nodes(),
-                ..Default::default()
-            };
-            self.send(node, to_agent::Body::Revision(revision));
-        }
-        if !held.is_empty() {
-            self.ask_plan(false, vec![(node, held)], &excluded);
-        }
-    }
-
     fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
         // It crossed a revision on the way: the node goes on and will say so again.
         if done.error.is_empty() && done.revision < self.nodes[node as usize].revision {
@@ -708,202 +671,6 @@ impl Coordinator {
             .sinks
             .first()
             .and_then(|s| s.destination.clone())
-    }
-
-    /// Gives the share of a receiver that cannot go on to the others of its destination. False when
-    /// there is nobody who could take all of it.
-    fn hand_over(&mut self, node: u32) -> bool {
-        let Some(destination) = self.destination(node) else {
-            return false;
-        };
-        let assigned = self.nodes[node as usize].assigned();
-        let mut inherited = RangeSet::new();
-        let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
-        for other in self.receivers().collect::<Vec<_>>() {
-            let state = &self.nodes[other as usize];
-            let usable = other != node
-                && state.alive()
-                && state.done.as_ref().is_none_or(|d| d.error.is_empty());
-            if usable && self.destination(other).as_ref() == Some(&destination) {
-                let share = state.wants.intersection(&assigned);
-                if !share.is_empty() {
-                    inherited = inherited.union(&share);
-                    heirs.push((other, share));
-                }
-            }
-        }
-        if heirs.is_empty() || !assigned.difference(&inherited).is_empty() {
-            return false;
-        }
-        // What it wrote is written again: nobody knows how much of it is whole.
-        self.nodes[node as usize].runs.clear();
-        for (heir, _) in &heirs {
-            self.nodes[*heir as usize].done = None;
-        }
-        self.ask_plan(false, heirs, &BTreeSet::new());
-        true
-    }
-
-    /// A node's connection is gone.
-    pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
-        let Some(state) = self.nodes.get_mut(node as usize) else {
-            return;
-        };
-        // An agent that said its last word closes the connection.
-        if state.lost.is_some() || state.finished.is_some() || self.phase == Phase::Ended {
-            return;
-        }
-        state.lost = Some(reason.to_owned());
-        let (sender, receiver) = (state.is_sender(), state.is_receiver());
-        let had_finished = state.finished.is_some();
-        let name = self.name(node).to_owned();
-        match self.phase {
-            Phase::Opening | Phase::Comparing | Phase::Planning => {
-                self.refuse(format!("{name}: {reason}"));
-            }
-            Phase::Moving => {
-                self.note(format!("{name} is lost: {reason}"));
-                if sender {
-                    let revision = control::Revision {
-                        lost: vec![node],
-                        ..Default::default()
-                    };
-                    for other in self.receivers().collect::<Vec<_>>() {
-                        let state = &self.nodes[other as usize];
-                        if state.alive() && state.done.is_none() {
-                            self.send(other, to_agent::Body::Revision(revision.clone()));
-                        }
-                    }
-                }
-                if receiver && self.nodes[node as usize].done.is_none() {
-                    self.last_done_ns = Some(now_ns);
-                    if !self.hand_over(node) {
-                        self.failure
-                            .get_or_insert_with(|| format!("{name}: {reason}"));
-                    }
-                    self.check_done();
-                }
-            }
-            Phase::Finishing => {
-                if !had_finished && receiver {
-                    self.failure
-                        .get_or_insert_with(|| format!("{name}: {reason}"));
-                }
-                self.check_finished();
-            }
-            Phase::Ended => {}
-        }
-    }
-
-    fn check_done(&mut self) {
-        let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
-        let all = self.receivers().all(|n| {
-            let state = &self.nodes[n as usize];
-            (state.done.is_some() && state.releasing_for.is_none()) || !state.alive()
-        });
-        if self.phase == Phase::Moving && all && !pending_plan {
-            self.finish();
-        }
-    }
-
-    fn finish(&mut self) {
-        self.phase = Phase::Finishing;
-        // Of each shared destination one node renames, and only when every byte is safe.
-        let mut open: BTreeSet<String> = BTreeSet::new();
-        for node in self.receivers().collect::<Vec<_>>() {
-            open.extend(self.destination(node));
-        }
-        let whole: BTreeSet<String> = open
-            .iter()
-            .filter(|name| self.destination_complete(name))
-            .cloned()
-            .collect();
-        for node in 0..self.nodes.len() as u32 {
-            let state = &self.nodes[node as usize];
-            if !state.alive() {
-                continue;
-            }
-            let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
-            let commit = match self.destination(node) {
-                Some(name) if usable && whole.contains(&name) => open.remove(&name),
-                _ => false,
-            };
-            self.nodes[node as usize].finish_sent = true;
-            self.send(
-                node,
-                to_agent::Body::Finish(control::Finish {
-                    commit,
-                    discard: false,
-                }),
-            );
-        }
-        for name in open.intersection(&whole) {
-            self.failure.get_or_insert_with(|| {
-                format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again")
-            });
-        }
-        self.finish_ns = None;
-        self.check_finished();
-    }
-
-    /// Bytes of a shared destination that are safe in it.
-    fn covered(&self, name: &str) -> RangeSet {
-        let mut covered = RangeSet::new();
-        for node in &self.nodes {
-            let same = node
-                .setup
-                .sinks
-                .first()
-                .is_some_and(|s| s.destination.as_deref() == Some(name));
-            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
-                covered = covered.union(
-                    &node
-                        .assigned()
-                        .difference(&control::range_set(&done.missing)),
-                );
-            }
-        }
-        covered
-    }
-
-    fn destination_wants(&self, name: &str) -> RangeSet {
-        let members = self.nodes.iter().filter(|n| {
-            n.setup
-                .sinks
-                .first()
-                .is_some_and(|s| s.destination.as_deref() == Some(name))
-        });
-        members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
-    }
-
-    fn destination_complete(&self, name: &str) -> bool {
-        self.destination_wants(name)
-            .difference(&self.covered(name))
-            .is_empty()
-    }
-
-    fn check_finished(&mut self) {
-        if self.phase != Phase::Finishing
-            || !self
-                .nodes
-                .iter()
-                .all(|n| n.finished.is_some() || !n.alive())
-        {
-            return;
-        }
-        let missing = !self.missing().is_empty();
-        let outcome = match (&self.failure, missing) {
-            (Some(_), _) => Outcome::Failed,
-            (None, true) => Outcome::Partial,
-            (None, false) => Outcome::Done,
-        };
-        let error = match outcome {
-            Outcome::Partial => {
-                Some("some ranges have no holder left; see the missing ranges".into())
-            }
-            _ => self.failure.clone(),
-        };
-        self.end(outcome, error);
     }
 
     /// Time passes. Call at least once a second.
@@ -964,48 +731,6 @@ impl Coordinator {
                 }
             }
             Phase::Planning | Phase::Ended => {}
-        }
-    }
-
-    /// Shares the limit among receivers in proportion to what each used of late, so that a node
-    /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
-    fn deal_limit(&mut self, now_ns: u64) {
-        let Some(limit) = self.setup.limit else {
-            return;
-        };
-        if now_ns.saturating_sub(self.lease_ns) < LEASE_NS {
-            return;
-        }
-        self.lease_ns = now_ns;
-        let working: Vec<u32> = self
-            .receivers()
-            .filter(|&n| self.nodes[n as usize].alive() && self.nodes[n as usize].done.is_none())
-            .collect();
-        let used: Vec<f64> = working
-            .iter()
-            .map(|n| {
-                let now = self.nodes[*n as usize].checked;
-                let before = self.lease_delivered.insert(*n, now).unwrap_or(0);
-                now.saturating_sub(before) as f64
-            })
-            .collect();
-        let total: f64 = used.iter().sum();
-        let even = 1.0 / working.len().max(1) as f64;
-        let weights: Vec<f64> = used
-            .iter()
-            .map(|u| {
-                if total > 0.0 {
-                    (u / total + even) / 2.0
-                } else {
-                    even
-                }
-                .max(LEASE_SHARE_MIN)
-            })
-            .collect();
-        let sum: f64 = weights.iter().sum();
-        for (node, weight) in working.into_iter().zip(weights) {
-            let rate = ((limit as f64 * weight / sum) as u64).max(1);
-            self.send(node, to_agent::Body::Limit(control::Limit { rate }));
         }
     }
 }

@@ -1,0 +1,122 @@
+//! When a transfer is over, and who gives files their names.
+
+use std::collections::BTreeSet;
+
+use ropewalk_model::RangeSet;
+
+use super::{Action, Coordinator, Phase};
+use crate::control::{self, to_agent};
+use crate::report::Outcome;
+
+impl Coordinator {
+    pub(super) fn check_done(&mut self) {
+        let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
+        let all = self.receivers().all(|n| {
+            let state = &self.nodes[n as usize];
+            (state.done.is_some() && state.releasing_for.is_none()) || !state.alive()
+        });
+        if self.phase == Phase::Moving && all && !pending_plan {
+            self.finish();
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.phase = Phase::Finishing;
+        // Of each shared destination one node renames, and only when every byte is safe.
+        let mut open: BTreeSet<String> = BTreeSet::new();
+        for node in self.receivers().collect::<Vec<_>>() {
+            open.extend(self.destination(node));
+        }
+        let whole: BTreeSet<String> = open
+            .iter()
+            .filter(|name| self.destination_complete(name))
+            .cloned()
+            .collect();
+        for node in 0..self.nodes.len() as u32 {
+            let state = &self.nodes[node as usize];
+            if !state.alive() {
+                continue;
+            }
+            let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
+            let commit = match self.destination(node) {
+                Some(name) if usable && whole.contains(&name) => open.remove(&name),
+                _ => false,
+            };
+            self.nodes[node as usize].finish_sent = true;
+            self.send(
+                node,
+                to_agent::Body::Finish(control::Finish {
+                    commit,
+                    discard: false,
+                }),
+            );
+        }
+        for name in open.intersection(&whole) {
+            self.failure.get_or_insert_with(|| {
+                format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again")
+            });
+        }
+        self.finish_ns = None;
+        self.check_finished();
+    }
+
+    /// Bytes of a shared destination that are safe in it.
+    pub(super) fn covered(&self, name: &str) -> RangeSet {
+        let mut covered = RangeSet::new();
+        for node in &self.nodes {
+            let same = node
+                .setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name));
+            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
+                covered = covered.union(
+                    &node
+                        .assigned()
+                        .difference(&control::range_set(&done.missing)),
+                );
+            }
+        }
+        covered
+    }
+
+    pub(super) fn destination_wants(&self, name: &str) -> RangeSet {
+        let members = self.nodes.iter().filter(|n| {
+            n.setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name))
+        });
+        members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
+    }
+
+    pub(super) fn destination_complete(&self, name: &str) -> bool {
+        self.destination_wants(name)
+            .difference(&self.covered(name))
+            .is_empty()
+    }
+
+    pub(super) fn check_finished(&mut self) {
+        if self.phase != Phase::Finishing
+            || !self
+                .nodes
+                .iter()
+                .all(|n| n.finished.is_some() || !n.alive())
+        {
+            return;
+        }
+        let missing = !self.missing().is_empty();
+        let outcome = match (&self.failure, missing) {
+            (Some(_), _) => Outcome::Failed,
+            (None, true) => Outcome::Partial,
+            (None, false) => Outcome::Done,
+        };
+        let error = match outcome {
+            Outcome::Partial => {
+                Some("some ranges have no holder left; see the missing ranges".into())
+            }
+            _ => self.failure.clone(),
+        };
+        self.end(outcome, error);
+    }
+}

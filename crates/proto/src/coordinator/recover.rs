@@ -1,0 +1,133 @@
+//! Who takes over when a node, or a node's holding, is gone.
+
+use std::collections::BTreeSet;
+
+use ropewalk_model::RangeSet;
+
+use super::{Coordinator, Phase, describe};
+use crate::control::{self, Need, to_agent};
+
+impl Coordinator {
+    pub(super) fn handle_need(&mut self, node: u32, need: &Need) {
+        let ranges = control::range_set(&need.ranges);
+        // The receiver could not reach these; others may. Nobody is declared dead on one word,
+        // but this receiver is not sent to them again.
+        let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
+        let mut held = RangeSet::new();
+        for sender in self
+            .senders()
+            .filter(|n| !excluded.contains(n))
+            .collect::<Vec<_>>()
+        {
+            let state = &self.nodes[sender as usize];
+            if state.alive() {
+                held = held.union(&state.holds.intersection(&ranges));
+            }
+        }
+        let gone = ranges.difference(&held);
+        if !gone.is_empty() {
+            let name = self.name(node).to_owned();
+            self.note(format!(
+                "{name}: no holder is left for {} bytes ({})",
+                gone.len_bytes(),
+                describe(&gone)
+            ));
+            let all = self.unavailable.entry(node).or_default();
+            *all = all.union(&gone);
+            let revision = control::Revision {
+                unavailable: control::stretches(&gone),
+                lost: self.lost_nodes(),
+                ..Default::default()
+            };
+            self.send(node, to_agent::Body::Revision(revision));
+        }
+        if !held.is_empty() {
+            self.ask_plan(false, vec![(node, held)], &excluded);
+        }
+    }
+
+    /// Gives the share of a receiver that cannot go on to the others of its destination. False when
+    /// there is nobody who could take all of it.
+    pub(super) fn hand_over(&mut self, node: u32) -> bool {
+        let Some(destination) = self.destination(node) else {
+            return false;
+        };
+        let assigned = self.nodes[node as usize].assigned();
+        let mut inherited = RangeSet::new();
+        let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
+        for other in self.receivers().collect::<Vec<_>>() {
+            let state = &self.nodes[other as usize];
+            let usable = other != node
+                && state.alive()
+                && state.done.as_ref().is_none_or(|d| d.error.is_empty());
+            if usable && self.destination(other).as_ref() == Some(&destination) {
+                let share = state.wants.intersection(&assigned);
+                if !share.is_empty() {
+                    inherited = inherited.union(&share);
+                    heirs.push((other, share));
+                }
+            }
+        }
+        if heirs.is_empty() || !assigned.difference(&inherited).is_empty() {
+            return false;
+        }
+        // What it wrote is written again: nobody knows how much of it is whole.
+        self.nodes[node as usize].runs.clear();
+        for (heir, _) in &heirs {
+            self.nodes[*heir as usize].done = None;
+        }
+        self.ask_plan(false, heirs, &BTreeSet::new());
+        true
+    }
+
+    /// A node's connection is gone.
+    pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
+        let Some(state) = self.nodes.get_mut(node as usize) else {
+            return;
+        };
+        // An agent that said its last word closes the connection.
+        if state.lost.is_some() || state.finished.is_some() || self.phase == Phase::Ended {
+            return;
+        }
+        state.lost = Some(reason.to_owned());
+        let (sender, receiver) = (state.is_sender(), state.is_receiver());
+        let had_finished = state.finished.is_some();
+        let name = self.name(node).to_owned();
+        match self.phase {
+            Phase::Opening | Phase::Comparing | Phase::Planning => {
+                self.refuse(format!("{name}: {reason}"));
+            }
+            Phase::Moving => {
+                self.note(format!("{name} is lost: {reason}"));
+                if sender {
+                    let revision = control::Revision {
+                        lost: vec![node],
+                        ..Default::default()
+                    };
+                    for other in self.receivers().collect::<Vec<_>>() {
+                        let state = &self.nodes[other as usize];
+                        if state.alive() && state.done.is_none() {
+                            self.send(other, to_agent::Body::Revision(revision.clone()));
+                        }
+                    }
+                }
+                if receiver && self.nodes[node as usize].done.is_none() {
+                    self.last_done_ns = Some(now_ns);
+                    if !self.hand_over(node) {
+                        self.failure
+                            .get_or_insert_with(|| format!("{name}: {reason}"));
+                    }
+                    self.check_done();
+                }
+            }
+            Phase::Finishing => {
+                if !had_finished && receiver {
+                    self.failure
+                        .get_or_insert_with(|| format!("{name}: {reason}"));
+                }
+                self.check_finished();
+            }
+            Phase::Ended => {}
+        }
+    }
+}
