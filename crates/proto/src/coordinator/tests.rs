@@ -1,7 +1,7 @@
 //! The master's state machine, message by message, without a network.
 
 use super::*;
-use crate::control::{OpenedSource, PairDone, Row, Sink, Source, Stretch, range};
+use crate::control::{Need, OpenedSource, PairDone, Row, Sink, Source, Stretch, range};
 
 fn node(name: &str, holds: &[(u64, u64)], wants: &[(u64, u64)], shared: Option<&str>) -> NodeSetup {
     let rows = |list: &[(u64, u64)]| {
