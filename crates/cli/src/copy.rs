@@ -115,6 +115,9 @@ impl CopyArgs {
         let Some((destination, sources)) = self.endpoints.split_last() else {
             bail!("name a source and a destination");
         };
+        if sources.is_empty() {
+            bail!("only one path is named\n\nUsage: ropewalk copy [OPTIONS] SOURCE... DEST");
+        }
         let all = |texts: &mut dyn Iterator<Item = &OsString>, side| -> Result<Vec<Endpoint>> {
             let mut endpoints = Vec::new();
             for text in texts {
