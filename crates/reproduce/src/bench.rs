@@ -119,7 +119,8 @@ impl Bench {
             .lines()
             .filter_map(|line| serde_json::from_str::<Record>(line).ok());
         let again = self.settings.again.clone();
-        let is_kept = |record: &Record| again.as_ref().is_none_or(|text| !record.key.contains(text));
+        let is_kept =
+            |record: &Record| again.as_ref().is_none_or(|text| !record.key.contains(text));
         // Of points run more than once, the last counts.
         for record in records.filter(is_kept) {
             self.done.insert(record.key.clone(), record);
@@ -340,7 +341,10 @@ mod tests {
         assert_eq!(bench.point("b", || Ok(2)), Some(2));
         assert!(bench.finish(&[]).unwrap());
 
-        let again = Settings { again: Some("a".into()), ..settings(dir.path(), false) };
+        let again = Settings {
+            again: Some("a".into()),
+            ..settings(dir.path(), false)
+        };
         let bench = Bench::open(&again, "f").unwrap();
         assert!(!bench.has("a") && bench.has("b"));
 
