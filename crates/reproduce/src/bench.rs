@@ -28,8 +28,6 @@ pub(crate) struct Settings {
     pub quick: bool,
     /// Runs every point again.
     pub fresh: bool,
-    /// Runs the points whose key contains this again.
-    pub again: Option<String>,
 }
 
 /// What measuring needs to know: where to write and what to run.
@@ -118,11 +116,7 @@ impl Bench {
         let records = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Record>(line).ok());
-        let again = self.settings.again.clone();
-        let is_kept =
-            |record: &Record| again.as_ref().is_none_or(|text| !record.key.contains(text));
-        // Of points run more than once, the last counts.
-        for record in records.filter(is_kept) {
+        for record in records {
             self.done.insert(record.key.clone(), record);
         }
     }
@@ -314,7 +308,6 @@ mod tests {
             ropewalk: "/nonexistent".into(),
             quick: true,
             fresh,
-            again: None,
         }
     }
 
@@ -341,14 +334,7 @@ mod tests {
         assert_eq!(bench.point("b", || Ok(2)), Some(2));
         assert!(bench.finish(&[]).unwrap());
 
-        let again = Settings {
-            again: Some("a".into()),
-            ..settings(dir.path(), false)
-        };
-        let bench = Bench::open(&again, "f").unwrap();
-        assert!(!bench.has("a") && bench.has("b"));
-
         let bench = Bench::open(&settings(dir.path(), true), "f").unwrap();
-        assert!(!bench.has("a") && !bench.has("b"));
+        assert!(!bench.has("a"));
     }
 }

@@ -69,10 +69,6 @@ struct Options {
     #[arg(long, global = true)]
     fresh: bool,
 
-    /// Run again the points whose name contains this text, and keep the others
-    #[arg(long, value_name = "TEXT", global = true, conflicts_with = "fresh")]
-    again: Option<String>,
-
     /// Precedence over other sessions of a shared machine, from -20 (most) to 19; needs root and the kernel's autogroups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-20..=19), global = true)]
     session_nice: Option<i8>,
@@ -126,7 +122,6 @@ fn run(arguments: &Arguments) -> Result<bool> {
         ropewalk: find_ropewalk(options.ropewalk.as_deref())?,
         quick: options.quick,
         fresh: options.fresh,
-        again: options.again.clone(),
     };
     let _alone = wait_alone()?;
     if !matches!(arguments.command, Figure::All) {

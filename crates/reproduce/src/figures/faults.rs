@@ -241,8 +241,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             table.note(format!("{case}: {note}"));
         }
     }
-    table.note("least s: what the caps allow, with the rest coming from the survivor alone. It counts from the progress that was");
-    table.note("known at the kill, which is up to 0.2 s old and leaves out bytes under way, so that a run may be a little faster.");
+    table.note("least s: what the caps allow, with the rest coming from the survivor alone.");
     bench.finish(&[table])
 }
 

@@ -203,7 +203,6 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
     }
     table.note("bound: what TCP can carry through all caps together; target 95 %. uniform's bound: the slowest node's rate a pair.");
-    table.note("uniform plans equal shares as the paper's baseline does, but nodes that finish early take over work: it may pass its bound.");
     table.note("the paper gives a plot only: both alike up to 5+0, then uniform striping stays at the slowest node's rate.");
     series.push(Series::with("bound", Style::Dashed, along(bound)));
     series.push(Series::with(
