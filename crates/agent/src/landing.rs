@@ -14,6 +14,7 @@ use crate::receiving::Fetch;
 pub(crate) struct SinkSet {
     sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
     layout: Layout,
+    unit_len: u64,
     // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
     in_memory: bool,
     // Other nodes write the same files.
@@ -21,16 +22,18 @@ pub(crate) struct SinkSet {
 }
 
 impl SinkSet {
-    /// `layout` says where units begin and end; it covers all sinks.
+    /// `layout` and `unit_len` say where units begin and end; the layout covers all sinks.
     pub fn new(
         sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
         layout: Layout,
+        unit_len: u64,
         in_memory: bool,
         shared: bool,
     ) -> Self {
         Self {
             sinks,
             layout,
+            unit_len,
             in_memory,
             shared,
         }
@@ -38,7 +41,7 @@ impl SinkSet {
 
     /// The unit of integrity around an offset.
     pub fn unit_at(&self, offset: u64) -> Range {
-        self.layout.unit_at(offset)
+        self.layout.unit_at(offset, self.unit_len)
     }
 
     /// Calls `f` for the parts of `[offset, offset + length)` with the sink that takes each.

@@ -86,8 +86,12 @@ impl Fetch {
     pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
         let options = transfer.options;
         let streams = options.streams.max(1);
+        let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
+        if options.fixed {
+            receiving.fix_plan();
+        }
         let state = State {
-            receiving: Receiving::new(options.prefetch, streams, transfer.now_ns()),
+            receiving,
             lanes: Vec::new(),
             notes: Vec::new(),
             error: None,
@@ -164,7 +168,8 @@ impl Fetch {
             state.done_sent = false;
             state.complete_ns = None;
         }
-        state.receiving.handle_revision(revision);
+        let now = self.transfer.now_ns();
+        state.receiving.handle_revision(revision, now);
         self.drain(state);
     }
 
@@ -203,10 +208,10 @@ impl Fetch {
         while let Some(event) = state.receiving.poll_event() {
             match event {
                 Event::Connect(lane, peer) => {
-                    state.lanes.push(LaneInfo {
-                        live: self.streams,
-                        ..LaneInfo::default()
-                    });
+                    if state.lanes.len() <= lane {
+                        state.lanes.resize_with(lane + 1, LaneInfo::default);
+                    }
+                    state.lanes[lane].live = self.streams;
                     connect.push((lane, peer));
                 }
                 Event::Cancel(lane, range) => state.lanes[lane].cancel.push(range),
@@ -359,6 +364,9 @@ impl Fetch {
                     list.retain(|r| !granted.values().any(|g| g == r));
                     mine
                 };
+                if state.receiving.has_events() {
+                    self.drain(state);
+                }
                 (take, mine)
             };
             if !cancel.is_empty() {

@@ -36,6 +36,15 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
+    /// Whether work moves while bytes flow, to whoever turns out to be faster: on, or off (only away from lost hosts)
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "on",
+        help_heading = "Moving"
+    )]
+    replan: Switch,
+
     /// Limit for all hosts together, for instance 500Mbit or 60MB/s
     #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Moving")]
     limit: Option<ByteRate>,
@@ -98,6 +107,15 @@ pub(crate) struct OutputArgs {
         help_heading = "Output"
     )]
     pub progress: ProgressArg,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// The default
+    On,
+    /// Not at all
+    Off,
 }
 
 /// When progress is shown.
@@ -237,6 +255,7 @@ impl MoveArgs {
             },
             lane: self.lane,
             scheduler: self.scheduler.clone(),
+            replan: self.replan == Switch::On,
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
             token,

@@ -296,6 +296,7 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
         },
         no_sync: !options.sync,
         status_milliseconds: 500,
+        fixed: !options.replan,
     };
     let nodes = request
         .nodes

@@ -159,6 +159,8 @@ pub struct Options {
     pub lane: LaneKind,
     /// `auto`, `greedy` or `uniform`.
     pub scheduler: String,
+    /// Whether work moves to faster nodes while bytes flow; without, only away from lost ones.
+    pub replan: bool,
     /// Limit over all receivers together, bytes per second.
     pub limit: Option<u64>,
     /// Whether delivered means on stable storage.
@@ -188,6 +190,7 @@ impl Default for Options {
             verify: Verify::default(),
             lane: LaneKind::default(),
             scheduler: "auto".into(),
+            replan: true,
             limit: None,
             sync: true,
             token: None,

@@ -8,8 +8,28 @@
 
 use crate::{Range, RangeSet};
 
-/// Alignment, inside its object, of the unit of integrity and of stealing (1 MiB).
+/// Alignment, inside its object, of the largest unit of integrity and of stealing (1 MiB).
 pub const CHUNK_LEN: u64 = 1 << 20;
+
+/// The smallest unit (64 KiB): below it, the cost of each unit shows.
+pub const UNIT_LEN_MIN: u64 = 64 << 10;
+
+/// Units a node should have at least, so that the last one is a small part of its time (0.1 %).
+pub const UNITS_PER_NODE: u64 = 1024;
+
+/// How long units of a transfer are when each receiving node fetches about `bytes_per_node`: a chunk,
+/// halved while a node would have few.
+///
+/// A unit has one sender per attempt. On a lane of 20 Mbit/s a whole chunk takes 0.4 s, which is
+/// nothing for a transfer of hours and too much for one of seconds.
+#[must_use]
+pub fn unit_len(bytes_per_node: u64) -> u64 {
+    let mut length = CHUNK_LEN;
+    while length > UNIT_LEN_MIN && bytes_per_node / length < UNITS_PER_NODE {
+        length /= 2;
+    }
+    length
+}
 
 /// A run of the data space that is one run of one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,22 +178,22 @@ impl Layout {
     }
 
     /// The unit of integrity that holds `offset`: the longest range around it that lies in one
-    /// piece and in one [`CHUNK_LEN`]-aligned chunk of the object. Empty, at `offset`, when no
+    /// piece and in one stretch of the object aligned to `unit_len`. Empty, at `offset`, when no
     /// piece holds it. Cost O(log n).
     #[must_use]
-    pub fn unit_at(&self, offset: u64) -> Range {
+    pub fn unit_at(&self, offset: u64, unit_len: u64) -> Range {
         let Some(piece) = self.piece_at(offset) else {
             return Range::new(offset, offset);
         };
         let into_piece = offset - piece.range.start;
-        let into_chunk = (piece.object_offset + into_piece) % CHUNK_LEN;
+        let into_unit = (piece.object_offset + into_piece) % unit_len;
         Range {
-            start: offset - into_chunk.min(into_piece),
-            end: unit_end(&piece, offset),
+            start: offset - into_unit.min(into_piece),
+            end: unit_end(&piece, offset, unit_len),
         }
     }
 
-    /// The units that cover `range`, in order, the first and last cut to it; holes are skipped.
+    /// The units of [`CHUNK_LEN`] that cover `range`, in order, the first and last cut to it; holes are skipped.
     ///
     /// Cost O(log n) to start and O(1) a unit or piece.
     pub fn units(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
@@ -193,7 +213,7 @@ impl Layout {
             if start >= range.end {
                 return None;
             }
-            let end = unit_end(piece, start).min(range.end);
+            let end = unit_end(piece, start, CHUNK_LEN).min(range.end);
             offset = end;
             Some(Range { start, end })
         })
@@ -223,10 +243,10 @@ impl Layout {
 }
 
 /// Where the unit that holds `offset`, which lies in the piece, ends.
-fn unit_end(piece: &Piece, offset: u64) -> u64 {
-    let into_chunk = (piece.object_offset + (offset - piece.range.start)) % CHUNK_LEN;
+fn unit_end(piece: &Piece, offset: u64, unit_len: u64) -> u64 {
+    let into_unit = (piece.object_offset + (offset - piece.range.start)) % unit_len;
     offset
-        .saturating_add(CHUNK_LEN - into_chunk)
+        .saturating_add(unit_len - into_unit)
         .min(piece.range.end)
 }
 
@@ -281,16 +301,41 @@ mod tests {
     #[test]
     fn units_follow_the_object() {
         let layout = Layout::new(vec![piece(7, 7 + 3 * CHUNK_LEN, 0, CHUNK_LEN - 5)]).unwrap();
-        assert_eq!(layout.unit_at(7), Range { start: 7, end: 12 });
-        assert_eq!(layout.unit_at(11), Range { start: 7, end: 12 });
+        assert_eq!(layout.unit_at(7, CHUNK_LEN), Range { start: 7, end: 12 });
+        assert_eq!(layout.unit_at(11, CHUNK_LEN), Range { start: 7, end: 12 });
         assert_eq!(
-            layout.unit_at(12),
+            layout.unit_at(12, CHUNK_LEN),
             Range {
                 start: 12,
                 end: 12 + CHUNK_LEN
             }
         );
-        assert_eq!(layout.unit_at(6), Range { start: 6, end: 6 });
+        assert_eq!(layout.unit_at(6, CHUNK_LEN), Range { start: 6, end: 6 });
+    }
+
+    /// A node has a thousand units or more where it can; never odd lengths.
+    #[test]
+    fn units_shrink_with_the_transfer() {
+        assert_eq!(unit_len(0), UNIT_LEN_MIN);
+        assert_eq!(unit_len(1023 * UNIT_LEN_MIN), UNIT_LEN_MIN);
+        assert_eq!(unit_len(209_000_000), 128 << 10);
+        assert_eq!(unit_len(1 << 30), CHUNK_LEN);
+        assert_eq!(unit_len(u64::MAX), CHUNK_LEN);
+    }
+
+    /// Smaller units are aligned in the object as well, and lie within the chunks.
+    #[test]
+    fn small_units_follow_the_object() {
+        let layout = Layout::new(vec![piece(7, 7 + 3 * CHUNK_LEN, 0, CHUNK_LEN - 5)]).unwrap();
+        let unit = |offset| layout.unit_at(offset, UNIT_LEN_MIN);
+        assert_eq!(unit(11), Range { start: 7, end: 12 });
+        assert_eq!(
+            unit(13),
+            Range {
+                start: 12,
+                end: 12 + UNIT_LEN_MIN
+            }
+        );
     }
 
     /// Files of a tree follow each other; empty ones take no place; 64 bits are the limit.
@@ -341,8 +386,8 @@ mod tests {
             prop_assert_eq!(units.iter().copied().collect::<RangeSet>(), layout.ranges().clipped(range));
             for unit in units {
                 prop_assert!(unit.len() <= CHUNK_LEN);
-                prop_assert_eq!(layout.unit_at(unit.start).intersect(range), Some(unit));
-                prop_assert_eq!(layout.unit_at(unit.end - 1), layout.unit_at(unit.start));
+                prop_assert_eq!(layout.unit_at(unit.start, CHUNK_LEN).intersect(range), Some(unit));
+                prop_assert_eq!(layout.unit_at(unit.end - 1, CHUNK_LEN), layout.unit_at(unit.start, CHUNK_LEN));
             }
         }
     }

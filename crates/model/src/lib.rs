@@ -16,7 +16,7 @@ pub mod spec;
 pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs, uncovered};
-pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece};
+pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece, UNIT_LEN_MIN, unit_len};
 pub use plan_output::{PlanOutput, PlanRefusal, PlannedTransfer};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};
 pub use range::{Range, RangeSet};

@@ -15,8 +15,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
 
 use crate::control::{self, Done, Finished, FromAgent, Opened, Run, ToAgent, from_agent, to_agent};
 use crate::report::Outcome;
@@ -25,6 +26,7 @@ mod balance;
 mod finish;
 mod layout;
 mod limit;
+mod observe;
 mod recover;
 mod setup;
 mod summary;
@@ -75,6 +77,8 @@ pub enum Basis {
 pub struct Purpose {
     /// The first plan of the transfer; otherwise new owners for some ranges.
     pub first: bool,
+    /// Time from now in which the receivers should be done; 0 when nobody knows.
+    pub expected_ns: u64,
     /// Node number of each sender of the problem.
     pub senders: Vec<u32>,
     /// Node number of each receiver of the problem.
@@ -134,6 +138,15 @@ pub struct PlannedRun {
     pub spares: Vec<usize>,
 }
 
+/// What observation says about work that is planned anew.
+#[derive(Debug)]
+struct Forecast {
+    // Bytes per second that each node can still send.
+    up: Vec<f64>,
+    // Until all is done.
+    seconds: f64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Opening,
@@ -164,9 +177,12 @@ struct Node {
     // Checked bytes, and when, at the first status while moving and at the newest one.
     first_seen: Option<(u64, u64)>,
     last_seen: (u64, u64),
-    // It was asked to give up ranges for this node and has not answered.
-    releasing_for: Option<u32>,
-    // It gave nothing when last asked: it is not asked again.
+    observed: observe::Observed,
+    // Most bytes per second its receivers had from it together.
+    best_sending: f64,
+    // It was asked to give up ranges and has not answered.
+    releasing: bool,
+    // It gave nothing when last asked: it is not asked again until it has more.
     has_nothing_to_give: bool,
 }
 
@@ -208,6 +224,8 @@ pub struct Coordinator {
     farewell_ns: Option<u64>,
     lease_ns: u64,
     lease_delivered: BTreeMap<u32, u64>,
+    unit_len: u64,
+    next_balance_ns: u64,
     unavailable: BTreeMap<u32, RangeSet>,
     notes: Vec<String>,
     failure: Option<String>,
@@ -236,7 +254,9 @@ impl Coordinator {
                 revision: 0,
                 first_seen: None,
                 last_seen: (0, now_ns),
-                releasing_for: None,
+                observed: observe::Observed::default(),
+                best_sending: 0.0,
+                releasing: false,
                 has_nothing_to_give: false,
             })
             .collect();
@@ -259,6 +279,8 @@ impl Coordinator {
             farewell_ns: None,
             lease_ns: now_ns,
             lease_delivered: BTreeMap::new(),
+            unit_len: CHUNK_LEN,
+            next_balance_ns: 0,
             unavailable: BTreeMap::new(),
             notes: Vec::new(),
             failure: None,
@@ -337,6 +359,10 @@ impl Coordinator {
                     .map(|p| (p.sender, p.delivered))
                     .collect();
                 self.actions.push_back(Action::Progress);
+                if self.phase == Phase::Moving {
+                    self.observe(node, &status, now_ns);
+                    self.balance(now_ns);
+                }
             }
             Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => {
                 self.handle_need(node, &need)
@@ -345,7 +371,7 @@ impl Coordinator {
                 self.handle_done(node, done, now_ns)
             }
             Some(from_agent::Body::Released(released)) if self.phase == Phase::Moving => {
-                self.handle_released(node, &control::range_set(&released.ranges));
+                self.handle_released(node, &control::range_set(&released.ranges), now_ns);
             }
             Some(from_agent::Body::Finished(finished)) => {
                 if !finished.error.is_empty() {
@@ -452,7 +478,7 @@ impl Coordinator {
             .receivers()
             .map(|n| (n, self.nodes[n as usize].wants.clone()))
             .collect();
-        self.ask_plan(true, receivers, &BTreeSet::new());
+        self.ask_plan(true, receivers, &BTreeSet::new(), None);
     }
 
     fn receivers(&self) -> impl Iterator<Item = u32> + '_ {
@@ -475,7 +501,15 @@ impl Coordinator {
         })
     }
 
-    fn ask_plan(&mut self, first: bool, receivers: Vec<(u32, RangeSet)>, excluded: &BTreeSet<u32>) {
+    /// Asks for a plan that brings each receiver its ranges, by what was `observed` or, without, by
+    /// what was told before the start.
+    fn ask_plan(
+        &mut self,
+        first: bool,
+        receivers: Vec<(u32, RangeSet)>,
+        excluded: &BTreeSet<u32>,
+        observed: Option<Forecast>,
+    ) {
         let senders: Vec<u32> = self
             .senders()
             .filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n))
@@ -485,7 +519,10 @@ impl Coordinator {
                 .iter()
                 .map(|&n| Sender {
                     name: self.name(n).into(),
-                    up: self.speed(n, self.nodes[n as usize].setup.up),
+                    up: match &observed {
+                        Some(forecast) => (forecast.up[n as usize] as u64).max(1),
+                        None => self.speed(n, self.nodes[n as usize].setup.up),
+                    },
                     ranges: self.nodes[n as usize].holds.clone(),
                 })
                 .collect(),
@@ -507,6 +544,7 @@ impl Coordinator {
         };
         let purpose = Purpose {
             first,
+            expected_ns: observed.map_or(0, |forecast| (forecast.seconds * 1e9) as u64),
             senders,
             receivers: receivers.into_iter().map(|(n, _)| n).collect(),
         };
@@ -553,6 +591,7 @@ impl Coordinator {
                 for (node, runs) in runs {
                     self.nodes[node as usize].runs = runs;
                 }
+                self.unit_len = self.choose_unit_len();
                 for node in 0..self.nodes.len() as u32 {
                     self.nodes[node as usize].heard_ns = now_ns;
                     let plan = self.plan_message(node, share);
@@ -577,12 +616,42 @@ impl Coordinator {
                             lost,
                             unavailable: Vec::new(),
                             number,
+                            expected: purpose.expected_ns,
                         }),
                     );
                 }
             }
             _ => {}
         }
+    }
+
+    /// The same for all nodes: replicas of a unit are compared by its hash.
+    fn choose_unit_len(&self) -> u64 {
+        let bytes = |node: &Node| {
+            node.runs
+                .iter()
+                .map(|run| u128::from(run.length))
+                .sum::<u128>()
+        };
+        let busy: Vec<u128> = self.nodes.iter().map(bytes).filter(|b| *b > 0).collect();
+        let count = busy.len().max(1) as u128;
+        let mean = busy.iter().sum::<u128>() / count;
+        // A limit is kept to within a unit: no more than 50 ms of a node's share.
+        let limited = self.setup.limit.map_or(u128::MAX, |limit| {
+            u128::from(limit) / count * u128::from(UNITS_PER_NODE) / 20
+        });
+        unit_len(u64::try_from(mean.min(limited)).unwrap_or(u64::MAX))
+    }
+
+    /// When receivers should be done if the speeds are as declared; 0 when nobody declared any.
+    fn expected_ns(&self) -> u64 {
+        if self.basis != Basis::Declared {
+            return 0;
+        }
+        let limited = self.setup.limit.map_or(0.0, |limit| {
+            self.wanted_bytes() as f64 / limit.max(1) as f64
+        });
+        (self.planned.predicted_seconds.max(limited) * 1e9) as u64
     }
 
     fn lost_nodes(&self) -> Vec<u32> {
@@ -622,6 +691,9 @@ impl Coordinator {
         }
         plan.runs.clone_from(&state.runs);
         plan.limit = limit.map_or(0, |l| l.max(1));
+        plan.unit = self.unit_len;
+        plan.length = self.data_length;
+        plan.expected = self.expected_ns();
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state
             .runs
@@ -643,8 +715,12 @@ impl Coordinator {
             return;
         }
         self.last_done_ns = Some(now_ns);
-        self.nodes[node as usize].delivered = done.delivered;
-        self.nodes[node as usize].checked = done.delivered;
+        let moving_ns = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
+        let state = &mut self.nodes[node as usize];
+        state.delivered = done.delivered;
+        state.checked = done.delivered;
+        state.last_seen = (now_ns, done.delivered);
+        state.observed.finished(done.delivered, moving_ns);
         self.nodes[node as usize].sent_by_pair =
             done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
         let name = self.name(node).to_owned();
@@ -661,7 +737,9 @@ impl Coordinator {
             }
         }
         self.actions.push_back(Action::Progress);
-        self.balance(node, now_ns);
+        // An idle receiver does not wait for the next look.
+        self.next_balance_ns = now_ns;
+        self.balance(now_ns);
         self.check_done();
     }
 
@@ -704,9 +782,7 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
-                for node in self.receivers().collect::<Vec<_>>() {
-                    self.balance(node, now_ns);
-                }
+                self.balance(now_ns);
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);

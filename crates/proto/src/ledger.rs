@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Range, RangeSet, UNIT_LEN_MIN};
 
 mod rate;
 #[cfg(test)]
@@ -47,6 +47,13 @@ const END_GAME_GAIN_MIN: f64 = 0.1;
 
 /// Stolen runs are at most this long, so that a thief that slows down holds little back (64 MiB).
 const STEAL_MAX: u64 = 64 << 20;
+
+/// A lane that only stands by for others steals what it carries in this time at most: it gives the
+/// work back, so to speak, as soon as the planned lanes can do without it.
+const SPARE_STEAL_SECONDS: f64 = 1.0;
+
+/// And this much while its speed is not known (256 KiB).
+const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 
 /// Speed assumed for a lane nobody has measured yet, in bytes per second. Only ratios matter.
 const RATE_UNKNOWN: f64 = 12.5e6;
@@ -86,6 +93,7 @@ struct InTransit {
     range: Range,
     holders: Vec<LaneId>,
     carriers: Vec<LaneId>,
+    taken_ns: u64,
     // When its first carrier should have brought it, at the speed known when it was taken. A lane
     // that stalls shows here: its measured speed cannot fall while nothing arrives.
     due_ns: u64,
@@ -98,6 +106,10 @@ struct Lane {
     ready_bytes: u64,
     in_transit_bytes: u64,
     rate: RateMeter,
+    // It has been given work by a plan, or by the loss of another lane; not only by stealing.
+    planned: bool,
+    // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
+    latency_ns: Option<u64>,
 }
 
 /// The state of every wanted byte. See the module documentation.
@@ -125,6 +137,8 @@ impl Ledger {
             ready_bytes: 0,
             in_transit_bytes: 0,
             rate: RateMeter::new(),
+            planned: false,
+            latency_ns: None,
         };
         Self {
             lanes: (0..lanes).map(|_| lane()).collect(),
@@ -146,6 +160,8 @@ impl Ledger {
             ready_bytes: 0,
             in_transit_bytes: 0,
             rate: RateMeter::new(),
+            planned: false,
+            latency_ns: None,
         });
         self.lanes.len() - 1
     }
@@ -177,6 +193,11 @@ impl Ledger {
     }
 
     fn push_ready(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
+        self.lanes[owner].planned = true;
+        self.push(owner, run, front);
+    }
+
+    fn push(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
         let lane = &mut self.lanes[owner];
         lane.ready_bytes += run.range.len();
         if front {
@@ -206,7 +227,12 @@ impl Ledger {
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let unit = unit_at(run.range.start);
-            let end = unit.end.min(run.range.end).max(run.range.start + 1);
+            // Bytes that no layout knows go in pieces, too.
+            let end = match unit.contains(run.range.start) {
+                true => unit.end,
+                false => run.range.start.saturating_add(UNIT_LEN_MIN),
+            };
+            let end = end.min(run.range.end);
             let range = Range {
                 start: run.range.start,
                 end,
@@ -227,6 +253,7 @@ impl Ledger {
                     range,
                     holders,
                     carriers: vec![lane],
+                    taken_ns: now_ns,
                     due_ns,
                 },
             );
@@ -280,7 +307,9 @@ impl Ledger {
             })
             .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
         let Some(victim) = victim else { return };
-        let (fast, slow) = (self.rate(thief), self.rate(victim));
+        let slow = self.rate(victim);
+        // A thief nobody has measured may be as fast as its victim.
+        let fast = self.lanes[thief].rate.bytes_per_second().unwrap_or(slow);
         let Some(at) = self.lanes[victim]
             .ready
             .iter()
@@ -292,7 +321,13 @@ impl Ledger {
         // Bytes still in transit on the victim delay it: the thief may take that much more.
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
-        let take = even.clamp(1, STEAL_MAX).min(run.range.len());
+        let thief_lane = &self.lanes[thief];
+        let most = match (thief_lane.planned, thief_lane.rate.bytes_per_second()) {
+            (true, _) => STEAL_MAX,
+            (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
+            (false, None) => SPARE_STEAL_UNMEASURED,
+        };
+        let take = even.min(most.min(STEAL_MAX)).max(1).min(run.range.len());
         // Cut on a unit border, so that no unit is split between two senders.
         let cut = unit_at(run.range.end - take)
             .start
@@ -310,7 +345,7 @@ impl Ledger {
         if victim_lane.ready[at].range.is_empty() {
             victim_lane.ready.remove(at);
         }
-        self.push_ready(
+        self.push(
             thief,
             ReadyRun {
                 range: stolen,
@@ -363,6 +398,11 @@ impl Ledger {
         }
         match self.in_transit.get(&range.start) {
             Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
+                if unit.carriers.first() == Some(&lane) {
+                    let took = now_ns.saturating_sub(unit.taken_ns);
+                    let shortest = &mut self.lanes[lane].latency_ns;
+                    *shortest = Some(shortest.map_or(took, |old| old.min(took)));
+                }
                 let unit = self
                     .in_transit
                     .remove(&range.start)
@@ -612,6 +652,21 @@ impl Ledger {
     /// Bytes a lane has been told to carry and has not brought yet.
     pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
         self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)
+    }
+
+    /// Bytes a lane owns and has not been told to carry yet.
+    pub fn ready_bytes(&self, lane: LaneId) -> u64 {
+        self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
+    }
+
+    /// Whether a plan, or the loss of another lane, ever gave the lane work of its own.
+    pub fn is_planned(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane).is_some_and(|l| l.planned)
+    }
+
+    /// Shortest time a unit took on the lane, nanoseconds: never less than a round trip.
+    pub fn latency_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.latency_ns)
     }
 
     /// Measured speed of a lane while it had work, bytes per second; `None` before the first unit.

@@ -8,28 +8,36 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
 
 use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
 
 mod align;
 mod pace;
+mod spares;
 #[cfg(test)]
 mod tests;
 mod watch;
 
 use align::align;
 pub use pace::Pace;
+use spares::Spares;
 pub use watch::Watch;
 
-/// Bytes in transit are at most what the lane carries in this time (DECISIONS: windows are time);
-/// long enough to cover the round trips of a continent twice.
+/// Bytes in transit are at most what the lane carries in this time, or in two round trips where
+/// that is longer: windows are time, so that little is under way on a slow lane when the end comes.
 const WINDOW_NS: u64 = 200_000_000;
 
-/// A lane may always have this much in transit, so that a slow or unmeasured one keeps its pipe
-/// full while a unit is being finished: two chunks.
-const WINDOW_MIN: u64 = 2 << 20;
+/// A lane may always have this many units in transit: the next one is asked for while one comes.
+const WINDOW_UNITS: u64 = 2;
+
+/// And this many before its speed is known, at most [`WINDOW_UNMEASURED_MAX`] bytes.
+const WINDOW_UNITS_UNMEASURED: u64 = 8;
+
+/// Most bytes in transit on a lane of unknown speed: what waits behind a slow sender cannot be
+/// taken back quickly.
+const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
 
 /// Units handed out at once: bounds the time the lock is held and the size of one write of grants.
 const UNITS_PER_TAKE_MAX: usize = 64;
@@ -86,8 +94,10 @@ pub struct Receiving {
     peers: Vec<Peer>,
     lane_of: BTreeMap<u32, LaneId>,
     pairs: Vec<PairTotals>,
+    spares: Spares,
     prefetch: u64,
     streams: u32,
+    unit_len: u64,
     pace: Pace,
     watch: Watch,
     events: VecDeque<Event>,
@@ -111,8 +121,10 @@ impl Receiving {
             peers: Vec::new(),
             lane_of: BTreeMap::new(),
             pairs: Vec::new(),
+            spares: Spares::new(now_ns),
             prefetch: prefetch.max(1),
             streams: streams.max(1),
+            unit_len: CHUNK_LEN,
             pace: Pace::unlimited(),
             watch: Watch::new(now_ns),
             events: VecDeque::new(),
@@ -127,6 +139,11 @@ impl Receiving {
         }
     }
 
+    /// Keeps every lane to the work that plans give it.
+    pub fn fix_plan(&mut self) {
+        self.spares.fix();
+    }
+
     /// Takes the master's plan: peers to connect to and runs to fetch.
     ///
     /// Cuts between two senders move to the border of the unit around them where one of the two
@@ -134,17 +151,27 @@ impl Receiving {
     pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
         self.watch = Watch::new(now_ns);
         self.set_limit(plan.limit, now_ns);
+        self.spares.expect_at(plan.expected);
+        if plan.unit > 0 {
+            self.unit_len = plan.unit;
+        }
         for peer in &plan.peers {
             self.add_peer(peer);
         }
         for run in &align(&plan.runs, unit_at) {
             self.want(run);
         }
+        self.call_needed();
         self.check_progress();
     }
 
     /// Takes changed owners, new runs, peers that are gone and ranges to give up.
-    pub fn handle_revision(&mut self, revision: &Revision) {
+    pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+        if revision.expected > 0 {
+            let passed = now_ns.saturating_sub(self.watch.start_ns());
+            self.spares
+                .expect_at(passed.saturating_add(revision.expected));
+        }
         for peer in &revision.peers {
             self.add_peer(peer);
         }
@@ -172,6 +199,7 @@ impl Receiving {
             self.ledger
                 .give_up(control::range(stretch.start, stretch.length));
         }
+        self.call_needed();
         self.check_progress();
     }
 
@@ -198,7 +226,7 @@ impl Receiving {
             sender: peer.node,
             ..PairTotals::default()
         });
-        self.events.push_back(Event::Connect(lane, peer.clone()));
+        self.spares.add();
     }
 
     fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
@@ -234,11 +262,15 @@ impl Receiving {
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Take {
+        self.handle_timer(now_ns);
         if !self.ledger.is_alive(lane) {
             return Take::Closed;
         }
         // The master may still bring more: a receiver of a shared destination inherits work.
         if self.finished {
+            return Take::Wait(None);
+        }
+        if self.holds_back(lane) {
             return Take::Wait(None);
         }
         let window = self.window(lane);
@@ -275,11 +307,15 @@ impl Receiving {
 
     /// Most bytes the lane may have in transit now.
     pub fn window(&self, lane: LaneId) -> u64 {
-        let timed = self
-            .ledger
-            .bytes_per_second(lane)
-            .map_or(WINDOW_MIN, |rate| (rate * WINDOW_NS as f64 / 1e9) as u64);
-        timed.max(WINDOW_MIN).min(self.prefetch)
+        let window = match self.ledger.bytes_per_second(lane) {
+            Some(rate) => {
+                let trips = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(2);
+                let timed = rate * WINDOW_NS.max(trips) as f64 / 1e9;
+                (timed as u64).max(WINDOW_UNITS * self.unit_len)
+            }
+            None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
+        };
+        window.min(self.prefetch)
     }
 
     /// A unit came whole and was checked. Returns whether it was the first copy.
@@ -325,6 +361,7 @@ impl Receiving {
         *times += 1;
         let give_up = *times > CORRUPT_MAX;
         self.ledger.failed(lane, range, now_ns);
+        self.call_needed();
         if give_up && !self.finished {
             self.finished = true;
             self.events.push_back(Event::Failed(format!(
@@ -337,6 +374,7 @@ impl Receiving {
     /// A granted unit will not come on this stream (cancelled, or the stream broke).
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         self.ledger.failed(lane, range, now_ns);
+        self.call_needed();
         self.check_progress();
     }
 
@@ -349,12 +387,14 @@ impl Receiving {
             "{name} cannot serve bytes {}-{}: {reason}",
             range.start, range.end
         ));
+        self.call_needed();
         self.check_progress();
     }
 
     /// No stream of the lane works and none can be opened.
     pub fn handle_lane_down(&mut self, lane: LaneId, reason: &str) {
         self.lane_down(lane, reason);
+        self.call_needed();
         self.check_progress();
     }
 
@@ -405,6 +445,11 @@ impl Receiving {
             self.events
                 .push_back(Event::Need(open, lost, "no known holder is left".into()));
         }
+    }
+
+    /// Whether the driver has something to do.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Next thing for the driver to do.

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub quick: bool,
     /// Runs every point again.
     pub fresh: bool,
+    /// Runs the points whose key contains this, again, and no others.
+    pub only: Option<String>,
 }
 
 /// What measuring needs to know: where to write and what to run.
@@ -116,7 +118,10 @@ impl Bench {
         let records = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Record>(line).ok());
-        for record in records {
+        let only = self.settings.only.clone();
+        let is_kept = |record: &Record| only.as_ref().is_none_or(|text| !record.key.contains(text));
+        // Of points run more than once, the last counts.
+        for record in records.filter(is_kept) {
             self.done.insert(record.key.clone(), record);
         }
     }
@@ -144,10 +149,15 @@ impl Bench {
     /// Announces points and the seconds each is expected to take, for the remaining time.
     pub fn expect(&mut self, points: impl IntoIterator<Item = (String, f64)>) {
         for (key, seconds) in points {
-            if !self.done.contains_key(&key) {
+            if !self.done.contains_key(&key) && self.is_asked_for(&key) {
                 self.ahead.insert(key, seconds);
             }
         }
+    }
+
+    fn is_asked_for(&self, key: &str) -> bool {
+        let only = self.settings.only.as_ref();
+        only.is_none_or(|text| key.contains(text))
     }
 
     /// Whether a point has been run.
@@ -165,6 +175,9 @@ impl Bench {
     ) -> Option<T> {
         if let Some(data) = self.recorded(key) {
             return Some(data);
+        }
+        if !self.is_asked_for(key) {
+            return None;
         }
         let seconds = self.ahead.remove(key).unwrap_or(0.0);
         let began = Instant::now();
@@ -225,7 +238,8 @@ impl Bench {
             .append(true)
             .open(&path)
             .with_context(|| format!("cannot open {}", path.display()))?;
-        let line = serde_json::to_string(&record)? + "\n";
+        // An interruption may have left half a line: this one must not become part of it.
+        let line = format!("\n{}\n", serde_json::to_string(&record)?);
         file.write_all(line.as_bytes())?;
         self.done.insert(record.key.clone(), record);
         Ok(())
@@ -308,10 +322,11 @@ mod tests {
             ropewalk: "/nonexistent".into(),
             quick: true,
             fresh,
+            only: None,
         }
     }
 
-    /// A finished point is not run again, a failed or half-written one is, and `--fresh` repeats all.
+    /// A finished point is not run again, a failed or half-written one is; `--fresh` repeats all, `--only` some.
     #[test]
     fn resuming() {
         let dir = tempfile::tempdir().unwrap();
@@ -334,7 +349,16 @@ mod tests {
         assert_eq!(bench.point("b", || Ok(2)), Some(2));
         assert!(bench.finish(&[]).unwrap());
 
+        let only = Settings {
+            only: Some("a".into()),
+            ..settings(dir.path(), false)
+        };
+        let mut bench = Bench::open(&only, "f").unwrap();
+        assert!(!bench.has("a") && bench.has("b"));
+        assert_eq!(bench.point("c", || Ok(3)), None);
+        assert_eq!(bench.point("a", || Ok(4)), Some(4));
+
         let bench = Bench::open(&settings(dir.path(), true), "f").unwrap();
-        assert!(!bench.has("a"));
+        assert!(!bench.has("a") && !bench.has("b"));
     }
 }

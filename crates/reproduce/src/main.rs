@@ -69,6 +69,10 @@ struct Options {
     #[arg(long, global = true)]
     fresh: bool,
 
+    /// Run, again, the points whose name contains this text, and no others
+    #[arg(long, value_name = "TEXT", global = true, conflicts_with = "fresh")]
+    only: Option<String>,
+
     /// Precedence over other sessions of a shared machine, from -20 (most) to 19; needs root and the kernel's autogroups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-20..=19), global = true)]
     session_nice: Option<i8>,
@@ -122,6 +126,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         ropewalk: find_ropewalk(options.ropewalk.as_deref())?,
         quick: options.quick,
         fresh: options.fresh,
+        only: options.only.clone(),
     };
     let _alone = wait_alone()?;
     if !matches!(arguments.command, Figure::All) {

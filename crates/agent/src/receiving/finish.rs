@@ -31,6 +31,12 @@ impl Fetch {
                         break;
                     }
                     self.changed.wait_for(&mut state, SYNC_EVERY);
+                    let now = self.transfer.now_ns();
+                    state.receiving.handle_timer(now);
+                    if state.receiving.has_events() {
+                        self.drain(state);
+                        state = self.state.lock();
+                    }
                 }
                 (
                     state.receiving.ledger().delivered_bytes(),
@@ -139,6 +145,7 @@ impl Fetch {
             pairs: pairs
                 .iter()
                 .zip(&state.lanes)
+                .filter(|(_, lane)| lane.streams > 0)
                 .map(|(pair, lane)| control::PairDone {
                     sender: pair.sender,
                     delivered: pair.delivered,

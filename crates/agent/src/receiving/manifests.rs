@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Grant, Received};
-use ropewalk_model::{Layout, Piece, Range, RangeSet};
+use ropewalk_model::{Layout, Piece, Range, RangeSet, UNIT_LEN_MIN};
 use ropewalk_proto::control;
 use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, TreeSink};
@@ -38,19 +38,8 @@ impl Fetch {
             .iter()
             .map(|b| format!("{b:02x}"))
             .collect();
-        let end = plan
-            .runs
-            .iter()
-            .map(|r| r.start + r.length)
-            .max()
-            .unwrap_or(0);
-        let end = plan
-            .parts
-            .iter()
-            .map(|p| p.base + p.length)
-            .max()
-            .unwrap_or(0)
-            .max(end);
+        // Not only up to its own runs: the node may inherit others.
+        let end = plan.length;
         let all = RangeSet::from(Range { start: 0, end });
         let mut made: Vec<(RangeSet, Arc<dyn Sink>)> = Vec::new();
         let mut pieces: Vec<Piece> = Vec::new();
@@ -141,7 +130,12 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         let layout = Layout::new(pieces).map_err(|e| e.to_string())?;
-        Ok(SinkSet::new(made, layout, in_memory, shared_any))
+        let unit_len = match plan.unit {
+            0 => CHUNK_LEN,
+            // From the master: no length makes buffers larger than a chunk or units of nothing.
+            length => length.clamp(UNIT_LEN_MIN, CHUNK_LEN),
+        };
+        Ok(SinkSet::new(made, layout, unit_len, in_memory, shared_any))
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.

@@ -13,7 +13,7 @@ impl Coordinator {
         let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
         let all = self.receivers().all(|n| {
             let state = &self.nodes[n as usize];
-            (state.done.is_some() && state.releasing_for.is_none()) || !state.alive()
+            (state.done.is_some() && !state.releasing) || !state.alive()
         });
         if self.phase == Phase::Moving && all && !pending_plan {
             self.finish();

@@ -42,7 +42,7 @@ impl Coordinator {
             self.send(node, to_agent::Body::Revision(revision));
         }
         if !held.is_empty() {
-            self.ask_plan(false, vec![(node, held)], &excluded);
+            self.ask_plan(false, vec![(node, held)], &excluded, None);
         }
     }
 
@@ -76,7 +76,7 @@ impl Coordinator {
         for (heir, _) in &heirs {
             self.nodes[*heir as usize].done = None;
         }
-        self.ask_plan(false, heirs, &BTreeSet::new());
+        self.ask_plan(false, heirs, &BTreeSet::new(), None);
         true
     }
 

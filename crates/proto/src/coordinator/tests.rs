@@ -388,15 +388,17 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
     );
     actions(&mut c);
     let second = 1_000_000_000;
-    // b has a tenth when c is done: c asks for most of the rest.
-    c.handle_message(
-        1,
-        from(from_agent::Body::Status(control::Status {
-            checked: 10 * MB,
-            ..Default::default()
-        })),
-        second,
-    );
+    // b has a tenth when c is done: most of the rest is taken from it.
+    for (checked, at) in [(5 * MB, second / 2), (10 * MB, second)] {
+        c.handle_message(
+            1,
+            from(from_agent::Body::Status(control::Status {
+                checked,
+                ..Default::default()
+            })),
+            at,
+        );
+    }
     c.handle_message(2, done(100 * MB, &[]), second);
     let asked = actions(&mut c);
     let [to_agent::Body::Release(release)] = sent(&asked, 1)[..] else {
@@ -422,6 +424,97 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
     );
     c.handle_message(1, done_after(1, 100 * MB, &[]), 2 * second);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
+}
+
+/// Four receivers of one destination and equal guesses, one ten times as fast: as soon as that shows, and
+/// long before anybody is done, the slow ones give up most of what they have, and the fast one gets it
+/// from the fast sender.
+#[test]
+fn work_moves_to_the_fast_ones_early() {
+    const MB: u64 = 1 << 20;
+    const SECOND: u64 = 1_000_000_000;
+    let all = [(0, 400 * MB)];
+    let mut nodes = vec![];
+    nodes.extend(["a", "b", "c", "d"].map(|name| node(name, &all, &[], None)));
+    nodes.extend(["w", "x", "y", "z"].map(|name| node(name, &[], &all, Some("fs"))));
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: None,
+        options: control::Options::default(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
+        panic!("no plan is asked for")
+    };
+    let quarter = |at: usize| {
+        vec![PlannedRun {
+            range: range(at as u64 * 100 * MB, 100 * MB),
+            sender: at,
+            spares: vec![],
+        }]
+    };
+    let planned = Planned {
+        runs: (0..4).map(quarter).collect(),
+        ..Planned::default()
+    };
+    c.handle_planned(&purpose, Ok(planned), 0);
+    assert!(c.expected_ns() == 0 && c.unit_len < CHUNK_LEN);
+    actions(&mut c);
+    let speeds = [MB, MB, MB, 10 * MB];
+    let mut asked = Vec::new();
+    for half in 1..=2 {
+        for (at, speed) in speeds.into_iter().enumerate() {
+            let delivered = speed * half / 2;
+            let pairs = vec![control::PairStatus {
+                sender: at as u32,
+                delivered,
+            }];
+            let status = control::Status {
+                checked: delivered,
+                pairs,
+                ..Default::default()
+            };
+            let body = from_agent::Body::Status(status);
+            c.handle_message(4 + at as u32, from(body), half * SECOND / 2);
+        }
+        c.handle_timer(half * SECOND / 2 + SECOND / 4);
+        asked.extend(actions(&mut c));
+    }
+    // 387 MB are left at 13 MB/s: each slow one keeps a thirteenth.
+    for slow in 4..7 {
+        let [to_agent::Body::Release(release)] = sent(&asked, slow)[..] else {
+            panic!("{asked:?}")
+        };
+        let kept = 99 * MB - release.bytes;
+        assert!(kept > 27 * MB && kept < 31 * MB, "{kept}");
+    }
+    assert!(sent(&asked, 7).is_empty());
+    let released = control::Released {
+        ranges: vec![Stretch {
+            start: 30 * MB,
+            length: 70 * MB,
+        }],
+    };
+    c.handle_message(4, from(from_agent::Body::Released(released)), SECOND + 1);
+    let asked = actions(&mut c);
+    let plans = asked.iter().find_map(|action| match action {
+        Action::Plan(purpose, problem) => Some((purpose, problem)),
+        _ => None,
+    });
+    let (purpose, problem) = plans.expect("a plan for what was released");
+    assert_eq!(purpose.receivers, [7]);
+    assert_eq!(
+        problem.receivers[0].ranges.as_slice(),
+        [range(30 * MB, 70 * MB)]
+    );
+    let up: Vec<u64> = problem.senders.iter().map(|s| s.up).collect();
+    assert!(up[..3].iter().all(|slow| *slow < up[3] / 20), "{up:?}");
 }
 
 /// Silence has an end: a node that says nothing is lost after the stated time and not before.

@@ -195,7 +195,7 @@ fn orphans_are_asked_for_once() {
         }],
         ..Revision::default()
     };
-    receiving.handle_revision(&revision);
+    receiving.handle_revision(&revision, 0);
     assert!(
         matches!(receiving.take(1, 0, 0, &unit_at), Take::Units(units) if units[0].range == range(0, 60))
     );
@@ -234,10 +234,13 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
         }
     });
     assert_eq!(asked, Some((RangeSet::from(units[0].range), vec![0])));
-    receiving.handle_revision(&Revision {
-        unavailable: vec![Stretch::from(units[0].range)],
-        ..Revision::default()
-    });
+    receiving.handle_revision(
+        &Revision {
+            unavailable: vec![Stretch::from(units[0].range)],
+            ..Revision::default()
+        },
+        0,
+    );
     assert!(receiving.is_finished());
 }
 
@@ -313,7 +316,7 @@ fn swarm() {
                         }
                     }
                 }
-                receiving.handle_revision(&revision);
+                receiving.handle_revision(&revision, 0);
             }
             events.extend(drain(&mut receiving));
             if receiving.is_finished() {
@@ -354,4 +357,115 @@ fn swarm() {
             );
         }
     }
+}
+
+fn calls(receiving: &mut Receiving) -> Vec<LaneId> {
+    let events = drain(receiving).into_iter();
+    events
+        .filter_map(|event| match event {
+            Event::Connect(lane, _) => Some(lane),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A spare holder is not bothered while the planned sender keeps to the plan; it is when the node falls
+/// behind, when nobody knew the speed, when nothing comes, and at once when the sender is lost.
+#[test]
+fn spares_are_called_when_needed() {
+    const MB: u64 = 1 << 20;
+    let expecting = |seconds: u64| {
+        let mut receiving = Receiving::new(4 << 20, 1, 0);
+        let plan = Plan {
+            expected: seconds * SECOND,
+            ..plan(&[0, 1], vec![run(0, 100 * MB, 0, &[1])], 0)
+        };
+        receiving.handle_plan(&plan, 0, &unit_at);
+        assert_eq!(calls(&mut receiving), [0]);
+        receiving
+    };
+    // Carries at 10 MB/s until the time given: when was the spare called?
+    let carry = |receiving: &mut Receiving, until: u64| {
+        let mut now = 0;
+        while now < until {
+            let Take::Units(units) = receiving.take(0, 0, now, &unit_at) else {
+                panic!("nothing to carry at {now}")
+            };
+            for unit in units {
+                now += SECOND / 10;
+                receiving.handle_unit(0, unit.range, None, now);
+            }
+            if calls(receiving) == [1] {
+                return Some(now);
+            }
+        }
+        None
+    };
+    assert_eq!(carry(&mut expecting(10), 9 * SECOND), None);
+    let late = carry(&mut expecting(5), 9 * SECOND).unwrap();
+    assert!(late < 2 * SECOND, "{late}");
+    assert!(carry(&mut expecting(0), 9 * SECOND).unwrap() < 2 * SECOND);
+
+    let mut stalled = expecting(10);
+    stalled.handle_timer(SECOND / 2);
+    assert!(calls(&mut stalled).is_empty());
+    stalled.handle_timer(2 * SECOND);
+    assert_eq!(calls(&mut stalled), [1]);
+
+    // Nobody knew: called for a trial, which shows no gain when they bring nothing; then they step back.
+    let mut unknown = expecting(0);
+    carry(&mut unknown, 2 * SECOND);
+    assert!(!unknown.holds_back(1));
+    let mut now = 2 * SECOND;
+    while now < 7 * SECOND {
+        let Take::Units(units) = unknown.take(0, 0, now, &unit_at) else {
+            panic!("nothing to carry at {now}")
+        };
+        for unit in units {
+            now += SECOND / 10;
+            unknown.handle_unit(0, unit.range, None, now);
+        }
+    }
+    assert!(unknown.holds_back(1) && !unknown.holds_back(0));
+
+    let mut orphaned = expecting(10);
+    orphaned.handle_lane_down(0, "killed");
+    assert_eq!(calls(&mut orphaned), [1]);
+}
+
+/// The window follows the round trip: a long path is not held to what 200 ms carry, and a slow one
+/// never has more than that under way.
+#[test]
+fn windows_are_time() {
+    const MB: u64 = 1 << 20;
+    let windows = |latency: u64, speed: u64| {
+        let mut receiving = Receiving::new(64 << 20, 1, 0);
+        receiving.handle_plan(&plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0), 0, &unit_at);
+        let first = receiving.window(0);
+        let (mut now, mut last) = (0, first);
+        let mut line: VecDeque<(u64, Range)> = VecDeque::new();
+        let mut free = 0;
+        for _ in 0..2000 {
+            let outstanding = line.iter().map(|(_, r)| r.len()).sum();
+            if let Take::Units(units) = receiving.take(0, outstanding, now, &unit_at) {
+                for unit in units {
+                    free = free.max(now) + unit.range.len() * SECOND / speed;
+                    line.push_back((free + latency, unit.range));
+                }
+            }
+            let Some((at, range)) = line.pop_front() else {
+                break;
+            };
+            now = now.max(at);
+            receiving.handle_unit(0, range, None, now);
+            last = receiving.window(0);
+        }
+        (first, last)
+    };
+    // 100 MB/s at a round trip of 300 ms needs 30 MB.
+    let (first, last) = windows(3 * SECOND / 10, 100 * MB);
+    assert_eq!(first, WINDOW_UNMEASURED_MAX);
+    assert!(last > 30 * MB, "{last}");
+    let (_, last) = windows(0, 2 * MB);
+    assert_eq!(last, WINDOW_UNITS * MB);
 }

@@ -55,7 +55,7 @@ const VARIANTS: [Variant; 3] = [
         name: "uniform",
         has_hints: true,
         is_uniform: true,
-        options: "--scheduler uniform",
+        options: "--scheduler uniform --replan off",
     },
 ];
 
@@ -202,6 +202,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             ]);
         }
     }
+    table.note("hints and no hints: declared speeds or none; uniform: equal shares, no work moves (--replan off).");
     table.note("bound: what TCP can carry through all caps together; target 95 %. uniform's bound: the slowest node's rate a pair.");
     table.note("the paper gives a plot only: both alike up to 5+0, then uniform striping stays at the slowest node's rate.");
     series.push(Series::with("bound", Style::Dashed, along(bound)));
