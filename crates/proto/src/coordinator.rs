@@ -180,6 +180,8 @@ struct Node {
     observed: observe::Observed,
     // Most bytes per second its receivers had from it together.
     best_sending: f64,
+    // It was asked to try its spare holders.
+    explored: bool,
     // It was asked to give up ranges and has not answered.
     releasing: bool,
     // It gave nothing when last asked: it is not asked again until it has more.
@@ -256,6 +258,7 @@ impl Coordinator {
                 last_seen: (0, now_ns),
                 observed: observe::Observed::default(),
                 best_sending: 0.0,
+                explored: false,
                 releasing: false,
                 has_nothing_to_give: false,
             })
@@ -617,6 +620,7 @@ impl Coordinator {
                             unavailable: Vec::new(),
                             number,
                             expected: purpose.expected_ns,
+                            explore: false,
                         }),
                     );
                 }
@@ -782,6 +786,7 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
+                self.explore(now_ns);
                 self.balance(now_ns);
             }
             Phase::Finishing => {

@@ -106,7 +106,7 @@ struct Lane {
     ready_bytes: u64,
     in_transit_bytes: u64,
     rate: RateMeter,
-    // It has been given work by a plan, or by the loss of another lane; not only by stealing.
+    // The first plan gave it work, or the loss of another lane did; not only stealing or later plans.
     planned: bool,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
     latency_ns: Option<u64>,
@@ -173,7 +173,17 @@ impl Ledger {
             return;
         }
         self.wanted_bytes += run.range.len();
-        self.place(run);
+        self.place(run, true);
+    }
+
+    /// As [`Ledger::want`], for bytes that came to this node later: lanes that carry them do not come to
+    /// count as planned.
+    pub fn inherit(&mut self, run: ReadyRun) {
+        if run.range.is_empty() {
+            return;
+        }
+        self.wanted_bytes += run.range.len();
+        self.place(run, false);
     }
 
     /// Puts bytes that are already safe (from an earlier attempt) on record.
@@ -183,11 +193,14 @@ impl Ledger {
         self.delivered.insert(range);
     }
 
-    fn place(&mut self, mut run: ReadyRun) {
+    fn place(&mut self, mut run: ReadyRun, planned: bool) {
         run.holders
             .retain(|&lane| self.lanes.get(lane).is_some_and(|l| l.alive));
         match run.holders.first() {
-            Some(&owner) => self.push_ready(owner, run, false),
+            Some(&owner) => {
+                self.lanes[owner].planned |= planned;
+                self.push(owner, run, false);
+            }
             None => self.orphans.insert(run.range),
         }
     }
@@ -531,10 +544,8 @@ impl Ledger {
             }
             open.extend(self.withdraw_ready(run.range));
             for range in open {
-                self.place(ReadyRun {
-                    range,
-                    holders: run.holders.clone(),
-                });
+                let holders = run.holders.clone();
+                self.place(ReadyRun { range, holders }, false);
             }
         }
     }

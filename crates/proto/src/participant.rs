@@ -175,6 +175,9 @@ impl Receiving {
         for peer in &revision.peers {
             self.add_peer(peer);
         }
+        if revision.explore {
+            self.explore(now_ns);
+        }
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {
                 self.lane_down(lane, "the master lost it");
@@ -187,7 +190,7 @@ impl Receiving {
             self.ledger.reassign([ReadyRun { range, holders }]);
             for fresh in RangeSet::from(range).difference(&known).iter() {
                 let holders = self.lanes_of(run);
-                self.ledger.want(ReadyRun {
+                self.ledger.inherit(ReadyRun {
                     range: fresh,
                     holders,
                 });

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Coordinator;
-use crate::control::Status;
+use super::{Basis, Coordinator};
+use crate::control::{self, Status, to_agent};
 
 /// Bounds of the smoothing's time constant, which is the time observed so far: at first every status
 /// counts alike, since bytes come in units and single ones say little; later old ones fade.
@@ -17,6 +17,18 @@ const ERROR_SECONDS: f64 = 0.3;
 
 /// Statuses closer together than this are taken as one.
 const SAMPLE_NS_MIN: u64 = 100_000_000;
+
+/// A receiver slower than the fastest by this factor may be held up by its senders.
+const UNEVEN: f64 = 1.5;
+
+/// Nobody is judged before it was observed for this long.
+const EXPLORE_SECONDS: f64 = 0.9;
+
+/// Receivers try their spare holders in turn, this far apart: all at once could not tell who gains.
+const TURN_NS: u64 = 1_000_000_000;
+
+/// In so many turns.
+const TURNS: u64 = 4;
 
 /// What a receiver has shown.
 #[derive(Clone, Debug, Default)]
@@ -120,6 +132,32 @@ impl Coordinator {
         for (sender, rate) in sending {
             if let Some(state) = self.nodes.get_mut(sender as usize) {
                 state.best_sending = state.best_sending.max(rate);
+            }
+        }
+    }
+
+    /// Where nobody declared speeds: asks receivers that are slower than others, once each and in turn,
+    /// to try whether other holders make them faster. Equal speeds say that no sender is idle.
+    pub(super) fn explore(&mut self, now_ns: u64) {
+        if self.basis == Basis::Declared || self.setup.options.fixed {
+            return;
+        }
+        let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
+        let receivers: Vec<u32> = self.receivers().collect();
+        let rate = |node: &u32| self.nodes[*node as usize].observed.rate().unwrap_or(0.0);
+        let fastest = receivers.iter().map(rate).fold(0.0, f64::max);
+        for (at, &node) in receivers.iter().enumerate() {
+            let turn_ns = TURN_NS * (at as u64 % TURNS);
+            let state = &mut self.nodes[node as usize];
+            let known = state.observed.seconds >= EXPLORE_SECONDS && moving >= TURN_NS + turn_ns;
+            let slow = state.observed.rate().unwrap_or(0.0) * UNEVEN < fastest;
+            if known && slow && !state.explored && state.alive() && state.done.is_none() {
+                state.explored = true;
+                let revision = control::Revision {
+                    explore: true,
+                    ..Default::default()
+                };
+                self.send(node, to_agent::Body::Revision(revision));
             }
         }
     }

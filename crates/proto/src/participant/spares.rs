@@ -4,8 +4,9 @@
 //! the planned ones do what the plan expects: each would cost a handshake, threads and buffers on
 //! both sides, and take sending speed that the plan gave to others. They open when work falls to
 //! them (a sender is lost or refuses), and when the node falls behind its plan; then they take work
-//! until it has caught up. Where nobody knew any speed they open soon after the start, for a trial:
-//! if the node gets no faster by them, its own senders are not what holds it up, and they step back.
+//! until it has caught up. Where nobody knew any speed, the master asks nodes that turn out slower
+//! than others to try: a node that gets no faster by its spares is not held up by its senders, and
+//! they step back.
 
 use super::{Event, Receiving};
 
@@ -24,11 +25,17 @@ const LATE: f64 = 1.1;
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
 
-/// A trial takes this long, and half of it again before it counts (handshakes, slow start).
-const TRIAL_NS: u64 = 2_000_000_000;
+/// A trial counts for this long, or for [`TRIAL_TRIPS`] units' times where that is longer.
+const TRIAL_NS: u64 = 700_000_000;
+
+/// And begins to count after this (handshakes, slow start), or as many units' times.
+const TRIAL_START_NS: u64 = 300_000_000;
+
+/// See [`TRIAL_NS`].
+const TRIAL_TRIPS: u64 = 8;
 
 /// Spares that make the node faster by this factor stay.
-const TRIAL_GAIN: f64 = 1.15;
+const TRIAL_GAIN: f64 = 1.3;
 
 /// What a receiver knows about its plan and its spare lanes.
 #[derive(Debug)]
@@ -42,6 +49,8 @@ pub(super) struct Spares {
     behind: bool,
     looked_ns: u64,
     trial: Option<Trial>,
+    // The trial goes on, or showed that the spares help.
+    explores: bool,
 }
 
 /// How fast the node was without its spares, and where it stood when the trial began to count.
@@ -49,6 +58,7 @@ pub(super) struct Spares {
 struct Trial {
     before: f64,
     counts_from_ns: u64,
+    length_ns: u64,
     bytes: Option<u64>,
 }
 
@@ -61,6 +71,7 @@ impl Spares {
             behind: false,
             looked_ns: now_ns,
             trial: None,
+            explores: false,
         }
     }
 
@@ -77,7 +88,6 @@ impl Spares {
     /// The node should be done this long after the start; 0 when nobody knows.
     pub fn expect_at(&mut self, expected_ns: u64) {
         self.expected_ns = expected_ns;
-        self.trial = None;
     }
 }
 
@@ -90,20 +100,29 @@ impl Receiving {
         self.spares.looked_ns = now_ns;
         self.end_trial(now_ns);
         self.spares.behind = !self.spares.fixed && self.is_behind(now_ns);
-        if !self.spares.behind || self.spares.called.iter().all(|called| *called) {
+        if self.spares.behind {
+            self.call_all();
+        }
+    }
+
+    /// Tries the spares; see the module documentation.
+    pub(super) fn explore(&mut self, now_ns: u64) {
+        if self.finished || self.spares.fixed || self.spares.trial.is_some() {
             return;
         }
-        if self.spares.expected_ns == 0 {
-            let passed = now_ns.saturating_sub(self.watch.start_ns());
-            self.spares.trial = Some(Trial {
-                before: self.come() * 1e9 / passed.max(1) as f64,
-                counts_from_ns: now_ns + TRIAL_NS / 2,
-                bytes: None,
-            });
-        }
-        for lane in 0..self.spares.called.len() {
-            self.call(lane);
-        }
+        let passed = now_ns.saturating_sub(self.watch.start_ns());
+        let lanes = 0..self.spares.called.len();
+        let trip = lanes.filter_map(|lane| self.ledger.latency_ns(lane)).min();
+        let trips = trip.unwrap_or(0).saturating_mul(TRIAL_TRIPS);
+        let mean = self.come() * 1e9 / passed.max(1) as f64;
+        self.spares.trial = Some(Trial {
+            before: self.planned_rate().max(mean),
+            counts_from_ns: now_ns + TRIAL_START_NS.max(trips),
+            length_ns: TRIAL_NS.max(trips),
+            bytes: None,
+        });
+        self.spares.explores = true;
+        self.call_all();
     }
 
     /// Bytes that have come: units come whole, and of those under way half has, on average.
@@ -114,6 +133,15 @@ impl Receiving {
         self.ledger.delivered_bytes() as f64 + under_way as f64 / 2.0
     }
 
+    /// Bytes per second that the planned lanes carry at present.
+    fn planned_rate(&self) -> f64 {
+        let lanes = (0..self.spares.called.len())
+            .filter(|&lane| self.ledger.is_planned(lane) && self.ledger.in_transit_bytes(lane) > 0);
+        lanes
+            .filter_map(|lane| self.ledger.bytes_per_second(lane))
+            .sum()
+    }
+
     fn end_trial(&mut self, now_ns: u64) {
         let bytes = self.ledger.delivered_bytes();
         let Some(trial) = &mut self.spares.trial else {
@@ -122,13 +150,14 @@ impl Receiving {
         let counted = now_ns.saturating_sub(trial.counts_from_ns);
         match trial.bytes {
             None if counted > 0 => trial.bytes = Some(bytes),
-            Some(from) if counted >= TRIAL_NS => {
+            Some(from) if counted >= trial.length_ns => {
                 let rate = bytes.saturating_sub(from) as f64 * 1e9 / counted as f64;
                 if rate < trial.before * TRIAL_GAIN {
                     let left = self.ledger.wanted_bytes().saturating_sub(bytes) as f64;
                     let passed = now_ns.saturating_sub(self.watch.start_ns());
                     let more = left * 1e9 / rate.max(1.0);
                     self.spares.expected_ns = passed.saturating_add(more as u64);
+                    self.spares.explores = false;
                 }
                 self.spares.trial = None;
             }
@@ -148,15 +177,11 @@ impl Receiving {
         }
         // By the mean speed or the present one, whichever is kinder: a slow start is no slow sender.
         let mean = self.come() / passed as f64;
-        let planned = (0..self.spares.called.len())
-            .filter(|&lane| self.ledger.is_planned(lane) && self.ledger.in_transit_bytes(lane) > 0);
-        let present: f64 = planned
-            .filter_map(|lane| self.ledger.bytes_per_second(lane))
-            .sum();
-        let left = (wanted as f64 - self.come()).max(0.0) / mean.max(present / 1e9);
+        let speed = mean.max(self.planned_rate() / 1e9);
+        let left = (wanted as f64 - self.come()).max(0.0) / speed;
         let due = self.spares.expected_ns as f64 * LATE + PATIENCE_NS as f64;
-        let is_unknown = self.spares.expected_ns == 0;
-        left > WORTHWHILE_NS as f64 && (is_unknown || passed as f64 + left > due)
+        let is_late = self.spares.expected_ns > 0 && passed as f64 + left > due;
+        left > WORTHWHILE_NS as f64 && is_late
     }
 
     /// Whether the lane leaves what others own alone: a spare while the plan is kept, and every lane of
@@ -166,7 +191,14 @@ impl Receiving {
             return false;
         }
         let spare = !self.ledger.is_planned(lane) && self.ledger.has_ready();
-        self.spares.fixed || (spare && !self.spares.behind)
+        let idle = !self.spares.behind && !self.spares.explores;
+        self.spares.fixed || (spare && idle)
+    }
+
+    fn call_all(&mut self) {
+        for lane in 0..self.spares.called.len() {
+            self.call(lane);
+        }
     }
 
     /// Opens the lanes that have work of their own.
