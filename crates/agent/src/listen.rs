@@ -56,6 +56,9 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
 }
 
+/// A master that acknowledges no status for this long is gone; what it started is cleaned up.
+const MASTER_SILENCE_MAX: Duration = Duration::from_secs(30);
+
 /// Name of the abstract socket on which an agent takes streams from its own host.
 pub(crate) fn local_name(instance: &str) -> Vec<u8> {
     format!("ropewalk-{instance}").into_bytes()
@@ -225,6 +228,8 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Sockets an agent takes connections on.
 pub(crate) trait Incoming: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     fn into_data(self) -> std::io::Result<DataSocket>;
+    /// Makes the connection fail when the peer's host is gone without a word.
+    fn expect_answers(&self) {}
 }
 
 impl Incoming for tokio::net::TcpStream {
@@ -232,6 +237,11 @@ impl Incoming for tokio::net::TcpStream {
         let stream = self.into_std()?;
         stream.set_nonblocking(false)?;
         Ok(DataSocket::Tcp(stream))
+    }
+
+    fn expect_answers(&self) {
+        // Best effort: without it the system's own patience counts, about a quarter of an hour.
+        let _ = socket2::SockRef::from(self).set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
     }
 }
 
@@ -263,6 +273,7 @@ async fn welcome<S: Incoming>(
             if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
                 return;
             }
+            stream.expect_answers();
             let handshake =
                 tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
             drop(permit);

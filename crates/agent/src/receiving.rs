@@ -3,7 +3,7 @@
 //!
 //! The state machine sits behind one short lock, taken per batch of units, never per frame.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +39,12 @@ const RETRIES: [Duration; 3] = [
     Duration::from_millis(1000),
 ];
 
+/// Streams of a pair when nobody said: enough to fill a path that one stream does not.
+const STREAMS_PER_PAIR: u32 = 4;
+
+/// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
+const STREAMS_PER_NODE: u32 = 32;
+
 /// Unsynced bytes that start a sync before its second is over (256 MiB).
 const SYNC_BYTES: u64 = 256 << 20;
 
@@ -66,7 +72,20 @@ struct State {
     complete_ns: Option<u64>,
     // Number of the newest plan or revision; the final word names it.
     revision: u32,
+    // Revisions that came while sinks were being made; `None` once the plan is taken.
+    early: Option<Vec<control::Revision>>,
     discard: bool,
+}
+
+impl State {
+    fn take_revision(&mut self, revision: &control::Revision, now_ns: u64) {
+        self.revision = self.revision.max(revision.number);
+        if !revision.runs.is_empty() {
+            self.done_sent = false;
+            self.complete_ns = None;
+        }
+        self.receiving.handle_revision(revision, now_ns);
+    }
 }
 
 /// The receiving side of one transfer on one node.
@@ -75,6 +94,8 @@ pub(crate) struct Fetch {
     state: Mutex<State>,
     changed: Condvar,
     sinks: Mutex<Option<Arc<SinkSet>>>,
+    // What was read back from the sink and found right.
+    read_back: Mutex<RangeSet>,
     // Bytes on stable storage (or checked, where there is no storage).
     safe: AtomicU64,
     commits: bool,
@@ -85,7 +106,11 @@ pub(crate) struct Fetch {
 impl Fetch {
     pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
         let options = transfer.options;
-        let streams = options.streams.max(1);
+        let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
+        let streams = match options.streams {
+            0 => (STREAMS_PER_NODE / senders.len().max(1) as u32).clamp(1, STREAMS_PER_PAIR),
+            count => count,
+        };
         let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
         if options.fixed {
             receiving.fix_plan();
@@ -100,12 +125,14 @@ impl Fetch {
             last_arrival_ns: 0,
             complete_ns: None,
             revision: 0,
+            early: Some(Vec::new()),
             discard: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             sinks: Mutex::new(None),
+            read_back: Mutex::default(),
             safe: AtomicU64::new(0),
             commits: plan.commit,
             streams,
@@ -154,6 +181,9 @@ impl Fetch {
                 state
                     .receiving
                     .handle_plan(&plan, now, &|offset| sinks.unit_at(offset));
+                for revision in state.early.take().unwrap_or_default() {
+                    state.take_revision(&revision, now);
+                }
                 fetch.drain(state);
                 fetch.keep_safe();
             }
@@ -163,13 +193,10 @@ impl Fetch {
 
     pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
         let mut state = self.state.lock();
-        state.revision = state.revision.max(revision.number);
-        if !revision.runs.is_empty() {
-            state.done_sent = false;
-            state.complete_ns = None;
+        match &mut state.early {
+            Some(early) => early.push(revision.clone()),
+            None => state.take_revision(revision, self.transfer.now_ns()),
         }
-        let now = self.transfer.now_ns();
-        state.receiving.handle_revision(revision, now);
         self.drain(state);
     }
 
@@ -498,18 +525,9 @@ impl Fetch {
     }
 
     /// As `drain` when the only events can be ones that concern nobody who waits.
-    fn drain_quietly(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        match state.receiving.poll_event() {
-            None => {}
-            Some(Event::Cancel(lane, range)) => {
-                state.lanes[lane].cancel.push(range);
-                self.drain(state);
-            }
-            Some(Event::Note(text)) => {
-                state.notes.push(text);
-                self.drain(state);
-            }
-            Some(_) => self.drain(state),
+    fn drain_quietly(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+        if state.receiving.has_events() {
+            self.drain(state);
         }
     }
 

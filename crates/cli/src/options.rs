@@ -12,7 +12,7 @@ use crate::endpoint::host_of;
 use crate::token;
 
 /// Streams a pair may have; more only cost memory.
-const STREAMS_MAX: i64 = 64;
+const STREAMS_MAX: u32 = 64;
 
 /// Least prefetch that still holds a fragment (64 KiB).
 const PREFETCH_MIN: u64 = 64 << 10;
@@ -20,9 +20,9 @@ const PREFETCH_MIN: u64 = 64 << 10;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes
-    #[arg(long, value_name = "N", default_value_t = request::STREAMS_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=STREAMS_MAX), help_heading = "Moving")]
-    streams: u32,
+    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    streams: Streams,
 
     /// Most bytes in transit on each lane; bounds the memory of every agent
     #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
@@ -194,6 +194,18 @@ fn lane(text: &str) -> Result<LaneKind, String> {
     }
 }
 
+/// Streams per pair; `None` for what fits the number of pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Streams(Option<u32>);
+
+fn streams(text: &str) -> Result<Streams, String> {
+    match text.parse::<u32>() {
+        _ if text == "auto" => Ok(Streams(None)),
+        Ok(count) if (1..=STREAMS_MAX).contains(&count) => Ok(Streams(Some(count))),
+        _ => Err(format!("give auto or a number from 1 to {STREAMS_MAX}")),
+    }
+}
+
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
     ropewalk::sched::by_name(text)
@@ -244,7 +256,7 @@ impl MoveArgs {
             None
         };
         Ok(Options {
-            streams: self.streams,
+            streams: self.streams.0,
             prefetch: self.prefetch.0.0,
             plain: self.plain,
             verify: match self.verify {

@@ -280,7 +280,7 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
         }
     };
     let options_message = control::Options {
-        streams: options.streams,
+        streams: options.streams.unwrap_or(0),
         prefetch: options.prefetch,
         plain: options.plain,
         verify: match options.verify {
@@ -490,9 +490,10 @@ impl Driver {
             match action {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
-                    let scheduler = self.scheduler.clone();
+                    let (scheduler, first) = (self.scheduler.clone(), purpose.first);
                     let result =
-                        tokio::task::spawn_blocking(move || plan(&problem, &scheduler)).await;
+                        tokio::task::spawn_blocking(move || plan(&problem, &scheduler, first))
+                            .await;
                     let result = result
                         .unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
                     let now = self.now_ns();
@@ -524,12 +525,16 @@ impl Driver {
 }
 
 /// Makes a schedule and checks it before anybody acts on it.
-fn plan(problem: &Problem, scheduler: &str) -> Result<Planned, String> {
+fn plan(problem: &Problem, scheduler: &str, first: bool) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let schedule = scheduler.plan(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule)
         .map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
-    let bound = ropewalk_sched::bound(problem).map_err(|e| e.to_string())?;
+    // The bound of the report is that of the whole transfer.
+    let bound = match first {
+        true => Some(ropewalk_sched::bound(problem).map_err(|e| e.to_string())?),
+        false => None,
+    };
     let runs = receiver_runs(problem, &schedule, SPARES_MAX)
         .into_iter()
         .map(|runs| {
@@ -545,6 +550,6 @@ fn plan(problem: &Problem, scheduler: &str) -> Result<Planned, String> {
         runs,
         scheduler: scheduler.name().into(),
         predicted_seconds: schedule.predicted_seconds(problem),
-        bound: Some((bound.seconds, bound.binding, bound.is_exact)),
+        bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })
 }

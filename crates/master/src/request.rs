@@ -147,8 +147,8 @@ pub enum LaneKind {
 /// How to move.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Streams per pair of nodes.
-    pub streams: u32,
+    /// Streams per pair of nodes; `None`: four, fewer where a node has many pairs.
+    pub streams: Option<u32>,
     /// Most bytes in transit per lane.
     pub prefetch: u64,
     /// Data streams are not sealed.
@@ -175,16 +175,13 @@ pub struct Options {
     pub local_program: PathBuf,
 }
 
-/// Streams per pair when the user does not say.
-pub const STREAMS_DEFAULT: u32 = 4;
-
 /// Bytes in transit per lane when the user does not say (CEP section 5.2.2: about 4 MB a node).
 pub const PREFETCH_DEFAULT: u64 = 4 << 20;
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            streams: STREAMS_DEFAULT,
+            streams: None,
             prefetch: PREFETCH_DEFAULT,
             plain: false,
             verify: Verify::default(),

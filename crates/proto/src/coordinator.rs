@@ -180,8 +180,6 @@ struct Node {
     observed: observe::Observed,
     // Most bytes per second its receivers had from it together.
     best_sending: f64,
-    // It was asked to try its spare holders.
-    explored: bool,
     // It was asked to give up ranges and has not answered.
     releasing: bool,
     // It gave nothing when last asked: it is not asked again until it has more.
@@ -227,7 +225,12 @@ pub struct Coordinator {
     lease_ns: u64,
     lease_delivered: BTreeMap<u32, u64>,
     unit_len: u64,
-    next_balance_ns: u64,
+    // When each shared destination is looked at next.
+    next_balance_ns: BTreeMap<String, u64>,
+    // Bytes per second that each sender gives all receivers together.
+    sending: Vec<f64>,
+    // What a round of balancing released so far, by giver.
+    released: Vec<(u32, RangeSet)>,
     unavailable: BTreeMap<u32, RangeSet>,
     notes: Vec<String>,
     failure: Option<String>,
@@ -258,11 +261,11 @@ impl Coordinator {
                 last_seen: (0, now_ns),
                 observed: observe::Observed::default(),
                 best_sending: 0.0,
-                explored: false,
                 releasing: false,
                 has_nothing_to_give: false,
             })
             .collect();
+        let sending = vec![0.0; setup.nodes.len()];
         Self {
             setup,
             nodes,
@@ -283,7 +286,9 @@ impl Coordinator {
             lease_ns: now_ns,
             lease_delivered: BTreeMap::new(),
             unit_len: CHUNK_LEN,
-            next_balance_ns: 0,
+            next_balance_ns: BTreeMap::new(),
+            sending,
+            released: Vec::new(),
             unavailable: BTreeMap::new(),
             notes: Vec::new(),
             failure: None,
@@ -513,10 +518,18 @@ impl Coordinator {
         excluded: &BTreeSet<u32>,
         observed: Option<Forecast>,
     ) {
+        let mut receivers = receivers;
         let senders: Vec<u32> = self
             .senders()
             .filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n))
+            .filter(|n| observed.as_ref().is_none_or(|o| o.up[*n as usize] > 0.0))
             .collect();
+        if !first {
+            self.drop_unheld(&mut receivers, &senders);
+            if receivers.is_empty() {
+                return;
+            }
+        }
         let problem = Problem {
             senders: senders
                 .iter()
@@ -603,7 +616,14 @@ impl Coordinator {
                 self.actions.push_back(Action::Moving);
             }
             Phase::Moving if !purpose.first => {
-                for (node, runs) in runs {
+                for (node, _) in &runs {
+                    self.nodes[*node as usize].done = None;
+                }
+                // Who works again has to have its share of a limit taken from the others first.
+                self.lease_ns = 0;
+                self.deal_limit(now_ns);
+                for (node, mut runs) in runs {
+                    self.add_spares(node, &mut runs);
                     let peers = self.peers_of(&runs);
                     let lost = self.lost_nodes();
                     self.nodes[node as usize].runs.extend(runs.iter().cloned());
@@ -620,7 +640,6 @@ impl Coordinator {
                             unavailable: Vec::new(),
                             number,
                             expected: purpose.expected_ns,
-                            explore: false,
                         }),
                     );
                 }
@@ -725,6 +744,7 @@ impl Coordinator {
         state.checked = done.delivered;
         state.last_seen = (now_ns, done.delivered);
         state.observed.finished(done.delivered, moving_ns);
+        self.count_sending(node, false);
         self.nodes[node as usize].sent_by_pair =
             done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
         let name = self.name(node).to_owned();
@@ -742,9 +762,15 @@ impl Coordinator {
         }
         self.actions.push_back(Action::Progress);
         // An idle receiver does not wait for the next look.
-        self.next_balance_ns = now_ns;
+        self.next_balance_ns.clear();
         self.balance(now_ns);
         self.check_done();
+    }
+
+    /// Whether a node is there and has not stopped with an error.
+    fn is_able(&self, node: u32) -> bool {
+        let state = &self.nodes[node as usize];
+        state.alive() && state.done.as_ref().is_none_or(|d| d.error.is_empty())
     }
 
     fn destination(&self, node: u32) -> Option<String> {
@@ -786,7 +812,6 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
-                self.explore(now_ns);
                 self.balance(now_ns);
             }
             Phase::Finishing => {

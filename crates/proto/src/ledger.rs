@@ -55,6 +55,9 @@ const SPARE_STEAL_SECONDS: f64 = 1.0;
 /// And this much while its speed is not known (256 KiB).
 const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 
+/// Bytes given later make a lane a planned one when they are at least one in so many of all.
+const INHERITED_PART: u64 = 16;
+
 /// Speed assumed for a lane nobody has measured yet, in bytes per second. Only ratios matter.
 const RATE_UNKNOWN: f64 = 12.5e6;
 
@@ -99,15 +102,17 @@ struct InTransit {
     due_ns: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lane {
-    alive: bool,
+    lost: bool,
     ready: VecDeque<ReadyRun>,
     ready_bytes: u64,
     in_transit_bytes: u64,
     rate: RateMeter,
-    // The first plan gave it work, or the loss of another lane did; not only stealing or later plans.
+    // A plan gave it a good part of the work, or the loss of another lane did; not only stealing.
     planned: bool,
+    // When it last brought a unit, or began to after a pause.
+    moved_ns: Option<u64>,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
     latency_ns: Option<u64>,
 }
@@ -131,17 +136,8 @@ pub struct Ledger {
 impl Ledger {
     /// A ledger over `lanes` peers with nothing to do yet.
     pub fn new(lanes: usize) -> Self {
-        let lane = || Lane {
-            alive: true,
-            ready: VecDeque::new(),
-            ready_bytes: 0,
-            in_transit_bytes: 0,
-            rate: RateMeter::new(),
-            planned: false,
-            latency_ns: None,
-        };
         Self {
-            lanes: (0..lanes).map(|_| lane()).collect(),
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
             in_transit: BTreeMap::new(),
             delivered: RangeSet::new(),
             orphans: RangeSet::new(),
@@ -154,15 +150,7 @@ impl Ledger {
 
     /// Makes room for one more peer and returns its number.
     pub fn add_lane(&mut self) -> LaneId {
-        self.lanes.push(Lane {
-            alive: true,
-            ready: VecDeque::new(),
-            ready_bytes: 0,
-            in_transit_bytes: 0,
-            rate: RateMeter::new(),
-            planned: false,
-            latency_ns: None,
-        });
+        self.lanes.push(Lane::default());
         self.lanes.len() - 1
     }
 
@@ -176,14 +164,15 @@ impl Ledger {
         self.place(run, true);
     }
 
-    /// As [`Ledger::want`], for bytes that came to this node later: lanes that carry them do not come to
-    /// count as planned.
+    /// As [`Ledger::want`], for bytes that came to this node later: a lane counts as planned when they
+    /// are a good part of all the node wants.
     pub fn inherit(&mut self, run: ReadyRun) {
         if run.range.is_empty() {
             return;
         }
         self.wanted_bytes += run.range.len();
-        self.place(run, false);
+        let planned = run.range.len() >= self.wanted_bytes / INHERITED_PART;
+        self.place(run, planned);
     }
 
     /// Puts bytes that are already safe (from an earlier attempt) on record.
@@ -195,7 +184,7 @@ impl Ledger {
 
     fn place(&mut self, mut run: ReadyRun, planned: bool) {
         run.holders
-            .retain(|&lane| self.lanes.get(lane).is_some_and(|l| l.alive));
+            .retain(|&lane| self.lanes.get(lane).is_some_and(|l| !l.lost));
         match run.holders.first() {
             Some(&owner) => {
                 self.lanes[owner].planned |= planned;
@@ -203,11 +192,6 @@ impl Ledger {
             }
             None => self.orphans.insert(run.range),
         }
-    }
-
-    fn push_ready(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
-        self.lanes[owner].planned = true;
-        self.push(owner, run, front);
     }
 
     fn push(&mut self, owner: LaneId, run: ReadyRun, front: bool) {
@@ -232,7 +216,7 @@ impl Ledger {
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
-        if !self.lanes.get(lane).is_some_and(|l| l.alive) {
+        if !self.lanes.get(lane).is_some_and(|l| !l.lost) {
             return None;
         }
         if self.lanes[lane].ready.is_empty() {
@@ -257,6 +241,9 @@ impl Ledger {
             }
             let l = &mut self.lanes[lane];
             l.ready_bytes -= range.len();
+            if l.in_transit_bytes == 0 {
+                l.moved_ns = Some(now_ns);
+            }
             l.in_transit_bytes += range.len();
             l.rate.busy(now_ns);
             let due_ns = now_ns.saturating_add((self.backlog_in_transit(lane) * 1e9) as u64);
@@ -407,6 +394,7 @@ impl Ledger {
         if let Some(l) = self.lanes.get_mut(lane) {
             l.in_transit_bytes = l.in_transit_bytes.saturating_sub(range.len());
             let busy = l.in_transit_bytes > 0;
+            l.moved_ns = Some(now_ns);
             l.rate.delivered(range.len(), now_ns, busy);
         }
         match self.in_transit.get(&range.start) {
@@ -468,14 +456,14 @@ impl Ledger {
         }
         if let Some(unit) = self.in_transit.remove(&start) {
             let mut holders = unit.holders;
-            holders.retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
+            holders.retain(|&h| self.lanes.get(h).is_some_and(|l| !l.lost));
             // The lane that failed it comes last, not never: it may be the only one.
             if let Some(at) = holders.iter().position(|&h| h == lane) {
                 let last = holders.remove(at);
                 holders.push(last);
             }
             match holders.first().copied() {
-                Some(owner) => self.push_ready(
+                Some(owner) => self.push(
                     owner,
                     ReadyRun {
                         range: unit.range,
@@ -493,10 +481,10 @@ impl Ledger {
         let Some(l) = self.lanes.get_mut(lane) else {
             return;
         };
-        if !l.alive {
+        if l.lost {
             return;
         }
-        l.alive = false;
+        l.lost = true;
         l.in_transit_bytes = 0;
         l.ready_bytes = 0;
         let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
@@ -511,7 +499,7 @@ impl Ledger {
         }
         for mut run in runs {
             run.holders
-                .retain(|&h| self.lanes.get(h).is_some_and(|l| l.alive));
+                .retain(|&h| self.lanes.get(h).is_some_and(|l| !l.lost));
             // Whoever would be done first takes it; stealing evens out the rest.
             let best = run.holders.iter().copied().min_by(|&a, &b| {
                 self.backlog_seconds(a)
@@ -522,7 +510,8 @@ impl Ledger {
                 Some(owner) => {
                     run.holders.retain(|&h| h != owner);
                     run.holders.insert(0, owner);
-                    self.push_ready(owner, run, false);
+                    self.lanes[owner].planned = true;
+                    self.push(owner, run, false);
                 }
                 None => self.orphans.insert(run.range),
             }
@@ -670,6 +659,17 @@ impl Ledger {
         self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
     }
 
+    /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
+    pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.moved_ns)
+    }
+
+    /// Whether a lane could carry something that is ready on another one.
+    pub fn stands_by(&self, lane: LaneId) -> bool {
+        let runs = self.lanes.iter().flat_map(|l| &l.ready);
+        runs.into_iter().any(|run| run.holders.contains(&lane))
+    }
+
     /// Whether a plan, or the loss of another lane, ever gave the lane work of its own.
     pub fn is_planned(&self, lane: LaneId) -> bool {
         self.lanes.get(lane).is_some_and(|l| l.planned)
@@ -687,7 +687,7 @@ impl Ledger {
 
     /// Whether the lane's peer still counts as reachable.
     pub fn is_alive(&self, lane: LaneId) -> bool {
-        self.lanes.get(lane).is_some_and(|l| l.alive)
+        self.lanes.get(lane).is_some_and(|l| !l.lost)
     }
 
     /// All bytes asked of this ledger.

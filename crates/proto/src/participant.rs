@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
 
 use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
@@ -153,7 +153,7 @@ impl Receiving {
         self.set_limit(plan.limit, now_ns);
         self.spares.expect_at(plan.expected);
         if plan.unit > 0 {
-            self.unit_len = plan.unit;
+            self.unit_len = plan.unit.clamp(UNIT_LEN_MIN, CHUNK_LEN);
         }
         for peer in &plan.peers {
             self.add_peer(peer);
@@ -174,9 +174,6 @@ impl Receiving {
         }
         for peer in &revision.peers {
             self.add_peer(peer);
-        }
-        if revision.explore {
-            self.explore(now_ns);
         }
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use parking_lot::MutexGuard;
 use ropewalk_proto::control::{self, from_agent};
 
 use super::{Fetch, SYNC_BYTES, SYNC_EVERY, State};
@@ -15,7 +16,7 @@ impl Fetch {
     pub(super) fn keep_safe(self: &Arc<Self>) {
         let mut synced_at = Instant::now();
         loop {
-            let (checked, complete, error) = {
+            let (checked, complete, error, revision) = {
                 let mut state = self.state.lock();
                 loop {
                     let checked = state.receiving.ledger().delivered_bytes();
@@ -42,6 +43,7 @@ impl Fetch {
                     state.receiving.ledger().delivered_bytes(),
                     state.receiving.is_finished(),
                     state.error.is_some(),
+                    state.revision,
                 )
             };
             if self.stopped() {
@@ -61,7 +63,14 @@ impl Fetch {
                     self.state.lock().error.get_or_insert(reason);
                 }
             }
-            self.send_done();
+            {
+                // More may have been asked meanwhile: only what was just made safe is vouched for.
+                let state = self.state.lock();
+                if state.error.is_none() && state.revision != revision {
+                    continue;
+                }
+                self.tell_done(state);
+            }
             if error {
                 return;
             }
@@ -97,6 +106,9 @@ impl Fetch {
         let units = self.state.lock().receiving.sorted_digests().to_vec();
         let mut buffer = Vec::new();
         for (range, digest) in units {
+            if self.read_back.lock().contains_range(range) {
+                continue;
+            }
             buffer.resize(range.len() as usize, 0);
             sinks
                 .read_back(range.start, &mut buffer)
@@ -107,13 +119,17 @@ impl Fetch {
                     range.start, range.end
                 ));
             }
+            self.read_back.lock().insert(range);
         }
         Ok(())
     }
 
     /// Tells the master that this node's part has ended, once.
     pub fn send_done(&self) {
-        let mut state = self.state.lock();
+        self.tell_done(self.state.lock());
+    }
+
+    fn tell_done(&self, mut state: MutexGuard<'_, State>) {
         if std::mem::replace(&mut state.done_sent, true) {
             return;
         }

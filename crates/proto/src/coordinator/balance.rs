@@ -7,7 +7,7 @@
 //! time between two rounds is a part of the time left, so that rounds are few and grow denser
 //! towards the end, where they matter.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{Range, RangeSet};
 
@@ -25,6 +25,9 @@ const ROUND_NS_MIN: u64 = 200_000_000;
 
 /// A node gives at least this many units, or nothing.
 const RELEASE_UNITS_MIN: u64 = 2;
+
+/// Other holders that a run names (as in first plans).
+const SPARES: usize = 2;
 
 /// A receiver of a shared destination that can work.
 struct Member {
@@ -53,16 +56,23 @@ fn even_seconds(members: &[Member], more: f64) -> f64 {
 impl Coordinator {
     /// Looks at every shared destination; see the module documentation.
     pub(super) fn balance(&mut self, now_ns: u64) {
-        let fixed = self.setup.options.fixed;
-        if fixed || self.phase != Phase::Moving || now_ns < self.next_balance_ns {
+        if self.setup.options.fixed || self.phase != Phase::Moving {
             return;
         }
-        self.next_balance_ns = now_ns + ROUND_NS_MIN;
         let names: BTreeSet<String> = self
             .receivers()
             .filter_map(|node| self.destination(node))
             .collect();
         for name in names {
+            if self
+                .next_balance_ns
+                .get(&name)
+                .is_some_and(|next| now_ns < *next)
+            {
+                continue;
+            }
+            self.next_balance_ns
+                .insert(name.clone(), now_ns + ROUND_NS_MIN);
             let members = self.members(&name, now_ns);
             let releasing = |member: &Member| self.nodes[member.node as usize].releasing;
             if members.len() < 2
@@ -77,8 +87,10 @@ impl Coordinator {
                 .filter(|member| member.left >= 1.0)
                 .map(|member| member.left / member.speed().max(1.0))
                 .fold(0.0, f64::max);
+            // Of those who are done it does not matter how well they are known.
             let error = members
                 .iter()
+                .filter(|member| member.left >= 1.0)
                 .map(|member| member.error)
                 .fold(0.0, f64::max);
             let gain = last - seconds;
@@ -87,10 +99,11 @@ impl Coordinator {
                 continue;
             }
             let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
-            self.next_balance_ns = now_ns + ROUND_NS_MIN.max(pause);
+            self.next_balance_ns
+                .insert(name, now_ns + ROUND_NS_MIN.max(pause));
             for member in members {
                 let bytes = (member.left - member.speed() * seconds) as u64;
-                let noise = (member.left * error) as u64;
+                let noise = (member.left * error / 2.0) as u64;
                 let state = &mut self.nodes[member.node as usize];
                 let worth = bytes >= noise.max(RELEASE_UNITS_MIN * self.unit_len);
                 if worth && !state.has_nothing_to_give {
@@ -106,10 +119,7 @@ impl Coordinator {
 
     fn members(&self, destination: &str, now_ns: u64) -> Vec<Member> {
         let able = |node: &u32| {
-            let state = &self.nodes[*node as usize];
-            state.alive()
-                && state.done.as_ref().is_none_or(|d| d.error.is_empty())
-                && self.destination(*node).as_deref() == Some(destination)
+            self.is_able(*node) && self.destination(*node).as_deref() == Some(destination)
         };
         let member = |node: u32| {
             let state = &self.nodes[node as usize];
@@ -137,58 +147,121 @@ impl Coordinator {
         }
         if released.is_empty() {
             self.nodes[node as usize].has_nothing_to_give = true;
-            self.check_done();
+        } else if self.is_able(node) {
+            self.forget(node, released);
+            self.released.push((node, released.clone()));
+        }
+        self.share_released(now_ns);
+        self.check_done();
+    }
+
+    /// Shares out what a round released, once every giver has answered or is gone: in one plan, so that
+    /// the senders' spare speed is given away once.
+    pub(super) fn share_released(&mut self, now_ns: u64) {
+        let open = |node: &super::Node| node.releasing && node.alive();
+        if self.released.is_empty() || self.nodes.iter().any(open) {
             return;
         }
-        self.forget(node, released);
-        let (heirs, observed) = self.heirs(node, released, now_ns);
-        for (heir, _) in &heirs {
-            let state = &mut self.nodes[*heir as usize];
-            state.done = None;
-            // What nobody could take is not asked for again.
-            state.has_nothing_to_give = *heir == node;
+        let mut rounds: BTreeMap<String, Vec<(u32, RangeSet)>> = BTreeMap::new();
+        for (giver, ranges) in std::mem::take(&mut self.released) {
+            let name = self.destination(giver).unwrap_or_default();
+            rounds.entry(name).or_default().push((giver, ranges));
         }
-        self.ask_plan(false, heirs, &BTreeSet::new(), Some(observed));
+        for (destination, givers) in rounds {
+            let (heirs, observed) = self.heirs(&destination, &givers, now_ns);
+            for (heir, ranges) in &heirs {
+                // What nobody else could take is not asked for again.
+                let gave = givers.iter().find(|(giver, _)| giver == heir);
+                let back = gave.is_some_and(|(_, gave)| ranges.len_bytes() * 2 > gave.len_bytes());
+                self.nodes[*heir as usize].has_nothing_to_give = back;
+            }
+            let expected = (observed.seconds * 1e9) as u64;
+            for (giver, _) in &givers {
+                if self.is_able(*giver) && heirs.iter().all(|(heir, _)| heir != giver) {
+                    let revision = control::Revision {
+                        expected,
+                        ..Default::default()
+                    };
+                    self.send(*giver, to_agent::Body::Revision(revision));
+                }
+            }
+            self.ask_plan(false, heirs, &BTreeSet::new(), Some(observed));
+        }
     }
 
     /// Who takes what of released ranges, and what to expect of it.
     fn heirs(
         &self,
-        giver: u32,
-        released: &RangeSet,
+        destination: &str,
+        givers: &[(u32, RangeSet)],
         now_ns: u64,
     ) -> (Vec<(u32, RangeSet)>, Forecast) {
-        let destination = self.destination(giver).unwrap_or_default();
-        let members = self.members(&destination, now_ns);
+        let members = self.members(destination, now_ns);
+        let released = givers
+            .iter()
+            .fold(RangeSet::new(), |all, (_, ranges)| all.union(ranges));
         let bytes = released.len_bytes() as f64;
         let seconds = even_seconds(&members, bytes).min(1e6);
         let left = members.iter().map(|member| (member.node, member.left));
-        let spare = self.spare_sending(&left.collect(), seconds);
+        let spare = self.spare_sending(&left.collect(), seconds, &released);
         let mut room: Vec<(u32, f64)> = members
             .iter()
-            .filter(|member| member.node != giver)
+            .filter(|member| givers.iter().all(|(giver, _)| *giver != member.node))
             .map(|member| (member.node, member.speed() * seconds - member.left))
             .filter(|(_, room)| *room >= self.unit_len as f64)
             .collect();
+        // Those with most room first, each as much as it can take: few get much, not many crumbs.
         room.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let total: f64 = room.iter().map(|(_, room)| room).sum();
+        let stretch = (bytes / total.max(1.0)).max(1.0);
         let mut open = released.clone();
-        let mut heirs = Vec::new();
-        for (at, &(node, room_bytes)) in room.iter().enumerate() {
-            let share = if at + 1 == room.len() {
-                u64::MAX
-            } else {
-                (bytes * room_bytes / total) as u64
-            };
+        let mut heirs: BTreeMap<u32, RangeSet> = BTreeMap::new();
+        for (node, room_bytes) in room {
             let able = open.intersection(&self.nodes[node as usize].wants);
-            let mine = self.first_bytes(&able, share);
+            let most = (room_bytes * stretch) as u64 + self.unit_len;
+            let mine = self.first_bytes(&able, most);
             open = open.difference(&mine);
-            heirs.push((node, mine));
+            heirs.insert(node, mine);
         }
-        // What nobody else wants goes back.
-        heirs.push((giver, open));
-        heirs.retain(|(_, ranges)| !ranges.is_empty());
+        // What nobody else wants goes back; if who gave it is gone, to anybody who wants it.
+        for (giver, ranges) in givers {
+            let is_giver = |member: &&Member| member.node == *giver;
+            let (own, others) = (members.iter().filter(is_giver), members.iter());
+            for node in own.chain(others).map(|member| member.node) {
+                let mine = ranges
+                    .intersection(&open)
+                    .intersection(&self.nodes[node as usize].wants);
+                open = open.difference(&mine);
+                let all = heirs.entry(node).or_default();
+                *all = all.union(&mine);
+            }
+        }
+        heirs.retain(|_, ranges| !ranges.is_empty());
+        let heirs = heirs.into_iter().collect();
         (heirs, Forecast { up: spare, seconds })
+    }
+
+    /// Names other holders for runs that were planned over the senders with speed to spare only: those
+    /// that the receiver already uses first, so that its open lanes can help each other at the end.
+    pub(super) fn add_spares(&self, receiver: u32, runs: &mut [Run]) {
+        let uses = |node: u32| self.nodes[receiver as usize].observed.pair_rate(node);
+        let mut others: Vec<u32> = self
+            .senders()
+            .filter(|node| self.nodes[*node as usize].alive())
+            .collect();
+        others.sort_by(|&a, &b| uses(b).total_cmp(&uses(a)).then(a.cmp(&b)));
+        for run in runs {
+            let range = control::range(run.start, run.length);
+            for &node in &others {
+                if run.spares.len() >= SPARES {
+                    break;
+                }
+                let is_new = node != run.sender && !run.spares.contains(&node);
+                if is_new && self.nodes[node as usize].holds.contains_range(range) {
+                    run.spares.push(node);
+                }
+            }
+        }
     }
 
     /// About `bytes` of the set from its start, cut between units where it can be.

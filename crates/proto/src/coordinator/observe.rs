@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Basis, Coordinator};
-use crate::control::{self, Status, to_agent};
+use ropewalk_model::RangeSet;
+
+use super::Coordinator;
+use crate::control::Status;
 
 /// Bounds of the smoothing's time constant, which is the time observed so far: at first every status
 /// counts alike, since bytes come in units and single ones say little; later old ones fade.
@@ -18,18 +20,6 @@ const ERROR_SECONDS: f64 = 0.3;
 /// Statuses closer together than this are taken as one.
 const SAMPLE_NS_MIN: u64 = 100_000_000;
 
-/// A receiver slower than the fastest by this factor may be held up by its senders.
-const UNEVEN: f64 = 1.5;
-
-/// Nobody is judged before it was observed for this long.
-const EXPLORE_SECONDS: f64 = 0.9;
-
-/// Receivers try their spare holders in turn, this far apart: all at once could not tell who gains.
-const TURN_NS: u64 = 1_000_000_000;
-
-/// In so many turns.
-const TURNS: u64 = 4;
-
 /// What a receiver has shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
@@ -42,6 +32,8 @@ pub(super) struct Observed {
     rate: Option<f64>,
     // By sender: bytes at `since_ns`, and bytes per second.
     pairs: BTreeMap<u32, (u64, f64)>,
+    // Whether they are in the senders' sums.
+    counts: bool,
 }
 
 impl Observed {
@@ -101,6 +93,11 @@ impl Observed {
         self.resting();
     }
 
+    /// Bytes per second it has had from a sender.
+    pub fn pair_rate(&self, sender: u32) -> f64 {
+        self.pairs.get(&sender).map_or(0.0, |&(_, rate)| rate)
+    }
+
     /// How far the observed speed may be from the truth, relatively.
     pub fn error(&self) -> f64 {
         ERROR_MIN + ERROR_SECONDS / self.seconds.max(0.1)
@@ -113,51 +110,41 @@ impl Observed {
 }
 
 impl Coordinator {
-    /// Takes a receiver's status into account.
+    /// Takes a receiver's status into account. Cost O(its pairs).
     pub(super) fn observe(&mut self, node: u32, status: &Status, now_ns: u64) {
+        let state = &self.nodes[node as usize];
+        if self.setup.options.fixed {
+            return;
+        }
+        // What it still does when everything has come (syncing, reading back) says nothing of its speed.
+        let resting = state.done.is_some() || status.checked >= state.assigned().len_bytes();
+        self.count_sending(node, false);
         let state = &mut self.nodes[node as usize];
-        if state.done.is_some() {
+        if resting {
             state.observed.resting();
             return;
         }
         state.observed.working(status, now_ns);
-        let mut sending: BTreeMap<u32, f64> = BTreeMap::new();
-        for receiver in &self.nodes {
-            if receiver.done.is_none() && receiver.alive() {
-                for (&sender, &(_, rate)) in &receiver.observed.pairs {
-                    *sending.entry(sender).or_default() += rate;
-                }
-            }
-        }
-        for (sender, rate) in sending {
-            if let Some(state) = self.nodes.get_mut(sender as usize) {
-                state.best_sending = state.best_sending.max(rate);
-            }
-        }
+        self.count_sending(node, true);
     }
 
-    /// Where nobody declared speeds: asks receivers that are slower than others, once each and in turn,
-    /// to try whether other holders make them faster. Equal speeds say that no sender is idle.
-    pub(super) fn explore(&mut self, now_ns: u64) {
-        if self.basis == Basis::Declared || self.setup.options.fixed {
+    /// Takes what a receiver has from each sender into the senders' sums, or out of them.
+    pub(super) fn count_sending(&mut self, node: u32, counts: bool) {
+        let observed = &mut self.nodes[node as usize].observed;
+        if std::mem::replace(&mut observed.counts, counts) == counts {
             return;
         }
-        let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
-        let receivers: Vec<u32> = self.receivers().collect();
-        let rate = |node: &u32| self.nodes[*node as usize].observed.rate().unwrap_or(0.0);
-        let fastest = receivers.iter().map(rate).fold(0.0, f64::max);
-        for (at, &node) in receivers.iter().enumerate() {
-            let turn_ns = TURN_NS * (at as u64 % TURNS);
-            let state = &mut self.nodes[node as usize];
-            let known = state.observed.seconds >= EXPLORE_SECONDS && moving >= TURN_NS + turn_ns;
-            let slow = state.observed.rate().unwrap_or(0.0) * UNEVEN < fastest;
-            if known && slow && !state.explored && state.alive() && state.done.is_none() {
-                state.explored = true;
-                let revision = control::Revision {
-                    explore: true,
-                    ..Default::default()
-                };
-                self.send(node, to_agent::Body::Revision(revision));
+        let sign = if counts { 1.0 } else { -1.0 };
+        let rates: Vec<(u32, f64)> = observed
+            .pairs
+            .iter()
+            .map(|(&sender, &(_, rate))| (sender, rate))
+            .collect();
+        for (sender, rate) in rates {
+            if let Some(sum) = self.sending.get_mut(sender as usize) {
+                *sum += sign * rate;
+                let best = &mut self.nodes[sender as usize].best_sending;
+                *best = best.max(*sum);
             }
         }
     }
@@ -171,11 +158,16 @@ impl Coordinator {
         rate.or((moving > MUTE_NS).then_some(0.0))
     }
 
-    /// For each sender, the bytes per second it has left over in the next `seconds` when the receivers
-    /// go on with `left` bytes each from the senders they use now.
+    /// For each sender, the bytes per second it has left over for `wanted` in the next `seconds` when the
+    /// receivers go on with `left` bytes each from the senders they use now; 0 when it is not needed.
     ///
     /// A sender nobody has used yet counts as an average one: how fast it is can only be found out.
-    pub(super) fn spare_sending(&self, left: &BTreeMap<u32, f64>, seconds: f64) -> Vec<f64> {
+    pub(super) fn spare_sending(
+        &self,
+        left: &BTreeMap<u32, f64>,
+        seconds: f64,
+        wanted: &RangeSet,
+    ) -> Vec<f64> {
         let mut load = vec![0.0; self.nodes.len()];
         for (&receiver, bytes) in left {
             let pairs = &self.nodes[receiver as usize].observed.pairs;
@@ -203,10 +195,18 @@ impl Coordinator {
         let mut spare: Vec<f64> = spare.collect();
         // Who has next to nothing left is asked only for what nobody else holds.
         let most = spare.iter().copied().fold(0.0, f64::max);
+        let poor = |rate: f64| rate < most * 0.1;
+        let rich = (0..spare.len()).filter(|&node| !poor(spare[node]) && self.nodes[node].alive());
+        let held = rich.fold(RangeSet::new(), |held, node| {
+            held.union(&self.nodes[node].holds)
+        });
+        let least = if wanted.difference(&held).is_empty() {
+            0.0
+        } else {
+            1.0
+        };
         for rate in &mut spare {
-            if *rate < most * 0.05 {
-                *rate = 1.0;
-            }
+            *rate = if poor(*rate) { least } else { rate.max(1.0) };
         }
         spare
     }

@@ -9,41 +9,45 @@ use crate::control::{self, Need, to_agent};
 
 impl Coordinator {
     pub(super) fn handle_need(&mut self, node: u32, need: &Need) {
-        let ranges = control::range_set(&need.ranges);
+        if !self.is_able(node) {
+            return;
+        }
         // The receiver could not reach these; others may. Nobody is declared dead on one word,
         // but this receiver is not sent to them again.
         let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
+        self.nodes[node as usize].has_nothing_to_give = false;
+        let wanted = vec![(node, control::range_set(&need.ranges))];
+        self.ask_plan(false, wanted, &excluded, None);
+    }
+
+    /// Takes out of `wanted` what none of the senders holds, and tells the receivers to go on without.
+    pub(super) fn drop_unheld(&mut self, wanted: &mut Vec<(u32, RangeSet)>, senders: &[u32]) {
         let mut held = RangeSet::new();
-        for sender in self
-            .senders()
-            .filter(|n| !excluded.contains(n))
-            .collect::<Vec<_>>()
-        {
-            let state = &self.nodes[sender as usize];
-            if state.alive() {
-                held = held.union(&state.holds.intersection(&ranges));
-            }
+        for sender in senders {
+            held = held.union(&self.nodes[*sender as usize].holds);
         }
-        let gone = ranges.difference(&held);
-        if !gone.is_empty() {
-            let name = self.name(node).to_owned();
+        for (node, ranges) in wanted.iter_mut() {
+            let gone = ranges.difference(&held);
+            if gone.is_empty() {
+                continue;
+            }
+            *ranges = ranges.difference(&gone);
+            let name = self.name(*node).to_owned();
             self.note(format!(
                 "{name}: no holder is left for {} bytes ({})",
                 gone.len_bytes(),
                 describe(&gone)
             ));
-            let all = self.unavailable.entry(node).or_default();
+            let all = self.unavailable.entry(*node).or_default();
             *all = all.union(&gone);
             let revision = control::Revision {
                 unavailable: control::stretches(&gone),
                 lost: self.lost_nodes(),
                 ..Default::default()
             };
-            self.send(node, to_agent::Body::Revision(revision));
+            self.send(*node, to_agent::Body::Revision(revision));
         }
-        if !held.is_empty() {
-            self.ask_plan(false, vec![(node, held)], &excluded, None);
-        }
+        wanted.retain(|(_, ranges)| !ranges.is_empty());
     }
 
     /// Gives the share of a receiver that cannot go on to the others of its destination. False when
@@ -53,14 +57,17 @@ impl Coordinator {
             return false;
         };
         let assigned = self.nodes[node as usize].assigned();
+        if assigned.is_empty() {
+            return true;
+        }
         let mut inherited = RangeSet::new();
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            let usable = other != node
-                && state.alive()
-                && state.done.as_ref().is_none_or(|d| d.error.is_empty());
-            if usable && self.destination(other).as_ref() == Some(&destination) {
+            if other != node
+                && self.is_able(other)
+                && self.destination(other).as_ref() == Some(&destination)
+            {
                 let share = state.wants.intersection(&assigned);
                 if !share.is_empty() {
                     inherited = inherited.union(&share);
@@ -117,8 +124,9 @@ impl Coordinator {
                         self.failure
                             .get_or_insert_with(|| format!("{name}: {reason}"));
                     }
-                    self.check_done();
                 }
+                self.share_released(now_ns);
+                self.check_done();
             }
             Phase::Finishing => {
                 if !had_finished && receiver {

@@ -38,6 +38,11 @@ impl Pace {
         self.tokens = (self.tokens + rate * passed).min(rate * SAVED_NS_MAX as f64);
     }
 
+    /// Whether there is a limit.
+    pub fn is_limited(&self) -> bool {
+        self.rate > 0
+    }
+
     /// When the next unit may be granted, if not now.
     pub fn wait_until(&mut self, now_ns: u64) -> Option<u64> {
         if self.rate == 0 {

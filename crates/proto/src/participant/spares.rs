@@ -4,38 +4,31 @@
 //! the planned ones do what the plan expects: each would cost a handshake, threads and buffers on
 //! both sides, and take sending speed that the plan gave to others. They open when work falls to
 //! them (a sender is lost or refuses), and when the node falls behind its plan; then they take work
-//! until it has caught up. Where nobody knew any speed, the master asks nodes that turn out slower
-//! than others to try: a node that gets no faster by its spares is not held up by its senders, and
-//! they step back.
+//! until it has caught up. Where nobody knew any speed there is no plan to fall behind: then they open
+//! only for the lost and the silent, until the master has observed speeds and expects something.
 
 use super::{Event, Receiving};
 
 /// The planned lanes have this long to get going before anybody judges them.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
+/// Until then speeds are rough.
+const START_NS: u64 = 3_000_000_000;
+
 /// With less time left than this, a new lane would come too late to help.
 const WORTHWHILE_NS: u64 = 300_000_000;
 
-/// Nothing came for this long: the planned lanes are not trusted any more.
+/// A lane that should bring something and does not for this long is not trusted any more.
 const STALL_NS: u64 = 1_000_000_000;
 
-/// Behind the plan means later than it by this factor, and by the patience.
+/// Behind the plan means that what is left takes longer than is planned for it by this factor.
 const LATE: f64 = 1.1;
+
+/// And by this much.
+const LATE_NS: u64 = 500_000_000;
 
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
-
-/// A trial counts for this long, or for [`TRIAL_TRIPS`] units' times where that is longer.
-const TRIAL_NS: u64 = 700_000_000;
-
-/// And begins to count after this (handshakes, slow start), or as many units' times.
-const TRIAL_START_NS: u64 = 300_000_000;
-
-/// See [`TRIAL_NS`].
-const TRIAL_TRIPS: u64 = 8;
-
-/// Spares that make the node faster by this factor stay.
-const TRIAL_GAIN: f64 = 1.3;
 
 /// What a receiver knows about its plan and its spare lanes.
 #[derive(Debug)]
@@ -48,18 +41,6 @@ pub(super) struct Spares {
     fixed: bool,
     behind: bool,
     looked_ns: u64,
-    trial: Option<Trial>,
-    // The trial goes on, or showed that the spares help.
-    explores: bool,
-}
-
-/// How fast the node was without its spares, and where it stood when the trial began to count.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    before: f64,
-    counts_from_ns: u64,
-    length_ns: u64,
-    bytes: Option<u64>,
 }
 
 impl Spares {
@@ -70,8 +51,6 @@ impl Spares {
             fixed: false,
             behind: false,
             looked_ns: now_ns,
-            trial: None,
-            explores: false,
         }
     }
 
@@ -98,31 +77,10 @@ impl Receiving {
             return;
         }
         self.spares.looked_ns = now_ns;
-        self.end_trial(now_ns);
         self.spares.behind = !self.spares.fixed && self.is_behind(now_ns);
         if self.spares.behind {
             self.call_all();
         }
-    }
-
-    /// Tries the spares; see the module documentation.
-    pub(super) fn explore(&mut self, now_ns: u64) {
-        if self.finished || self.spares.fixed || self.spares.trial.is_some() {
-            return;
-        }
-        let passed = now_ns.saturating_sub(self.watch.start_ns());
-        let lanes = 0..self.spares.called.len();
-        let trip = lanes.filter_map(|lane| self.ledger.latency_ns(lane)).min();
-        let trips = trip.unwrap_or(0).saturating_mul(TRIAL_TRIPS);
-        let mean = self.come() * 1e9 / passed.max(1) as f64;
-        self.spares.trial = Some(Trial {
-            before: self.planned_rate().max(mean),
-            counts_from_ns: now_ns + TRIAL_START_NS.max(trips),
-            length_ns: TRIAL_NS.max(trips),
-            bytes: None,
-        });
-        self.spares.explores = true;
-        self.call_all();
     }
 
     /// Bytes that have come: units come whole, and of those under way half has, on average.
@@ -133,36 +91,30 @@ impl Receiving {
         self.ledger.delivered_bytes() as f64 + under_way as f64 / 2.0
     }
 
-    /// Bytes per second that the planned lanes carry at present.
-    fn planned_rate(&self) -> f64 {
-        let lanes = (0..self.spares.called.len())
-            .filter(|&lane| self.ledger.is_planned(lane) && self.ledger.in_transit_bytes(lane) > 0);
-        lanes
-            .filter_map(|lane| self.ledger.bytes_per_second(lane))
-            .sum()
+    /// A lane that should bring something and has not for long. Others take its work until it does.
+    fn has_mute_lane(&self, now_ns: u64) -> bool {
+        // A limit makes lanes wait that are well.
+        let stall = if self.pace.is_limited() {
+            10 * STALL_NS
+        } else {
+            STALL_NS
+        };
+        (0..self.spares.called.len()).any(|lane| {
+            let since = self.ledger.moved_ns(lane);
+            let since = since.unwrap_or(0).max(self.watch.start_ns());
+            let units = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(4);
+            self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane) > 0
+                && now_ns.saturating_sub(since) > stall.max(units)
+        })
     }
 
-    fn end_trial(&mut self, now_ns: u64) {
-        let bytes = self.ledger.delivered_bytes();
-        let Some(trial) = &mut self.spares.trial else {
-            return;
-        };
-        let counted = now_ns.saturating_sub(trial.counts_from_ns);
-        match trial.bytes {
-            None if counted > 0 => trial.bytes = Some(bytes),
-            Some(from) if counted >= trial.length_ns => {
-                let rate = bytes.saturating_sub(from) as f64 * 1e9 / counted as f64;
-                if rate < trial.before * TRIAL_GAIN {
-                    let left = self.ledger.wanted_bytes().saturating_sub(bytes) as f64;
-                    let passed = now_ns.saturating_sub(self.watch.start_ns());
-                    let more = left * 1e9 / rate.max(1.0);
-                    self.spares.expected_ns = passed.saturating_add(more as u64);
-                    self.spares.explores = false;
-                }
-                self.spares.trial = None;
-            }
-            _ => {}
-        }
+    /// Bytes per second that the lanes carry at present.
+    fn present_rate(&self) -> f64 {
+        let has_work =
+            |lane: &usize| self.ledger.ready_bytes(*lane) + self.ledger.in_transit_bytes(*lane) > 0;
+        let busy = (0..self.spares.called.len()).filter(has_work);
+        busy.filter_map(|lane| self.ledger.bytes_per_second(lane))
+            .sum()
     }
 
     fn is_behind(&self, now_ns: u64) -> bool {
@@ -171,17 +123,22 @@ impl Receiving {
         if passed < PATIENCE_NS || delivered >= wanted {
             return false;
         }
-        let still = now_ns.saturating_sub(self.watch.last_ns());
-        if still > STALL_NS || delivered == 0 {
-            return still > STALL_NS;
+        if self.has_mute_lane(now_ns) {
+            return true;
         }
-        // By the mean speed or the present one, whichever is kinder: a slow start is no slow sender.
+        if delivered == 0 {
+            return false;
+        }
         let mean = self.come() / passed as f64;
-        let speed = mean.max(self.planned_rate() / 1e9);
+        let present = self.present_rate() / 1e9;
+        // At first by the mean speed or the present one, whichever is kinder: a slow start is no slow sender.
+        let speed = match passed < START_NS {
+            true => mean.max(present),
+            false => present.max(mean / 100.0),
+        };
         let left = (wanted as f64 - self.come()).max(0.0) / speed;
-        let due = self.spares.expected_ns as f64 * LATE + PATIENCE_NS as f64;
-        let is_late = self.spares.expected_ns > 0 && passed as f64 + left > due;
-        left > WORTHWHILE_NS as f64 && is_late
+        let due = self.spares.expected_ns.saturating_sub(passed) as f64 * LATE + LATE_NS as f64;
+        left > WORTHWHILE_NS as f64 && self.spares.expected_ns > 0 && left > due
     }
 
     /// Whether the lane leaves what others own alone: a spare while the plan is kept, and every lane of
@@ -191,13 +148,14 @@ impl Receiving {
             return false;
         }
         let spare = !self.ledger.is_planned(lane) && self.ledger.has_ready();
-        let idle = !self.spares.behind && !self.spares.explores;
-        self.spares.fixed || (spare && idle)
+        self.spares.fixed || (spare && !self.spares.behind)
     }
 
     fn call_all(&mut self) {
         for lane in 0..self.spares.called.len() {
-            self.call(lane);
+            if self.ledger.stands_by(lane) {
+                self.call(lane);
+            }
         }
     }
 

@@ -370,7 +370,7 @@ fn calls(receiving: &mut Receiving) -> Vec<LaneId> {
 }
 
 /// A spare holder is not bothered while the planned sender keeps to the plan; it is when the node falls
-/// behind, when the master asks for a trial, when nothing comes, and at once when the sender is lost.
+/// behind, when nothing comes, and at once when the sender is lost.
 #[test]
 fn spares_are_called_when_needed() {
     const MB: u64 = 1 << 20;
@@ -412,28 +412,21 @@ fn spares_are_called_when_needed() {
     stalled.handle_timer(2 * SECOND);
     assert_eq!(calls(&mut stalled), [1]);
 
-    // Nobody knew, and others are faster: a trial, which shows no gain when the spare brings nothing.
-    let mut unknown = expecting(0);
-    carry(&mut unknown, 2 * SECOND);
-    assert!(unknown.holds_back(1));
-    let explore = Revision {
-        explore: true,
-        ..Revision::default()
-    };
-    unknown.handle_revision(&explore, 2 * SECOND);
-    assert_eq!(calls(&mut unknown), [1]);
-    assert!(!unknown.holds_back(1));
-    let mut now = 2 * SECOND;
-    while now < 7 * SECOND {
-        let Take::Units(units) = unknown.take(0, 0, now, &unit_at) else {
-            panic!("nothing to carry at {now}")
+    // The planned sender accepts and stays silent: the spare brings everything, without pauses.
+    let mut mute = expecting(10);
+    mute.take(0, 0, 0, &unit_at);
+    let mut now = 3 * SECOND / 2;
+    mute.handle_timer(now);
+    assert_eq!(calls(&mut mute), [1]);
+    while !mute.is_finished() {
+        let Take::Units(units) = mute.take(1, 0, now, &unit_at) else {
+            panic!("the spare waits at {now}")
         };
         for unit in units {
             now += SECOND / 10;
-            unknown.handle_unit(0, unit.range, None, now);
+            mute.handle_unit(1, unit.range, None, now);
         }
     }
-    assert!(unknown.holds_back(1) && !unknown.holds_back(0));
 
     let mut orphaned = expecting(10);
     orphaned.handle_lane_down(0, "killed");
