@@ -58,7 +58,7 @@ fn slips_are_explained() {
         (&["copy", "--limit", "0", "/a", "/b"], "never finish"),
         (
             &["copy", "--streams", "0", "/a", "/b"],
-            "0 is not in 1..=64",
+            "give auto or a number from 1 to 64",
         ),
         (&["copy", "--prefetch", "1", "/a", "/b"], "64 KiB"),
         (
