@@ -216,7 +216,7 @@ impl Ledger {
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
-        if !self.lanes.get(lane).is_some_and(|l| !l.lost) {
+        if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
         if self.lanes[lane].ready.is_empty() {
