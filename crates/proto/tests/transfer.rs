@@ -376,7 +376,7 @@ impl World {
                         pairs: pairs.collect(),
                     })
                 }
-                None if !setup.sources.is_empty() && now % SECOND == 0 => {
+                None if !setup.sources.is_empty() && now.is_multiple_of(SECOND) => {
                     from_agent::Body::SenderStatus(control::SenderStatus { sent: 0 })
                 }
                 _ => continue,
