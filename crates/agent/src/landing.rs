@@ -39,6 +39,18 @@ impl SinkSet {
         }
     }
 
+    /// Whether other nodes write the same files.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether all bytes of a range have a place here.
+    pub fn holds(&self, range: Range) -> bool {
+        self.sinks
+            .iter()
+            .any(|(held, _)| held.contains_range(range))
+    }
+
     /// The unit of integrity around an offset.
     pub fn unit_at(&self, offset: u64) -> Range {
         self.layout.unit_at(offset, self.unit_len)

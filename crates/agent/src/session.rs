@@ -180,7 +180,7 @@ impl Session {
                 let finished = match self.transfer.take() {
                     Some(transfer) => {
                         self.shared.transfers.lock().remove(&transfer.id);
-                        let work = tokio::task::spawn_blocking(move || transfer.finish(finish.commit, finish.discard));
+                        let work = tokio::task::spawn_blocking(move || transfer.finish(&finish));
                         work.await.unwrap_or_default()
                     }
                     None => control::Finished::default(),

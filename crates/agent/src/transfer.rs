@@ -326,13 +326,18 @@ impl Transfer {
     }
 
     /// The master's last word: rename or remove what is temporary, and account.
-    pub fn finish(&self, commit: bool, discard: bool) -> control::Finished {
+    pub fn finish(&self, word: &control::Finish) -> control::Finished {
+        let mut discard = word.discard;
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
-        if commit {
-            match fetch.as_ref().map(|f| f.commit()) {
+        if word.commit {
+            let seen = |f: &Arc<Fetch>| f.see_samples(&word.samples);
+            match fetch.as_ref().map(|f| seen(f).and_then(|()| f.commit())) {
                 Some(Ok(())) => finished.committed = true,
-                Some(Err(error)) => finished.error = error,
+                Some(Err(error)) => {
+                    finished.error = error;
+                    discard |= !word.samples.is_empty();
+                }
                 None => {}
             }
         }

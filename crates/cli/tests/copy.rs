@@ -444,3 +444,20 @@ fn ssh_needs_only_the_program() {
         .assert_status(4)
         .assert_says("/no/such/ssh");
 }
+
+/// Two places that are not one file cannot take a shared copy: it fails and names the reason, instead of
+/// calling two halves a whole.
+#[test]
+fn a_shared_copy_needs_a_shared_place() {
+    let place = Place::new();
+    std::fs::write(place.path("set"), bytes(8 << 20, 5)).unwrap();
+    let arguments = ["copy", "--destinations", "shared", "set", "one"];
+    let run = place.run(&[&arguments[..], &["--also-to", "other"]].concat());
+    let run = run.assert_status(1);
+    assert!(
+        run.err().contains("are not one file system"),
+        "{}",
+        run.err()
+    );
+    assert!(!place.path("one").exists() && !place.path("other").exists());
+}

@@ -422,6 +422,7 @@ impl Coordinator {
                     to_agent::Body::Finish(control::Finish {
                         commit: false,
                         discard: true,
+                        samples: Vec::new(),
                     }),
                 );
             }

@@ -8,7 +8,11 @@ use parking_lot::MutexGuard;
 use ropewalk_proto::control::{self, from_agent};
 
 use super::{Fetch, SYNC_BYTES, SYNC_EVERY, State};
+use crate::landing::SinkSet;
 use crate::streams::verify;
+
+/// Longest sample that shows a shared file (64 KiB).
+const SAMPLE_LEN: u64 = 64 << 10;
 
 impl Fetch {
     /// Syncs about once a second until the node's part is complete, failed or stopped; then reports.
@@ -99,6 +103,44 @@ impl Fetch {
         }
     }
 
+    /// Some bytes that this node wrote, as they are in its sink.
+    fn sample(&self, sinks: &SinkSet, state: &State) -> Option<control::Sample> {
+        let first = state.receiving.ledger().delivered_ranges().first()?;
+        let length = first.len().min(SAMPLE_LEN);
+        let mut bytes = vec![0; length as usize];
+        sinks.read_back(first.start, &mut bytes).ok()?;
+        Some(control::Sample {
+            start: first.start,
+            length,
+            hash: blake3::hash(&bytes).as_bytes().to_vec(),
+        })
+    }
+
+    /// Whether this node sees what others of its destination wrote. In words when it does not: the
+    /// files are then not the same ones, and nothing may be called whole.
+    pub fn see_samples(&self, samples: &[control::Sample]) -> Result<(), String> {
+        let Some(sinks) = self.sinks() else {
+            return Ok(());
+        };
+        for sample in samples {
+            let range = control::range(sample.start, sample.length);
+            if range.len() > SAMPLE_LEN || !sinks.holds(range) {
+                continue;
+            }
+            let mut bytes = vec![0; range.len() as usize];
+            let read = sinks.read_back(range.start, &mut bytes);
+            if read.is_err() || blake3::hash(&bytes).as_bytes().as_slice() != sample.hash {
+                return Err(format!(
+                    "bytes {}-{} that another node of this shared destination wrote are not in this node's file: \
+                     the destinations are not one file system (is it mounted on every host, under one path?). \
+                     Nothing was given its name; use --destinations copies for separate places",
+                    range.start, range.end
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn read_back(&self) -> Result<(), String> {
         let Some(sinks) = self.sinks() else {
             return Ok(());
@@ -153,8 +195,11 @@ impl Fetch {
             .complete_ns
             .unwrap_or(now)
             .saturating_sub(watch.last_ns());
+        let shared = self.sinks().filter(|sinks| sinks.is_shared());
+        let sample = shared.and_then(|sinks| self.sample(&sinks, state));
         let pairs = state.receiving.pairs();
         control::Done {
+            sample,
             delivered: self.safe.load(Ordering::Acquire),
             duplicate: state.receiving.ledger().duplicate_bytes(),
             corrupt: state.receiving.corrupt(),

@@ -43,11 +43,16 @@ impl Coordinator {
                 _ => false,
             };
             self.nodes[node as usize].finish_sent = true;
+            let samples = match commit {
+                true => self.samples_for(node),
+                false => Vec::new(),
+            };
             self.send(
                 node,
                 to_agent::Body::Finish(control::Finish {
                     commit,
                     discard: false,
+                    samples,
                 }),
             );
         }
@@ -58,6 +63,18 @@ impl Coordinator {
         }
         self.finish_ns = None;
         self.check_finished();
+    }
+
+    /// What the others of a node's destination wrote, for it to see that the files are the same.
+    fn samples_for(&self, node: u32) -> Vec<control::Sample> {
+        let name = self.destination(node);
+        let others = self
+            .receivers()
+            .filter(|&n| n != node && self.destination(n) == name);
+        let done = others.filter_map(|n| self.nodes[n as usize].done.as_ref());
+        done.filter(|done| done.error.is_empty())
+            .filter_map(|done| done.sample.clone())
+            .collect()
     }
 
     /// Bytes of a shared destination that are safe in it.
