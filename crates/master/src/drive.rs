@@ -74,7 +74,7 @@ impl Cancel {
 }
 
 enum Input {
-    Message(u32, FromAgent, usize),
+    Message(u32, Box<FromAgent>, usize),
     Lost(u32, String),
 }
 
@@ -338,7 +338,10 @@ async fn drive(
             loop {
                 match reader.read().await {
                     Ok((message, bytes)) => {
-                        if inputs.send(Input::Message(number, message, bytes)).is_err() {
+                        if inputs
+                            .send(Input::Message(number, Box::new(message), bytes))
+                            .is_err()
+                        {
                             return;
                         }
                     }
@@ -459,7 +462,7 @@ impl Driver {
                     Some(Input::Message(node, message, bytes)) => {
                         count_received(&mut self.control, &message, bytes);
                         let now = self.now_ns();
-                        self.coordinator.handle_message(node, message, now);
+                        self.coordinator.handle_message(node, *message, now);
                     }
                     Some(Input::Lost(node, reason)) => {
                         let now = self.now_ns();
