@@ -51,6 +51,12 @@ Sources and destinations:
   DEST names the copy; with a trailing / the copy goes into it under the source's name.
   What a text means never depends on what exists.
 
+What a copy is:
+  Contents, modes, modification times and symbolic links. Hard links become files of their own;
+  owners, extended attributes and holes are not kept. What the destination holds under other
+  names stays. Every file is sent again, also one that is there already. Nothing gets its name
+  before all of it is there; a copy that ends partial (status 3) stays as .NAME.ropewalk-ID.
+
 Examples:
   ropewalk copy /data/set /backup/
       makes /backup/set
@@ -69,9 +75,11 @@ Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 1
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SourcesArg {
-    /// Equal trees are replicas, trees without a common path are parts, anything else is refused
+    /// Equal trees (same paths, sizes and modification times; contents are not read for this) are replicas, trees
+    /// without a common path are parts, anything else is refused
     Auto,
-    /// All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when they differ
+    /// All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when paths, sizes or modification times
+    /// differ (cp -p, rsync -t and ropewalk keep times)
     Replicas,
     /// Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path
     Parts,
