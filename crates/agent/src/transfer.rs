@@ -331,13 +331,14 @@ impl Transfer {
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
         if word.commit {
-            let seen = |f: &Arc<Fetch>| f.see_samples(&word.samples);
-            match fetch.as_ref().map(|f| seen(f).and_then(|()| f.commit())) {
+            let seen = fetch
+                .as_ref()
+                .map_or(Ok(()), |f| f.see_samples(&word.samples));
+            // What nobody else sees is no part of a whole; what only could not be renamed is kept.
+            discard |= seen.is_err();
+            match fetch.as_ref().map(|f| seen.and_then(|()| f.commit())) {
                 Some(Ok(())) => finished.committed = true,
-                Some(Err(error)) => {
-                    finished.error = error;
-                    discard |= !word.samples.is_empty();
-                }
+                Some(Err(error)) => finished.error = error,
                 None => {}
             }
         }

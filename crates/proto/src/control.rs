@@ -1,7 +1,7 @@
 //! Control messages and their framing. The schema is `schema/control.proto`.
 
 use prost::Message;
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
 
 /// The generated messages.
 #[allow(
@@ -72,6 +72,16 @@ impl From<Range> for Stretch {
         Self {
             start: range.start,
             length: range.len(),
+        }
+    }
+}
+
+impl Plan {
+    /// Length of a unit of integrity. Whatever the master says, no unit outgrows a buffer or is nothing.
+    pub fn unit_len(&self) -> u64 {
+        match self.unit {
+            0 => CHUNK_LEN,
+            length => length.clamp(UNIT_LEN_MIN, CHUNK_LEN),
         }
     }
 }

@@ -369,7 +369,6 @@ impl Coordinator {
                 self.actions.push_back(Action::Progress);
                 if self.phase == Phase::Moving {
                     self.observe(node, &status, now_ns);
-                    self.balance(now_ns);
                 }
             }
             Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => {
@@ -782,7 +781,7 @@ impl Coordinator {
             .and_then(|s| s.destination.clone())
     }
 
-    /// Time passes. Call at least once a second.
+    /// Time passes. Call at least once a second; work moves between nodes at these calls.
     pub fn handle_timer(&mut self, now_ns: u64) {
         match self.phase {
             Phase::Opening | Phase::Comparing => {

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
 
 use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
@@ -152,9 +152,7 @@ impl Receiving {
         self.watch = Watch::new(now_ns);
         self.set_limit(plan.limit, now_ns);
         self.spares.expect_at(plan.expected);
-        if plan.unit > 0 {
-            self.unit_len = plan.unit.clamp(UNIT_LEN_MIN, CHUNK_LEN);
-        }
+        self.unit_len = plan.unit_len();
         for peer in &plan.peers {
             self.add_peer(peer);
         }

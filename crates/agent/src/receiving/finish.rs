@@ -8,7 +8,6 @@ use parking_lot::MutexGuard;
 use ropewalk_proto::control::{self, from_agent};
 
 use super::{Fetch, SYNC_BYTES, SYNC_EVERY, State};
-use crate::landing::SinkSet;
 use crate::streams::verify;
 
 /// Longest sample that shows a shared file (64 KiB).
@@ -67,13 +66,14 @@ impl Fetch {
                     self.state.lock().error.get_or_insert(reason);
                 }
             }
+            let sample = self.sample();
             {
                 // More may have been asked meanwhile: only what was just made safe is vouched for.
                 let state = self.state.lock();
                 if state.error.is_none() && state.revision != revision {
                     continue;
                 }
-                self.tell_done(state);
+                self.tell_done(state, sample);
             }
             if error {
                 return;
@@ -103,9 +103,13 @@ impl Fetch {
         }
     }
 
-    /// Some bytes that this node wrote, as they are in its sink.
-    fn sample(&self, sinks: &SinkSet, state: &State) -> Option<control::Sample> {
-        let first = state.receiving.ledger().delivered_ranges().first()?;
+    /// Of a shared destination: some bytes that this node wrote, as they are in its sink.
+    fn sample(&self) -> Option<control::Sample> {
+        let sinks = self.sinks().filter(|sinks| sinks.is_shared())?;
+        let first = {
+            let state = self.state.lock();
+            state.receiving.ledger().delivered_ranges().first()?
+        };
         let length = first.len().min(SAMPLE_LEN);
         let mut bytes = vec![0; length as usize];
         sinks.read_back(first.start, &mut bytes).ok()?;
@@ -168,19 +172,19 @@ impl Fetch {
 
     /// Tells the master that this node's part has ended, once.
     pub fn send_done(&self) {
-        self.tell_done(self.state.lock());
+        self.tell_done(self.state.lock(), None);
     }
 
-    fn tell_done(&self, mut state: MutexGuard<'_, State>) {
+    fn tell_done(&self, mut state: MutexGuard<'_, State>, sample: Option<control::Sample>) {
         if std::mem::replace(&mut state.done_sent, true) {
             return;
         }
-        let done = self.done(&mut state);
+        let done = self.done(&mut state, sample);
         drop(state);
         self.transfer.send(from_agent::Body::Done(done));
     }
 
-    fn done(&self, state: &mut State) -> control::Done {
+    fn done(&self, state: &mut State, sample: Option<control::Sample>) -> control::Done {
         let now = self.transfer.now_ns();
         let mut root = blake3::Hasher::new();
         for (range, digest) in state.receiving.sorted_digests() {
@@ -195,8 +199,6 @@ impl Fetch {
             .complete_ns
             .unwrap_or(now)
             .saturating_sub(watch.last_ns());
-        let shared = self.sinks().filter(|sinks| sinks.is_shared());
-        let sample = shared.and_then(|sinks| self.sample(&sinks, state));
         let pairs = state.receiving.pairs();
         control::Done {
             sample,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Grant, Received};
-use ropewalk_model::{Layout, Piece, Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, TreeSink};
@@ -130,12 +130,13 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         let layout = Layout::new(pieces).map_err(|e| e.to_string())?;
-        let unit_len = match plan.unit {
-            0 => CHUNK_LEN,
-            // From the master: no length makes buffers larger than a chunk or units of nothing.
-            length => length.clamp(UNIT_LEN_MIN, CHUNK_LEN),
-        };
-        Ok(SinkSet::new(made, layout, unit_len, in_memory, shared_any))
+        Ok(SinkSet::new(
+            made,
+            layout,
+            plan.unit_len(),
+            in_memory,
+            shared_any,
+        ))
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.
