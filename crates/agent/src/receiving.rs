@@ -542,15 +542,7 @@ impl Fetch {
         control::Status {
             delivered: self.safe.load(Ordering::Acquire),
             checked: state.receiving.ledger().delivered_bytes(),
-            pairs: state
-                .receiving
-                .pairs()
-                .iter()
-                .map(|p| control::PairStatus {
-                    sender: p.sender,
-                    delivered: p.delivered,
-                })
-                .collect(),
+            pairs: state.receiving.pair_statuses(self.now_ns()),
         }
     }
 

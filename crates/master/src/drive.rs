@@ -37,9 +37,6 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
 const REACH_AT_ONCE: usize = 64;
 
-/// Holders a receiver is told of besides the planned one (bounded plans).
-const SPARES_MAX: usize = 2;
-
 /// Ends a transfer from outside. Clones share one switch.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
@@ -250,6 +247,8 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
         sinks: node.sinks.iter().map(sink).collect(),
         up: node.up,
         down: node.down,
+        remembered_up: None,
+        remembered_down: None,
     }
 }
 
@@ -493,10 +492,12 @@ impl Driver {
             match action {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
-                    let (scheduler, first) = (self.scheduler.clone(), purpose.first);
-                    let result =
-                        tokio::task::spawn_blocking(move || plan(&problem, &scheduler, first))
-                            .await;
+                    let scheduler = self.scheduler.clone();
+                    let (first, spares) = (purpose.first, purpose.spares);
+                    let result = tokio::task::spawn_blocking(move || {
+                        plan(&problem, &scheduler, first, spares)
+                    })
+                    .await;
                     let result = result
                         .unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
                     let now = self.now_ns();
@@ -528,7 +529,12 @@ impl Driver {
 }
 
 /// Makes a schedule and checks it before anybody acts on it.
-fn plan(problem: &Problem, scheduler: &str, first: bool) -> Result<Planned, String> {
+fn plan(
+    problem: &Problem,
+    scheduler: &str,
+    first: bool,
+    spares: usize,
+) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let schedule = scheduler.plan(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule)
@@ -538,7 +544,7 @@ fn plan(problem: &Problem, scheduler: &str, first: bool) -> Result<Planned, Stri
         true => Some(ropewalk_sched::bound(problem).map_err(|e| e.to_string())?),
         false => None,
     };
-    let runs = receiver_runs(problem, &schedule, SPARES_MAX)
+    let runs = receiver_runs(problem, &schedule, spares)
         .into_iter()
         .map(|runs| {
             let to_run = |r: ropewalk_model::ReceiverRun| PlannedRun {

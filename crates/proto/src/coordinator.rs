@@ -13,21 +13,20 @@
 //!
 //! State per node is a few hundred bytes; nothing here grows with bytes moved.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
-use ropewalk_model::problem::{Problem, Receiver, Sender};
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 
 use crate::control::{self, Done, Finished, FromAgent, Opened, Run, ToAgent, from_agent, to_agent};
 use crate::report::Outcome;
 
-mod balance;
 mod finish;
 mod layout;
 mod limit;
 mod observe;
+mod plan;
 mod recover;
+mod replan;
 mod setup;
 mod summary;
 #[cfg(test)]
@@ -77,8 +76,10 @@ pub enum Basis {
 pub struct Purpose {
     /// The first plan of the transfer; otherwise new owners for some ranges.
     pub first: bool,
-    /// Time from now in which the receivers should be done; 0 when nobody knows.
-    pub expected_ns: u64,
+    /// It plans work that receivers gave up, over the speed that what they kept leaves free.
+    pub in_round: bool,
+    /// Other holders to name for each run.
+    pub spares: usize,
     /// Node number of each sender of the problem.
     pub senders: Vec<u32>,
     /// Node number of each receiver of the problem.
@@ -138,15 +139,6 @@ pub struct PlannedRun {
     pub spares: Vec<usize>,
 }
 
-/// What observation says about work that is planned anew.
-#[derive(Debug)]
-struct Forecast {
-    // Bytes per second that each node can still send.
-    up: Vec<f64>,
-    // Until all is done.
-    seconds: f64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Opening,
@@ -178,8 +170,13 @@ struct Node {
     first_seen: Option<(u64, u64)>,
     last_seen: (u64, u64),
     observed: observe::Observed,
-    // Most bytes per second its receivers had from it together.
-    best_sending: f64,
+    // What it can send and receive at most.
+    up: observe::Estimate,
+    down: observe::Estimate,
+    // The destination it shares with others, a position in `groups`.
+    group: Option<u32>,
+    // It is to do nothing new.
+    leaving: bool,
     // It was asked to give up ranges and has not answered.
     releasing: bool,
     // It gave nothing when last asked: it is not asked again until it has more.
@@ -195,6 +192,14 @@ impl Node {
     }
     fn alive(&self) -> bool {
         self.lost.is_none()
+    }
+    /// Whether it may be asked for bytes.
+    fn can_send(&self) -> bool {
+        self.is_sender() && self.alive() && !self.leaving
+    }
+    /// Bytes that the plan asks of it.
+    fn assigned_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.length).sum()
     }
     /// What the plan asks of it.
     fn assigned(&self) -> RangeSet {
@@ -225,12 +230,18 @@ pub struct Coordinator {
     lease_ns: u64,
     lease_delivered: BTreeMap<u32, u64>,
     unit_len: u64,
-    // When each shared destination is looked at next.
-    next_balance_ns: BTreeMap<String, u64>,
-    // Bytes per second that each sender gives all receivers together.
-    sending: Vec<f64>,
-    // What a round of balancing released so far, by giver.
-    released: Vec<(u32, RangeSet)>,
+    // Shared destinations and how many receivers each has.
+    groups: Vec<(String, u32)>,
+    // Nobody told all speeds: receivers take what they can until a plan is settled.
+    exploring: bool,
+    round: Option<replan::Round>,
+    next_look_ns: u64,
+    // Rounds that brought nothing make the next one wait longer by this factor.
+    patience: f64,
+    // Plans after the first.
+    replans: u32,
+    // A node that keeps the present phase from ending, looked at first.
+    awaited: u32,
     unavailable: BTreeMap<u32, RangeSet>,
     notes: Vec<String>,
     failure: Option<String>,
@@ -260,12 +271,14 @@ impl Coordinator {
                 first_seen: None,
                 last_seen: (0, now_ns),
                 observed: observe::Observed::default(),
-                best_sending: 0.0,
+                up: observe::Estimate::default(),
+                down: observe::Estimate::default(),
+                group: None,
+                leaving: false,
                 releasing: false,
                 has_nothing_to_give: false,
             })
             .collect();
-        let sending = vec![0.0; setup.nodes.len()];
         Self {
             setup,
             nodes,
@@ -286,9 +299,13 @@ impl Coordinator {
             lease_ns: now_ns,
             lease_delivered: BTreeMap::new(),
             unit_len: CHUNK_LEN,
-            next_balance_ns: BTreeMap::new(),
-            sending,
-            released: Vec::new(),
+            groups: Vec::new(),
+            exploring: false,
+            round: None,
+            next_look_ns: 0,
+            patience: 1.0,
+            replans: 0,
+            awaited: 0,
             unavailable: BTreeMap::new(),
             notes: Vec::new(),
             failure: None,
@@ -321,6 +338,17 @@ impl Coordinator {
         self.actions.push_back(Action::Note(text));
     }
 
+    /// Whether something is true for all nodes. Asks first the one that it was not true for last time: when
+    /// all answer once, that is two looks a node, not one for each pair.
+    fn is_true_for_all(&mut self, test: impl Fn(&Node) -> bool) -> bool {
+        let count = self.nodes.len();
+        let from = self.awaited as usize % count.max(1);
+        let order = (from..count).chain(0..from);
+        let open = order.into_iter().find(|&at| !test(&self.nodes[at]));
+        self.awaited = open.unwrap_or(0) as u32;
+        open.is_none()
+    }
+
     /// Next thing for the driver to do.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -335,7 +363,7 @@ impl Coordinator {
         match message.body {
             Some(from_agent::Body::Opened(opened)) if self.phase == Phase::Opening => {
                 state.opened = Some(opened);
-                if self.nodes.iter().all(|n| n.opened.is_some()) {
+                if self.is_true_for_all(|n| n.opened.is_some()) {
                     self.all_opened();
                 }
             }
@@ -466,270 +494,12 @@ impl Coordinator {
         }
     }
 
-    fn plan_first(&mut self) {
-        self.phase = Phase::Planning;
-        let declared = self.nodes.iter().all(|n| {
-            (!n.is_sender() || n.setup.up.is_some()) && (!n.is_receiver() || n.setup.down.is_some())
-        });
-        let interface = self
-            .nodes
-            .iter()
-            .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
-        self.basis = if declared {
-            Basis::Declared
-        } else if interface {
-            Basis::Interface
-        } else {
-            Basis::None
-        };
-        let receivers: Vec<(u32, RangeSet)> = self
-            .receivers()
-            .map(|n| (n, self.nodes[n as usize].wants.clone()))
-            .collect();
-        self.ask_plan(true, receivers, &BTreeSet::new(), None);
-    }
-
     fn receivers(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.nodes.len() as u32).filter(|&n| self.nodes[n as usize].is_receiver())
     }
 
     fn senders(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.nodes.len() as u32).filter(|&n| self.nodes[n as usize].is_sender())
-    }
-
-    fn speed(&self, node: u32, declared: Option<u64>) -> u64 {
-        let interface = self.nodes[node as usize]
-            .opened
-            .as_ref()
-            .map_or(0, |o| o.interface_rate);
-        declared.unwrap_or(if interface > 0 {
-            interface
-        } else {
-            SPEED_UNKNOWN
-        })
-    }
-
-    /// Asks for a plan that brings each receiver its ranges, by what was `observed` or, without, by
-    /// what was told before the start.
-    fn ask_plan(
-        &mut self,
-        first: bool,
-        receivers: Vec<(u32, RangeSet)>,
-        excluded: &BTreeSet<u32>,
-        observed: Option<Forecast>,
-    ) {
-        let mut receivers = receivers;
-        let senders: Vec<u32> = self
-            .senders()
-            .filter(|n| self.nodes[*n as usize].alive() && !excluded.contains(n))
-            .filter(|n| observed.as_ref().is_none_or(|o| o.up[*n as usize] > 0.0))
-            .collect();
-        if !first {
-            self.drop_unheld(&mut receivers, &senders);
-            if receivers.is_empty() {
-                return;
-            }
-        }
-        let problem = Problem {
-            senders: senders
-                .iter()
-                .map(|&n| Sender {
-                    name: self.name(n).into(),
-                    up: match &observed {
-                        Some(forecast) => (forecast.up[n as usize] as u64).max(1),
-                        None => self.speed(n, self.nodes[n as usize].setup.up),
-                    },
-                    ranges: self.nodes[n as usize].holds.clone(),
-                })
-                .collect(),
-            receivers: receivers
-                .iter()
-                .map(|(n, wants)| Receiver {
-                    name: self.name(*n).into(),
-                    down: self.speed(*n, self.nodes[*n as usize].setup.down),
-                    ranges: wants.clone(),
-                    destination: self.nodes[*n as usize]
-                        .setup
-                        .sinks
-                        .first()
-                        .and_then(|s| s.destination.clone()),
-                    relay_up: None,
-                })
-                .collect(),
-            ..Problem::default()
-        };
-        let purpose = Purpose {
-            first,
-            expected_ns: observed.map_or(0, |forecast| (forecast.seconds * 1e9) as u64),
-            senders,
-            receivers: receivers.into_iter().map(|(n, _)| n).collect(),
-        };
-        self.actions.push_back(Action::Plan(purpose, problem));
-    }
-
-    /// Answer to [`Action::Plan`]. An error refuses the transfer when nothing has moved, and ends
-    /// it otherwise.
-    pub fn handle_planned(
-        &mut self,
-        purpose: &Purpose,
-        result: Result<Planned, String>,
-        now_ns: u64,
-    ) {
-        let planned = match result {
-            Ok(planned) => planned,
-            Err(text) if self.phase == Phase::Planning => return self.refuse(text),
-            Err(text) => return self.end(Outcome::Failed, Some(text)),
-        };
-        let runs: Vec<(u32, Vec<Run>)> = purpose
-            .receivers
-            .iter()
-            .zip(&planned.runs)
-            .map(|(&node, runs)| {
-                let to_run = |run: &PlannedRun| Run {
-                    start: run.range.start,
-                    length: run.range.len(),
-                    sender: purpose.senders[run.sender],
-                    spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
-                };
-                (node, runs.iter().map(to_run).collect())
-            })
-            .collect();
-        match self.phase {
-            Phase::Planning if purpose.first => {
-                self.planned = planned;
-                self.phase = Phase::Moving;
-                self.moving_ns = Some(now_ns);
-                self.lease_ns = now_ns;
-                let share = self
-                    .setup
-                    .limit
-                    .map(|limit| limit / (runs.len() as u64).max(1));
-                for (node, runs) in runs {
-                    self.nodes[node as usize].runs = runs;
-                }
-                self.unit_len = self.choose_unit_len();
-                for node in 0..self.nodes.len() as u32 {
-                    self.nodes[node as usize].heard_ns = now_ns;
-                    let plan = self.plan_message(node, share);
-                    self.send(node, to_agent::Body::Plan(plan));
-                }
-                self.actions.push_back(Action::Moving);
-            }
-            Phase::Moving if !purpose.first => {
-                for (node, _) in &runs {
-                    self.nodes[*node as usize].done = None;
-                }
-                // Who works again has to have its share of a limit taken from the others first.
-                self.lease_ns = 0;
-                self.deal_limit(now_ns);
-                for (node, mut runs) in runs {
-                    self.add_spares(node, &mut runs);
-                    let peers = self.peers_of(&runs);
-                    let lost = self.lost_nodes();
-                    self.nodes[node as usize].runs.extend(runs.iter().cloned());
-                    let state = &mut self.nodes[node as usize];
-                    state.done = None;
-                    state.revision += 1;
-                    let number = state.revision;
-                    self.send(
-                        node,
-                        to_agent::Body::Revision(control::Revision {
-                            peers,
-                            runs,
-                            lost,
-                            unavailable: Vec::new(),
-                            number,
-                            expected: purpose.expected_ns,
-                        }),
-                    );
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The same for all nodes: replicas of a unit are compared by its hash.
-    fn choose_unit_len(&self) -> u64 {
-        let bytes = |node: &Node| {
-            node.runs
-                .iter()
-                .map(|run| u128::from(run.length))
-                .sum::<u128>()
-        };
-        let busy: Vec<u128> = self.nodes.iter().map(bytes).filter(|b| *b > 0).collect();
-        let count = busy.len().max(1) as u128;
-        let mean = busy.iter().sum::<u128>() / count;
-        // A limit is kept to within a unit: no more than 50 ms of a node's share.
-        let limited = self.setup.limit.map_or(u128::MAX, |limit| {
-            u128::from(limit) / count * u128::from(UNITS_PER_NODE) / 20
-        });
-        unit_len(u64::try_from(mean.min(limited)).unwrap_or(u64::MAX))
-    }
-
-    /// When receivers should be done if the speeds are as declared; 0 when nobody declared any.
-    fn expected_ns(&self) -> u64 {
-        if self.basis != Basis::Declared {
-            return 0;
-        }
-        let limited = self.setup.limit.map_or(0.0, |limit| {
-            self.wanted_bytes() as f64 / limit.max(1) as f64
-        });
-        (self.planned.predicted_seconds.max(limited) * 1e9) as u64
-    }
-
-    fn lost_nodes(&self) -> Vec<u32> {
-        (0..self.nodes.len() as u32)
-            .filter(|&n| !self.nodes[n as usize].alive())
-            .collect()
-    }
-
-    fn peers_of(&self, runs: &[Run]) -> Vec<control::Peer> {
-        let mut wanted = BTreeSet::new();
-        for run in runs {
-            wanted.insert(run.sender);
-            wanted.extend(run.spares.iter().copied());
-        }
-        wanted.into_iter().map(|node| self.peer(node)).collect()
-    }
-
-    fn peer(&self, node: u32) -> control::Peer {
-        let opened = self.nodes[node as usize].opened.as_ref();
-        control::Peer {
-            node,
-            name: self.name(node).into(),
-            instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
-            addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
-        }
-    }
-
-    fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
-        let state = &self.nodes[node as usize];
-        let mut plan = control::Plan {
-            source_bases: state.setup.sources.iter().map(|s| s.base).collect(),
-            parts: self.parts.clone(),
-            ..control::Plan::default()
-        };
-        if !state.is_receiver() {
-            return plan;
-        }
-        plan.runs.clone_from(&state.runs);
-        plan.limit = limit.map_or(0, |l| l.max(1));
-        plan.unit = self.unit_len;
-        plan.length = self.data_length;
-        plan.expected = self.expected_ns();
-        plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
-        let mut wanted: BTreeSet<u32> = state
-            .runs
-            .iter()
-            .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
-            .collect();
-        wanted.extend(
-            self.parts
-                .iter()
-                .flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)),
-        );
-        plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
-        plan
     }
 
     fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
@@ -744,7 +514,6 @@ impl Coordinator {
         state.checked = done.delivered;
         state.last_seen = (now_ns, done.delivered);
         state.observed.finished(done.delivered, moving_ns);
-        self.count_sending(node, false);
         self.nodes[node as usize].sent_by_pair =
             done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
         let name = self.name(node).to_owned();
@@ -762,8 +531,9 @@ impl Coordinator {
         }
         self.actions.push_back(Action::Progress);
         // An idle receiver does not wait for the next look.
-        self.next_balance_ns.clear();
-        self.balance(now_ns);
+        if self.nodes[node as usize].group.is_some() {
+            self.next_look_ns = 0;
+        }
         self.check_done();
     }
 
@@ -773,12 +543,28 @@ impl Coordinator {
         state.alive() && state.done.as_ref().is_none_or(|d| d.error.is_empty())
     }
 
-    fn destination(&self, node: u32) -> Option<String> {
-        self.nodes[node as usize]
-            .setup
-            .sinks
-            .first()
-            .and_then(|s| s.destination.clone())
+    /// The shared destination it writes.
+    fn destination(&self, node: u32) -> Option<&str> {
+        let group = self.nodes[node as usize].group?;
+        self.groups.get(group as usize).map(|group| group.0.as_str())
+    }
+
+    /// Finds out who shares a destination with whom.
+    fn group_receivers(&mut self) {
+        let mut known: BTreeMap<String, u32> = BTreeMap::new();
+        self.groups.clear();
+        for node in &mut self.nodes {
+            let sink = node.setup.sinks.first();
+            node.group = sink.and_then(|sink| sink.destination.clone()).map(|name| {
+                let next = self.groups.len() as u32;
+                let group = *known.entry(name.clone()).or_insert(next);
+                if group == next {
+                    self.groups.push((name, 0));
+                }
+                self.groups[group as usize].1 += 1;
+                group
+            });
+        }
     }
 
     /// Time passes. Call at least once a second; work moves between nodes at these calls.
@@ -812,7 +598,7 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
-                self.balance(now_ns);
+                self.replan(now_ns);
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);

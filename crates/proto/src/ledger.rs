@@ -113,8 +113,29 @@ struct Lane {
     planned: bool,
     // When it last brought a unit, or began to after a pause.
     moved_ns: Option<u64>,
+    // Time with something in transit: up to the last pause, and since then.
+    busy_ns: u64,
+    busy_since_ns: u64,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
     latency_ns: Option<u64>,
+}
+
+impl Lane {
+    fn carry(&mut self, bytes: u64, now_ns: u64) {
+        if self.in_transit_bytes == 0 {
+            self.busy_since_ns = now_ns;
+        }
+        self.in_transit_bytes += bytes;
+        self.rate.busy(now_ns);
+    }
+
+    fn put_down(&mut self, bytes: u64, now_ns: u64) {
+        let before = self.in_transit_bytes;
+        self.in_transit_bytes = before.saturating_sub(bytes);
+        if before > 0 && self.in_transit_bytes == 0 {
+            self.busy_ns += now_ns.saturating_sub(self.busy_since_ns);
+        }
+    }
 }
 
 /// The state of every wanted byte. See the module documentation.
@@ -244,8 +265,7 @@ impl Ledger {
             if l.in_transit_bytes == 0 {
                 l.moved_ns = Some(now_ns);
             }
-            l.in_transit_bytes += range.len();
-            l.rate.busy(now_ns);
+            l.carry(range.len(), now_ns);
             let due_ns = now_ns.saturating_add((self.backlog_in_transit(lane) * 1e9) as u64);
             self.in_transit.insert(
                 range.start,
@@ -310,14 +330,13 @@ impl Ledger {
         let slow = self.rate(victim);
         // A thief nobody has measured may be as fast as its victim.
         let fast = self.lanes[thief].rate.bytes_per_second().unwrap_or(slow);
-        let Some(at) = self.lanes[victim]
-            .ready
-            .iter()
-            .rposition(|run| run.holders.contains(&thief))
-        else {
+        // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
+        let runs = self.lanes[victim].ready.iter().enumerate();
+        let own = runs.filter(|(_, run)| run.holders.contains(&thief));
+        let rarest = own.min_by_key(|(at, run)| (self.living(&run.holders), std::cmp::Reverse(*at)));
+        let Some((at, run)) = rarest.map(|(at, run)| (at, run.clone())) else {
             return;
         };
-        let run = self.lanes[victim].ready[at].clone();
         // Bytes still in transit on the victim delay it: the thief may take that much more.
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
@@ -355,6 +374,11 @@ impl Ledger {
         );
     }
 
+    fn living(&self, holders: &[LaneId]) -> usize {
+        let lives = |lane: &&LaneId| self.is_alive(**lane);
+        holders.iter().filter(lives).count()
+    }
+
     fn end_game(&mut self, lane: LaneId, now_ns: u64) -> Option<Unit> {
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
@@ -380,9 +404,7 @@ impl Ledger {
         let unit = self.in_transit.get_mut(&start)?;
         unit.carriers.push(lane);
         let range = unit.range;
-        let l = &mut self.lanes[lane];
-        l.in_transit_bytes += range.len();
-        l.rate.busy(now_ns);
+        self.lanes[lane].carry(range.len(), now_ns);
         Some(Unit {
             range,
             duplicate: true,
@@ -392,7 +414,7 @@ impl Ledger {
     /// Records that a lane brought a unit whole and checked.
     pub fn delivered(&mut self, lane: LaneId, range: Range, now_ns: u64) -> Delivery {
         if let Some(l) = self.lanes.get_mut(lane) {
-            l.in_transit_bytes = l.in_transit_bytes.saturating_sub(range.len());
+            l.put_down(range.len(), now_ns);
             let busy = l.in_transit_bytes > 0;
             l.moved_ns = Some(now_ns);
             l.rate.delivered(range.len(), now_ns, busy);
@@ -424,7 +446,7 @@ impl Ledger {
     /// A cancelled unit will not come on this lane any more.
     pub fn dropped(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         if let Some(l) = self.lanes.get_mut(lane) {
-            l.in_transit_bytes = l.in_transit_bytes.saturating_sub(range.len());
+            l.put_down(range.len(), now_ns);
             if l.in_transit_bytes == 0 {
                 l.rate.idle(now_ns);
             }
@@ -662,6 +684,21 @@ impl Ledger {
     /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
     pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
         self.lanes.get(lane).and_then(|l| l.moved_ns)
+    }
+
+    /// Time in which the lane had something in transit, nanoseconds.
+    pub fn busy_ns(&self, lane: LaneId, now_ns: u64) -> u64 {
+        self.lanes.get(lane).map_or(0, |l| match l.in_transit_bytes {
+            0 => l.busy_ns,
+            _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
+        })
+    }
+
+    /// Lanes without work of their own stand by from now on; the others count as planned.
+    pub fn settle(&mut self) {
+        for lane in &mut self.lanes {
+            lane.planned = !lane.ready.is_empty();
+        }
     }
 
     /// Whether a lane could carry something that is ready on another one.

@@ -152,6 +152,7 @@ impl Receiving {
         self.watch = Watch::new(now_ns);
         self.set_limit(plan.limit, now_ns);
         self.spares.expect_at(plan.expected);
+        self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
         for peer in &plan.peers {
             self.add_peer(peer);
@@ -165,6 +166,10 @@ impl Receiving {
 
     /// Takes changed owners, new runs, peers that are gone and ranges to give up.
     pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+        if revision.settle {
+            self.ledger.settle();
+            self.spares.explore(false);
+        }
         if revision.expected > 0 {
             let passed = now_ns.saturating_sub(self.watch.start_ns());
             self.spares
@@ -185,10 +190,14 @@ impl Receiving {
             self.ledger.reassign([ReadyRun { range, holders }]);
             for fresh in RangeSet::from(range).difference(&known).iter() {
                 let holders = self.lanes_of(run);
-                self.ledger.inherit(ReadyRun {
+                let run = ReadyRun {
                     range: fresh,
                     holders,
-                });
+                };
+                match revision.settle {
+                    true => self.ledger.want(run),
+                    false => self.ledger.inherit(run),
+                }
                 self.finished = false;
             }
             self.asked.remove(range);
@@ -463,6 +472,17 @@ impl Receiving {
     /// Totals per pair, in lane order.
     pub fn pairs(&self) -> &[PairTotals] {
         &self.pairs
+    }
+
+    /// What the master is told from time to time of each pair that has brought anything or tries to.
+    pub fn pair_statuses(&self, now_ns: u64) -> Vec<control::PairStatus> {
+        let status = |(lane, pair): (LaneId, &PairTotals)| control::PairStatus {
+            sender: pair.sender,
+            delivered: pair.delivered,
+            busy: self.ledger.busy_ns(lane, now_ns),
+        };
+        let pairs = self.pairs.iter().enumerate().map(status);
+        pairs.filter(|pair| pair.busy > 0).collect()
     }
 
     /// Best second and longest stall so far.

@@ -131,6 +131,8 @@ fn node(name: String, holds: Option<Range>, wants: Option<(Range, Option<&str>)>
         sinks: sink.into_iter().collect(),
         up: None,
         down: None,
+        remembered_up: None,
+        remembered_down: None,
     }
 }
 
@@ -199,7 +201,7 @@ impl World {
                         sender: run.sender,
                         spares: run.spares,
                     };
-                    let runs = receiver_runs(&problem, &schedule, 2).into_iter();
+                    let runs = receiver_runs(&problem, &schedule, purpose.spares).into_iter();
                     let planned = Planned {
                         runs: runs
                             .map(|runs| runs.into_iter().map(to_run).collect())
@@ -362,18 +364,11 @@ impl World {
                 Some(receiver) if now >= receiver.status_ns => {
                     receiver.status_ns = now + 500 * MS;
                     let ledger = receiver.machine.ledger();
-                    let pairs = receiver
-                        .machine
-                        .pairs()
-                        .iter()
-                        .map(|pair| control::PairStatus {
-                            sender: pair.sender,
-                            delivered: pair.delivered,
-                        });
+                    let pairs = receiver.machine.pair_statuses(now);
                     from_agent::Body::Status(control::Status {
                         delivered: ledger.delivered_bytes(),
                         checked: ledger.delivered_bytes(),
-                        pairs: pairs.collect(),
+                        pairs,
                     })
                 }
                 None if !setup.sources.is_empty() && now.is_multiple_of(SECOND) => {
@@ -665,5 +660,51 @@ fn transfers_end_and_tell_the_truth() {
         if unharmed {
             assert_eq!(outcome, Outcome::Done, "seed {seed}");
         }
+    }
+}
+
+fn crossed(ups: &[f64], downs: &[f64], seconds: f64, destination: Option<&str>) -> (f64, f64) {
+    let up: f64 = ups.iter().sum();
+    let down: f64 = downs.iter().sum();
+    let copies = if destination.is_some() { 1.0 } else { downs.len() as f64 };
+    let bytes = (up.min(down) * seconds / copies) as u64;
+    let all = Range::new(0, bytes);
+    let mut setups = Vec::new();
+    for at in 0..ups.len() {
+        setups.push(node(format!("s{at}"), Some(all), None));
+    }
+    for at in 0..downs.len() {
+        setups.push(node(format!("r{at}"), None, Some((all, destination))));
+    }
+    let both = ups.iter().chain(downs).copied().collect();
+    let mut world = World::new(setups, both, false, Vec::new());
+    let (outcome, took) = world.run();
+    assert_eq!(outcome, Outcome::Done);
+    let slowest = downs.iter().copied().fold(f64::MAX, f64::min);
+    let bound = (bytes as f64 * copies / up.min(down)).max(if destination.is_some() { 0.0 } else { bytes as f64 / slowest });
+    (took, bound)
+}
+
+#[test]
+#[ignore]
+fn experiment() {
+    let (s, f) = (2.39e6, 23.9e6);
+    for (name, ups, downs) in [
+        ("1+1 crossed", vec![s, f], vec![f, s]),
+        ("1+1", vec![s, f], vec![s, f]),
+        ("2+2 crossed", vec![s, s, f, f], vec![f, f, s, s]),
+        ("3+3 crossed", vec![s, s, s, f, f, f], vec![f, f, f, s, s, s]),
+        ("5+3 crossed", vec![s, s, s, s, s, f, f, f], vec![f, f, f, s, s, s, s, s]),
+        ("5+3", vec![s, s, s, s, s, f, f, f], vec![s, s, s, s, s, f, f, f]),
+        ("1+4", vec![s, f, f, f, f], vec![s, f, f, f, f]),
+        ("1+4 crossed", vec![s, f, f, f, f], vec![f, f, f, f, s]),
+        ("16+16 crossed", [vec![s; 16], vec![f; 16]].concat(), [vec![f; 16], vec![s; 16]].concat()),
+        ("8 equal", vec![f; 8], vec![f; 8]),
+        ("8 to 2", vec![s; 8], vec![f; 2]),
+        ("2 to 8", vec![f; 2], vec![s; 8]),
+    ] {
+        let (took, bound) = crossed(&ups, &downs, 20.0, Some("out"));
+        let (own, own_bound) = crossed(&ups, &downs, 20.0, None);
+        println!("{name:15} shared {took:.2} of {bound:.2} = {:.1} %   own {own:.2} of {own_bound:.2} = {:.1} %", bound / took * 100.0, own_bound / own * 100.0);
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use ropewalk_model::RangeSet;
 
-use super::{Action, Coordinator, Phase};
+use super::{Action, Coordinator, Node, Phase};
 use crate::control::{self, to_agent};
 use crate::report::Outcome;
 
 impl Coordinator {
     pub(super) fn check_done(&mut self) {
-        let pending_plan = self.actions.iter().any(|a| matches!(a, Action::Plan(..)));
-        let all = self.receivers().all(|n| {
-            let state = &self.nodes[n as usize];
-            (state.done.is_some() && !state.releasing) || !state.alive()
-        });
-        if self.phase == Phase::Moving && all && !pending_plan {
+        if self.phase != Phase::Moving || self.round.is_some() {
+            return;
+        }
+        let ended = |n: &Node| (n.done.is_some() && !n.releasing) || !n.alive() || !n.is_receiver();
+        let pending_plan = |a: &Action| matches!(a, Action::Plan(..));
+        if self.is_true_for_all(ended) && !self.actions.iter().any(pending_plan) {
             self.finish();
         }
     }
@@ -23,10 +23,7 @@ impl Coordinator {
     pub(super) fn finish(&mut self) {
         self.phase = Phase::Finishing;
         // Of each shared destination one node renames, and only when every byte is safe.
-        let mut open: BTreeSet<String> = BTreeSet::new();
-        for node in self.receivers().collect::<Vec<_>>() {
-            open.extend(self.destination(node));
-        }
+        let mut open: BTreeSet<String> = self.groups.iter().map(|(name, _)| name.clone()).collect();
         let whole: BTreeSet<String> = open
             .iter()
             .filter(|name| self.destination_complete(name))
@@ -39,7 +36,7 @@ impl Coordinator {
             }
             let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
             let commit = match self.destination(node) {
-                Some(name) if usable && whole.contains(&name) => open.remove(&name),
+                Some(name) if usable && whole.contains(name) => open.remove(name),
                 _ => false,
             };
             self.nodes[node as usize].finish_sent = true;
@@ -115,10 +112,7 @@ impl Coordinator {
 
     pub(super) fn check_finished(&mut self) {
         if self.phase != Phase::Finishing
-            || !self
-                .nodes
-                .iter()
-                .all(|n| n.finished.is_some() || !n.alive())
+            || !self.is_true_for_all(|n| n.finished.is_some() || !n.alive())
         {
             return;
         }

@@ -1,8 +1,11 @@
 //! How fast nodes turned out to be, from what receivers report while bytes move.
+//!
+//! A receiver's status says what it had from each sender, and how long each lane was at work. That gives rates
+//! of pairs. What a node *could* carry is not seen so directly: a lane is as fast as the slower of its ends. The
+//! estimate of a node starts at what was declared (or nothing), rises to whatever the node is seen to carry,
+//! and falls towards it only while lanes of the node want more and might be held up by it.
 
 use std::collections::BTreeMap;
-
-use ropewalk_model::RangeSet;
 
 use super::Coordinator;
 use crate::control::Status;
@@ -10,6 +13,15 @@ use crate::control::Status;
 /// Bounds of the smoothing's time constant, which is the time observed so far: at first every status
 /// counts alike, since bytes come in units and single ones say little; later old ones fade.
 const SMOOTHING_SECONDS: (f64, f64) = (1.0, 10.0);
+
+/// Time constant of the short memory that the long one is compared with.
+const RECENT_SECONDS: f64 = 1.0;
+
+/// The speed has changed, and the long memory is dropped, when the short one differs by this part ...
+const CHANGE: f64 = 0.4;
+
+/// ... for so many statuses in a row.
+const CHANGE_STATUSES: u32 = 3;
 
 /// Relative error of an observed speed: this for ever, and [`ERROR_SECONDS`] over the time observed.
 const ERROR_MIN: f64 = 0.03;
@@ -20,6 +32,31 @@ const ERROR_SECONDS: f64 = 0.3;
 /// Statuses closer together than this are taken as one.
 const SAMPLE_NS_MIN: u64 = 100_000_000;
 
+/// A lane at work for more than this part of the time wants more than it gets.
+const WANTING: f64 = 0.7;
+
+/// A lane slower than this part of another lane of the same node is held up at its other end.
+const CLEARLY_SLOWER: f64 = 0.6;
+
+/// Time constant of a falling estimate when the node is held up for certain, and when it might be the other end.
+const FALL_SECONDS: (f64, f64) = (1.5, 5.0);
+
+/// A node that brought nothing for so long can be expected to bring nothing.
+const MUTE_NS: u64 = 2_000_000_000;
+
+/// What a receiver has from one sender.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pair {
+    // At the last status.
+    bytes: u64,
+    busy_ns: u64,
+    // Bytes per second, long and short memory.
+    rate: f64,
+    recent: f64,
+    // Part of the time in which something was on its way.
+    at_work: f64,
+}
+
 /// What a receiver has shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
@@ -28,12 +65,11 @@ pub(super) struct Observed {
     checked: u64,
     // Time observed.
     seconds: f64,
-    // Bytes per second, smoothed, while it had work.
+    // Bytes per second while it had work, long and short memory.
     rate: Option<f64>,
-    // By sender: bytes at `since_ns`, and bytes per second.
-    pairs: BTreeMap<u32, (u64, f64)>,
-    // Whether they are in the senders' sums.
-    counts: bool,
+    recent: f64,
+    changed: u32,
+    pairs: BTreeMap<u32, Pair>,
 }
 
 impl Observed {
@@ -54,28 +90,53 @@ impl Observed {
         self.seconds += seconds;
         let constant = self.seconds.clamp(SMOOTHING_SECONDS.0, SMOOTHING_SECONDS.1);
         let keep = (-seconds / constant).exp();
-        let smooth = |old: Option<f64>, bytes: u64| {
-            let rate = bytes as f64 / seconds;
-            old.map_or(rate, |old| old * keep + rate * (1.0 - keep))
-        };
-        let bytes = status.checked.saturating_sub(self.checked);
+        let keep_recent = (-seconds / RECENT_SECONDS).exp();
         let first = self.rate.is_none();
-        self.rate = Some(smooth(self.rate, bytes));
+        let smooth = |old: f64, rate: f64, keep: f64| match first {
+            true => rate,
+            false => old * keep + rate * (1.0 - keep),
+        };
+        let now = status.checked.saturating_sub(self.checked) as f64 / seconds;
+        let rate = smooth(self.rate.unwrap_or(now), now, keep);
+        self.rate = Some(rate);
+        self.recent = smooth(self.recent, now, keep_recent);
         for pair in &status.pairs {
-            let (before, rate) = self.pairs.get(&pair.sender).copied().unwrap_or_default();
-            let old = (!first).then_some(rate);
-            let rate = smooth(old, pair.delivered.saturating_sub(before));
-            self.pairs.insert(pair.sender, (pair.delivered, rate));
+            let known = self.pairs.entry(pair.sender).or_default();
+            let now = pair.delivered.saturating_sub(known.bytes) as f64 / seconds;
+            let busy = pair.busy.saturating_sub(known.busy_ns) as f64 / passed as f64;
+            *known = Pair {
+                bytes: pair.delivered,
+                busy_ns: pair.busy,
+                rate: smooth(known.rate, now, keep),
+                recent: smooth(known.recent, now, keep_recent),
+                at_work: busy.min(1.0),
+            };
+        }
+        let differs = (self.recent - rate).abs() > CHANGE * rate;
+        self.changed = if differs { self.changed + 1 } else { 0 };
+        if self.changed >= CHANGE_STATUSES {
+            self.forget_old();
         }
         self.since_ns = Some(now_ns);
         self.checked = status.checked;
+    }
+
+    /// The speed is another one now.
+    fn forget_old(&mut self) {
+        self.changed = 0;
+        self.seconds = RECENT_SECONDS;
+        self.rate = Some(self.recent);
+        for pair in self.pairs.values_mut() {
+            pair.rate = pair.recent;
+        }
     }
 
     fn start(&mut self, status: &Status, now_ns: u64) {
         self.since_ns = Some(now_ns);
         self.checked = status.checked;
         for pair in &status.pairs {
-            self.pairs.entry(pair.sender).or_default().0 = pair.delivered;
+            let known = self.pairs.entry(pair.sender).or_default();
+            (known.bytes, known.busy_ns) = (pair.delivered, pair.busy);
         }
     }
 
@@ -93,9 +154,9 @@ impl Observed {
         self.resting();
     }
 
-    /// Bytes per second it has had from a sender.
-    pub fn pair_rate(&self, sender: u32) -> f64 {
-        self.pairs.get(&sender).map_or(0.0, |&(_, rate)| rate)
+    /// The senders it has had bytes from, and the bytes per second of each.
+    pub fn pairs(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.pairs.iter().map(|(&sender, pair)| (sender, pair.rate))
     }
 
     /// How far the observed speed may be from the truth, relatively.
@@ -107,107 +168,147 @@ impl Observed {
     pub fn rate(&self) -> Option<f64> {
         self.rate
     }
+
+    /// Seconds in which it had work and told.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    fn is_working(&self) -> bool {
+        self.since_ns.is_some() && self.rate.is_some()
+    }
 }
+
+/// What a node can send, or receive, at most: bytes per second as far as anybody knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Estimate {
+    rate: Option<f64>,
+    updated_ns: u64,
+}
+
+impl Estimate {
+    /// What was told before the start.
+    pub fn told(rate: Option<u64>) -> Self {
+        Self {
+            rate: rate.map(|rate| rate as f64),
+            updated_ns: 0,
+        }
+    }
+
+    /// Bytes per second; `None` while nobody knows.
+    pub fn rate(self) -> Option<f64> {
+        self.rate
+    }
+
+    /// The node carries `total` bytes per second, over lanes that want `wants` more than they get.
+    fn see(&mut self, total: f64, wants: Wants, now_ns: u64) {
+        let passed = now_ns.saturating_sub(self.updated_ns) as f64 / 1e9;
+        self.updated_ns = now_ns;
+        let known = self.rate.unwrap_or(0.0);
+        let constant = match wants {
+            _ if total >= known => {
+                if total > 0.0 {
+                    self.rate = Some(total);
+                }
+                return;
+            }
+            Wants::Nothing => return,
+            Wants::Perhaps => FALL_SECONDS.1,
+            Wants::More => FALL_SECONDS.0,
+        };
+        let keep = (-passed.min(1.0) / constant).exp();
+        self.rate = Some(known * keep + total * (1.0 - keep));
+    }
+}
+
+/// Whether lanes of a node would carry more if the node could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wants {
+    Nothing,
+    /// They want more, and either end may be what holds them up.
+    Perhaps,
+    /// They want more, and are slower than others at their other end.
+    More,
+}
+
+/// Sums over the lanes of one node.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    total: f64,
+    // The fastest lane that wants more.
+    fastest: f64,
+    wants: Wants,
+}
+
+const IDLE: Side = Side {
+    total: 0.0,
+    fastest: 0.0,
+    wants: Wants::Nothing,
+};
 
 impl Coordinator {
     /// Takes a receiver's status into account. Cost O(its pairs).
     pub(super) fn observe(&mut self, node: u32, status: &Status, now_ns: u64) {
-        let state = &self.nodes[node as usize];
         if self.setup.options.fixed {
             return;
         }
-        // What it still does when everything has come (syncing, reading back) says nothing of its speed.
-        let resting = state.done.is_some() || status.checked >= state.assigned().len_bytes();
-        self.count_sending(node, false);
         let state = &mut self.nodes[node as usize];
-        if resting {
+        // What it still does when everything has come (syncing, reading back) says nothing of its speed.
+        if state.done.is_some() || status.checked >= state.assigned_bytes() {
             state.observed.resting();
-            return;
-        }
-        state.observed.working(status, now_ns);
-        self.count_sending(node, true);
-    }
-
-    /// Takes what a receiver has from each sender into the senders' sums, or out of them.
-    pub(super) fn count_sending(&mut self, node: u32, counts: bool) {
-        let observed = &mut self.nodes[node as usize].observed;
-        if std::mem::replace(&mut observed.counts, counts) == counts {
-            return;
-        }
-        let sign = if counts { 1.0 } else { -1.0 };
-        let rates: Vec<(u32, f64)> = observed
-            .pairs
-            .iter()
-            .map(|(&sender, &(_, rate))| (sender, rate))
-            .collect();
-        for (sender, rate) in rates {
-            if let Some(sum) = self.sending.get_mut(sender as usize) {
-                *sum += sign * rate;
-                let best = &mut self.nodes[sender as usize].best_sending;
-                *best = best.max(*sum);
-            }
+        } else {
+            state.observed.working(status, now_ns);
         }
     }
 
     /// Bytes per second a receiver has had of late while it had work: 0 when nothing came for so long that
     /// nothing can be expected of it.
     pub(super) fn receiving_rate(&self, node: u32, now_ns: u64) -> Option<f64> {
-        const MUTE_NS: u64 = 2_000_000_000;
         let rate = self.nodes[node as usize].observed.rate();
         let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
         rate.or((moving > MUTE_NS).then_some(0.0))
     }
 
-    /// For each sender, the bytes per second it has left over for `wanted` in the next `seconds` when the
-    /// receivers go on with `left` bytes each from the senders they use now; 0 when it is not needed.
-    ///
-    /// A sender nobody has used yet counts as an average one: how fast it is can only be found out.
-    pub(super) fn spare_sending(
-        &self,
-        left: &BTreeMap<u32, f64>,
-        seconds: f64,
-        wanted: &RangeSet,
-    ) -> Vec<f64> {
-        let mut load = vec![0.0; self.nodes.len()];
-        for (&receiver, bytes) in left {
-            let pairs = &self.nodes[receiver as usize].observed.pairs;
-            let total: f64 = pairs.values().map(|(_, rate)| rate).sum();
-            for (&sender, (_, rate)) in pairs {
-                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
-                    *load += bytes * rate / total;
+    /// Brings the estimates of all nodes up to date. Cost O(nodes + pairs observed).
+    pub(super) fn estimate(&mut self, now_ns: u64) {
+        let mut senders = vec![IDLE; self.nodes.len()];
+        let mut receivers = vec![IDLE; self.nodes.len()];
+        let working = |node: &super::Node| node.observed.is_working() && node.alive();
+        let lanes = || {
+            let nodes = self.nodes.iter().enumerate();
+            nodes
+                .filter(|(_, node)| working(node))
+                .flat_map(|(at, node)| node.observed.pairs.iter().map(move |pair| (at, pair)))
+                .filter(|(_, (sender, _))| (**sender as usize) < self.nodes.len())
+        };
+        for (receiver, (&sender, pair)) in lanes() {
+            for side in [&mut senders[sender as usize], &mut receivers[receiver]] {
+                side.total += pair.rate;
+                if pair.at_work > WANTING {
+                    side.fastest = side.fastest.max(pair.rate);
                 }
             }
         }
-        let known: Vec<f64> = self
-            .nodes
-            .iter()
-            .map(|n| n.best_sending)
-            .filter(|rate| *rate > 0.0)
-            .collect();
-        let average = known.iter().sum::<f64>() / known.len().max(1) as f64;
-        let spare = self.nodes.iter().zip(load).map(|(node, load)| {
-            let speed = match node.best_sending {
-                0.0 => average,
-                best => best,
+        for (receiver, (&sender, pair)) in lanes().filter(|(_, (_, pair))| pair.at_work > WANTING) {
+            let held_up_there = |other: f64| match pair.rate < other * CLEARLY_SLOWER {
+                true => Wants::Nothing,
+                false => Wants::Perhaps,
             };
-            (speed - load / seconds.max(0.1)).max(0.0)
-        });
-        let mut spare: Vec<f64> = spare.collect();
-        // Who has next to nothing left is asked only for what nobody else holds.
-        let most = spare.iter().copied().fold(0.0, f64::max);
-        let poor = |rate: f64| rate < most * 0.1;
-        let rich = (0..spare.len()).filter(|&node| !poor(spare[node]) && self.nodes[node].alive());
-        let held = rich.fold(RangeSet::new(), |held, node| {
-            held.union(&self.nodes[node].holds)
-        });
-        let least = if wanted.difference(&held).is_empty() {
-            0.0
-        } else {
-            1.0
-        };
-        for rate in &mut spare {
-            *rate = if poor(*rate) { least } else { rate.max(1.0) };
+            let by_sender = held_up_there(senders[sender as usize].fastest);
+            let by_receiver = held_up_there(receivers[receiver].fastest);
+            let certain = |own: Wants, other: Wants| match (own, other) {
+                (Wants::Nothing, _) => Wants::Nothing,
+                (_, Wants::Nothing) => Wants::More,
+                _ => Wants::Perhaps,
+            };
+            let side = &mut senders[sender as usize];
+            side.wants = side.wants.max(certain(by_sender, by_receiver));
+            let side = &mut receivers[receiver];
+            side.wants = side.wants.max(certain(by_receiver, by_sender));
         }
-        spare
+        for ((node, sent), received) in self.nodes.iter_mut().zip(senders).zip(receivers) {
+            node.up.see(sent.total, sent.wants, now_ns);
+            node.down.see(received.total, received.wants, now_ns);
+        }
     }
 }

@@ -53,7 +53,7 @@ impl Coordinator {
     /// Gives the share of a receiver that cannot go on to the others of its destination. False when
     /// there is nobody who could take all of it.
     pub(super) fn hand_over(&mut self, node: u32) -> bool {
-        let Some(destination) = self.destination(node) else {
+        let Some(group) = self.nodes[node as usize].group else {
             return false;
         };
         let assigned = self.nodes[node as usize].assigned();
@@ -66,7 +66,7 @@ impl Coordinator {
             let state = &self.nodes[other as usize];
             if other != node
                 && self.is_able(other)
-                && self.destination(other).as_ref() == Some(&destination)
+                && state.group == Some(group)
             {
                 let share = state.wants.intersection(&assigned);
                 if !share.is_empty() {
@@ -125,7 +125,8 @@ impl Coordinator {
                             .get_or_insert_with(|| format!("{name}: {reason}"));
                     }
                 }
-                self.share_released(now_ns);
+                self.look_soon();
+                self.share_released(now_ns, false);
                 self.check_done();
             }
             Phase::Finishing => {

@@ -32,6 +32,23 @@ pub struct NodeSetup {
     pub up: Option<u64>,
     /// Declared receiving speed, bytes per second.
     pub down: Option<u64>,
+    /// Sending speed seen in earlier transfers, bytes per second: a hint where none is declared, never a
+    /// base of the bound.
+    pub remembered_up: Option<u64>,
+    /// The same for receiving.
+    pub remembered_down: Option<u64>,
+}
+
+impl NodeSetup {
+    /// Sending speed to plan with at first, bytes per second; `None` when nobody knows.
+    pub(super) fn told_up(&self) -> Option<u64> {
+        self.up.or(self.remembered_up).filter(|&rate| rate > 0)
+    }
+
+    /// The same for receiving.
+    pub(super) fn told_down(&self) -> Option<u64> {
+        self.down.or(self.remembered_down).filter(|&rate| rate > 0)
+    }
 }
 
 /// Something a node holds.

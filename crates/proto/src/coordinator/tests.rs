@@ -39,6 +39,8 @@ fn node(name: &str, holds: &[(u64, u64)], wants: &[(u64, u64)], shared: Option<&
         sinks: if wants.is_empty() { vec![] } else { vec![sink] },
         up: None,
         down: None,
+        remembered_up: None,
+        remembered_down: None,
     }
 }
 
@@ -471,6 +473,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
         for (at, speed) in speeds.into_iter().enumerate() {
             let delivered = speed * half / 2;
             let pairs = vec![control::PairStatus {
+                busy: 0,
                 sender: at as u32,
                 delivered,
             }];

@@ -5,12 +5,15 @@
 //! both sides, and take sending speed that the plan gave to others. They open when work falls to
 //! them (a sender is lost or refuses), and when the node falls behind its plan; then they take work
 //! until it has caught up. Where nobody knew any speed there is no plan to fall behind: then they open
-//! only for the lost and the silent, until the master has observed speeds and expects something.
+//! early and take what they can, which shows the master who is fast, until it settles a plan.
 
 use super::{Event, Receiving};
 
 /// The planned lanes have this long to get going before anybody judges them.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Where nobody knows speeds, spare holders are called after this time: what is over by then needs none.
+const EXPLORE_NS: u64 = 250_000_000;
 
 /// Until then speeds are rough.
 const START_NS: u64 = 3_000_000_000;
@@ -40,6 +43,8 @@ pub(super) struct Spares {
     // Nothing but the loss of a sender moves work.
     fixed: bool,
     behind: bool,
+    // Nobody knows any speed: all holders take what they can.
+    exploring: bool,
     looked_ns: u64,
 }
 
@@ -50,6 +55,7 @@ impl Spares {
             expected_ns: 0,
             fixed: false,
             behind: false,
+            exploring: false,
             looked_ns: now_ns,
         }
     }
@@ -62,6 +68,11 @@ impl Spares {
     /// Only the loss of a sender moves work.
     pub fn fix(&mut self) {
         self.fixed = true;
+    }
+
+    /// All holders take what they can, or no longer.
+    pub fn explore(&mut self, exploring: bool) {
+        self.exploring = exploring && !self.fixed;
     }
 
     /// The node should be done this long after the start; 0 when nobody knows.
@@ -78,7 +89,8 @@ impl Receiving {
         }
         self.spares.looked_ns = now_ns;
         self.spares.behind = !self.spares.fixed && self.is_behind(now_ns);
-        if self.spares.behind {
+        let passed = now_ns.saturating_sub(self.watch.start_ns());
+        if self.spares.behind || (self.spares.exploring && passed > EXPLORE_NS) {
             self.call_all();
         }
     }
@@ -148,7 +160,7 @@ impl Receiving {
             return false;
         }
         let spare = !self.ledger.is_planned(lane) && self.ledger.has_ready();
-        self.spares.fixed || (spare && !self.spares.behind)
+        self.spares.fixed || (spare && !self.spares.behind && !self.spares.exploring)
     }
 
     fn call_all(&mut self) {

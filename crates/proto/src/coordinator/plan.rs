@@ -1,0 +1,379 @@
+//! Asks for plans, and turns their answers into what each node is told.
+
+use std::collections::BTreeSet;
+
+use ropewalk_model::RangeSet;
+use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
+use ropewalk_model::problem::{Problem, Receiver, Sender};
+
+use super::observe::Estimate;
+use super::replan;
+use super::{
+    Action, Basis, Coordinator, MANIFEST_HOLDERS, Node, Phase, Planned, PlannedRun, Purpose, SPEED_UNKNOWN,
+};
+use crate::control::{self, Run, to_agent};
+use crate::report::Outcome;
+
+/// Other holders that a run names.
+const SPARES: usize = 2;
+
+/// And where nobody told speeds, so that receivers find out who is fast.
+const SPARES_EXPLORING: usize = 7;
+
+/// What nodes can still carry, for work that is planned anew.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Bytes per second that each node can still send.
+    pub up: Vec<f64>,
+    /// And receive.
+    pub down: Vec<f64>,
+}
+
+impl Coordinator {
+    pub(super) fn plan_first(&mut self) {
+        self.phase = Phase::Planning;
+        let all = |known: &dyn Fn(&Node) -> (bool, bool)| {
+            self.nodes.iter().all(|node| {
+                let (up, down) = known(node);
+                (up || !node.is_sender()) && (down || !node.is_receiver())
+            })
+        };
+        let declared = all(&|node| (node.setup.up.is_some(), node.setup.down.is_some()));
+        let told = all(&|node| {
+            (node.setup.told_up().is_some(), node.setup.told_down().is_some())
+        });
+        let remembers = |node: &Node| {
+            (node.is_sender() && node.setup.told_up() != node.setup.up)
+                || (node.is_receiver() && node.setup.told_down() != node.setup.down)
+        };
+        // What is remembered makes a better plan, but a bound would have to name it as its base.
+        let interface = !self.nodes.iter().any(remembers)
+            && self
+                .nodes
+                .iter()
+                .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
+        self.basis = if declared {
+            Basis::Declared
+        } else if interface {
+            Basis::Interface
+        } else {
+            Basis::None
+        };
+        for node in &mut self.nodes {
+            node.up = Estimate::told(node.setup.told_up());
+            node.down = Estimate::told(node.setup.told_down());
+        }
+        self.exploring = !told && !self.setup.options.fixed;
+        self.group_receivers();
+        let receivers: Vec<(u32, RangeSet)> = self
+            .receivers()
+            .map(|n| (n, self.nodes[n as usize].wants.clone()))
+            .collect();
+        self.ask_plan(true, receivers, &BTreeSet::new(), None);
+    }
+
+    /// Bytes per second to plan with, for each node: as observed or told, else the interface's, else as the
+    /// others of its side.
+    pub(super) fn speeds(&self, known: impl Fn(&Node) -> Option<f64>) -> Vec<f64> {
+        let (mut sum, mut count) = (0.0, 0);
+        for rate in self.nodes.iter().filter_map(&known) {
+            sum += rate;
+            count += 1;
+        }
+        let others = match count {
+            0 => SPEED_UNKNOWN as f64,
+            _ => sum / f64::from(count),
+        };
+        let speed = |node: &Node| {
+            let interface = node.opened.as_ref().map_or(0, |o| o.interface_rate);
+            known(node).unwrap_or(match interface {
+                0 => others,
+                rate => rate as f64,
+            })
+        };
+        self.nodes.iter().map(speed).collect()
+    }
+
+    /// All that nodes can carry, as far as anybody knows.
+    pub(super) fn whole_room(&self) -> Room {
+        Room {
+            up: self.speeds(|node| node.up.rate().filter(|_| node.is_sender())),
+            down: self.speeds(|node| node.down.rate().filter(|_| node.is_receiver())),
+        }
+    }
+
+    /// Asks for a plan that brings each receiver its ranges, over the `room` that a round found, or by
+    /// all that nodes can carry. False when nothing is left to plan.
+    pub(super) fn ask_plan(
+        &mut self,
+        first: bool,
+        receivers: Vec<(u32, RangeSet)>,
+        excluded: &BTreeSet<u32>,
+        room: Option<Room>,
+    ) -> bool {
+        let mut receivers = receivers;
+        let senders: Vec<u32> = self
+            .senders()
+            .filter(|n| self.nodes[*n as usize].can_send() && !excluded.contains(n))
+            .collect();
+        if !first {
+            self.drop_unheld(&mut receivers, &senders);
+            if receivers.is_empty() {
+                return false;
+            }
+        }
+        let in_round = room.is_some();
+        let room = room.unwrap_or_else(|| self.whole_room());
+        let whole = |rate: f64| (rate as u64).max(1);
+        let problem = Problem {
+            senders: senders
+                .iter()
+                .map(|&n| Sender {
+                    name: self.name(n).into(),
+                    up: whole(room.up[n as usize]),
+                    ranges: self.nodes[n as usize].holds.clone(),
+                })
+                .collect(),
+            receivers: receivers
+                .iter()
+                .map(|(n, wants)| Receiver {
+                    name: self.name(*n).into(),
+                    down: whole(room.down[*n as usize]),
+                    ranges: wants.clone(),
+                    destination: self.destination(*n).map(str::to_owned),
+                    relay_up: None,
+                })
+                .collect(),
+            ..Problem::default()
+        };
+        let purpose = Purpose {
+            first,
+            in_round,
+            spares: match first && self.exploring {
+                true => SPARES_EXPLORING,
+                false => SPARES,
+            },
+            senders,
+            receivers: receivers.into_iter().map(|(n, _)| n).collect(),
+        };
+        self.actions.push_back(Action::Plan(purpose, problem));
+        true
+    }
+
+    /// Answer to [`Action::Plan`]. An error refuses the transfer when nothing has moved, and ends
+    /// it otherwise.
+    pub fn handle_planned(
+        &mut self,
+        purpose: &Purpose,
+        result: Result<Planned, String>,
+        now_ns: u64,
+    ) {
+        let planned = match result {
+            Ok(planned) => planned,
+            Err(text) if self.phase == Phase::Planning => return self.refuse(text),
+            Err(text) => return self.end(Outcome::Failed, Some(text)),
+        };
+        let runs: Vec<(u32, Vec<Run>)> = purpose
+            .receivers
+            .iter()
+            .zip(&planned.runs)
+            .map(|(&node, runs)| {
+                let to_run = |run: &PlannedRun| Run {
+                    start: run.range.start,
+                    length: run.range.len(),
+                    sender: purpose.senders[run.sender],
+                    spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
+                };
+                (node, runs.iter().map(to_run).collect())
+            })
+            .collect();
+        match self.phase {
+            Phase::Planning if purpose.first => {
+                self.planned = planned;
+                self.phase = Phase::Moving;
+                self.moving_ns = Some(now_ns);
+                self.lease_ns = now_ns;
+                let share = self
+                    .setup
+                    .limit
+                    .map(|limit| limit / (runs.len() as u64).max(1));
+                for (node, runs) in runs {
+                    self.nodes[node as usize].runs = runs;
+                }
+                self.unit_len = self.choose_unit_len();
+                for node in 0..self.nodes.len() as u32 {
+                    self.nodes[node as usize].heard_ns = now_ns;
+                    let plan = self.plan_message(node, share);
+                    self.send(node, to_agent::Body::Plan(plan));
+                }
+                self.actions.push_back(Action::Moving);
+            }
+            Phase::Moving if !purpose.first => self.revise(purpose, &planned, runs, now_ns),
+            _ => {}
+        }
+    }
+
+    /// Tells receivers of the work that a new plan gives them.
+    fn revise(
+        &mut self,
+        purpose: &Purpose,
+        planned: &Planned,
+        runs: Vec<(u32, Vec<Run>)>,
+        now_ns: u64,
+    ) {
+        self.replans += 1;
+        let round = match purpose.in_round {
+            true => self.end_round(planned.predicted_seconds),
+            false => replan::Settled::default(),
+        };
+        let busy = runs.iter().filter(|(_, runs)| !runs.is_empty());
+        for (node, _) in busy {
+            self.nodes[*node as usize].done = None;
+        }
+        // Who works again has to have its share of a limit taken from the others first.
+        self.lease_ns = 0;
+        self.deal_limit(now_ns);
+        let lost = self.lost_nodes();
+        for (node, mut runs) in runs {
+            if runs.is_empty() && !round.tells(node) {
+                continue;
+            }
+            self.add_spares(node, &mut runs);
+            let peers = self.peers_of(&runs);
+            let state = &mut self.nodes[node as usize];
+            state.runs.extend(runs.iter().cloned());
+            // Who gets nothing does not speak again.
+            if !runs.is_empty() {
+                state.revision += 1;
+                state.has_nothing_to_give = false;
+            }
+            let number = state.revision;
+            self.send(
+                node,
+                to_agent::Body::Revision(control::Revision {
+                    peers,
+                    runs,
+                    lost: lost.clone(),
+                    unavailable: Vec::new(),
+                    number,
+                    expected: round.expected_ns,
+                    settle: round.settle,
+                }),
+            );
+        }
+        if round.settle {
+            self.settle_others(&purpose.receivers, &round);
+        }
+        self.share_released(now_ns, false);
+    }
+
+    /// The same for all nodes: replicas of a unit are compared by its hash.
+    fn choose_unit_len(&self) -> u64 {
+        let bytes = |node: &Node| {
+            node.runs
+                .iter()
+                .map(|run| u128::from(run.length))
+                .sum::<u128>()
+        };
+        let busy: Vec<u128> = self.nodes.iter().map(bytes).filter(|b| *b > 0).collect();
+        let count = busy.len().max(1) as u128;
+        let mean = busy.iter().sum::<u128>() / count;
+        // A limit is kept to within a unit: no more than 50 ms of a node's share.
+        let limited = self.setup.limit.map_or(u128::MAX, |limit| {
+            u128::from(limit) / count * u128::from(UNITS_PER_NODE) / 20
+        });
+        unit_len(u64::try_from(mean.min(limited)).unwrap_or(u64::MAX))
+    }
+
+    /// When receivers should be done if the speeds are as told; 0 while they are being found out.
+    pub(super) fn expected_ns(&self) -> u64 {
+        if self.exploring {
+            return 0;
+        }
+        let limited = self.setup.limit.map_or(0.0, |limit| {
+            self.wanted_bytes() as f64 / limit.max(1) as f64
+        });
+        (self.planned.predicted_seconds.max(limited) * 1e9) as u64
+    }
+
+    pub(super) fn lost_nodes(&self) -> Vec<u32> {
+        (0..self.nodes.len() as u32)
+            .filter(|&n| !self.nodes[n as usize].alive())
+            .collect()
+    }
+
+    fn peers_of(&self, runs: &[Run]) -> Vec<control::Peer> {
+        let mut wanted = BTreeSet::new();
+        for run in runs {
+            wanted.insert(run.sender);
+            wanted.extend(run.spares.iter().copied());
+        }
+        wanted.into_iter().map(|node| self.peer(node)).collect()
+    }
+
+    fn peer(&self, node: u32) -> control::Peer {
+        let opened = self.nodes[node as usize].opened.as_ref();
+        control::Peer {
+            node,
+            name: self.name(node).into(),
+            instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
+            addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
+        let state = &self.nodes[node as usize];
+        let mut plan = control::Plan {
+            source_bases: state.setup.sources.iter().map(|s| s.base).collect(),
+            parts: self.parts.clone(),
+            ..control::Plan::default()
+        };
+        if !state.is_receiver() {
+            return plan;
+        }
+        plan.runs.clone_from(&state.runs);
+        plan.limit = limit.map_or(0, |l| l.max(1));
+        plan.unit = self.unit_len;
+        plan.length = self.data_length;
+        plan.expected = self.expected_ns();
+        plan.explore = self.exploring;
+        plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
+        let mut wanted: BTreeSet<u32> = state
+            .runs
+            .iter()
+            .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
+            .collect();
+        wanted.extend(
+            self.parts
+                .iter()
+                .flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)),
+        );
+        plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
+        plan
+    }
+
+
+    /// Names other holders for runs: those the receiver already uses first, so that its open lanes can help
+    /// each other at the end.
+    fn add_spares(&self, receiver: u32, runs: &mut [Run]) {
+        let mut used: Vec<(u32, f64)> = self.nodes[receiver as usize]
+            .observed
+            .pairs()
+            .filter(|&(node, _)| self.nodes[node as usize].can_send())
+            .collect();
+        used.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        for run in runs {
+            let range = control::range(run.start, run.length);
+            let named = std::mem::take(&mut run.spares);
+            let first = used.iter().map(|(node, _)| *node);
+            for node in first.chain(named).filter(|node| *node != run.sender) {
+                if run.spares.len() < SPARES
+                    && !run.spares.contains(&node)
+                    && self.nodes[node as usize].holds.contains_range(range)
+                {
+                    run.spares.push(node);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Plans anew while bytes move, when that brings the end nearer.
+//!
+//! The first plan follows the speeds known then, which may be guesses, and nodes slow down, join and leave. While
+//! bytes flow receivers show what they get (`observe`). Now and then the master compares when the last
+//! receiver would be done as things go with the least time that the estimated speeds allow. When the
+//! difference is worth it, a **round** runs:
+//!
+//! 1. *recall*: receivers that would be late give up bytes they have not asked for yet;
+//! 2. *plan*: what came back is planned as one problem, over the room that the work kept leaves every node;
+//! 3. *deal*: everybody learns what is new for him, and when to be done.
+//!
+//! In the meantime all go on with what they kept, so a round costs messages and no time. Where nobody knew
+//! any speeds, receivers first take what they can from several holders; the first round then
+//! recalls all but a moment's work and settles on few lanes (weights are soft, CEP section 3.2).
+//!
+//! No flapping: a gain must exceed the error of what is observed; the time between rounds is a part of the time
+//! left; and a round whose plan was hardly better doubles it until one is, or a node comes or goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ropewalk_model::RangeSet;
+
+use super::plan::Room;
+use super::{Coordinator, Phase};
+use crate::control::{self, Run, to_agent};
+
+/// A round must bring the end this much nearer, in seconds, and by more than the error of the estimates.
+const GAIN_SECONDS_MIN: f64 = 0.1;
+
+/// A round waits for this part of the time left after the one before.
+const ROUND_PART: f64 = 0.2;
+
+/// Time between two looks, at least, so that the effect of a round can be seen.
+const LOOK_NS: u64 = 200_000_000;
+
+/// And this much for each node: a look costs time in proportion.
+const LOOK_NS_PER_NODE: u64 = 10_000;
+
+/// A node gives at least this many units, or nothing.
+const RECALL_UNITS_MIN: u64 = 2;
+
+/// A receiver whose work is recalled to the last keeps what it carries in this time.
+const KEEP_SECONDS: f64 = 0.5;
+
+/// A receiver that has to give up more than this part of what it has left gives up all: its lanes are the wrong
+/// ones.
+const MISPLACED: f64 = 0.3;
+
+/// Receivers show what they can for so long before a plan without told speeds is settled ...
+const EXPLORE_SECONDS: f64 = 1.0;
+
+/// ... but the others do not wait longer than this for one that shows nothing.
+const EXPLORE_NS_MAX: u64 = 4_000_000_000;
+
+/// With less left than this the plan is not worth settling.
+const SETTLE_SECONDS_MIN: f64 = 1.5;
+
+/// A node that has not been heard of for so long is not asked, nor given anything: agents speak twice a second.
+const QUIET_NS: u64 = 1_300_000_000;
+
+/// A round does not wait longer for an answer.
+const ANSWER_NS_MAX: u64 = 1_500_000_000;
+
+/// No node's room falls below this part of what it can carry: what only it can do must stay possible, and
+/// must not seem endless.
+const ROOM_MIN: f64 = 0.05;
+
+/// Rounds that bring nothing double the pause up to this factor.
+const PATIENCE_MAX: f64 = 64.0;
+
+/// A round that brings less than this part of what it might have brought was not worth it.
+const WORTH_IT: f64 = 0.25;
+
+/// What a round that has its plan means for the nodes.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// When receivers should be done, nanoseconds from now; 0 = as before.
+    pub expected_ns: u64,
+    /// Lanes without work stand by from now on.
+    pub settle: bool,
+    givers: BTreeSet<u32>,
+}
+
+impl Settled {
+    /// Whether a node has to know although it gets nothing.
+    pub fn tells(&self, node: u32) -> bool {
+        self.settle || self.givers.contains(&node)
+    }
+}
+
+/// A recall under way.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    asked_ns: u64,
+    // Seconds from then: until the last would be done without, and least time.
+    last: f64,
+    seconds: f64,
+    // Lanes without work stand by afterwards.
+    settle: bool,
+    released: Vec<(u32, RangeSet)>,
+    givers: BTreeSet<u32>,
+    // Being planned.
+    is_planned: bool,
+}
+
+/// A receiver that can work.
+struct Member {
+    node: u32,
+    // Bytes per second at present; `None` while nobody can say.
+    rate: Option<f64>,
+    // Bytes it has still to fetch, 0 when it is done.
+    left: f64,
+    // Relative error of the rate: what is within it is noise.
+    error: f64,
+}
+
+impl Member {
+    fn speed(&self) -> f64 {
+        self.rate.unwrap_or(0.0)
+    }
+
+    fn seconds(&self) -> f64 {
+        match self.left < 1.0 {
+            true => 0.0,
+            false => self.left / self.speed().max(1.0),
+        }
+    }
+}
+
+impl Coordinator {
+    /// Looks whether a round is due; see the module documentation.
+    pub(super) fn replan(&mut self, now_ns: u64) {
+        if self.setup.options.fixed || self.phase != Phase::Moving {
+            return;
+        }
+        if let Some(round) = &self.round {
+            if !round.is_planned && now_ns.saturating_sub(round.asked_ns) > ANSWER_NS_MAX {
+                self.share_released(now_ns, true);
+            }
+            return;
+        }
+        if now_ns < self.next_look_ns {
+            return;
+        }
+        let pause = LOOK_NS.max(self.nodes.len() as u64 * LOOK_NS_PER_NODE);
+        self.next_look_ns = now_ns + pause;
+        self.estimate(now_ns);
+        let members = self.members(now_ns);
+        let working = || members.iter().filter(|member| member.left >= 1.0);
+        if working().count() == 0 {
+            return;
+        }
+        let seconds = self.least_seconds(&members);
+        if self.exploring {
+            self.settle(&members, seconds, now_ns);
+            return;
+        }
+        if members.iter().any(|member| member.rate.is_none()) {
+            return;
+        }
+        let last = working()
+            .filter(|member| self.has_choice(member.node))
+            .map(Member::seconds)
+            .fold(0.0, f64::max);
+        // Of those who are done it does not matter how well they are known.
+        let error = working().map(|member| member.error).fold(0.0, f64::max);
+        let gain = last - seconds;
+        if gain.is_nan() || gain < GAIN_SECONDS_MIN.max(seconds * error) {
+            return;
+        }
+        let pause = seconds.min(60.0) * ROUND_PART * self.patience * 1e9;
+        self.next_look_ns = now_ns + LOOK_NS.max(pause as u64);
+        let bytes = |member: &Member| {
+            let over = member.left - member.speed() * seconds;
+            match over > MISPLACED * member.left {
+                true => all_but_a_moment(member),
+                // What is within the noise stays.
+                false if over < member.left * error / 2.0 => 0,
+                false => over as u64,
+            }
+        };
+        let asked = members.iter().map(|member| (member.node, bytes(member)));
+        self.recall(asked.collect(), (last, seconds), false, now_ns);
+    }
+
+    /// Ends the time in which everybody takes what he can, when enough has been seen.
+    fn settle(&mut self, members: &[Member], seconds: f64, now_ns: u64) {
+        let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
+        let shown = |member: &Member| {
+            let observed = &self.nodes[member.node as usize].observed;
+            member.left < 1.0 || observed.seconds() >= EXPLORE_SECONDS
+        };
+        if !members.iter().all(shown) && moving < EXPLORE_NS_MAX {
+            return;
+        }
+        if seconds < SETTLE_SECONDS_MIN {
+            return;
+        }
+        self.exploring = false;
+        let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
+        let asked = members
+            .iter()
+            .map(|member| (member.node, all_but_a_moment(member)));
+        self.recall(asked.collect(), (last, seconds), true, now_ns);
+    }
+
+    /// Asks receivers to give up so many bytes each.
+    fn recall(
+        &mut self,
+        asked: Vec<(u32, u64)>,
+        (last, seconds): (f64, f64),
+        settle: bool,
+        now_ns: u64,
+    ) {
+        for (node, bytes) in asked {
+            let state = &mut self.nodes[node as usize];
+            let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
+            let worth = bytes >= RECALL_UNITS_MIN * self.unit_len && !quiet;
+            if worth && !state.has_nothing_to_give && state.done.is_none() {
+                state.releasing = true;
+                let release = control::Release { bytes };
+                self.send(node, to_agent::Body::Release(release));
+            }
+        }
+        if self.nodes.iter().any(|node| node.releasing) {
+            self.round = Some(Round {
+                asked_ns: now_ns,
+                last,
+                seconds,
+                settle,
+                ..Round::default()
+            });
+        }
+    }
+
+    /// Receivers that can work and speak.
+    fn members(&self, now_ns: u64) -> Vec<Member> {
+        let able = |node: &u32| {
+            let state = &self.nodes[*node as usize];
+            let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
+            self.is_able(*node) && !state.leaving && !quiet
+        };
+        let member = |node: u32| {
+            let state = &self.nodes[node as usize];
+            let rate = self.receiving_rate(node, now_ns);
+            // The status is some time old.
+            let since = now_ns.saturating_sub(state.last_seen.0) as f64 / 1e9;
+            let checked = state.checked as f64 + rate.unwrap_or(0.0) * since;
+            let left = match state.done {
+                Some(_) => 0.0,
+                None => (state.assigned_bytes() as f64 - checked).max(0.0),
+            };
+            Member {
+                node,
+                rate,
+                left,
+                error: state.observed.error(),
+            }
+        };
+        self.receivers().filter(able).map(member).collect()
+    }
+
+    /// The least time in which what is left could come, if any holder had it all: never more than the truth.
+    fn least_seconds(&self, members: &[Member]) -> f64 {
+        let room = self.whole_room();
+        let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
+        let up: f64 = senders.map(|n| room.up[n as usize]).sum();
+        let left: f64 = members.iter().map(|member| member.left).sum();
+        let mut groups: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+        let mut least = left / up.max(1.0);
+        for member in members {
+            let down = room.down[member.node as usize].max(1.0);
+            match self.nodes[member.node as usize].group {
+                Some(group) => {
+                    let sums = groups.entry(group).or_default();
+                    *sums = (sums.0 + member.left, sums.1 + down);
+                }
+                None => least = least.max(member.left / down),
+            }
+        }
+        let shared = groups.into_values().map(|(left, down)| left / down);
+        shared.fold(least, f64::max)
+    }
+
+    /// Whether a plan could give the node's work to anybody else.
+    fn has_choice(&self, node: u32) -> bool {
+        let state = &self.nodes[node as usize];
+        state.group.is_some_and(|group| self.groups[group as usize].1 > 1)
+            || state.runs.iter().any(|run| !run.spares.is_empty())
+    }
+
+    pub(super) fn handle_released(&mut self, node: u32, released: &RangeSet, now_ns: u64) {
+        if !std::mem::take(&mut self.nodes[node as usize].releasing) {
+            return;
+        }
+        let state = &mut self.nodes[node as usize];
+        state.has_nothing_to_give = released.is_empty();
+        if !released.is_empty() && state.alive() {
+            self.forget(node, released);
+            // An answer that comes late makes a round of its own.
+            let round = self.round.get_or_insert_with(|| Round {
+                asked_ns: now_ns,
+                ..Round::default()
+            });
+            round.released.push((node, released.clone()));
+            round.givers.insert(node);
+        }
+        self.share_released(now_ns, false);
+        self.check_done();
+    }
+
+    /// Plans what a round released, once every giver has answered or is gone, or when it is `due` all the same.
+    pub(super) fn share_released(&mut self, now_ns: u64, due: bool) {
+        let open = |node: &super::Node| node.releasing && node.alive();
+        let waits = !due && self.nodes.iter().any(open);
+        let Some(round) = self.round.as_mut().filter(|round| !round.is_planned && !waits) else {
+            return;
+        };
+        let released = std::mem::take(&mut round.released);
+        round.is_planned = true;
+        if released.is_empty() {
+            self.round = None;
+            self.check_done();
+            return;
+        }
+        let members = self.members(now_ns);
+        let takers = self.takers(released, &members);
+        let room = self.room(&takers, &members);
+        if !self.ask_plan(false, takers, &BTreeSet::new(), Some(room)) {
+            // Nobody holds it any more, or nobody is left to take it.
+            self.round = None;
+            self.check_done();
+        }
+    }
+
+    /// Who may take what of the released ranges. What nobody can take stays with its giver, for the report.
+    fn takers(&mut self, released: Vec<(u32, RangeSet)>, members: &[Member]) -> Vec<(u32, RangeSet)> {
+        let mut takers: BTreeMap<u32, RangeSet> = BTreeMap::new();
+        let mut pools: BTreeMap<u32, RangeSet> = BTreeMap::new();
+        let mut stays: Vec<(u32, RangeSet)> = Vec::new();
+        for (giver, ranges) in released {
+            match self.nodes[giver as usize].group {
+                Some(group) => {
+                    let pool = pools.entry(group).or_default();
+                    *pool = pool.union(&ranges);
+                }
+                None if self.is_able(giver) => {
+                    takers.insert(giver, ranges);
+                }
+                None => stays.push((giver, ranges)),
+            }
+        }
+        for (group, pool) in pools {
+            let in_group = |node: &u32| self.nodes[*node as usize].group == Some(group);
+            let spoken = members.iter().map(|member| member.node).filter(in_group);
+            let able = self.receivers().filter(|node| self.is_able(*node)).filter(in_group);
+            let mut open = pool.clone();
+            // Those who do not speak only get what nobody else could take.
+            for node in spoken.chain(able.collect::<Vec<_>>()) {
+                let speaks = members.iter().any(|member| member.node == node);
+                let from = if speaks { &pool } else { &open };
+                let mine = self.nodes[node as usize].wants.intersection(from);
+                open = open.difference(&mine);
+                if !mine.is_empty() {
+                    takers.insert(node, mine);
+                }
+            }
+            if let Some(node) = self.receivers().find(in_group).filter(|_| !open.is_empty()) {
+                stays.push((node, open));
+            }
+        }
+        for (node, ranges) in stays {
+            let runs = &mut self.nodes[node as usize].runs;
+            runs.extend(ranges.iter().map(|range| Run {
+                start: range.start,
+                length: range.len(),
+                ..Run::default()
+            }));
+        }
+        takers.into_iter().collect()
+    }
+
+    /// What the work that nodes kept leaves of their speeds, over the time in which all should be done.
+    fn room(&self, takers: &[(u32, RangeSet)], members: &[Member]) -> Room {
+        let mut room = self.whole_room();
+        let back = takers.iter().map(|(node, ranges)| (*node, ranges));
+        let mut pools: BTreeMap<Option<u32>, RangeSet> = BTreeMap::new();
+        let mut bytes = 0.0;
+        for (node, ranges) in back {
+            match self.nodes[node as usize].group {
+                Some(group) => {
+                    let pool = pools.entry(Some(group)).or_default();
+                    *pool = pool.union(ranges);
+                }
+                None => bytes += ranges.len_bytes() as f64,
+            }
+        }
+        bytes += pools.values().map(|pool| pool.len_bytes() as f64).sum::<f64>();
+        let kept: f64 = members.iter().map(|member| member.left).sum();
+        let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
+        let up: f64 = senders.map(|n| room.up[n as usize]).sum();
+        let least = self.round.as_ref().map_or(0.0, |round| round.seconds);
+        let seconds = least.max((kept + bytes) / up.max(1.0)).max(0.1);
+        let mut load = vec![0.0; self.nodes.len()];
+        for member in members {
+            let pairs = || self.nodes[member.node as usize].observed.pairs();
+            let total: f64 = pairs().map(|(_, rate)| rate).sum();
+            for (sender, rate) in pairs() {
+                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
+                    *load += member.left * rate / total;
+                }
+            }
+            let down = &mut room.down[member.node as usize];
+            *down = (*down - member.left / seconds).max(*down * ROOM_MIN);
+        }
+        for (up, load) in room.up.iter_mut().zip(load) {
+            *up = (*up - load / seconds).max(*up * ROOM_MIN);
+        }
+        room
+    }
+
+    /// A round has its plan, which takes so many seconds.
+    pub(super) fn end_round(&mut self, predicted: f64) -> Settled {
+        let Some(mut round) = self.round.take() else {
+            return Settled::default();
+        };
+        let after = predicted.max(round.seconds);
+        let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
+        self.patience = match was_worth_it || round.settle || round.last == 0.0 {
+            true => 1.0,
+            false => (self.patience * 2.0).min(PATIENCE_MAX),
+        };
+        let expected = after.min(round.last.max(round.seconds));
+        let settled = Settled {
+            expected_ns: (expected * 1e9) as u64,
+            settle: round.settle,
+            givers: std::mem::take(&mut round.givers),
+        };
+        // Answers that came while it was planned make the next round.
+        if !round.released.is_empty() {
+            self.round = Some(Round {
+                settle: false,
+                is_planned: false,
+                ..round
+            });
+        }
+        settled
+    }
+
+    /// Tells the receivers that the plan was not about that lanes without work stand by from now on.
+    pub(super) fn settle_others(&mut self, told: &[u32], round: &Settled) {
+        let told: BTreeSet<u32> = told.iter().copied().collect();
+        let others = self.receivers().filter(|node| {
+            let state = &self.nodes[*node as usize];
+            !told.contains(node) && state.alive() && state.done.is_none()
+        });
+        for node in others.collect::<Vec<_>>() {
+            let revision = control::Revision {
+                expected: round.expected_ns,
+                settle: true,
+                ..Default::default()
+            };
+            self.send(node, to_agent::Body::Revision(revision));
+        }
+    }
+
+    /// Something changed that no pause should wait for: a node came, went or was done.
+    pub(super) fn look_soon(&mut self) {
+        self.next_look_ns = 0;
+        self.patience = 1.0;
+    }
+
+    /// Takes ranges out of what the plan asks of a node.
+    fn forget(&mut self, node: u32, ranges: &RangeSet) {
+        let runs = std::mem::take(&mut self.nodes[node as usize].runs);
+        for run in runs {
+            let kept = RangeSet::from(control::range(run.start, run.length)).difference(ranges);
+            for part in kept.iter() {
+                self.nodes[node as usize].runs.push(Run {
+                    start: part.start,
+                    length: part.len(),
+                    ..run.clone()
+                });
+            }
+        }
+    }
+}
+
+/// What a receiver can give up and go on for a moment.
+fn all_but_a_moment(member: &Member) -> u64 {
+    (member.left - member.speed() * KEEP_SECONDS).max(0.0) as u64
+}
