@@ -238,6 +238,11 @@ pub struct Coordinator {
     next_look_ns: u64,
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
+    // When the driver last came.
+    now_ns: u64,
+    // When the newest plan was asked for, and how long the one before took.
+    plan_asked_ns: u64,
+    planning_ns: u64,
     // Plans after the first.
     replans: u32,
     // A node that keeps the present phase from ending, looked at first.
@@ -304,6 +309,9 @@ impl Coordinator {
             round: None,
             next_look_ns: 0,
             patience: 1.0,
+            now_ns,
+            plan_asked_ns: now_ns,
+            planning_ns: 0,
             replans: 0,
             awaited: 0,
             unavailable: BTreeMap::new(),
@@ -356,6 +364,7 @@ impl Coordinator {
 
     /// Takes a message of a node. A message that does not fit the state is ignored.
     pub fn handle_message(&mut self, node: u32, message: FromAgent, now_ns: u64) {
+        self.now_ns = now_ns;
         let Some(state) = self.nodes.get_mut(node as usize) else {
             return;
         };
@@ -569,6 +578,7 @@ impl Coordinator {
 
     /// Time passes. Call at least once a second; work moves between nodes at these calls.
     pub fn handle_timer(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
         match self.phase {
             Phase::Opening | Phase::Comparing => {
                 if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX {

@@ -602,7 +602,7 @@ impl Ledger {
                 continue;
             }
             let mut kept = VecDeque::with_capacity(lane.ready.len());
-            for run in lane.ready.drain(..) {
+            for run in std::mem::take(&mut lane.ready) {
                 let Some(part) = run.range.intersect(range).filter(|part| !part.is_empty()) else {
                     kept.push_back(run);
                     continue;

@@ -168,7 +168,7 @@ impl Receiving {
     pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
         if revision.settle {
             self.ledger.settle();
-            self.spares.explore(false);
+            self.spares.settle(now_ns);
         }
         if revision.expected > 0 {
             let passed = now_ns.saturating_sub(self.watch.start_ns());
@@ -277,7 +277,7 @@ impl Receiving {
         if self.finished {
             return Take::Wait(None);
         }
-        if self.holds_back(lane) {
+        if self.holds_back(lane, now_ns) {
             return Take::Wait(None);
         }
         let window = self.window(lane);

@@ -501,6 +501,13 @@ impl World {
                     self.agent_hears(node, message);
                 }
             }
+            if std::env::var("LANES").is_ok() && self.now % (2500 * MS) == 0 {
+                for (node, r) in &self.receivers {
+                    let l = r.machine.ledger();
+                    let lanes: Vec<String> = r.lanes.iter().filter(|(lane, _)| l.ready_bytes(**lane) + l.in_transit_bytes(**lane) > 0).map(|(lane, st)| format!("s{} ready {:.1} transit {:.2} rate {:.1}", st.sender, l.ready_bytes(*lane) as f64 / 1e6, l.in_transit_bytes(*lane) as f64 / 1e6, l.bytes_per_second(*lane).unwrap_or(0.0) / 1e6)).collect();
+                    eprintln!("{:.1} r{}: {}", self.now as f64 / 1e9, *node as usize - self.receivers.len(), lanes.join("; "));
+                }
+            }
             self.stop_nodes();
             self.carry();
             self.send_statuses();
@@ -703,6 +710,7 @@ fn experiment() {
         ("8 to 2", vec![s; 8], vec![f; 2]),
         ("2 to 8", vec![f; 2], vec![s; 8]),
     ] {
+        if !name.contains(&std::env::var("ONLY").unwrap_or_default()) { continue; }
         let (took, bound) = crossed(&ups, &downs, 20.0, Some("out"));
         let (own, own_bound) = crossed(&ups, &downs, 20.0, None);
         println!("{name:15} shared {took:.2} of {bound:.2} = {:.1} %   own {own:.2} of {own_bound:.2} = {:.1} %", bound / took * 100.0, own_bound / own * 100.0);

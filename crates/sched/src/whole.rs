@@ -67,7 +67,9 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights, pairs_count: b
     Schedule::from_assignments(assignments)
 }
 
-/// Walks both sides along the same bytes and calls `give` for each overlap.
+/// Walks both sides along the same bytes, those with most first, and calls `give` for each overlap.
+///
+/// Fast nodes meet fast ones and slow ones slow ones, so that equal sides make pairs.
 fn join(
     senders: &[usize],
     pieces: &[u64],
@@ -75,20 +77,25 @@ fn join(
     totals: &[u64],
     mut give: impl FnMut(usize, usize, u64),
 ) {
-    let mut left = pieces.to_vec();
-    let mut at = 0;
-    for (&receiver, &total) in receivers.iter().zip(totals) {
-        let mut open = total;
-        while open > 0 && at < left.len() {
-            let bytes = open.min(left[at]);
+    let most_first = |parts: &[u64]| {
+        let mut order: Vec<usize> = (0..parts.len()).collect();
+        order.sort_by_key(|&at| (std::cmp::Reverse(parts[at]), at));
+        order
+    };
+    let mut sending = most_first(pieces).into_iter().map(|at| (senders[at], pieces[at]));
+    let mut current = sending.next();
+    for at in most_first(totals) {
+        let mut open = totals[at];
+        while let Some((sender, left)) = current.filter(|_| open > 0) {
+            let bytes = open.min(left);
             if bytes > 0 {
-                give(senders[at], receiver, bytes);
+                give(sender, receivers[at], bytes);
             }
-            left[at] -= bytes;
             open -= bytes;
-            if left[at] == 0 {
-                at += 1;
-            }
+            current = match left - bytes {
+                0 => sending.next(),
+                rest => Some((sender, rest)),
+            };
         }
     }
 }

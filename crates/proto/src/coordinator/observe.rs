@@ -60,6 +60,8 @@ struct Pair {
 /// What a receiver has shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
+    // When its lanes were last made others.
+    anew_ns: u64,
     // Time of the status that the next one is compared with; `None` while it had nothing to do.
     since_ns: Option<u64>,
     checked: u64,
@@ -138,6 +140,16 @@ impl Observed {
             let known = self.pairs.entry(pair.sender).or_default();
             (known.bytes, known.busy_ns) = (pair.delivered, pair.busy);
         }
+    }
+
+    /// It works over other lanes from now on: its speed is to be seen again.
+    pub fn start_anew(&mut self, now_ns: u64) {
+        self.anew_ns = now_ns;
+        self.seconds = 0.0;
+        self.rate = None;
+        self.pairs.clear();
+        self.since_ns = None;
+        self.changed = 0;
     }
 
     /// It has nothing to do: time does not count against it until it has again.
@@ -265,7 +277,9 @@ impl Coordinator {
     /// nothing can be expected of it.
     pub(super) fn receiving_rate(&self, node: u32, now_ns: u64) -> Option<f64> {
         let rate = self.nodes[node as usize].observed.rate();
-        let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
+        let since = self.moving_ns.unwrap_or(now_ns);
+        let since = since.max(self.nodes[node as usize].observed.anew_ns);
+        let moving = now_ns.saturating_sub(since);
         rate.or((moving > MUTE_NS).then_some(0.0))
     }
 

@@ -14,6 +14,12 @@ use super::{
 use crate::control::{self, Run, to_agent};
 use crate::report::Outcome;
 
+/// Of observed speeds in order, neighbours that differ by less than this factor are taken for the same ...
+const ALIKE: f64 = 1.1;
+
+/// ... when all of them differ by less than this.
+const ALIKE_TOGETHER: f64 = 1.3;
+
 /// Other holders that a run names.
 const SPARES: usize = 2;
 
@@ -102,6 +108,29 @@ impl Coordinator {
         }
     }
 
+    /// The same with speeds that are equal but for what cannot be told apart made equal: equal nodes make
+    /// pairs, where slightly different ones make chains of lanes over all nodes.
+    pub(super) fn even_room(&self) -> Room {
+        let mut room = self.whole_room();
+        let up = room.up.iter_mut().zip(&self.nodes);
+        let down = room.down.iter_mut().zip(&self.nodes);
+        let up = up.filter(|(_, node)| node.can_send()).map(|(rate, _)| rate);
+        let down = down.filter(|(_, node)| node.is_receiver()).map(|(rate, _)| rate);
+        let mut rates: Vec<&mut f64> = up.chain(down).collect();
+        rates.sort_by(|a, b| a.total_cmp(b));
+        let mut rest = &mut rates[..];
+        while let [first, ..] = rest {
+            let most = **first * ALIKE_TOGETHER;
+            let next = |pair: &[&mut f64]| *pair[1] > *pair[0] * ALIKE || *pair[1] > most;
+            let count = rest.windows(2).position(next).map_or(rest.len(), |at| at + 1);
+            let (alike, others) = rest.split_at_mut(count);
+            let mean = alike.iter().map(|rate| **rate).sum::<f64>() / count as f64;
+            alike.iter_mut().for_each(|rate| **rate = mean);
+            rest = others;
+        }
+        room
+    }
+
     /// Asks for a plan that brings each receiver its ranges, over the `room` that a round found, or by
     /// all that nodes can carry. False when nothing is left to plan.
     pub(super) fn ask_plan(
@@ -115,6 +144,7 @@ impl Coordinator {
         let senders: Vec<u32> = self
             .senders()
             .filter(|n| self.nodes[*n as usize].can_send() && !excluded.contains(n))
+            .filter(|n| room.as_ref().is_none_or(|room| room.up[*n as usize] > 0.0))
             .collect();
         if !first {
             self.drop_unheld(&mut receivers, &senders);
@@ -156,6 +186,7 @@ impl Coordinator {
             senders,
             receivers: receivers.into_iter().map(|(n, _)| n).collect(),
         };
+        self.plan_asked_ns = self.now_ns;
         self.actions.push_back(Action::Plan(purpose, problem));
         true
     }
@@ -187,6 +218,7 @@ impl Coordinator {
                 (node, runs.iter().map(to_run).collect())
             })
             .collect();
+        self.planning_ns = now_ns.saturating_sub(self.plan_asked_ns);
         match self.phase {
             Phase::Planning if purpose.first => {
                 self.planned = planned;

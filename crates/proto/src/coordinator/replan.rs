@@ -39,8 +39,8 @@ const LOOK_NS_PER_NODE: u64 = 10_000;
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
 
-/// A receiver whose work is recalled to the last keeps what it carries in this time.
-const KEEP_SECONDS: f64 = 0.5;
+/// Planning may take this long without a receiver that gave up all running dry: so much is under way.
+const UNDER_WAY_SECONDS: f64 = 0.1;
 
 /// A receiver that has to give up more than this part of what it has left gives up all: its lanes are the wrong
 /// ones.
@@ -52,6 +52,9 @@ const EXPLORE_SECONDS: f64 = 1.0;
 /// ... but the others do not wait longer than this for one that shows nothing.
 const EXPLORE_NS_MAX: u64 = 4_000_000_000;
 
+/// A settled plan is not judged for so long: lanes must come to rest.
+const SETTLE_NS_MAX: u64 = 3_500_000_000;
+
 /// With less left than this the plan is not worth settling.
 const SETTLE_SECONDS_MIN: f64 = 1.5;
 
@@ -61,9 +64,11 @@ const QUIET_NS: u64 = 1_300_000_000;
 /// A round does not wait longer for an answer.
 const ANSWER_NS_MAX: u64 = 1_500_000_000;
 
-/// No node's room falls below this part of what it can carry: what only it can do must stay possible, and
-/// must not seem endless.
-const ROOM_MIN: f64 = 0.05;
+/// A sender with less than this part of the room of another is not asked for what others hold, too.
+const POOR: f64 = 0.1;
+
+/// Receivers are asked until their room is this many times what there is to take: room is an estimate.
+const ROOM_SPARE: f64 = 1.1;
 
 /// Rounds that bring nothing double the pause up to this factor.
 const PATIENCE_MAX: f64 = 64.0;
@@ -173,7 +178,7 @@ impl Coordinator {
         let bytes = |member: &Member| {
             let over = member.left - member.speed() * seconds;
             match over > MISPLACED * member.left {
-                true => all_but_a_moment(member),
+                true => self.all_to_spare(member),
                 // What is within the noise stays.
                 false if over < member.left * error / 2.0 => 0,
                 false => over as u64,
@@ -198,10 +203,17 @@ impl Coordinator {
         }
         self.exploring = false;
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
-        let asked = members
+        let asked: Vec<(u32, u64)> = members
             .iter()
-            .map(|member| (member.node, all_but_a_moment(member)));
-        self.recall(asked.collect(), (last, seconds), true, now_ns);
+            .map(|member| (member.node, self.all_to_spare(member)))
+            .collect();
+        let pause = (seconds * ROUND_PART * 1e9) as u64;
+        self.next_look_ns = now_ns + pause.clamp(LOOK_NS, SETTLE_NS_MAX);
+        // Lanes will be others: what they carried says nothing of what they will.
+        for member in members {
+            self.nodes[member.node as usize].observed.start_anew(now_ns);
+        }
+        self.recall(asked, (last, seconds), true, now_ns);
     }
 
     /// Asks receivers to give up so many bytes each.
@@ -212,6 +224,7 @@ impl Coordinator {
         settle: bool,
         now_ns: u64,
     ) {
+        if std::env::var("TRACE").is_ok() { let r=|v:Vec<f64>|v.iter().map(|x|(x/1e5).round()/10.0).collect::<Vec<_>>(); eprintln!("{:.2} recall last {last:.2} least {seconds:.2} rates {:?} asked {:?}", now_ns as f64/1e9, r(self.members(now_ns).iter().map(Member::speed).collect()), asked.iter().map(|a|a.1>>20).collect::<Vec<_>>()); }
         for (node, bytes) in asked {
             let state = &mut self.nodes[node as usize];
             let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
@@ -324,8 +337,7 @@ impl Coordinator {
             return;
         }
         let members = self.members(now_ns);
-        let takers = self.takers(released, &members);
-        let room = self.room(&takers, &members);
+        let (takers, room) = self.takers(released, &members);
         if !self.ask_plan(false, takers, &BTreeSet::new(), Some(room)) {
             // Nobody holds it any more, or nobody is left to take it.
             self.round = None;
@@ -334,9 +346,14 @@ impl Coordinator {
     }
 
     /// Who may take what of the released ranges. What nobody can take stays with its giver, for the report.
-    fn takers(&mut self, released: Vec<(u32, RangeSet)>, members: &[Member]) -> Vec<(u32, RangeSet)> {
+    fn takers(
+        &mut self,
+        released: Vec<(u32, RangeSet)>,
+        members: &[Member],
+    ) -> (Vec<(u32, RangeSet)>, Room) {
         let mut takers: BTreeMap<u32, RangeSet> = BTreeMap::new();
         let mut pools: BTreeMap<u32, RangeSet> = BTreeMap::new();
+        let mut own: Vec<RangeSet> = Vec::new();
         let mut stays: Vec<(u32, RangeSet)> = Vec::new();
         for (giver, ranges) in released {
             match self.nodes[giver as usize].group {
@@ -345,24 +362,51 @@ impl Coordinator {
                     *pool = pool.union(&ranges);
                 }
                 None if self.is_able(giver) => {
+                    own.push(ranges.clone());
                     takers.insert(giver, ranges);
                 }
                 None => stays.push((giver, ranges)),
             }
         }
+        own.extend(pools.values().cloned());
+        let room = self.room(&own, members);
         for (group, pool) in pools {
             let in_group = |node: &u32| self.nodes[*node as usize].group == Some(group);
-            let spoken = members.iter().map(|member| member.node).filter(in_group);
-            let able = self.receivers().filter(|node| self.is_able(*node)).filter(in_group);
+            // Those with most room first, as many as are needed: few get much, not many crumbs. Those without
+            // room, or who do not speak, only get what nobody else could take.
+            let mut order: Vec<(u32, f64)> = members
+                .iter()
+                .map(|member| (member.node, room.down[member.node as usize]))
+                .filter(|(node, room)| in_group(node) && *room > 0.0)
+                .collect();
+            order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            let (settle, seconds) = self
+                .round
+                .as_ref()
+                .map_or((false, 0.0), |round| (round.settle, round.seconds));
             let mut open = pool.clone();
-            // Those who do not speak only get what nobody else could take.
-            for node in spoken.chain(able.collect::<Vec<_>>()) {
-                let speaks = members.iter().any(|member| member.node == node);
-                let from = if speaks { &pool } else { &open };
-                let mine = self.nodes[node as usize].wants.intersection(from);
+            let mut room_left = match settle {
+                true => f64::MAX,
+                false => pool.len_bytes() as f64 * ROOM_SPARE,
+            };
+            for (node, room) in order {
+                if room_left <= 0.0 {
+                    break;
+                }
+                room_left -= room * seconds;
+                let mine = self.nodes[node as usize].wants.intersection(&pool);
                 open = open.difference(&mine);
                 if !mine.is_empty() {
                     takers.insert(node, mine);
+                }
+            }
+            let able = self.receivers().filter(|node| self.is_able(*node)).filter(in_group);
+            for node in able {
+                let mine = self.nodes[node as usize].wants.intersection(&open);
+                open = open.difference(&mine);
+                if !mine.is_empty() {
+                    let all = takers.entry(node).or_default();
+                    *all = all.union(&mine);
                 }
             }
             if let Some(node) = self.receivers().find(in_group).filter(|_| !open.is_empty()) {
@@ -377,30 +421,22 @@ impl Coordinator {
                 ..Run::default()
             }));
         }
-        takers.into_iter().collect()
+        (takers.into_iter().collect(), room)
     }
 
     /// What the work that nodes kept leaves of their speeds, over the time in which all should be done.
-    fn room(&self, takers: &[(u32, RangeSet)], members: &[Member]) -> Room {
-        let mut room = self.whole_room();
-        let back = takers.iter().map(|(node, ranges)| (*node, ranges));
-        let mut pools: BTreeMap<Option<u32>, RangeSet> = BTreeMap::new();
-        let mut bytes = 0.0;
-        for (node, ranges) in back {
-            match self.nodes[node as usize].group {
-                Some(group) => {
-                    let pool = pools.entry(Some(group)).or_default();
-                    *pool = pool.union(ranges);
-                }
-                None => bytes += ranges.len_bytes() as f64,
-            }
-        }
-        bytes += pools.values().map(|pool| pool.len_bytes() as f64).sum::<f64>();
+    fn room(&self, pools: &[RangeSet], members: &[Member]) -> Room {
+        let mut room = self.even_room();
         let kept: f64 = members.iter().map(|member| member.left).sum();
+        let bytes: f64 = pools.iter().map(|pool| pool.len_bytes() as f64).sum();
         let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
         let up: f64 = senders.map(|n| room.up[n as usize]).sum();
-        let least = self.round.as_ref().map_or(0.0, |round| round.seconds);
+        let (least, settle) = self.round.as_ref().map_or((0.0, false), |r| (r.seconds, r.settle));
         let seconds = least.max((kept + bytes) / up.max(1.0)).max(0.1);
+        if settle {
+            // All is planned anew; what is on its way is much the same for all.
+            return room;
+        }
         let mut load = vec![0.0; self.nodes.len()];
         for member in members {
             let pairs = || self.nodes[member.node as usize].observed.pairs();
@@ -411,10 +447,29 @@ impl Coordinator {
                 }
             }
             let down = &mut room.down[member.node as usize];
-            *down = (*down - member.left / seconds).max(*down * ROOM_MIN);
+            *down = (*down - member.left / seconds).max(0.0);
         }
         for (up, load) in room.up.iter_mut().zip(load) {
-            *up = (*up - load / seconds).max(*up * ROOM_MIN);
+            *up = (*up - load / seconds).max(0.0);
+        }
+        // Few do much: each lane that carries little takes speed from one that was planned to have it all.
+        let wanted = pools.iter().fold(RangeSet::new(), |all, pool| all.union(pool));
+        let most = |n: u32, rate: f64| if self.nodes[n as usize].can_send() { rate } else { 0.0 };
+        let most = (0u32..).zip(&room.up).map(|(n, rate)| most(n, *rate)).fold(0.0, f64::max);
+        let mut held = RangeSet::new();
+        for (node, rate) in self.nodes.iter().zip(&mut room.up) {
+            match *rate >= most * POOR && node.can_send() {
+                true => held = held.union(&node.holds),
+                false => *rate = 0.0,
+            }
+        }
+        // What only the poor hold they send all the same.
+        let least = match wanted.difference(&held).is_empty() {
+            true => 0.0,
+            false => 1.0,
+        };
+        for rate in &mut room.up {
+            *rate = rate.max(least);
         }
         room
     }
@@ -424,6 +479,7 @@ impl Coordinator {
         let Some(mut round) = self.round.take() else {
             return Settled::default();
         };
+        if std::env::var("TRACE").is_ok() { eprintln!("   planned {predicted:.2}"); }
         let after = predicted.max(round.seconds);
         let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
         self.patience = match was_worth_it || round.settle || round.last == 0.0 {
@@ -464,6 +520,13 @@ impl Coordinator {
         }
     }
 
+    /// What a receiver can give up without running dry before it is told anew.
+    fn all_to_spare(&self, member: &Member) -> u64 {
+        let planning = self.planning_ns as f64 / 1e9;
+        let keep = if planning < UNDER_WAY_SECONDS { 0.0 } else { 2.0 * planning };
+        (member.left - member.speed() * keep).max(0.0) as u64
+    }
+
     /// Something changed that no pause should wait for: a node came, went or was done.
     pub(super) fn look_soon(&mut self) {
         self.next_look_ns = 0;
@@ -486,7 +549,3 @@ impl Coordinator {
     }
 }
 
-/// What a receiver can give up and go on for a moment.
-fn all_but_a_moment(member: &Member) -> u64 {
-    (member.left - member.speed() * KEEP_SECONDS).max(0.0) as u64
-}

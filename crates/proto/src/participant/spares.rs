@@ -15,6 +15,9 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// Where nobody knows speeds, spare holders are called after this time: what is over by then needs none.
 const EXPLORE_NS: u64 = 250_000_000;
 
+/// And this long when a plan makes other lanes carry the work.
+const SETTLE_NS: u64 = 3_000_000_000;
+
 /// Until then speeds are rough.
 const START_NS: u64 = 3_000_000_000;
 
@@ -29,6 +32,12 @@ const LATE: f64 = 1.3;
 
 /// And by this much.
 const LATE_NS: u64 = 500_000_000;
+
+/// The end is near when the plan has this much time left (1 s), or this part of its time.
+const END_NS_MAX: u64 = 1_000_000_000;
+
+/// See [`END_NS_MAX`].
+const END_PART: u64 = 10;
 
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
@@ -45,6 +54,8 @@ pub(super) struct Spares {
     behind: bool,
     // Nobody knows any speed: all holders take what they can.
     exploring: bool,
+    // Nobody judges before: lanes have just become others.
+    patient_until_ns: u64,
     looked_ns: u64,
 }
 
@@ -56,6 +67,7 @@ impl Spares {
             fixed: false,
             behind: false,
             exploring: false,
+            patient_until_ns: 0,
             looked_ns: now_ns,
         }
     }
@@ -73,6 +85,12 @@ impl Spares {
     /// All holders take what they can, or no longer.
     pub fn explore(&mut self, exploring: bool) {
         self.exploring = exploring && !self.fixed;
+    }
+
+    /// Lanes become others now: what is under way on the old ones comes first.
+    pub fn settle(&mut self, now_ns: u64) {
+        self.exploring = false;
+        self.patient_until_ns = now_ns.saturating_add(SETTLE_NS);
     }
 
     /// The node should be done this long after the start; 0 when nobody knows.
@@ -132,7 +150,7 @@ impl Receiving {
     fn is_behind(&self, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.watch.start_ns());
         let (delivered, wanted) = (self.ledger.delivered_bytes(), self.ledger.wanted_bytes());
-        if passed < PATIENCE_NS || delivered >= wanted {
+        if passed < PATIENCE_NS || now_ns < self.spares.patient_until_ns || delivered >= wanted {
             return false;
         }
         if self.has_mute_lane(now_ns) {
@@ -153,14 +171,21 @@ impl Receiving {
         left > WORTHWHILE_NS as f64 && self.spares.expected_ns > 0 && left > due
     }
 
-    /// Whether the lane leaves what others own alone: a spare while the plan is kept, and every lane of
-    /// a fixed plan.
-    pub(super) fn holds_back(&self, lane: usize) -> bool {
+    /// Whether the lane leaves what others own alone: every lane of a fixed plan; while a plan is kept, a spare,
+    /// and a planned lane that is done early until the end is near (its sender is meant for others now).
+    pub(super) fn holds_back(&self, lane: usize, now_ns: u64) -> bool {
         if self.ledger.ready_bytes(lane) > 0 {
             return false;
         }
-        let spare = !self.ledger.is_planned(lane) && self.ledger.has_ready();
-        self.spares.fixed || (spare && !self.spares.behind && !self.spares.exploring)
+        if self.spares.fixed {
+            return true;
+        }
+        if self.spares.behind || self.spares.exploring || !self.ledger.has_ready() {
+            return false;
+        }
+        let passed = now_ns.saturating_sub(self.watch.start_ns());
+        let left = self.spares.expected_ns.saturating_sub(passed);
+        !self.ledger.is_planned(lane) || left > END_NS_MAX.min(self.spares.expected_ns / END_PART)
     }
 
     fn call_all(&mut self) {
