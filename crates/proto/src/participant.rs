@@ -111,6 +111,8 @@ pub struct Receiving {
     digests: Vec<(Range, [u8; 32])>,
     corrupt: u64,
     finished: bool,
+    // When the driver last came.
+    now_ns: u64,
 }
 
 impl Receiving {
@@ -136,6 +138,7 @@ impl Receiving {
             digests: Vec::new(),
             corrupt: 0,
             finished: false,
+            now_ns,
         }
     }
 
@@ -149,6 +152,7 @@ impl Receiving {
     /// Cuts between two senders move to the border of the unit around them where one of the two
     /// holds all of it: a unit has one sender, and receivers of equal ranges hash equal units.
     pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+        self.now_ns = now_ns;
         self.watch = Watch::new(now_ns);
         self.set_limit(plan.limit, now_ns);
         self.spares.expect_at(plan.expected);
@@ -166,6 +170,7 @@ impl Receiving {
 
     /// Takes changed owners, new runs, peers that are gone and ranges to give up.
     pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+        self.now_ns = now_ns;
         if revision.settle {
             self.ledger.settle();
             self.spares.settle(now_ns);
@@ -269,15 +274,13 @@ impl Receiving {
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Take {
+        self.now_ns = now_ns;
         self.handle_timer(now_ns);
         if !self.ledger.is_alive(lane) {
             return Take::Closed;
         }
         // The master may still bring more: a receiver of a shared destination inherits work.
         if self.finished {
-            return Take::Wait(None);
-        }
-        if self.holds_back(lane, now_ns) {
             return Take::Wait(None);
         }
         let window = self.window(lane);
@@ -289,7 +292,8 @@ impl Receiving {
         let mut taken = 0;
         while units.len() < UNITS_PER_TAKE_MAX && (taken == 0 || outstanding + taken < share) {
             let in_transit = self.ledger.in_transit_bytes(lane);
-            if in_transit > 0 && in_transit >= window {
+            // Its own may come to an end in the middle.
+            if (in_transit > 0 && in_transit >= window) || self.holds_back(lane, now_ns) {
                 break;
             }
             if let Some(until) = self.pace.wait_until(now_ns) {
@@ -357,6 +361,7 @@ impl Receiving {
 
     /// A granted unit came damaged: it is fetched again, from another holder if there is one.
     pub fn handle_corrupt(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
+        self.now_ns = now_ns;
         self.corrupt += 1;
         self.pairs[lane].corrupt += 1;
         let name = self.peer_name(lane);
@@ -380,6 +385,7 @@ impl Receiving {
 
     /// A granted unit will not come on this stream (cancelled, or the stream broke).
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        self.now_ns = now_ns;
         self.ledger.failed(lane, range, now_ns);
         self.call_needed();
         self.check_progress();
@@ -387,6 +393,7 @@ impl Receiving {
 
     /// The peer cannot serve a unit it was said to hold: it is not asked for these bytes again.
     pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
+        self.now_ns = now_ns;
         self.ledger.refused(lane, range, now_ns);
         self.refusers.insert(self.pairs[lane].sender);
         let name = self.peer_name(lane);

@@ -195,6 +195,13 @@ impl World {
                 }
                 Action::Plan(purpose, problem) => {
                     let schedule = ropewalk_sched::Greedy.plan(&problem).unwrap();
+                    if std::env::var("TRACE").is_ok() {
+                        let l = schedule.loads(&problem);
+                        let mut m: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+                        for a in &schedule.assignments { *m.entry((a.receiver, a.sender)).or_default() += a.range.len() >> 10; }
+                        eprintln!("   planned pairs {:?}", m.iter().map(|((r, s), b)| format!("s{s}-r{r} {:.1}", *b as f64 / 1024.0)).collect::<Vec<_>>());
+                        eprintln!("   planned ups {:?} downs {:?} loads {:?} {:?}", problem.senders.iter().map(|s| s.up / 100000).collect::<Vec<_>>(), problem.receivers.iter().map(|s| s.down / 100000).collect::<Vec<_>>(), l.senders.iter().map(|x| x >> 20).collect::<Vec<_>>(), l.receivers.iter().map(|x| x >> 20).collect::<Vec<_>>());
+                    }
                     ropewalk_model::verify(&problem, &schedule).unwrap();
                     let to_run = |run: ropewalk_model::ReceiverRun| PlannedRun {
                         range: run.range,

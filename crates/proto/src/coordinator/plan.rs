@@ -14,11 +14,25 @@ use super::{
 use crate::control::{self, Run, to_agent};
 use crate::report::Outcome;
 
-/// Of observed speeds in order, neighbours that differ by less than this factor are taken for the same ...
-const ALIKE: f64 = 1.1;
+/// Which speeds, in order, are taken for the same: neighbours that differ by less than one factor, when all of
+/// them differ by less than another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alike {
+    neighbours: f64,
+    together: f64,
+}
 
-/// ... when all of them differ by less than this.
-const ALIKE_TOGETHER: f64 = 1.3;
+/// Observed speeds.
+const ALIKE: Alike = Alike {
+    neighbours: 1.1,
+    together: 1.3,
+};
+
+/// What is left of them, of which much is noise.
+pub(super) const ALIKE_ROOM: Alike = Alike {
+    neighbours: 1.5,
+    together: 3.0,
+};
 
 /// Other holders that a run names.
 const SPARES: usize = 2;
@@ -112,23 +126,42 @@ impl Coordinator {
     /// pairs, where slightly different ones make chains of lanes over all nodes.
     pub(super) fn even_room(&self) -> Room {
         let mut room = self.whole_room();
+        self.make_even(&mut room, ALIKE);
+        room
+    }
+
+    /// Makes speeds of living nodes that cannot be told apart the same, by `alike` factors.
+    pub(super) fn make_even(&self, room: &mut Room, alike: Alike) {
         let up = room.up.iter_mut().zip(&self.nodes);
         let down = room.down.iter_mut().zip(&self.nodes);
         let up = up.filter(|(_, node)| node.can_send()).map(|(rate, _)| rate);
         let down = down.filter(|(_, node)| node.is_receiver()).map(|(rate, _)| rate);
-        let mut rates: Vec<&mut f64> = up.chain(down).collect();
+        let mut rates: Vec<&mut f64> = up.chain(down).filter(|rate| **rate > 0.0).collect();
         rates.sort_by(|a, b| a.total_cmp(b));
         let mut rest = &mut rates[..];
         while let [first, ..] = rest {
-            let most = **first * ALIKE_TOGETHER;
-            let next = |pair: &[&mut f64]| *pair[1] > *pair[0] * ALIKE || *pair[1] > most;
+            let most = **first * alike.together;
+            let next = |pair: &[&mut f64]| *pair[1] > *pair[0] * alike.neighbours || *pair[1] > most;
             let count = rest.windows(2).position(next).map_or(rest.len(), |at| at + 1);
-            let (alike, others) = rest.split_at_mut(count);
-            let mean = alike.iter().map(|rate| **rate).sum::<f64>() / count as f64;
-            alike.iter_mut().for_each(|rate| **rate = mean);
+            let (same, others) = rest.split_at_mut(count);
+            let mean = same.iter().map(|rate| **rate).sum::<f64>() / count as f64;
+            same.iter_mut().for_each(|rate| **rate = mean);
             rest = others;
         }
-        room
+    }
+
+    /// Senders in the order of the receivers that have most from them: where a plan has a choice between equal
+    /// ones, it keeps the lanes that are there.
+    fn by_partner(&self, senders: &mut [u32]) {
+        let mut partner = vec![(u32::MAX, 0.0); self.nodes.len()];
+        for receiver in self.receivers() {
+            for (sender, rate) in self.nodes[receiver as usize].observed.pairs() {
+                if let Some(best) = partner.get_mut(sender as usize).filter(|best| best.1 < rate) {
+                    *best = (receiver, rate);
+                }
+            }
+        }
+        senders.sort_by_key(|&sender| (partner[sender as usize].0, sender));
     }
 
     /// Asks for a plan that brings each receiver its ranges, over the `room` that a round found, or by
@@ -141,7 +174,7 @@ impl Coordinator {
         room: Option<Room>,
     ) -> bool {
         let mut receivers = receivers;
-        let senders: Vec<u32> = self
+        let mut senders: Vec<u32> = self
             .senders()
             .filter(|n| self.nodes[*n as usize].can_send() && !excluded.contains(n))
             .filter(|n| room.as_ref().is_none_or(|room| room.up[*n as usize] > 0.0))
@@ -151,6 +184,9 @@ impl Coordinator {
             if receivers.is_empty() {
                 return false;
             }
+        }
+        if !first {
+            self.by_partner(&mut senders);
         }
         let in_round = room.is_some();
         let room = room.unwrap_or_else(|| self.whole_room());

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 
-use super::plan::Room;
+use super::plan::{ALIKE_ROOM, Room};
 use super::{Coordinator, Phase};
 use crate::control::{self, Run, to_agent};
 
@@ -47,7 +47,7 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 const MISPLACED: f64 = 0.3;
 
 /// Receivers show what they can for so long before a plan without told speeds is settled ...
-const EXPLORE_SECONDS: f64 = 1.0;
+const EXPLORE_SECONDS: f64 = 1.5;
 
 /// ... but the others do not wait longer than this for one that shows nothing.
 const EXPLORE_NS_MAX: u64 = 4_000_000_000;
@@ -452,6 +452,7 @@ impl Coordinator {
         for (up, load) in room.up.iter_mut().zip(load) {
             *up = (*up - load / seconds).max(0.0);
         }
+        self.make_even(&mut room, ALIKE_ROOM);
         // Few do much: each lane that carries little takes speed from one that was planned to have it all.
         let wanted = pools.iter().fold(RangeSet::new(), |all, pool| all.union(pool));
         let most = |n: u32, rate: f64| if self.nodes[n as usize].can_send() { rate } else { 0.0 };

@@ -7,6 +7,8 @@
 //! until it has caught up. Where nobody knew any speed there is no plan to fall behind: then they open
 //! early and take what they can, which shows the master who is fast, until it settles a plan.
 
+use std::collections::VecDeque;
+
 use super::{Event, Receiving};
 
 /// The planned lanes have this long to get going before anybody judges them.
@@ -42,11 +44,14 @@ const END_PART: u64 = 10;
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
 
+/// What came in this many looks is the present speed (2 s).
+const LOOKS: usize = 20;
+
 /// What a receiver knows about its plan and its spare lanes.
 #[derive(Debug)]
 pub(super) struct Spares {
-    // Whether the driver was told to connect, by lane.
-    called: Vec<bool>,
+    // When the driver was told to connect, by lane.
+    called: Vec<Option<u64>>,
     // When the plan has this node done, from its start; 0 = nobody knows.
     expected_ns: u64,
     // Nothing but the loss of a sender moves work.
@@ -56,6 +61,8 @@ pub(super) struct Spares {
     exploring: bool,
     // Nobody judges before: lanes have just become others.
     patient_until_ns: u64,
+    // Time and bytes come at the latest looks.
+    looks: VecDeque<(u64, f64)>,
     looked_ns: u64,
 }
 
@@ -68,13 +75,14 @@ impl Spares {
             behind: false,
             exploring: false,
             patient_until_ns: 0,
+            looks: VecDeque::with_capacity(LOOKS + 1),
             looked_ns: now_ns,
         }
     }
 
     /// One more lane, not called yet.
     pub fn add(&mut self) {
-        self.called.push(false);
+        self.called.push(None);
     }
 
     /// Only the loss of a sender moves work.
@@ -102,6 +110,7 @@ impl Spares {
 impl Receiving {
     /// Time passes. Call at least once a second; [`Receiving::take`] does, too.
     pub fn handle_timer(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
         if self.finished || now_ns.saturating_sub(self.spares.looked_ns) < LOOK_NS {
             return;
         }
@@ -130,24 +139,31 @@ impl Receiving {
             STALL_NS
         };
         (0..self.spares.called.len()).any(|lane| {
-            let since = self.ledger.moved_ns(lane);
-            let since = since.unwrap_or(0).max(self.watch.start_ns());
+            let Some(called) = self.spares.called[lane] else {
+                return false;
+            };
+            let since = called.max(self.ledger.moved_ns(lane).unwrap_or(0));
             let units = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(4);
             self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane) > 0
                 && now_ns.saturating_sub(since) > stall.max(units)
         })
     }
 
-    /// Bytes per second that the lanes carry at present.
-    fn present_rate(&self) -> f64 {
-        let has_work =
-            |lane: &usize| self.ledger.ready_bytes(*lane) + self.ledger.in_transit_bytes(*lane) > 0;
-        let busy = (0..self.spares.called.len()).filter(has_work);
-        busy.filter_map(|lane| self.ledger.bytes_per_second(lane))
-            .sum()
+    /// Bytes per second that have come of late; `None` until enough looks were taken.
+    fn present_rate(&mut self, now_ns: u64) -> Option<f64> {
+        let come = self.come();
+        let looks = &mut self.spares.looks;
+        looks.push_back((now_ns, come));
+        if looks.len() <= LOOKS {
+            return None;
+        }
+        let (then, before) = looks.pop_front()?;
+        let passed = now_ns.saturating_sub(then).max(1) as f64 / 1e9;
+        Some((come - before).max(0.0) / passed)
     }
 
-    fn is_behind(&self, now_ns: u64) -> bool {
+    fn is_behind(&mut self, now_ns: u64) -> bool {
+        let present = self.present_rate(now_ns);
         let passed = now_ns.saturating_sub(self.watch.start_ns());
         let (delivered, wanted) = (self.ledger.delivered_bytes(), self.ledger.wanted_bytes());
         if passed < PATIENCE_NS || now_ns < self.spares.patient_until_ns || delivered >= wanted {
@@ -160,11 +176,11 @@ impl Receiving {
             return false;
         }
         let mean = self.come() / passed as f64;
-        let present = self.present_rate() / 1e9;
         // At first by the mean speed or the present one, whichever is kinder: a slow start is no slow sender.
-        let speed = match passed < START_NS {
-            true => mean.max(present),
-            false => present.max(mean / 100.0),
+        let speed = match present {
+            Some(present) if passed < START_NS => mean.max(present / 1e9),
+            Some(present) => (present / 1e9).max(mean / 100.0),
+            None => mean,
         };
         let left = (wanted as f64 - self.come()).max(0.0) / speed;
         let due = self.spares.expected_ns.saturating_sub(passed) as f64 * LATE + LATE_NS as f64;
@@ -199,15 +215,15 @@ impl Receiving {
     /// Opens the lanes that have work of their own.
     pub(super) fn call_needed(&mut self) {
         for lane in 0..self.spares.called.len() {
-            if !self.spares.called[lane] && self.ledger.ready_bytes(lane) > 0 {
+            if self.spares.called[lane].is_none() && self.ledger.ready_bytes(lane) > 0 {
                 self.call(lane);
             }
         }
     }
 
     fn call(&mut self, lane: usize) {
-        if !self.spares.called[lane] && self.ledger.is_alive(lane) {
-            self.spares.called[lane] = true;
+        if self.spares.called[lane].is_none() && self.ledger.is_alive(lane) {
+            self.spares.called[lane] = Some(self.now_ns);
             self.events
                 .push_back(Event::Connect(lane, self.peers[lane].clone()));
         }
