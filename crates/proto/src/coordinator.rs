@@ -175,6 +175,8 @@ struct Node {
     down: observe::Estimate,
     // The destination it shares with others, a position in `groups`.
     group: Option<u32>,
+    // When it was last given work.
+    given_ns: u64,
     // It is to do nothing new.
     leaving: bool,
     // It was asked to give up ranges and has not answered.
@@ -238,6 +240,8 @@ pub struct Coordinator {
     next_look_ns: u64,
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
+    // Bytes that had come before the newest round, and bytes that it recalled.
+    last_round: (u64, u64),
     // When the driver last came.
     now_ns: u64,
     // When the newest plan was asked for, and how long the one before took.
@@ -279,6 +283,7 @@ impl Coordinator {
                 up: observe::Estimate::default(),
                 down: observe::Estimate::default(),
                 group: None,
+                given_ns: 0,
                 leaving: false,
                 releasing: false,
                 has_nothing_to_give: false,
@@ -309,6 +314,7 @@ impl Coordinator {
             round: None,
             next_look_ns: 0,
             patience: 1.0,
+            last_round: (0, 0),
             now_ns,
             plan_asked_ns: now_ns,
             planning_ns: 0,

@@ -395,10 +395,11 @@ impl World {
         let stops = |fault: &&Fault| fault.kind == Kind::Stops && fault.at_ns <= self.now;
         let nodes: Vec<u32> = self.faults.iter().filter(stops).map(|f| f.node).collect();
         for node in nodes {
-            let Some(receiver) = self.receivers.get_mut(&node).filter(|r| !r.stopped) else {
+            let Some(receiver) = self.receivers.get_mut(&node) else {
                 continue;
             };
             receiver.stopped = true;
+            // Also when it had been done and was given more.
             if std::mem::replace(&mut receiver.done_sent, true) {
                 continue;
             }

@@ -314,6 +314,7 @@ impl Coordinator {
             if !runs.is_empty() {
                 state.revision += 1;
                 state.has_nothing_to_give = false;
+                state.given_ns = now_ns;
             }
             let number = state.revision;
             self.send(

@@ -61,6 +61,9 @@ const SETTLE_SECONDS_MIN: f64 = 1.5;
 /// A node that has not been heard of for so long is not asked, nor given anything: agents speak twice a second.
 const QUIET_NS: u64 = 1_300_000_000;
 
+/// A node is taken to be as fast as it can be until it had this time to begin with what it was given.
+const FRESH_NS: u64 = 1_000_000_000;
+
 /// A round does not wait longer for an answer.
 const ANSWER_NS_MAX: u64 = 1_500_000_000;
 
@@ -173,8 +176,15 @@ impl Coordinator {
         if gain.is_nan() || gain < GAIN_SECONDS_MIN.max(seconds * error) {
             return;
         }
-        let pause = seconds.min(60.0) * ROUND_PART * self.patience * 1e9;
-        self.next_look_ns = now_ns + LOOK_NS.max(pause as u64);
+        // Work that is passed on before anybody has come to do it would never be done.
+        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        let (before, moved) = self.last_round;
+        if come.saturating_sub(before) < moved / 2 {
+            self.patience = (self.patience * 2.0).min(PATIENCE_MAX);
+        }
+        let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
+        let pause = LOOK_NS.max(pause) as f64 * self.patience;
+        self.next_look_ns = now_ns + pause as u64;
         let bytes = |member: &Member| {
             let over = member.left - member.speed() * seconds;
             match over > MISPLACED * member.left {
@@ -198,10 +208,10 @@ impl Coordinator {
         if !members.iter().all(shown) && moving < EXPLORE_NS_MAX {
             return;
         }
+        self.exploring = false;
         if seconds < SETTLE_SECONDS_MIN {
             return;
         }
-        self.exploring = false;
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
         let asked: Vec<(u32, u64)> = members
             .iter()
@@ -224,11 +234,14 @@ impl Coordinator {
         settle: bool,
         now_ns: u64,
     ) {
-        if std::env::var("TRACE").is_ok() { let r=|v:Vec<f64>|v.iter().map(|x|(x/1e5).round()/10.0).collect::<Vec<_>>(); eprintln!("{:.2} recall last {last:.2} least {seconds:.2} rates {:?} asked {:?}", now_ns as f64/1e9, r(self.members(now_ns).iter().map(Member::speed).collect()), asked.iter().map(|a|a.1>>20).collect::<Vec<_>>()); }
+        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        self.last_round = (come, asked.iter().map(|(_, bytes)| bytes).sum());
         for (node, bytes) in asked {
             let state = &mut self.nodes[node as usize];
             let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
-            let worth = bytes >= RECALL_UNITS_MIN * self.unit_len && !quiet;
+            // One question at a time: its answer would be taken for the other's.
+            let open = quiet || state.releasing;
+            let worth = bytes >= RECALL_UNITS_MIN * self.unit_len && !open;
             if worth && !state.has_nothing_to_give && state.done.is_none() {
                 state.releasing = true;
                 let release = control::Release { bytes };
@@ -255,7 +268,10 @@ impl Coordinator {
         };
         let member = |node: u32| {
             let state = &self.nodes[node as usize];
-            let rate = self.receiving_rate(node, now_ns);
+            let mut rate = self.receiving_rate(node, now_ns);
+            if now_ns.saturating_sub(state.given_ns) < FRESH_NS {
+                rate = rate.map(|rate| rate.max(state.down.rate().unwrap_or(0.0)));
+            }
             // The status is some time old.
             let since = now_ns.saturating_sub(state.last_seen.0) as f64 / 1e9;
             let checked = state.checked as f64 + rate.unwrap_or(0.0) * since;
@@ -306,9 +322,9 @@ impl Coordinator {
         if !std::mem::take(&mut self.nodes[node as usize].releasing) {
             return;
         }
-        let state = &mut self.nodes[node as usize];
-        state.has_nothing_to_give = released.is_empty();
-        if !released.is_empty() && state.alive() {
+        self.nodes[node as usize].has_nothing_to_give = released.is_empty();
+        // What a node had that stopped went to others already.
+        if !released.is_empty() && self.is_able(node) {
             self.forget(node, released);
             // An answer that comes late makes a round of its own.
             let round = self.round.get_or_insert_with(|| Round {
@@ -480,7 +496,6 @@ impl Coordinator {
         let Some(mut round) = self.round.take() else {
             return Settled::default();
         };
-        if std::env::var("TRACE").is_ok() { eprintln!("   planned {predicted:.2}"); }
         let after = predicted.max(round.seconds);
         let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
         self.patience = match was_worth_it || round.settle || round.last == 0.0 {
