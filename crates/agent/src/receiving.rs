@@ -542,7 +542,7 @@ impl Fetch {
         control::Status {
             delivered: self.safe.load(Ordering::Acquire),
             checked: state.receiving.ledger().delivered_bytes(),
-            pairs: state.receiving.pair_statuses(self.now_ns()),
+            pairs: state.receiving.pair_statuses(self.transfer.now_ns()),
         }
     }
 

@@ -17,12 +17,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 
-use crate::control::{self, Done, Finished, FromAgent, Opened, Run, ToAgent, from_agent, to_agent};
+use crate::control::{
+    self, Done, Finished, FromAgent, Opened, OpenedSource, Run, ToAgent, from_agent, to_agent,
+};
 use crate::report::Outcome;
 
 mod finish;
 mod layout;
 mod limit;
+mod membership;
 mod observe;
 mod plan;
 mod recover;
@@ -186,6 +189,34 @@ struct Node {
 }
 
 impl Node {
+    fn new(setup: NodeSetup, now_ns: u64) -> Self {
+        Self {
+            setup,
+            opened: None,
+            lost: None,
+            heard_ns: now_ns,
+            holds: RangeSet::new(),
+            wants: RangeSet::new(),
+            runs: Vec::new(),
+            delivered: 0,
+            checked: 0,
+            sent_by_pair: BTreeMap::new(),
+            done: None,
+            finished: None,
+            finish_sent: false,
+            revision: 0,
+            first_seen: None,
+            last_seen: (0, now_ns),
+            observed: observe::Observed::default(),
+            up: observe::Estimate::default(),
+            down: observe::Estimate::default(),
+            group: None,
+            given_ns: 0,
+            leaving: false,
+            releasing: false,
+            has_nothing_to_give: false,
+        }
+    }
     fn is_sender(&self) -> bool {
         !self.setup.sources.is_empty()
     }
@@ -197,7 +228,7 @@ impl Node {
     }
     /// Whether it may be asked for bytes.
     fn can_send(&self) -> bool {
-        self.is_sender() && self.alive() && !self.leaving
+        self.is_sender() && self.alive() && !self.leaving && self.opened.is_some()
     }
     /// Bytes that the plan asks of it.
     fn assigned_bytes(&self) -> u64 {
@@ -262,32 +293,7 @@ impl Coordinator {
         let nodes = setup
             .nodes
             .iter()
-            .map(|node| Node {
-                setup: node.clone(),
-                opened: None,
-                lost: None,
-                heard_ns: now_ns,
-                holds: RangeSet::new(),
-                wants: RangeSet::new(),
-                runs: Vec::new(),
-                delivered: 0,
-                checked: 0,
-                sent_by_pair: BTreeMap::new(),
-                done: None,
-                finished: None,
-                finish_sent: false,
-                revision: 0,
-                first_seen: None,
-                last_seen: (0, now_ns),
-                observed: observe::Observed::default(),
-                up: observe::Estimate::default(),
-                down: observe::Estimate::default(),
-                group: None,
-                given_ns: 0,
-                leaving: false,
-                releasing: false,
-                has_nothing_to_give: false,
-            })
+            .map(|node| Node::new(node.clone(), now_ns))
             .collect();
         Self {
             setup,
@@ -381,6 +387,17 @@ impl Coordinator {
                 if self.is_true_for_all(|n| n.opened.is_some()) {
                     self.all_opened();
                 }
+            }
+            Some(from_agent::Body::Opened(opened))
+                if self.phase == Phase::Moving && state.opened.is_none() =>
+            {
+                state.opened = Some(opened);
+                self.integrate(node);
+            }
+            Some(from_agent::Body::Refused(refused))
+                if self.phase == Phase::Moving && state.opened.is_none() =>
+            {
+                self.turn_away(node, &refused.message);
             }
             Some(from_agent::Body::Refused(refused)) => {
                 let text = format!("{}: {}", self.name(node), refused.message);
@@ -545,6 +562,7 @@ impl Coordinator {
             }
         }
         self.actions.push_back(Action::Progress);
+        self.let_go(node);
         // An idle receiver does not wait for the next look.
         if self.nodes[node as usize].group.is_some() {
             self.next_look_ns = 0;
@@ -555,7 +573,9 @@ impl Coordinator {
     /// Whether a node is there and has not stopped with an error.
     fn is_able(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
-        state.alive() && state.done.as_ref().is_none_or(|d| d.error.is_empty())
+        state.alive()
+            && state.opened.is_some()
+            && state.done.as_ref().is_none_or(|d| d.error.is_empty())
     }
 
     /// The shared destination it writes.

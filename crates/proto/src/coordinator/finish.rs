@@ -13,7 +13,13 @@ impl Coordinator {
         if self.phase != Phase::Moving || self.round.is_some() {
             return;
         }
-        let ended = |n: &Node| (n.done.is_some() && !n.releasing) || !n.alive() || !n.is_receiver();
+        // One that is only about to join is not waited for.
+        let ended = |n: &Node| {
+            (n.done.is_some() && !n.releasing)
+                || !n.alive()
+                || !n.is_receiver()
+                || n.opened.is_none()
+        };
         let pending_plan = |a: &Action| matches!(a, Action::Plan(..));
         if self.is_true_for_all(ended) && !self.actions.iter().any(pending_plan) {
             self.finish();
@@ -31,7 +37,7 @@ impl Coordinator {
             .collect();
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
-            if !state.alive() {
+            if !state.alive() || state.finish_sent {
                 continue;
             }
             let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
@@ -102,6 +108,13 @@ impl Coordinator {
                 .is_some_and(|s| s.destination.as_deref() == Some(name))
         });
         members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
+    }
+
+    pub(super) fn destination_wants_of_others(&self, name: &str, node: u32) -> RangeSet {
+        let group = |n: &Node| n.group.and_then(|group| self.groups.get(group as usize));
+        let others = self.nodes.iter().enumerate();
+        let others = others.filter(|(at, n)| *at != node as usize && group(n).is_some_and(|g| g.0 == name));
+        others.fold(RangeSet::new(), |all, (_, n)| all.union(&n.wants))
     }
 
     pub(super) fn destination_complete(&self, name: &str) -> bool {

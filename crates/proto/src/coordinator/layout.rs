@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Destinations, Mapping, Relation, Sources, setup};
+use super::{Coordinator, Destinations, Mapping, Node, Relation, Sources, setup};
 use crate::control::{self, OpenedSource, source};
 
 /// Why the data space could not be laid out.
@@ -25,6 +25,16 @@ enum Content {
     Memory(u64),
 }
 
+impl Node {
+    /// What its rows say it holds and wants.
+    pub(super) fn lay_out_rows(&mut self) {
+        let sources = self.setup.sources.iter();
+        self.holds = RangeSet::from_ranges(sources.flat_map(|s| setup::row_ranges(&s.source.rows)));
+        let sinks = self.setup.sinks.iter();
+        self.wants = RangeSet::from_ranges(sinks.flat_map(|s| setup::row_ranges(&s.sink.rows)));
+    }
+}
+
 impl Coordinator {
     pub(super) fn lay_out(&mut self) -> Result<(), LayoutProblem> {
         match self.setup.mapping {
@@ -37,20 +47,7 @@ impl Coordinator {
     }
 
     fn lay_out_rows(&mut self) -> Result<(), LayoutProblem> {
-        for node in &mut self.nodes {
-            node.holds = RangeSet::from_ranges(
-                node.setup
-                    .sources
-                    .iter()
-                    .flat_map(|s| setup::row_ranges(&s.source.rows)),
-            );
-            node.wants = RangeSet::from_ranges(
-                node.setup
-                    .sinks
-                    .iter()
-                    .flat_map(|s| setup::row_ranges(&s.sink.rows)),
-            );
-        }
+        self.nodes.iter_mut().for_each(Node::lay_out_rows);
         self.data_length = self
             .nodes
             .iter()
@@ -63,7 +60,7 @@ impl Coordinator {
 
     /// Rows of different nodes that map the same bytes at the same place of an object are replicas:
     /// their objects must agree in size and time.
-    fn check_replicas(&self) -> Result<(), LayoutProblem> {
+    pub(super) fn check_replicas(&self) -> Result<(), LayoutProblem> {
         let mut seen: Vec<SeenRow> = Vec::new();
         for node in &self.nodes {
             let Some(opened) = &node.opened else { continue };

@@ -390,7 +390,7 @@ impl Coordinator {
         }
     }
 
-    fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
+    pub(super) fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
         let state = &self.nodes[node as usize];
         let mut plan = control::Plan {
             source_bases: state.setup.sources.iter().map(|s| s.base).collect(),

@@ -66,6 +66,7 @@ impl Coordinator {
             let state = &self.nodes[other as usize];
             if other != node
                 && self.is_able(other)
+                && !state.leaving
                 && state.group == Some(group)
             {
                 let share = state.wants.intersection(&assigned);

@@ -259,6 +259,19 @@ impl Coordinator {
         }
     }
 
+    /// Asks a receiver for all it has not begun.
+    pub(super) fn recall_all(&mut self, node: u32, now_ns: u64) {
+        let state = &mut self.nodes[node as usize];
+        if !std::mem::replace(&mut state.releasing, true) {
+            let release = control::Release { bytes: u64::MAX };
+            self.send(node, to_agent::Body::Release(release));
+            self.round.get_or_insert_with(|| Round {
+                asked_ns: now_ns,
+                ..Round::default()
+            });
+        }
+    }
+
     /// Receivers that can work and speak.
     fn members(&self, now_ns: u64) -> Vec<Member> {
         let able = |node: &u32| {
@@ -323,6 +336,7 @@ impl Coordinator {
             return;
         }
         self.nodes[node as usize].has_nothing_to_give = released.is_empty();
+        self.let_go(node);
         // What a node had that stopped went to others already.
         if !released.is_empty() && self.is_able(node) {
             self.forget(node, released);
@@ -416,8 +430,9 @@ impl Coordinator {
                     takers.insert(node, mine);
                 }
             }
-            let able = self.receivers().filter(|node| self.is_able(*node)).filter(in_group);
-            for node in able {
+            let able = self.receivers().filter(|&node| self.is_able(node));
+            let stays_here = |node: &u32| !self.nodes[*node as usize].leaving;
+            for node in able.filter(in_group).filter(stays_here) {
                 let mine = self.nodes[node as usize].wants.intersection(&open);
                 open = open.difference(&mine);
                 if !mine.is_empty() {

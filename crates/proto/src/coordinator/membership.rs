@@ -1,0 +1,256 @@
+//! Nodes that join and leave while bytes move.
+//!
+//! A node that joins opens what it has, as all did at the start; what it holds must be what the transfer moves.
+//! From then on it is one of the nodes: the next round gives it work. A node that leaves is given nothing new, and
+//! is let go as soon as nothing depends on it.
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::observe::Estimate;
+use super::{
+    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, describe, layout, setup,
+};
+use crate::control::{self, source, to_agent};
+
+impl Coordinator {
+    /// Takes one more node into a transfer that moves bytes and gives its number. The driver has reached it;
+    /// whether it fits shows when it has opened what it has, and is told in a note.
+    ///
+    /// # Errors
+    /// In words for the user, when nothing moves (yet or any more) or the name is taken.
+    pub fn handle_join(&mut self, setup: NodeSetup, now_ns: u64) -> Result<u32, String> {
+        self.now_ns = now_ns;
+        if self.phase != Phase::Moving {
+            return Err("nodes can join while bytes move only; try again in a moment".into());
+        }
+        if let Some(node) = self.nodes.iter().find(|node| node.setup.name == setup.name) {
+            return Err(format!("the transfer has a node {} already", node.setup.name));
+        }
+        let number = self.nodes.len() as u32;
+        let mut node = Node::new(setup.clone(), now_ns);
+        node.up = Estimate::told(setup.told_up());
+        node.down = Estimate::told(setup.told_down());
+        self.nodes.push(node);
+        self.setup.nodes.push(setup);
+        let open = setup::open_message(&self.setup, number);
+        self.send(number, to_agent::Body::Open(open));
+        Ok(number)
+    }
+
+    /// A node that joined has opened what it has.
+    pub(super) fn integrate(&mut self, node: u32) {
+        if let Err(text) = self.fit(node) {
+            return self.turn_away(node, &text);
+        }
+        let name = self.name(node).to_owned();
+        self.note(format!("{name} joins"));
+        let new = self.enter_group(node);
+        // Its share of a limit is dealt at the next look; nobody knows yet when it should be done.
+        let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
+        plan.expected = 0;
+        self.lease_ns = 0;
+        self.send(node, to_agent::Body::Plan(plan));
+        if !new.is_empty() {
+            self.ask_plan(false, vec![(node, new)], &Default::default(), None);
+        }
+        self.look_soon();
+    }
+
+    /// A node that joined cannot take part; the others go on.
+    pub(super) fn turn_away(&mut self, node: u32, reason: &str) {
+        let name = self.name(node).to_owned();
+        self.note(format!("{name} cannot join: {reason}"));
+        self.nodes[node as usize].lost = Some(format!("cannot join: {reason}"));
+        self.dismiss(node, true);
+    }
+
+    fn dismiss(&mut self, node: u32, discard: bool) {
+        self.nodes[node as usize].finish_sent = true;
+        let finish = control::Finish {
+            commit: false,
+            discard,
+            samples: Vec::new(),
+        };
+        self.send(node, to_agent::Body::Finish(finish));
+    }
+
+    /// Finds out what it holds and wants; in words when that does not fit.
+    fn fit(&mut self, node: u32) -> Result<(), String> {
+        let at = node as usize;
+        match self.setup.mapping {
+            Mapping::Rows => {
+                self.nodes[at].lay_out_rows();
+                self.check_replicas().map_err(|problem| match problem {
+                    layout::LayoutProblem::Refused(text) => text,
+                    layout::LayoutProblem::Compare(_) => "its files are others".into(),
+                })?;
+            }
+            Mapping::Trees { destinations, .. } => {
+                let sources = self.nodes[at].opened.clone().unwrap_or_default().sources;
+                for (number, opened) in sources.iter().enumerate() {
+                    let Some((base, length)) = self.same_source(node, number, opened) else {
+                        return Err("it holds other files than the transfer moves".into());
+                    };
+                    let state = &mut self.nodes[at];
+                    state.setup.sources[number].base = base;
+                    state.holds.insert(Range {
+                        start: base,
+                        end: base + length,
+                    });
+                }
+                let state = &mut self.nodes[at];
+                if state.is_receiver() {
+                    state.wants = RangeSet::from(Range {
+                        start: 0,
+                        end: self.data_length,
+                    });
+                }
+                if destinations == Destinations::Shared {
+                    for sink in &mut state.setup.sinks {
+                        sink.destination.get_or_insert_with(|| "shared".into());
+                    }
+                }
+            }
+        }
+        let end = self.nodes[at].wants.last().map_or(0, |range| range.end);
+        if end > self.data_length {
+            return Err(format!(
+                "it wants bytes up to {end}, and the transfer ends at {}",
+                self.data_length
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where a source with the same content lies in the data space.
+    fn same_source(&self, node: u32, number: usize, opened: &OpenedSource) -> Option<(u64, u64)> {
+        let memory = |node: &Node, number: usize| match node.setup.sources[number].source.kind {
+            Some(source::Kind::Memory(size)) => Some(size),
+            _ => None,
+        };
+        let own = memory(&self.nodes[node as usize], number);
+        let others = self.nodes.iter().enumerate().filter(|(at, _)| *at != node as usize);
+        for (_, other) in others {
+            let known = other.opened.iter().flat_map(|opened| &opened.sources);
+            for (at, source) in known.enumerate() {
+                let same = match own {
+                    Some(size) => memory(other, at) == Some(size),
+                    None => {
+                        !opened.manifest_root.is_empty()
+                            && source.manifest_root == opened.manifest_root
+                    }
+                };
+                if same {
+                    return Some((other.setup.sources[at].base, source.data_length));
+                }
+            }
+        }
+        None
+    }
+
+    /// Makes it one of its destination's receivers; gives what nobody there wanted so far.
+    fn enter_group(&mut self, node: u32) -> RangeSet {
+        let at = node as usize;
+        let wants = self.nodes[at].wants.clone();
+        let Some(name) = self.nodes[at].setup.sinks.first().and_then(|sink| sink.destination.clone())
+        else {
+            return wants;
+        };
+        let known = self.groups.iter().position(|(group, _)| *group == name);
+        let wanted = self.destination_wants_of_others(&name, node);
+        let group = known.unwrap_or(self.groups.len());
+        if known.is_none() {
+            self.groups.push((name, 0));
+        }
+        self.groups[group].1 += 1;
+        self.nodes[at].group = Some(group as u32);
+        wants.difference(&wanted)
+    }
+
+    /// Lets a node go while the others go on: what it had to send or fetch goes to others, what it wrote of a
+    /// shared destination stays.
+    ///
+    /// # Errors
+    /// In words for the user, when the node is not there or the others could not do without it.
+    pub fn handle_leave(&mut self, name: &str, now_ns: u64) -> Result<(), String> {
+        self.now_ns = now_ns;
+        if self.phase != Phase::Moving {
+            return Err("nodes can leave while bytes move only".into());
+        }
+        let named = |node: &Node| node.setup.name == name && node.alive() && !node.leaving;
+        let Some(at) = self.nodes.iter().position(named) else {
+            return Err(format!("the transfer has no node {name}"));
+        };
+        let node = at as u32;
+        self.may_leave(node)?;
+        self.nodes[at].leaving = true;
+        self.note(format!("{name} leaves"));
+        if self.nodes[at].is_sender() {
+            let revision = control::Revision {
+                lost: vec![node],
+                ..Default::default()
+            };
+            for other in self.receivers().collect::<Vec<_>>() {
+                let state = &self.nodes[other as usize];
+                if state.alive() && state.done.is_none() {
+                    self.send(other, to_agent::Body::Revision(revision.clone()));
+                }
+            }
+        }
+        if self.nodes[at].is_receiver() && self.nodes[at].done.is_none() {
+            self.recall_all(node, now_ns);
+        }
+        self.let_go(node);
+        self.look_soon();
+        Ok(())
+    }
+
+    /// A node that leaves goes when it has nothing left to do.
+    pub(super) fn let_go(&mut self, node: u32) {
+        let state = &self.nodes[node as usize];
+        let busy = state.is_receiver() && (state.done.is_none() || state.releasing);
+        if state.leaving && !busy && !state.finish_sent {
+            self.dismiss(node, false);
+        }
+    }
+
+    fn may_leave(&self, node: u32) -> Result<(), String> {
+        let state = &self.nodes[node as usize];
+        let others = || {
+            let nodes = self.nodes.iter().enumerate();
+            nodes.filter(|(at, _)| *at != node as usize).map(|(_, other)| other)
+        };
+        let fetching = others().filter(|other| other.alive() && other.done.is_none());
+        let needed = fetching.fold(RangeSet::new(), |all, other| all.union(&other.assigned()));
+        let holding = others().filter(|other| other.can_send());
+        let held = holding.fold(RangeSet::new(), |all, other| all.union(&other.holds));
+        let alone = state.holds.intersection(&needed).difference(&held);
+        if !alone.is_empty() {
+            return Err(format!(
+                "only {} holds bytes {}; let another holder join first",
+                state.setup.name,
+                describe(&alone)
+            ));
+        }
+        if !state.is_receiver() || state.done.is_some() {
+            return Ok(());
+        }
+        let Some(group) = state.group else {
+            return Err(format!(
+                "{} has not got all of its copy, which nobody else can take; cancel the transfer instead",
+                state.setup.name
+            ));
+        };
+        let able = others().filter(|other| other.group == Some(group) && other.alive());
+        let taken = able.fold(RangeSet::new(), |all, other| all.union(&other.wants));
+        let alone = state.assigned().difference(&taken);
+        match alone.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "only {} can write bytes {}; let another reader join first",
+                state.setup.name,
+                describe(&alone)
+            )),
+        }
+    }
+}
