@@ -87,8 +87,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         Err(error) => return Err(error),
     };
     let scheduler = sched::by_name(&args.scheduler)?;
-    let schedule = match scheduler.plan(&input.problem) {
-        Ok(schedule) => schedule,
+    let (schedule, scheduler) = match scheduler.plan_named(&input.problem) {
+        Ok(planned) => planned,
         Err(error) => return refuse(&error, args.json),
     };
     verify(&input.problem, &schedule)
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     };
     let loads = schedule.loads(&input.problem);
     let output = PlanOutput {
-        scheduler: scheduler.name().to_owned(),
+        scheduler: scheduler.to_owned(),
         transfers: PlannedTransfer::list(&input.problem, &schedule),
         predicted_seconds: loads.seconds(&input.problem),
         bound_seconds: bound.seconds,
@@ -217,7 +217,7 @@ fn people(input: &Input, plan: &PlanOutput, loads: &Loads) -> Result<String> {
         write!(out, ", set by {}", listed(&plan.binding))?;
     }
     if !plan.bound_is_exact {
-        write!(out, " (caps of pairs and trunks are not counted in it)")?;
+        write!(out, " (a lower one only: caps and trunks make too large a program)")?;
     }
     writeln!(out)?;
     if plan.predicted_seconds > 0.0 && plan.predicted_seconds.is_finite() {

@@ -87,17 +87,14 @@ fn every_case_prints_what_it_expects() {
                 close(predicted, fluid) || (predicted - fluid).abs() <= slack(&case),
                 "{path:?} {scheduler}: {predicted} is not {fluid}"
             );
-            let links = case.get("pair_caps").is_some() || case.get("trunks").is_some();
-            if !links {
-                assert!(
-                    close(
-                        printed["bound_seconds"].as_f64().unwrap(),
-                        expected["optimal_T"].as_f64().unwrap()
-                    ),
-                    "{path:?}"
-                );
-            }
-            assert_eq!(printed["bound_is_exact"], !links);
+            assert!(
+                close(
+                    printed["bound_seconds"].as_f64().unwrap(),
+                    expected["optimal_T"].as_f64().unwrap()
+                ),
+                "{path:?}"
+            );
+            assert_eq!(printed["bound_is_exact"], true);
             assert_eq!(
                 printed["binding"].as_array().unwrap().is_empty(),
                 bytes == 0,

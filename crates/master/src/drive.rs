@@ -536,7 +536,7 @@ fn plan(
     spares: usize,
 ) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
-    let schedule = scheduler.plan(problem).map_err(|e| e.to_string())?;
+    let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule)
         .map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
     // The bound of the report is that of the whole transfer.
@@ -557,7 +557,7 @@ fn plan(
         .collect();
     Ok(Planned {
         runs,
-        scheduler: scheduler.name().into(),
+        scheduler: name.into(),
         predicted_seconds: schedule.predicted_seconds(problem),
         bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })

@@ -19,9 +19,9 @@ pub struct PlanOutput {
     pub predicted_seconds: f64,
     /// Least possible time, in seconds.
     pub bound_seconds: f64,
-    /// False when pair caps or trunks exist: the bound then counts node speeds only.
+    /// False when pair caps or trunks make too large a program: the bound is then a lower one only.
     pub bound_is_exact: bool,
-    /// Names of the nodes that set the bound.
+    /// Names of the nodes, pairs ("w0 -> r0") and trunks ("trunk 0") that set the bound.
     pub binding: Vec<String>,
 }
 
