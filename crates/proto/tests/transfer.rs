@@ -13,7 +13,6 @@ use ropewalk_proto::coordinator::{
 };
 use ropewalk_proto::participant::{Event, Receiving, Take};
 use ropewalk_proto::report::Outcome;
-use ropewalk_sched::Scheduler as _;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -194,7 +193,7 @@ impl World {
                     self.to_agents.push_back((at, node, message));
                 }
                 Action::Plan(purpose, problem) => {
-                    let schedule = ropewalk_sched::Greedy.plan(&problem).unwrap();
+                    let schedule = { let n = std::env::var("SCHED").unwrap_or("auto".into()); ropewalk_sched::by_name(&n).unwrap().plan(&problem).unwrap() };
                     if std::env::var("TRACE").is_ok() {
                         let l = schedule.loads(&problem);
                         let mut m: BTreeMap<(usize, usize), u64> = BTreeMap::new();

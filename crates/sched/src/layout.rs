@@ -4,6 +4,7 @@
 //! has one sender that holds it and one receiver that lists it, loads are those of the two flows, and
 //! there are at most as many pieces as both sides have.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use ropewalk_model::problem::Destination;
@@ -12,6 +13,14 @@ use ropewalk_model::schedule::Assignment;
 
 use crate::newton::Amounts;
 use crate::side::Side;
+
+/// Shares of an atom that differ by less than one part in so many of the largest count as equal.
+const SIZE_STEPS: u128 = 16;
+
+/// How large a share is beside the largest, in steps that rounding does not cross: equal ones are equal.
+pub(crate) fn size_step(bytes: u128, most: u128) -> u128 {
+    (bytes.saturating_mul(SIZE_STEPS) + most / 2) / most.max(1)
+}
 
 /// Consecutive bytes of one destination that one node carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +85,13 @@ pub(crate) fn lay(
         for &(node, _) in next {
             scratch.goes_on[node as usize] = true;
         }
-        list.sort_unstable_by_key(|&(node, _)| (scratch.goes_on[node as usize], node));
+        // Those with most come first on both sides, in steps that rounding does not cross: fast nodes meet
+        // fast ones, and equal ones meet in order.
+        let most = list.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
+        list.sort_unstable_by_key(|&(node, bytes)| {
+            let goes_on = scratch.goes_on[node as usize];
+            (goes_on, Reverse(size_step(bytes, most)), node)
+        });
         for &(node, _) in next {
             scratch.goes_on[node as usize] = false;
         }

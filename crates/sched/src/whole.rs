@@ -1,9 +1,12 @@
 //! From shares to whole bytes: floats choose, integers account.
 
+use std::cmp::Reverse;
+
 use ropewalk_model::class::{Class, DemandTable};
 use ropewalk_model::range::Range;
 use ropewalk_model::schedule::{Assignment, Schedule};
 
+use crate::layout::size_step;
 use crate::shares::{ClassShares, Weights};
 
 /// Rounds the shares to whole bytes and lays them out in contiguous runs.
@@ -87,9 +90,10 @@ fn join(
     totals: &[u128],
     mut give: impl FnMut(usize, usize, u128),
 ) {
-    let most_first = |parts: &[u64]| {
+    let most_first = |parts: &[u128]| {
+        let most = parts.iter().copied().max().unwrap_or(0);
         let mut order: Vec<usize> = (0..parts.len()).collect();
-        order.sort_by_key(|&at| (std::cmp::Reverse(parts[at]), at));
+        order.sort_by_key(|&at| (Reverse(size_step(parts[at], most)), at));
         order
     };
     let mut sending = most_first(pieces).into_iter().map(|at| (senders[at], pieces[at]));
