@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::layout::size_step;
 use crate::side::Side;
 use crate::span_flow::SpanFlow;
 use crate::wide::Amount;
@@ -46,16 +47,23 @@ fn by_end<A: Amount>(side: &Side, flow: &mut SpanFlow<'_, A>) {
     }
     opening.sort_unstable();
     let mut opening = opening.into_iter().peekable();
-    // (last atom of the member in any run, end of this run, member), soonest first.
-    let mut ready: BinaryHeap<Reverse<(u32, u32, u32)>> = BinaryHeap::new();
+    // Of those that end together the fastest go first, on both sides: fast nodes meet fast ones.
+    let most = side.members.iter().map(|member| member.speed).max();
+    let most = u128::from(most.unwrap_or(0));
+    let slowness = |member: u32| {
+        let speed = u128::from(side.members[member as usize].speed);
+        Reverse(size_step(speed, most))
+    };
+    // (last atom of the member in any run, end of this run, slowness, member), soonest first.
+    let mut ready: BinaryHeap<Reverse<(u32, u32, Reverse<u128>, u32)>> = BinaryHeap::new();
     for atom in 0..side.atoms.len() {
         while let Some((_, to, member)) = opening.next_if(|run| run.0 as usize <= atom) {
             let last = side.spans_of(member as usize).last();
             let last = last.map_or(to, |span| span.1);
-            ready.push(Reverse((last, to, member)));
+            ready.push(Reverse((last, to, slowness(member), member)));
         }
         while flow.open(atom) > A::default() {
-            let Some(&Reverse((_, to, member))) = ready.peek() else {
+            let Some(&Reverse((_, to, _, member))) = ready.peek() else {
                 break;
             };
             let left = flow.left(member as usize);
