@@ -231,6 +231,23 @@ fn points(reading: Reading, order: Order, is_quick: bool) -> impl Iterator<Item 
     })
 }
 
+/// What can be reached, along all windows: the bound, uniform striping, greedy shares that nothing corrects.
+fn curves(reading: Reading, order: Order) -> Result<[Series; 3]> {
+    let names = ["bound", "uniform's bound", "greedy's bound"];
+    let mut curves = names.map(|name| Series::new(name, Style::Dashed));
+    for halves in 2..=2 * reading.nodes() {
+        let point = Point {
+            reading,
+            order,
+            halves,
+        };
+        for (curve, rate) in curves.iter_mut().zip(point.rates()?) {
+            curve.points.push((point.share(), rate / 1e6));
+        }
+    }
+    Ok(curves)
+}
+
 fn row(table: &mut Table, point: Point, run: &Run, moved: &Moved, bytes: u64) -> Result<()> {
     let [bound, uniform, _] = point.rates()?.map(|rate| rate / 1e6);
     let scenario = point.scenario(bytes);
@@ -285,23 +302,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         &COLUMNS,
     );
     for (reading, order) in plots() {
-        let [mut bounds, mut uniforms, mut greedies] = [
-            ("bound", Style::Dashed),
-            ("uniform's bound", Style::Dashed),
-            ("greedy's bound", Style::Dashed),
-        ]
-        .map(|(name, style)| Series::new(name, style));
         let named = |run: &Run| Series::new(run.name, Style::Marks);
         let mut series: Vec<Series> = reading.runs().iter().map(named).collect();
         let mut last = None;
         for point in points(reading, order, settings.quick) {
-            let rates = point.rates()?.map(|rate| rate / 1e6);
-            for (series, rate) in [&mut bounds, &mut uniforms, &mut greedies]
-                .into_iter()
-                .zip(rates)
-            {
-                series.points.push((point.share(), rate));
-            }
+            let rates = point.rates()?;
             for (run, series) in reading.runs().iter().zip(&mut series) {
                 let bytes = point.size(run, seconds(run))?;
                 let moved = bench.point(&point.key(run, bytes), || {
@@ -311,7 +316,8 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 series.points.push((point.share(), moved.megabits()));
                 row(&mut table, point, run, &moved, bytes)?;
                 if run == &RUNS[0] {
-                    last = Some((point, moved.megabits() / rates[1], rates[0] / rates[1]));
+                    let reached = moved.megabits() * 1e6 / rates[1];
+                    last = Some((point, reached, rates[0] / rates[1]));
                 }
             }
         }
@@ -323,10 +329,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 point.window()
             ));
         }
-        if series.iter().all(|series| series.points.is_empty()) {
+        series.retain(|series| !series.points.is_empty());
+        if series.is_empty() {
             continue;
         }
-        series.extend([bounds, uniforms, greedies]);
+        series.extend(curves(reading, order)?);
         let title = format!(
             "CEP Figure 7: {} nodes, slow and fast {}",
             reading.name(),

@@ -2,8 +2,8 @@
 //!
 //! Four senders and four receivers of mixed speeds share one destination; all hold all and may take all. The change
 //! comes when half of the bytes are delivered. The time is compared with the least time of the network as it changed
-//! (see `changed`), the change at its measured moment: a program cannot beat it, and one that knew of the change
-//! beforehand would hardly do better.
+//! (see `changed`), the change at its measured moment. Links have no more to give; a stopped agent's kernel still fills
+//! its buffers, which can make a share of a second.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -375,7 +375,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         "senders, and receivers of the shared destination: 50, 100, 150, 200 Mbit/s; with copies of their own 125 each; those that join 100.",
         "s3 slows to a tenth, r3's agent is stopped for a while (at s: when it began), s2 and r2 die by kill -9.",
         "bound s: the least time of the network as it changed: capacities x 0.956 added up from the start, each change at its measured moment.",
-        "a receiver that dies takes what it wrote with it: these bytes, as last reported before, count as moved again.",
+        "a receiver that dies takes what it wrote with it: these bytes, as last reported before (rather few), count as moved again.",
         "over bound: the whole time, start and end included.",
     ] {
         table.note(note);
