@@ -116,10 +116,10 @@ impl Reading {
             (Self::Both8, Order::Interleaved) if is_quick => &[2, 4, 16],
             (Self::Both8, Order::Blocked) if is_quick => &[2, 9, 16],
             _ if is_quick => &[],
-            (Self::Both8, Order::Interleaved) => &[2, 4, 6, 8, 12, 16],
+            (Self::Both8, Order::Interleaved) => &[2, 3, 4, 6, 8, 12, 16],
             (Self::Both8, Order::Blocked) => &[2, 4, 6, 8, 9, 12, 16],
             (Self::Both4, _) => &[2, 4, 6, 8],
-            (Self::Senders, Order::Interleaved) => &[2, 4, 6, 16],
+            (Self::Senders, Order::Interleaved) => &[2, 4, 16],
             (Self::Senders, Order::Blocked) => &[2, 6, 9, 16],
         }
     }
@@ -282,7 +282,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     // What a plan without feedback takes is known beforehand; its runs only show that it is so.
     let seconds = |run: &Run| match (run.has_feedback, settings.quick) {
         (true, false) => 20.0,
-        (false, false) => 10.0,
+        (false, false) => 8.0,
         (true, true) => 6.0,
         (false, true) => 3.0,
     };
@@ -379,7 +379,10 @@ mod tests {
     fn bounds() {
         use Order::{Blocked, Interleaved};
         use Reading::{Both4, Both8, Senders};
-        assert_eq!(ratios(Both8, Interleaved), [1.0, 5.5, 5.5, 5.5, 5.5, 5.5]);
+        assert_eq!(
+            ratios(Both8, Interleaved),
+            [1.0, 2.0, 5.5, 5.5, 5.5, 5.5, 5.5]
+        );
         assert_eq!(ratios(Both8, Blocked), [1.0, 1.33, 2.0, 4.0, 5.5, 5.5, 5.5]);
         assert_eq!(ratios(Both4, Interleaved), [1.0, 5.5, 5.5, 5.5]);
         assert_eq!(ratios(Both4, Blocked), [1.0, 2.0, 5.5, 5.5]);
