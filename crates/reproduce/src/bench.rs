@@ -155,6 +155,12 @@ impl Bench {
         }
     }
 
+    /// Says how many of the announced points are to be run, and how long that takes.
+    pub fn announce(&self) {
+        let left = people_time(self.remaining());
+        println!("  {} points to run, about {left}", self.ahead.len());
+    }
+
     fn is_asked_for(&self, key: &str) -> bool {
         let only = self.settings.only.as_ref();
         only.is_none_or(|text| key.contains(text))

@@ -1,10 +1,13 @@
 //! The figures, one file each.
 
+pub(crate) mod access;
 pub(crate) mod composition;
 pub(crate) mod control;
+pub(crate) mod events;
 pub(crate) mod faults;
 pub(crate) mod figure2;
 pub(crate) mod heterogeneity;
 pub(crate) mod memory;
 pub(crate) mod peers;
+pub(crate) mod traps;
 pub(crate) mod trees;

@@ -3,6 +3,7 @@
 //! ```text
 //!  figures/*  what is run and what the table says        one file each
 //!      │
+//!  scenario   a transfer as data: nodes, access, changes  changed  the least time of a network that changes
 //!  bench      keeps runs, resumes, remaining time        runs/<figure>/runs.jsonl, table.txt, table.json, *.svg
 //!  ropewalk   standing agents, master command, report    iperf  plain TCP beside it
 //!  process    children: deadline, output, processor time
@@ -12,6 +13,7 @@
 //! is about them.
 
 mod bench;
+mod changed;
 mod figures;
 mod iperf;
 mod machine;
@@ -20,6 +22,7 @@ mod network;
 mod plot;
 mod process;
 mod ropewalk;
+mod scenario;
 mod stats;
 mod sys;
 mod table;
@@ -35,7 +38,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::Settings;
-use crate::figures::{composition, control, faults, figure2, heterogeneity, memory, peers, trees};
+use crate::figures::{
+    access, composition, control, events, faults, figure2, heterogeneity, memory, peers, traps,
+    trees,
+};
 
 /// Longer than all figures take.
 const WAIT_ALONE_MAX: Duration = Duration::from_secs(3 * 3600);
@@ -61,7 +67,7 @@ struct Options {
     #[arg(long, value_name = "PATH", global = true)]
     ropewalk: Option<PathBuf>,
 
-    /// Small sizes and few rounds: all figures within 10 minutes
+    /// Small sizes and few rounds
     #[arg(long, global = true)]
     quick: bool,
 
@@ -82,8 +88,8 @@ struct Options {
 enum Figure {
     /// The Composite Endpoint Protocol's own figures, in the lab
     Cep {
-        /// 4 and 5: composition of equal pairs (rate, efficiency); 6: slow and fast nodes
-        #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
+        /// 4 and 5: composition of equal pairs (rate, efficiency); 6: slow and fast nodes; 7: windows of access
+        #[arg(long, value_parser = clap::value_parser!(u8).range(4..=7))]
         figure: u8,
     },
     /// One pair on loopback beside iperf3 and other movers
@@ -94,6 +100,10 @@ enum Figure {
     Control,
     /// Senders killed at half way, in the lab
     Faults,
+    /// Holdings that mislead proportional shares, in the lab
+    Traps,
+    /// A sender slows, a receiver pauses, nodes join and die at half way, in the lab
+    Events,
     /// The specification file of the paper's Figure 2, in the lab
     Figure2,
     /// A real tree and a large file over ssh, from three hosts to two, in the lab
@@ -138,6 +148,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Figure2,
         Figure::Cep { figure: 4 },
         Figure::Cep { figure: 6 },
+        Figure::Cep { figure: 7 },
+        Figure::Traps,
+        Figure::Events,
         Figure::Memory,
         Figure::Control,
         Figure::Faults,
@@ -158,11 +171,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
 fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
     match figure {
         Figure::Cep { figure: 4 | 5 } => composition::run(settings),
+        Figure::Cep { figure: 7 } => access::run(settings),
         Figure::Cep { .. } => heterogeneity::run(settings),
         Figure::Peers => peers::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
+        Figure::Traps => traps::run(settings),
+        Figure::Events => events::run(settings),
         Figure::Figure2 => figure2::run(settings),
         Figure::Trees => trees::run(settings),
         Figure::All => bail!("`all` is made of the others"),

@@ -86,6 +86,39 @@ fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
 
+/// Width and height that a legend takes of a plot.
+const LEGEND_SHARE: (f64, f64) = (0.25, 0.35);
+
+/// The corner where a legend hides least of the lines.
+fn free_corner(series: &[Series], (x_min, x_max): (f64, f64), y_max: f64) -> SeriesLabelPosition {
+    const STEPS: u32 = 32;
+    let hidden = |is_right: bool, is_upper: bool| {
+        let is_in = |(x, y): (f64, f64)| {
+            let (x, y) = ((x - x_min) / (x_max - x_min), y / y_max);
+            let across = if is_right { 1.0 - x } else { x };
+            let along = if is_upper { 1.0 - y } else { y };
+            across < LEGEND_SHARE.0 && along < LEGEND_SHARE.1
+        };
+        let segments = series.iter().flat_map(|series| series.points.windows(2));
+        let places = segments.flat_map(|ends| {
+            (0..=STEPS).map(move |step| {
+                let part = f64::from(step) / f64::from(STEPS);
+                let between = |from: f64, to: f64| from + (to - from) * part;
+                (between(ends[0].0, ends[1].0), between(ends[0].1, ends[1].1))
+            })
+        });
+        places.filter(|place| is_in(*place)).count()
+    };
+    let corners = [
+        (SeriesLabelPosition::LowerRight, hidden(true, false)),
+        (SeriesLabelPosition::UpperLeft, hidden(false, true)),
+        (SeriesLabelPosition::UpperRight, hidden(true, true)),
+        (SeriesLabelPosition::LowerLeft, hidden(false, false)),
+    ];
+    let least = corners.into_iter().min_by_key(|corner| corner.1);
+    least.map_or(SeriesLabelPosition::LowerRight, |corner| corner.0)
+}
+
 /// Draws lines over a numeric axis, or over named places when `places` are given (x is their index then).
 pub(crate) fn lines(
     path: &Path,
@@ -108,7 +141,7 @@ pub(crate) fn lines(
         .margin(12)
         .x_label_area_size(45)
         .y_label_area_size(75)
-        .build_cartesian_2d(x_range, 0.0..y_max)
+        .build_cartesian_2d(x_range.clone(), 0.0..y_max)
         .map_err(failed)?;
     let place = |x: &f64| match places.get(x.round().max(0.0) as usize) {
         Some(name) if (x - x.round()).abs() < 1e-6 && *x > -0.1 => name.clone(),
@@ -155,7 +188,7 @@ pub(crate) fn lines(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(free_corner(series, (x_range.start, x_range.end), y_max))
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .label_font((FONT, 13))
@@ -261,6 +294,19 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word} is not in the plot");
         }
+    }
+
+    /// A legend keeps its usual corner while that is free, and else takes the one that hides least.
+    #[test]
+    fn legends_keep_clear() {
+        let corner = |points: &[(f64, f64)]| {
+            let series = Series::with("x", Style::Marks, points.to_vec());
+            free_corner(&[series], (0.0, 1.0), 1.0)
+        };
+        let rising = [(0.0, 0.2), (1.0, 1.0)];
+        assert!(matches!(corner(&rising), SeriesLabelPosition::LowerRight));
+        let flat = [(0.0, 0.2), (1.0, 0.2)];
+        assert!(matches!(corner(&flat), SeriesLabelPosition::UpperLeft));
     }
 
     /// Nothing measured yet, or a single point, still makes a plot.

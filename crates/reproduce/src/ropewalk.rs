@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::Site;
 use crate::machine;
 use crate::process::{Ended, Process};
+use crate::sys;
 
 /// Port of agents in hosts of a lab, where nobody else listens.
 pub(crate) const PORT: u16 = 7420;
@@ -59,6 +60,17 @@ pub(crate) struct Agent {
     pub address: String,
     process: Process,
     idle_resident_bytes: u64,
+}
+
+/// An agent that has been stopped.
+#[derive(Debug)]
+pub(crate) struct Paused(u32);
+
+impl Paused {
+    /// Makes it go on. The agent must not have been waited for.
+    pub fn go_on(self) {
+        sys::signal(self.0, libc::SIGCONT);
+    }
 }
 
 /// What one agent used from its start to its end.
@@ -230,6 +242,17 @@ impl Agents {
         let position = self.agents.iter().position(|agent| agent.name == name);
         let position = position.with_context(|| format!("no agent {name} runs"))?;
         self.agents.remove(position).process.kill().map(drop)
+    }
+
+    /// Stops an agent (SIGSTOP) until [`Paused::go_on`]; the caller sees to it that this comes before its end.
+    pub fn pause(&self, name: &str) -> Result<Paused> {
+        let agent = self.agents.iter().find(|agent| agent.name == name);
+        let pid = agent
+            .with_context(|| format!("no agent {name} runs"))?
+            .process
+            .pid();
+        sys::signal(pid, libc::SIGSTOP);
+        Ok(Paused(pid))
     }
 
     /// Writes a specification file where hosts of a lab see it.
