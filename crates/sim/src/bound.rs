@@ -24,7 +24,7 @@ const NEVER: f64 = 1e9;
 pub fn changed_bound(scenario: &Scenario) -> Option<f64> {
     let fits = |seconds: f64| {
         // A plan that cannot reach all bytes with what there is so far does not fit.
-        bound(&mean_problem(scenario, seconds)).is_ok_and(|bound| bound.seconds <= seconds)
+        bound(&carried_problem(scenario, seconds)).is_ok_and(|bound| bound.seconds <= 1.0)
     };
     let mut long = 1.0;
     while !fits(long) {
@@ -48,8 +48,9 @@ pub fn changed_bound(scenario: &Scenario) -> Option<f64> {
     Some(long)
 }
 
-/// The scenario as a planner would see it, at the mean speeds of the first `seconds`.
-fn mean_problem(scenario: &Scenario, seconds: f64) -> Problem {
+/// The scenario as a planner would see it whose unit of time is the first `seconds`: speeds are the bytes that each
+/// node can carry in them.
+fn carried_problem(scenario: &Scenario, seconds: f64) -> Problem {
     let mut problem = Problem::default();
     let rows = |rows: &[ropewalk_proto::control::Row]| {
         let ranges = rows
@@ -59,12 +60,12 @@ fn mean_problem(scenario: &Scenario, seconds: f64) -> Problem {
     };
     for (number, setup) in scenario.nodes.iter().enumerate() {
         let events: Vec<Event> = of_node(scenario, number as u32);
-        let mean = mean_speed(scenario.speeds[number], &events, seconds);
+        let bytes = carried(scenario.speeds[number], &events, seconds);
         if let Some(source) = setup.sources.first() {
             problem.senders.push(ropewalk_model::problem::Sender {
                 name: setup.name.clone(),
                 // Rounded up: it must stay a lower bound.
-                up: mean.up.ceil() as u64,
+                up: bytes.up.ceil() as u64,
                 ranges: rows(&source.source.rows),
             });
         }
@@ -75,7 +76,7 @@ fn mean_problem(scenario: &Scenario, seconds: f64) -> Problem {
             }
             problem.receivers.push(ropewalk_model::problem::Receiver {
                 name: setup.name.clone(),
-                down: mean.down.ceil() as u64,
+                down: bytes.down.ceil() as u64,
                 ranges: rows(&sink.sink.rows),
                 destination: sink.destination.clone(),
                 relay_up: None,
@@ -96,8 +97,8 @@ fn of_node(scenario: &Scenario, node: u32) -> Vec<Event> {
     events
 }
 
-/// Mean speed over the first `seconds`.
-fn mean_speed(start: Speed, events: &[Event], seconds: f64) -> Speed {
+/// Bytes that a node can send and receive in the first `seconds`.
+fn carried(start: Speed, events: &[Event], seconds: f64) -> Speed {
     let joins = events.iter().find(|event| event.change == Change::Joins);
     let mut here = joins.is_none();
     let (mut speed, mut stopped, mut paused_until) = (start, false, 0.0_f64);
@@ -133,8 +134,68 @@ fn mean_speed(start: Speed, events: &[Event], seconds: f64) -> Speed {
         }
     }
     advance(seconds, here, speed, stopped, paused_until);
-    Speed {
-        up: sum.up / seconds,
-        down: sum.down / seconds,
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_model::Range;
+
+    use super::*;
+    use crate::scenario::node;
+    use crate::{MS, SECOND};
+
+    /// One sender of 10 kB/s, one receiver of 20 kB/s, 1 MB.
+    fn pair() -> Scenario {
+        let all = [Range::new(0, 1_000_000)];
+        let nodes = vec![
+            node("s", &all, &[], None),
+            node("r", &[], &all, Some("out")),
+        ];
+        Scenario::new(nodes, vec![Speed::both(10e3), Speed::both(20e3)])
+    }
+
+    #[track_caller]
+    fn assert_bound(scenario: &Scenario, seconds: f64) {
+        let bound = changed_bound(scenario).unwrap();
+        assert!(
+            (bound / seconds - 1.0).abs() < 1e-3,
+            "{bound} s and not {seconds} s"
+        );
+    }
+
+    /// Speeds that change are integrated; what happens after the end does not count.
+    #[test]
+    fn speeds_are_integrated() {
+        let second = |seconds: u64| seconds * SECOND;
+        assert_bound(&pair(), 100.0);
+        let slower = pair().then(second(50), 0, Change::Speed(Speed::both(1e3)));
+        assert_bound(&slower, 550.0);
+        let late = pair().then(second(101), 0, Change::Speed(Speed::both(0.0)));
+        assert_bound(&late, 100.0);
+        let rests = pair().then(second(20), 0, Change::PausedUntil(second(60)));
+        assert_bound(&rests, 140.0);
+        // A second rest inside the first one changes nothing.
+        let rests = rests.then(second(30), 0, Change::PausedUntil(second(40)));
+        assert_bound(&rests, 140.0);
+        let joins = pair().then(second(30), 0, Change::Joins);
+        assert_bound(&joins, 130.0);
+        let events = [Event {
+            at_ns: 500 * MS,
+            node: 0,
+            change: Change::Dies,
+        }];
+        assert_eq!(carried(Speed::both(8.0), &events, 2.0), Speed::both(4.0));
+    }
+
+    /// A sender that dies too early takes bytes along for ever; a receiver with its own copy does not count then.
+    #[test]
+    fn deaths_make_it_endless_or_leave_out_a_copy() {
+        let early = pair().then(50 * SECOND, 0, Change::Dies);
+        assert_eq!(changed_bound(&early), None);
+        let mut own = pair();
+        own.nodes[1].sinks[0].destination = None;
+        let dies = own.then(50 * SECOND, 1, Change::Dies);
+        assert_eq!(changed_bound(&dies), Some(0.0));
     }
 }

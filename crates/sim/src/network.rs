@@ -202,3 +202,6 @@ impl Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

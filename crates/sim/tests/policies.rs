@@ -79,7 +79,7 @@ fn even(
 ) -> Network {
     let slow = 2e6;
     let speed = |at: u64| {
-        if at % 2 == 0 {
+        if at.is_multiple_of(2) {
             slow
         } else {
             slow * f64::from(ratio)
