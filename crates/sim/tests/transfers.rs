@@ -3,7 +3,7 @@
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::report::Outcome;
-use ropewalk_sim::{Chance, Change, Event, MS, SECOND, Scenario, Speed, node};
+use ropewalk_sim::{Chance, Change, Event, MS, SECOND, Scenario, Speed, changed_bound, node};
 
 fn senders_and_receivers(speeds: &[f64], bytes: u64, destination: Option<&str>) -> Scenario {
     let all = Range::new(0, bytes);
@@ -144,4 +144,106 @@ fn runs_repeat() {
         let scenario = draw(seed).scenario;
         assert_eq!(scenario.run(), scenario.run(), "seed {seed}");
     }
+}
+
+/// Five hundred more, where speeds change on the way, pairs have limits of their own, nodes rest, and any policy
+/// plans: the end comes, all is there, and it is never faster than the changing network can be.
+#[test]
+fn nothing_beats_the_bound_of_a_changing_network() {
+    for seed in 0..500 {
+        let mut scenario = draw(seed).scenario;
+        let mut chance = Chance::new(seed + 1_000_000);
+        let count = scenario.nodes.len() as u64;
+        scenario.script.clear();
+        for _ in 0..chance.below(6) {
+            let at_ns = chance.below(12_000) * MS;
+            let change = match chance.below(3) {
+                0 => Change::PausedUntil(at_ns + chance.below(5) * SECOND),
+                _ => Change::Speed(Speed {
+                    up: (1 + chance.below(40)) as f64 * 1e6,
+                    down: (1 + chance.below(40)) as f64 * 1e6,
+                }),
+            };
+            scenario = scenario.then(at_ns, chance.below(count) as u32, change);
+        }
+        for _ in 0..chance.below(4) {
+            let pair = (chance.below(count) as u32, chance.below(count) as u32);
+            let cap = (1 + chance.below(20)) as f64 * 1e6;
+            scenario.pair_caps.insert(pair, cap);
+        }
+        scenario.scheduler = ["auto", "greedy", "uniform"][chance.below(3) as usize].into();
+        scenario.options.fixed = chance.below(3) == 0;
+        let ended = scenario.run();
+        let notes = &ended.notes;
+        assert_eq!(
+            ended.outcome,
+            Some(Outcome::Done),
+            "seed {seed}: {notes:#?}"
+        );
+        assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
+        let bound = changed_bound(&scenario).expect("nobody dies");
+        assert!(
+            ended.seconds >= bound * 0.999,
+            "seed {seed}: {} s, though {bound} s is the least",
+            ended.seconds
+        );
+        assert!(
+            ended.carried_bytes >= ended.wanted_bytes as f64,
+            "seed {seed}"
+        );
+    }
+}
+
+/// A limit over all receivers is kept, and nearly used up.
+#[test]
+fn a_limit_is_kept_and_used() {
+    let speeds = [20e6, 20e6, 2e6];
+    let mut scenario = senders_and_receivers(&speeds, 200_000_000, Some("out"));
+    scenario.limit = Some(10_000_000);
+    let ended = scenario.run();
+    assert_eq!(ended.outcome, Some(Outcome::Done));
+    assert!(ended.seconds > 19.5, "{} s", ended.seconds);
+    assert!(ended.seconds < 23.0, "{} s", ended.seconds);
+}
+
+/// Silence of the data, not of the node: a paused receiver gets nothing until it goes on.
+#[test]
+fn a_paused_receiver_gets_nothing() {
+    let scenario = senders_and_receivers(&[10e6], 100_000_000, None);
+    let plain = scenario.run().seconds;
+    let paused = scenario
+        .then(2 * SECOND, 1, Change::PausedUntil(9 * SECOND))
+        .run();
+    assert!(
+        (paused.seconds - plain - 7.0).abs() < 0.1,
+        "{plain} s, then {} s",
+        paused.seconds
+    );
+    assert_eq!(paused.duplicate_bytes, 0);
+}
+
+/// The account holds what the messages are: as many of each as there are nodes, and no status counted as plan.
+#[test]
+fn control_messages_are_counted() {
+    let ended = senders_and_receivers(&[10e6, 10e6], 100_000_000, None).run();
+    // Open, plan, finish; opened, done (of receivers), finished.
+    for (node, traffic) in ended.traffic.iter().enumerate() {
+        let is_receiver = node >= 2;
+        assert_eq!(traffic.sent.plan_messages, 3, "node {node}");
+        assert_eq!(
+            traffic.received.plan_messages,
+            2 + u64::from(is_receiver),
+            "node {node}"
+        );
+        assert!(
+            traffic.received.status_messages >= 19,
+            "node {node}: {traffic:?}"
+        );
+    }
+    let sum = ended.traffic_sum();
+    let all = |tally: ropewalk_sim::Tally| tally.plan_bytes + tally.status_bytes;
+    let (sent, received): (u64, u64) = ended.timeline.iter().fold((0, 0), |sum, second| {
+        (sum.0 + second.sent_bytes, sum.1 + second.received_bytes)
+    });
+    assert_eq!((all(sum.sent), all(sum.received)), (sent, received));
 }
