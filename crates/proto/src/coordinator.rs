@@ -22,6 +22,7 @@ use crate::control::{
 };
 use crate::report::Outcome;
 
+mod deal;
 mod finish;
 mod layout;
 mod limit;

@@ -41,6 +41,9 @@ const CLEARLY_SLOWER: f64 = 0.6;
 /// Time constant of a falling estimate when the node is held up for certain, and when it might be the other end.
 const FALL_SECONDS: (f64, f64) = (1.5, 5.0);
 
+/// Where nobody told speeds all holders take part by then (see the participant's spares).
+const UNTIL_ALL_TAKE_NS: u64 = 500_000_000;
+
 /// A node that brought nothing for so long can be expected to bring nothing.
 const MUTE_NS: u64 = 2_000_000_000;
 
@@ -262,6 +265,11 @@ impl Coordinator {
     /// Takes a receiver's status into account. Cost O(its pairs).
     pub(super) fn observe(&mut self, node: u32, status: &Status, now_ns: u64) {
         if self.setup.options.fixed {
+            return;
+        }
+        // Until other holders are called the planned lanes are alone; that says little of what comes after.
+        let moving = now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns));
+        if self.exploring && moving < UNTIL_ALL_TAKE_NS {
             return;
         }
         let state = &mut self.nodes[node as usize];

@@ -1,6 +1,6 @@
 //! Asks for plans, and turns their answers into what each node is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
@@ -24,8 +24,8 @@ pub(super) struct Alike {
 
 /// Observed speeds.
 const ALIKE: Alike = Alike {
-    neighbours: 1.1,
-    together: 1.3,
+    neighbours: 1.15,
+    together: 1.4,
 };
 
 /// What is left of them, of which much is noise.
@@ -282,7 +282,7 @@ impl Coordinator {
     }
 
     /// Tells receivers of the work that a new plan gives them.
-    fn revise(
+    pub(super) fn revise(
         &mut self,
         purpose: &Purpose,
         planned: &Planned,
@@ -294,6 +294,16 @@ impl Coordinator {
             true => self.end_round(planned.predicted_seconds),
             false => replan::Settled::default(),
         };
+        let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
+        for (node, kept) in &round.kept_lanes {
+            let own = told.entry(*node).or_default();
+            own.extend(kept.iter().cloned());
+        }
+        let lives = |node: &&u32| self.nodes[**node as usize].alive();
+        for &giver in round.givers.iter().filter(lives) {
+            told.entry(giver).or_default();
+        }
+        let runs = told;
         let busy = runs.iter().filter(|(_, runs)| !runs.is_empty());
         for (node, _) in busy {
             self.nodes[*node as usize].done = None;

@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 
-use super::plan::{ALIKE_ROOM, Room};
 use super::{Coordinator, Phase};
 use crate::control::{self, Run, to_agent};
 
@@ -67,12 +66,6 @@ const FRESH_NS: u64 = 1_000_000_000;
 /// A round does not wait longer for an answer.
 const ANSWER_NS_MAX: u64 = 1_500_000_000;
 
-/// A sender with less than this part of the room of another is not asked for what others hold, too.
-const POOR: f64 = 0.1;
-
-/// Receivers are asked until their room is this many times what there is to take: room is an estimate.
-const ROOM_SPARE: f64 = 1.1;
-
 /// Rounds that bring nothing double the pause up to this factor.
 const PATIENCE_MAX: f64 = 64.0;
 
@@ -86,7 +79,10 @@ pub(super) struct Settled {
     pub expected_ns: u64,
     /// Lanes without work stand by from now on.
     pub settle: bool,
-    givers: BTreeSet<u32>,
+    /// Those who gave something up.
+    pub givers: BTreeSet<u32>,
+    /// What goes to receivers over lanes they have.
+    pub kept_lanes: Vec<(u32, Vec<Run>)>,
 }
 
 impl Settled {
@@ -102,22 +98,24 @@ pub(super) struct Round {
     asked_ns: u64,
     // Seconds from then: until the last would be done without, and least time.
     last: f64,
-    seconds: f64,
+    pub(super) seconds: f64,
     // Lanes without work stand by afterwards.
-    settle: bool,
+    pub(super) settle: bool,
     released: Vec<(u32, RangeSet)>,
     givers: BTreeSet<u32>,
+    // What goes to receivers over lanes they have, beside what is planned.
+    pub(super) kept_lanes: Vec<(u32, Vec<Run>)>,
     // Being planned.
     is_planned: bool,
 }
 
 /// A receiver that can work.
-struct Member {
-    node: u32,
+pub(super) struct Member {
+    pub node: u32,
     // Bytes per second at present; `None` while nobody can say.
     rate: Option<f64>,
     // Bytes it has still to fetch, 0 when it is done.
-    left: f64,
+    pub left: f64,
     // Relative error of the rate: what is within it is noise.
     error: f64,
 }
@@ -273,7 +271,7 @@ impl Coordinator {
     }
 
     /// Receivers that can work and speak.
-    fn members(&self, now_ns: u64) -> Vec<Member> {
+    pub(super) fn members(&self, now_ns: u64) -> Vec<Member> {
         let able = |node: &u32| {
             let state = &self.nodes[*node as usize];
             let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
@@ -366,144 +364,7 @@ impl Coordinator {
             self.check_done();
             return;
         }
-        let members = self.members(now_ns);
-        let (takers, room) = self.takers(released, &members);
-        if !self.ask_plan(false, takers, &BTreeSet::new(), Some(room)) {
-            // Nobody holds it any more, or nobody is left to take it.
-            self.round = None;
-            self.check_done();
-        }
-    }
-
-    /// Who may take what of the released ranges. What nobody can take stays with its giver, for the report.
-    fn takers(
-        &mut self,
-        released: Vec<(u32, RangeSet)>,
-        members: &[Member],
-    ) -> (Vec<(u32, RangeSet)>, Room) {
-        let mut takers: BTreeMap<u32, RangeSet> = BTreeMap::new();
-        let mut pools: BTreeMap<u32, RangeSet> = BTreeMap::new();
-        let mut own: Vec<RangeSet> = Vec::new();
-        let mut stays: Vec<(u32, RangeSet)> = Vec::new();
-        for (giver, ranges) in released {
-            match self.nodes[giver as usize].group {
-                Some(group) => {
-                    let pool = pools.entry(group).or_default();
-                    *pool = pool.union(&ranges);
-                }
-                None if self.is_able(giver) => {
-                    own.push(ranges.clone());
-                    takers.insert(giver, ranges);
-                }
-                None => stays.push((giver, ranges)),
-            }
-        }
-        own.extend(pools.values().cloned());
-        let room = self.room(&own, members);
-        for (group, pool) in pools {
-            let in_group = |node: &u32| self.nodes[*node as usize].group == Some(group);
-            // Those with most room first, as many as are needed: few get much, not many crumbs. Those without
-            // room, or who do not speak, only get what nobody else could take.
-            let mut order: Vec<(u32, f64)> = members
-                .iter()
-                .map(|member| (member.node, room.down[member.node as usize]))
-                .filter(|(node, room)| in_group(node) && *room > 0.0)
-                .collect();
-            order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            let (settle, seconds) = self
-                .round
-                .as_ref()
-                .map_or((false, 0.0), |round| (round.settle, round.seconds));
-            let mut open = pool.clone();
-            let mut room_left = match settle {
-                true => f64::MAX,
-                false => pool.len_bytes() as f64 * ROOM_SPARE,
-            };
-            for (node, room) in order {
-                if room_left <= 0.0 {
-                    break;
-                }
-                room_left -= room * seconds;
-                let mine = self.nodes[node as usize].wants.intersection(&pool);
-                open = open.difference(&mine);
-                if !mine.is_empty() {
-                    takers.insert(node, mine);
-                }
-            }
-            let able = self.receivers().filter(|&node| self.is_able(node));
-            let stays_here = |node: &u32| !self.nodes[*node as usize].leaving;
-            for node in able.filter(in_group).filter(stays_here) {
-                let mine = self.nodes[node as usize].wants.intersection(&open);
-                open = open.difference(&mine);
-                if !mine.is_empty() {
-                    let all = takers.entry(node).or_default();
-                    *all = all.union(&mine);
-                }
-            }
-            if let Some(node) = self.receivers().find(in_group).filter(|_| !open.is_empty()) {
-                stays.push((node, open));
-            }
-        }
-        for (node, ranges) in stays {
-            let runs = &mut self.nodes[node as usize].runs;
-            runs.extend(ranges.iter().map(|range| Run {
-                start: range.start,
-                length: range.len(),
-                ..Run::default()
-            }));
-        }
-        (takers.into_iter().collect(), room)
-    }
-
-    /// What the work that nodes kept leaves of their speeds, over the time in which all should be done.
-    fn room(&self, pools: &[RangeSet], members: &[Member]) -> Room {
-        let mut room = self.even_room();
-        let kept: f64 = members.iter().map(|member| member.left).sum();
-        let bytes: f64 = pools.iter().map(|pool| pool.len_bytes() as f64).sum();
-        let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
-        let up: f64 = senders.map(|n| room.up[n as usize]).sum();
-        let (least, settle) = self.round.as_ref().map_or((0.0, false), |r| (r.seconds, r.settle));
-        let seconds = least.max((kept + bytes) / up.max(1.0)).max(0.1);
-        if settle {
-            // All is planned anew; what is on its way is much the same for all.
-            return room;
-        }
-        let mut load = vec![0.0; self.nodes.len()];
-        for member in members {
-            let pairs = || self.nodes[member.node as usize].observed.pairs();
-            let total: f64 = pairs().map(|(_, rate)| rate).sum();
-            for (sender, rate) in pairs() {
-                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
-                    *load += member.left * rate / total;
-                }
-            }
-            let down = &mut room.down[member.node as usize];
-            *down = (*down - member.left / seconds).max(0.0);
-        }
-        for (up, load) in room.up.iter_mut().zip(load) {
-            *up = (*up - load / seconds).max(0.0);
-        }
-        self.make_even(&mut room, ALIKE_ROOM);
-        // Few do much: each lane that carries little takes speed from one that was planned to have it all.
-        let wanted = pools.iter().fold(RangeSet::new(), |all, pool| all.union(pool));
-        let most = |n: u32, rate: f64| if self.nodes[n as usize].can_send() { rate } else { 0.0 };
-        let most = (0u32..).zip(&room.up).map(|(n, rate)| most(n, *rate)).fold(0.0, f64::max);
-        let mut held = RangeSet::new();
-        for (node, rate) in self.nodes.iter().zip(&mut room.up) {
-            match *rate >= most * POOR && node.can_send() {
-                true => held = held.union(&node.holds),
-                false => *rate = 0.0,
-            }
-        }
-        // What only the poor hold they send all the same.
-        let least = match wanted.difference(&held).is_empty() {
-            true => 0.0,
-            false => 1.0,
-        };
-        for rate in &mut room.up {
-            *rate = rate.max(least);
-        }
-        room
+        self.deal(released, now_ns);
     }
 
     /// A round has its plan, which takes so many seconds.
@@ -522,6 +383,7 @@ impl Coordinator {
             expected_ns: (expected * 1e9) as u64,
             settle: round.settle,
             givers: std::mem::take(&mut round.givers),
+            kept_lanes: std::mem::take(&mut round.kept_lanes),
         };
         // Answers that came while it was planned make the next round.
         if !round.released.is_empty() {
