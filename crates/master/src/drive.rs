@@ -250,6 +250,8 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
         sinks: node.sinks.iter().map(sink).collect(),
         up: node.up,
         down: node.down,
+        remembered_up: None,
+        remembered_down: None,
     }
 }
 

@@ -471,10 +471,17 @@ impl Coordinator {
         let declared = self.nodes.iter().all(|n| {
             (!n.is_sender() || n.setup.up.is_some()) && (!n.is_receiver() || n.setup.down.is_some())
         });
-        let interface = self
-            .nodes
-            .iter()
-            .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
+        // What is remembered makes a better plan, but a bound would have to name it as its base.
+        let remembered = self.nodes.iter().any(|n| {
+            let (setup, sends, receives) = (&n.setup, n.is_sender(), n.is_receiver());
+            (sends && setup.up.is_none() && setup.remembered_up.is_some())
+                || (receives && setup.down.is_none() && setup.remembered_down.is_some())
+        });
+        let interface = !remembered
+            && self
+                .nodes
+                .iter()
+                .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
         self.basis = if declared {
             Basis::Declared
         } else if interface {
@@ -497,12 +504,14 @@ impl Coordinator {
         (0..self.nodes.len() as u32).filter(|&n| self.nodes[n as usize].is_sender())
     }
 
-    fn speed(&self, node: u32, declared: Option<u64>) -> u64 {
+    /// Bytes per second to plan with: as declared, else as remembered, else the interface's.
+    fn speed(&self, node: u32, declared: Option<u64>, remembered: Option<u64>) -> u64 {
         let interface = self.nodes[node as usize]
             .opened
             .as_ref()
             .map_or(0, |o| o.interface_rate);
-        declared.unwrap_or(if interface > 0 {
+        let known = declared.or(remembered.filter(|&speed| speed > 0));
+        known.unwrap_or(if interface > 0 {
             interface
         } else {
             SPEED_UNKNOWN
@@ -537,23 +546,25 @@ impl Coordinator {
                     name: self.name(n).into(),
                     up: match &observed {
                         Some(forecast) => (forecast.up[n as usize] as u64).max(1),
-                        None => self.speed(n, self.nodes[n as usize].setup.up),
+                        None => {
+                            let setup = &self.nodes[n as usize].setup;
+                            self.speed(n, setup.up, setup.remembered_up)
+                        }
                     },
                     ranges: self.nodes[n as usize].holds.clone(),
                 })
                 .collect(),
             receivers: receivers
                 .iter()
-                .map(|(n, wants)| Receiver {
-                    name: self.name(*n).into(),
-                    down: self.speed(*n, self.nodes[*n as usize].setup.down),
-                    ranges: wants.clone(),
-                    destination: self.nodes[*n as usize]
-                        .setup
-                        .sinks
-                        .first()
-                        .and_then(|s| s.destination.clone()),
-                    relay_up: None,
+                .map(|(n, wants)| {
+                    let setup = &self.nodes[*n as usize].setup;
+                    Receiver {
+                        name: self.name(*n).into(),
+                        down: self.speed(*n, setup.down, setup.remembered_down),
+                        ranges: wants.clone(),
+                        destination: setup.sinks.first().and_then(|s| s.destination.clone()),
+                        relay_up: None,
+                    }
                 })
                 .collect(),
             ..Problem::default()

@@ -131,6 +131,8 @@ fn node(name: String, holds: Option<Range>, wants: Option<(Range, Option<&str>)>
         sinks: sink.into_iter().collect(),
         up: None,
         down: None,
+        remembered_up: None,
+        remembered_down: None,
     }
 }
 

@@ -32,6 +32,11 @@ pub struct NodeSetup {
     pub up: Option<u64>,
     /// Declared receiving speed, bytes per second.
     pub down: Option<u64>,
+    /// Sending speed seen in earlier transfers, bytes per second: a hint for the first plan where none is
+    /// declared, never a base of the bound.
+    pub remembered_up: Option<u64>,
+    /// The same for receiving.
+    pub remembered_down: Option<u64>,
 }
 
 /// Something a node holds.
