@@ -214,7 +214,7 @@ pub(crate) fn scheduler(text: &str) -> Result<String, String> {
 }
 
 /// Cuts at white space; single and double quotes keep it, a backslash keeps the next character.
-fn words(text: &str) -> Result<Words, String> {
+pub(crate) fn cut_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -238,6 +238,12 @@ fn words(text: &str) -> Result<Words, String> {
         return Err("a quote is not closed".to_owned());
     }
     words.extend(word);
+    Ok(words)
+}
+
+/// Reads a command with its own options.
+fn words(text: &str) -> Result<Words, String> {
+    let words = cut_words(text)?;
     if words.is_empty() {
         return Err("name a command, for instance ssh".to_owned());
     }
