@@ -32,7 +32,8 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
-    /// Who sends what: auto, greedy (in proportion to speeds) or uniform (equal shares)
+    /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
+    /// speeds) or uniform (equal shares)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
@@ -52,6 +53,16 @@ pub(crate) struct MoveArgs {
     /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound
     #[arg(long, value_name = "HOST=RATE", value_parser = host_rate, help_heading = "Moving")]
     rate: Vec<(String, ByteRate)>,
+
+    /// Speeds that earlier transfers showed, as hints where none is declared: auto
+    /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "auto",
+        help_heading = "Moving"
+    )]
+    speeds: OsString,
 
     /// Do not encrypt the data; for networks you trust. Control traffic is always encrypted
     #[arg(long, help_heading = "Safety")]
@@ -250,6 +261,24 @@ fn words(text: &str) -> Result<Words, String> {
     Ok(Words(words.into_iter().map(OsString::from).collect()))
 }
 
+/// The file of remembered speeds; `None` for off, or when there is no home to keep it in.
+fn speeds_file(text: &OsString) -> Option<PathBuf> {
+    if text == "off" {
+        return None;
+    }
+    if text != "auto" {
+        return Some(PathBuf::from(text));
+    }
+    // Relative folders are to be ignored, says the XDG base directory specification.
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|folder| folder.is_absolute())
+    };
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    Some(state.join("ropewalk/speeds.json"))
+}
+
 impl MoveArgs {
     /// The master's options for these nodes; reads the token file when a node needs it.
     pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
@@ -281,6 +310,7 @@ impl MoveArgs {
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,
+            speeds: speeds_file(&self.speeds),
         })
     }
 

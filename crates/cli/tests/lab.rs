@@ -61,7 +61,9 @@ fn master(lab: &Lab, host: &str, args: &[&str]) -> (Option<i32>, Value) {
         .arg(args[0])
         .args(["--json", "--token-file", "/run/token"])
         .args(&args[1..]);
-    command.env("XDG_RUNTIME_DIR", "/run");
+    command
+        .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_STATE_HOME", "/run");
     ended(command)
 }
 
@@ -258,6 +260,7 @@ fn a_silent_sender_is_replaced() {
     ]);
     let mut child = command
         .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_STATE_HOME", "/run")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

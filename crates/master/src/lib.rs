@@ -7,6 +7,7 @@
 //!  Request ─▶ reach (attach, ssh, local) ─▶ link per node ─▶ drive ─▶ Report
 //!                                             TLS + token     │
 //!                                                             ├─ sched (plans)
+//!                                                             ├─ speeds (what earlier transfers showed)
 //!                                                             └─ store (compares manifests)
 //! ```
 
@@ -17,6 +18,7 @@ mod query;
 mod reach;
 mod report;
 pub mod request;
+mod speeds;
 
 pub use drive::{Cancel, run};
 pub use query::{query_cancel, query_status};
