@@ -377,7 +377,6 @@ mod tests {
             );
         }
         assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
-        assert!(scheduler("optimal").unwrap_err().contains("not built"));
         assert!(scheduler("best").unwrap_err().contains("no scheduler"));
     }
 

@@ -52,7 +52,6 @@ fn slips_are_explained() {
             &["copy", "--lane", "shm", "/a", "/b"],
             "shm lanes are not built",
         ),
-        (&["copy", "--scheduler", "optimal", "/a", "/b"], "not built"),
         (&["copy", "--scheduler", "best", "/a", "/b"], "no scheduler"),
         (&["copy", "--limit", "5", "/a", "/b"], "bits or bytes"),
         (&["copy", "--limit", "0", "/a", "/b"], "never finish"),

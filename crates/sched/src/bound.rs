@@ -11,10 +11,11 @@ use std::cmp::Ordering;
 
 use ropewalk_model::class::uncovered;
 use ropewalk_model::problem::{Destination, Problem};
-use ropewalk_model::range::Range;
 
 use crate::PlanError;
-use crate::side::{Member, Side, Tightest};
+use crate::newton::tightest;
+use crate::side::Tightest;
+use crate::sides::{Takers, sender_side, takers};
 use crate::wide::{compare_fractions, reduced};
 
 /// The least possible time of a transfer without relay.
@@ -48,7 +49,7 @@ pub fn bound(problem: &Problem) -> Result<Bound, PlanError> {
         return Err(PlanError::Uncovered { missing });
     }
     let destinations = problem.destinations();
-    let senders = sender_side(problem, &destinations);
+    let senders = tightest(&sender_side(problem, &destinations));
     let receivers = receiver_side(problem, &destinations);
     let order = compare_fractions(senders.time(), receivers.time());
     let larger = if order == Ordering::Less {
@@ -87,41 +88,17 @@ pub fn bound(problem: &Problem) -> Result<Bound, PlanError> {
     })
 }
 
-fn sender_side(problem: &Problem, destinations: &[Destination]) -> Tightest {
-    let alive = problem.senders.iter().enumerate().filter(|(_, s)| s.up > 0);
-    let members = alive.map(|(index, sender)| Member {
-        index,
-        speed: sender.up,
-        ranges: &sender.ranges,
-    });
-    let members: Vec<Member<'_>> = members.collect();
-    Side::new(&members, &copies_wanted(destinations)).tightest()
-}
-
 fn receiver_side(problem: &Problem, destinations: &[Destination]) -> Tightest {
     let mut worst = Tightest::NOTHING;
     for destination in destinations {
-        let alive = destination
-            .receivers
-            .iter()
-            .filter(|&&r| problem.receivers[r].down > 0);
-        let members = alive.map(|&index| Member {
-            index,
-            speed: problem.receivers[index].down,
-            ranges: &problem.receivers[index].ranges,
-        });
-        let members: Vec<Member<'_>> = members.collect();
-        let tightest = match members.as_slice() {
-            [] => continue,
-            [only] => Tightest {
+        let tightest = match takers(problem, destination) {
+            Takers::One(None) => continue,
+            Takers::One(Some(only)) => Tightest {
                 bytes: u128::from(destination.wanted.len_bytes()),
-                speed: u128::from(only.speed),
-                members: vec![only.index],
+                speed: u128::from(problem.receivers[only].down),
+                members: vec![only],
             },
-            _ => {
-                let wanted = destination.wanted.iter().map(|range| (range, 1));
-                Side::new(&members, &wanted.collect::<Vec<_>>()).tightest()
-            }
+            Takers::Shared(side) => tightest(&side),
         };
         match compare_fractions(tightest.time(), worst.time()) {
             Ordering::Greater => worst = tightest,
@@ -131,24 +108,4 @@ fn receiver_side(problem: &Problem, destinations: &[Destination]) -> Tightest {
         }
     }
     worst
-}
-
-/// How many destinations want each byte, as ordered ranges with a count above 0.
-fn copies_wanted(destinations: &[Destination]) -> Vec<(Range, u64)> {
-    let mut events: Vec<(u64, i64)> = Vec::new();
-    for run in destinations.iter().flat_map(|d| &d.wanted) {
-        events.extend([(run.start, 1), (run.end, -1)]);
-    }
-    events.sort_unstable();
-    let mut copies = 0_i64;
-    let mut ranges: Vec<(Range, u64)> = Vec::new();
-    let mut start = 0;
-    for (offset, change) in events {
-        if copies > 0 && start < offset {
-            ranges.push((Range::new(start, offset), copies.unsigned_abs()));
-        }
-        copies += change;
-        start = offset;
-    }
-    ranges
 }

@@ -12,8 +12,14 @@ mod bound;
 mod error;
 mod flow;
 mod greedy;
+mod layout;
+mod newton;
+mod optimal;
 mod shares;
 mod side;
+mod sides;
+mod span_flow;
+mod sweep;
 mod uniform;
 mod whole;
 mod wide;
@@ -21,6 +27,7 @@ mod wide;
 pub use bound::{Bound, bound};
 pub use error::{PlanError, UnknownScheduler};
 pub use greedy::Greedy;
+pub use optimal::Optimal;
 pub use ropewalk_model::{ReceiverRun, Schedule, receiver_runs, verify};
 pub use uniform::Uniform;
 
@@ -51,7 +58,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     match name {
         "uniform" => Ok(Box::new(Uniform)),
         "greedy" | "auto" => Ok(Box::new(Greedy)),
-        "optimal" => Err(UnknownScheduler::NotBuilt(name.to_owned())),
+        "optimal" => Ok(Box::new(Optimal)),
         _ => Err(UnknownScheduler::Unknown(name.to_owned())),
     }
 }

@@ -1,17 +1,12 @@
-//! One side of a transfer: which bytes its nodes can carry, and the set of bytes that takes them longest.
+//! One side of a transfer: its nodes, and the stretches of bytes they can carry.
 //!
-//! Everything is in integers, scaled by the denominator of the time. A node is joined to its bytes
-//! through a segment tree over the cut points, so edges are O(rows × log) where direct edges would be
-//! O(rows²) for nested ranges. Each flow starts from a sweep over the bytes in order, which is already
-//! maximal where every node has one range.
-
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+//! The bytes that are wanted fall into atoms: stretches over which the nodes able to carry them do not
+//! change. A node then carries runs of atoms, so nested ranges need one entry a row, not one for each pair
+//! of node and atom.
 
 use ropewalk_model::range::{Range, RangeSet};
 
-use crate::flow::{Network, SINK, SOURCE};
-use crate::wide::{Amount, Wide, compare_fractions, reduced};
+use crate::wide::Wide;
 
 /// The set of bytes that takes its nodes longest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +14,7 @@ pub(crate) struct Tightest {
     pub bytes: u128,
     /// Speed of all nodes that can carry any of these bytes; above 0 when `bytes` is.
     pub speed: u128,
+    /// The nodes, by their position in the problem.
     pub members: Vec<usize>,
 }
 
@@ -39,250 +35,249 @@ impl Tightest {
 }
 
 /// A node of one side.
-pub(crate) struct Member<'p> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Position among the problem's senders or receivers.
     pub index: usize,
     /// Bytes per second, above 0.
     pub speed: u64,
-    pub ranges: &'p RangeSet,
+}
+
+/// Bytes that the same members can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Atom {
+    /// The stretch of the data space; not all of it need be wanted.
+    pub range: Range,
+    /// Bytes wanted in it, copies counted; above 0.
+    pub bytes: u128,
 }
 
 /// One side: nodes, atoms of demand, and which runs of atoms each node can carry.
-pub(crate) struct Side<'m, 'p> {
-    members: &'m [Member<'p>],
-    /// Bytes of each atom, copies counted, ordered by offset; every atom lies wholly inside or outside of
-    /// each member's ranges.
-    atoms: Vec<u128>,
-    /// For each member, runs `[from, to)` of atoms.
-    spans: Vec<Vec<(usize, usize)>>,
+#[derive(Debug, Clone)]
+pub(crate) struct Side {
+    pub members: Vec<Member>,
+    /// Ordered by offset.
+    pub atoms: Vec<Atom>,
+    /// Runs `[from, to)` of atoms, member after member; in order and apart within a member.
+    spans: Vec<(u32, u32)>,
+    /// Where each member's runs begin in `spans`, and their end.
+    first_span: Vec<u32>,
 }
 
-impl<'m, 'p> Side<'m, 'p> {
-    pub(crate) fn new(members: &'m [Member<'p>], demand: &[(Range, u64)]) -> Self {
-        let runs = members.iter().flat_map(|member| member.ranges);
-        let mut cuts: Vec<u64> = runs.flat_map(|run| [run.start, run.end]).collect();
+impl Side {
+    /// * `nodes`: position, speed above 0 and ranges of each node.
+    /// * `demand`: ordered ranges that do not overlap, with the number of copies wanted.
+    ///
+    /// Every wanted byte is in some node's ranges. Cost O(rows × log).
+    pub(crate) fn new<'p>(
+        nodes: impl IntoIterator<Item = (usize, u64, &'p RangeSet)>,
+        demand: &[(Range, u64)],
+    ) -> Self {
+        let nodes: Vec<(usize, u64, &RangeSet)> = nodes.into_iter().collect();
+        let mut cuts: Vec<u64> = Vec::new();
+        for run in nodes.iter().flat_map(|(_, _, ranges)| *ranges) {
+            cuts.extend([run.start, run.end]);
+        }
         cuts.sort_unstable();
         cuts.dedup();
-        let mut starts: Vec<u64> = Vec::new();
-        let mut atoms: Vec<u128> = Vec::new();
-        for &(range, copies) in demand {
-            let first = cuts.partition_point(|&cut| cut <= range.start);
-            let inner = cuts[first..]
-                .iter()
-                .copied()
-                .take_while(|&cut| cut < range.end);
-            let mut start = range.start;
-            for end in inner.chain([range.end]) {
-                starts.push(start);
-                atoms.push(u128::from(end - start) * u128::from(copies));
-                start = end;
+        let mut side = Self {
+            members: Vec::with_capacity(nodes.len()),
+            atoms: atoms(&cuts, demand),
+            spans: Vec::with_capacity(nodes.len()),
+            first_span: vec![0],
+        };
+        for (index, speed, ranges) in nodes {
+            side.members.push(Member { index, speed });
+            let before = side.spans.len();
+            for run in ranges {
+                let at = |offset| side.atoms.partition_point(|atom| atom.range.start < offset);
+                side.push_span(before, at(run.start) as u32, at(run.end) as u32);
             }
+            side.first_span.push(side.spans.len() as u32);
         }
-        let spans = members.iter().map(|member| {
-            let mut spans: Vec<(usize, usize)> = Vec::new();
-            for run in member.ranges {
-                let from = starts.partition_point(|&start| start < run.start);
-                let to = starts.partition_point(|&start| start < run.end);
-                match spans.last_mut() {
-                    Some(last) if last.1 == from => last.1 = to,
-                    _ if from < to => spans.push((from, to)),
-                    _ => {}
-                }
-            }
-            spans
-        });
-        let spans = spans.collect();
-        Self {
-            members,
-            atoms,
-            spans,
-        }
+        side
     }
 
-    /// The set of atoms with the largest bytes / speed. Every atom has a member that can carry it.
-    pub(crate) fn tightest(&self) -> Tightest {
-        let mut best = self.of_atoms(&vec![true; self.atoms.len()]);
-        if best.bytes == 0 || best.speed == 0 {
-            return Tightest::NOTHING;
-        }
-        let total = best.bytes;
-        // Each round's quotient is larger than the last and belongs to some set, so this ends.
-        loop {
-            let (bytes, speed) = reduced(best.time());
-            // Sums of capacities and of demand, with room for what back edges add.
-            let speeds: u128 = self.members.iter().map(|m| u128::from(m.speed)).sum();
-            let narrow = bits(speeds) + bits(bytes) < 126 && bits(total) + bits(speed) < 126;
-            let short = if narrow {
-                self.short_atoms::<u128>(bytes, speed, total)
-            } else {
-                self.short_atoms::<Wide>(bytes, speed, total)
-            };
-            let Some(short) = short else {
-                return best;
-            };
-            let next = self.of_atoms(&short);
-            debug_assert_eq!(
-                compare_fractions(next.time(), best.time()),
-                Ordering::Greater
-            );
-            best = next;
-        }
-    }
-
-    /// The atoms that cannot all be carried in `bytes / speed` seconds; `None` when all can.
-    fn short_atoms<A: Amount>(&self, bytes: u128, speed: u128, total: u128) -> Option<Vec<bool>> {
-        let (members, atoms) = (self.members.len(), self.atoms.len());
-        // Node 1 of the tree is its root, leaves are atoms.len() and up; entry 0 is not used.
-        let tree = 2 + members;
-        let mut network: Network<A> = Network::new(tree + 2 * atoms);
-        let all = A::product(total, speed);
-        // Edges in three groups, so that `Paths` finds them again.
-        let mut paths = Paths::default();
-        for (at, (member, spans)) in self.members.iter().zip(&self.spans).enumerate() {
-            let capacity = A::product(u128::from(member.speed), bytes);
-            paths.sources.push(network.edge(SOURCE, 2 + at, capacity));
-            for &(from, to) in spans {
-                let (mut low, mut high) = (from + atoms, to + atoms);
-                while low < high {
-                    if low % 2 == 1 {
-                        let edge = network.edge(2 + at, tree + low, all);
-                        paths.covers.insert((at, low), edge);
-                        low += 1;
-                    }
-                    if high % 2 == 1 {
-                        high -= 1;
-                        let edge = network.edge(2 + at, tree + high, all);
-                        paths.covers.insert((at, high), edge);
-                    }
-                    low /= 2;
-                    high /= 2;
-                }
-            }
-        }
-        paths.children = vec![0; 2 * atoms];
-        for child in 2..2 * atoms {
-            paths.children[child] = network.edge(tree + child / 2, tree + child, all);
-        }
-        for (atom, &demand) in self.atoms.iter().enumerate() {
-            let edge = network.edge(tree + atoms + atom, SINK, A::product(demand, speed));
-            paths.sinks.push(edge);
-        }
-        let first = self.sweep(bytes, speed, |member, atom, amount| {
-            paths.push(&mut network, member, atoms + atom, amount);
-        });
-        if first.plus(network.maximum_flow()) == all {
-            return None;
-        }
-        let reached = (0..atoms).map(|atom| !network.reached(tree + atoms + atom));
-        Some(reached.collect())
-    }
-
-    /// A flow to start from: atoms in order, each filled by the members that can least wait.
+    /// The side without some atoms and members, and for each atom left its place in this one.
     ///
-    /// Returns the sum of what it sends, each part by way of `send(member, atom, amount)`. Where every
-    /// member has one span this is already a maximum flow (Glover 1967, matching in convex graphs);
-    /// elsewhere augmenting paths do the rest. Without it, chains of overlapping windows need thousands of
-    /// levels. Cost O(spans × log).
-    fn sweep<A: Amount>(
-        &self,
-        bytes: u128,
-        speed: u128,
-        mut send: impl FnMut(usize, usize, A),
-    ) -> A {
-        let mut left: Vec<A> = self
-            .members
-            .iter()
-            .map(|m| A::product(u128::from(m.speed), bytes))
+    /// Every atom left has a member left that can carry it.
+    pub(crate) fn without(&self, gone: &[bool], gone_members: &[bool]) -> (Self, Vec<u32>) {
+        let mut kept_before = vec![0_u32; self.atoms.len() + 1];
+        for (atom, &is_gone) in gone.iter().enumerate() {
+            kept_before[atom + 1] = kept_before[atom] + u32::from(!is_gone);
+        }
+        let kept: Vec<u32> = (0..self.atoms.len() as u32)
+            .filter(|&atom| !gone[atom as usize])
             .collect();
-        let mut opening: Vec<(usize, usize, usize)> = Vec::new();
-        for (member, spans) in self.spans.iter().enumerate() {
-            opening.extend(spans.iter().map(|&(from, to)| (from, to, member)));
-        }
-        opening.sort_unstable();
-        let mut opening = opening.into_iter().peekable();
-        // (last atom of the member in any span, end of this span, member), soonest first.
-        let mut open: BinaryHeap<Reverse<(usize, usize, usize)>> = BinaryHeap::new();
-        let mut total = A::default();
-        for (atom, &demand) in self.atoms.iter().enumerate() {
-            while let Some((_, to, member)) = opening.next_if(|span| span.0 <= atom) {
-                let last = self.spans[member].last().map_or(to, |span| span.1);
-                open.push(Reverse((last, to, member)));
+        let mut rest = Self {
+            members: Vec::new(),
+            atoms: kept.iter().map(|&atom| self.atoms[atom as usize]).collect(),
+            spans: Vec::new(),
+            first_span: vec![0],
+        };
+        for (at, member) in self.members.iter().enumerate() {
+            if gone_members[at] {
+                continue;
             }
-            let mut wanted = A::product(demand, speed);
-            while wanted > A::default() {
-                let Some(&Reverse((_, to, member))) = open.peek() else {
-                    break;
-                };
-                if to <= atom || left[member] == A::default() {
-                    open.pop();
-                    continue;
-                }
-                let amount = wanted.min(left[member]);
-                left[member] = left[member].minus(amount);
-                wanted = wanted.minus(amount);
-                total = total.plus(amount);
-                send(member, atom, amount);
+            let before = rest.spans.len();
+            for &(from, to) in self.spans_of(at) {
+                let (from, to) = (kept_before[from as usize], kept_before[to as usize]);
+                rest.push_span(before, from, to);
             }
+            rest.members.push(*member);
+            rest.first_span.push(rest.spans.len() as u32);
         }
-        total
+        (rest, kept)
+    }
+
+    /// Adds a run of atoms to the member whose runs begin at `before`.
+    fn push_span(&mut self, before: usize, from: u32, to: u32) {
+        let own = before < self.spans.len();
+        match self.spans.last_mut() {
+            Some(last) if own && last.1 == from => last.1 = to,
+            _ if from < to => self.spans.push((from, to)),
+            _ => {}
+        }
+    }
+
+    /// The runs of atoms that a member can carry.
+    pub(crate) fn spans_of(&self, member: usize) -> &[(u32, u32)] {
+        let (from, to) = (self.first_span[member], self.first_span[member + 1]);
+        &self.spans[from as usize..to as usize]
+    }
+
+    /// Runs of all members together: what the cost of a flow follows, with the atoms.
+    pub(crate) fn spans_len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether every member carries one run of atoms. A sweep then finds a maximum flow.
+    pub(crate) fn is_convex(&self) -> bool {
+        self.first_span
+            .windows(2)
+            .all(|pair| pair[1] - pair[0] <= 1)
+    }
+
+    /// Bytes of all atoms.
+    pub(crate) fn bytes(&self) -> u128 {
+        self.atoms.iter().map(|atom| atom.bytes).sum()
+    }
+
+    /// For each member, whether it can carry any of the chosen atoms.
+    pub(crate) fn touching(&self, chosen: &[bool]) -> Vec<bool> {
+        let mut before = vec![0_u32; chosen.len() + 1];
+        for (atom, &is_in) in chosen.iter().enumerate() {
+            before[atom + 1] = before[atom] + u32::from(is_in);
+        }
+        let touches = |&(from, to): &(u32, u32)| before[from as usize] < before[to as usize];
+        (0..self.members.len())
+            .map(|member| self.spans_of(member).iter().any(touches))
+            .collect()
     }
 
     /// Bytes of a set of atoms, and the members that can carry any of them.
-    fn of_atoms(&self, chosen: &[bool]) -> Tightest {
-        let mut before = vec![0_usize; chosen.len() + 1];
-        for (atom, &is_in) in chosen.iter().enumerate() {
-            before[atom + 1] = before[atom] + usize::from(is_in);
-        }
-        let bytes = self.atoms.iter().zip(chosen).filter(|(_, is_in)| **is_in);
-        let touched =
-            |spans: &[(usize, usize)]| spans.iter().any(|&(from, to)| before[from] < before[to]);
-        let members = self
-            .members
-            .iter()
-            .zip(&self.spans)
-            .filter(|(_, spans)| touched(spans));
-        let (mut speed, mut indices) = (0, Vec::new());
-        for (member, _) in members {
-            speed += u128::from(member.speed);
-            indices.push(member.index);
+    pub(crate) fn of_atoms(&self, chosen: &[bool]) -> Tightest {
+        let atoms = self.atoms.iter().zip(chosen);
+        let bytes = atoms
+            .filter(|(_, is_in)| **is_in)
+            .map(|(atom, _)| atom.bytes);
+        let (mut speed, mut members) = (0, Vec::new());
+        for (member, touches) in self.members.iter().zip(self.touching(chosen)) {
+            if touches {
+                speed += u128::from(member.speed);
+                members.push(member.index);
+            }
         }
         Tightest {
-            bytes: bytes.map(|(bytes, _)| bytes).sum(),
+            bytes: bytes.sum(),
             speed,
-            members: indices,
+            members,
         }
     }
 }
 
-/// The numbers of the edges along which a member's bytes reach an atom.
-#[derive(Default)]
-struct Paths {
-    /// From the source, by member.
-    sources: Vec<usize>,
-    /// Into the tree, by member and tree node.
-    covers: HashMap<(usize, usize), usize>,
-    /// From its parent, by tree node.
-    children: Vec<usize>,
-    /// Into the sink, by atom.
-    sinks: Vec<usize>,
-}
-
-impl Paths {
-    /// Sends along the one path through the tree; `leaf` must lie in a span of the member.
-    fn push<A: Amount>(&self, network: &mut Network<A>, member: usize, leaf: usize, amount: A) {
-        network.push(self.sources[member], amount);
-        let mut node = leaf;
-        let cover = loop {
-            if let Some(&cover) = self.covers.get(&(member, node)) {
-                break cover;
-            }
-            network.push(self.children[node], amount);
-            node /= 2;
-        };
-        network.push(cover, amount);
-        network.push(self.sinks[leaf - self.sinks.len()], amount);
+/// The stretches between cuts in which anything is wanted.
+fn atoms(cuts: &[u64], demand: &[(Range, u64)]) -> Vec<Atom> {
+    let mut atoms = Vec::new();
+    let mut first = 0;
+    for pair in cuts.windows(2) {
+        let range = Range::new(pair[0], pair[1]);
+        while demand
+            .get(first)
+            .is_some_and(|(run, _)| run.end <= range.start)
+        {
+            first += 1;
+        }
+        let inside = demand[first..]
+            .iter()
+            .take_while(|(run, _)| run.start < range.end);
+        let bytes = inside.filter_map(|&(run, copies)| {
+            let both = run.intersect(range)?;
+            Some(u128::from(both.len()) * u128::from(copies))
+        });
+        let bytes = bytes.sum();
+        if bytes > 0 {
+            atoms.push(Atom { range, bytes });
+        }
     }
+    atoms
 }
 
-fn bits(value: u128) -> u32 {
-    u128::BITS - value.leading_zeros()
+/// Bytes that a node of this speed carries in `bytes / total` seconds, rounded up.
+///
+/// `total` is above 0 and has at most 100 bits: a sum of speeds.
+pub(crate) fn ceil_share(speed: u64, (bytes, total): (u128, u128)) -> u128 {
+    let speed = u128::from(speed);
+    if let Some(product) = speed.checked_mul(bytes) {
+        return product.div_ceil(total);
+    }
+    let (whole, rest) = (bytes / total, bytes % total);
+    // Bit by bit from the top: (quotient, remainder) of the leading bits of speed times rest.
+    let (mut quotient, mut remainder) = (0_u128, 0_u128);
+    for bit in (0..u64::BITS).rev() {
+        quotient *= 2;
+        remainder *= 2;
+        if speed >> bit & 1 == 1 {
+            remainder += rest;
+        }
+        // At most 2 (total - 1) + total - 1, so at most two steps.
+        while remainder >= total {
+            remainder -= total;
+            quotient += 1;
+        }
+    }
+    let up = quotient + u128::from(remainder > 0);
+    speed.saturating_mul(whole).saturating_add(up)
+}
+
+/// Whether `load` bytes at this speed take longer than `bytes / total` seconds.
+pub(crate) fn is_over(load: u128, speed: u64, (bytes, total): (u128, u128)) -> bool {
+    use crate::wide::Amount as _;
+    Wide::product(load, total) > Wide::product(u128::from(speed), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The share is the least whole number that is not below the fraction, within and beyond 128 bits.
+        #[test]
+        fn shares_are_rounded_up(speed in 1..u64::MAX, bytes in 1..1_u128 << 84, total in 1..1_u128 << 84, shift in 0..60_u32) {
+            let (speed, bytes) = (speed >> shift, bytes >> shift);
+            let share = ceil_share(speed, (bytes, total));
+            // share - 1 < speed × bytes / total <= share, where nothing saturates.
+            prop_assume!(share < u128::MAX >> 1);
+            prop_assert!(!is_over(share.saturating_sub(1), speed, (bytes, total)) || share == 0);
+            let least = share == 0 || {
+                use crate::wide::Amount as _;
+                Wide::product(share - 1, total) < Wide::product(u128::from(speed), bytes)
+            };
+            prop_assert!(least);
+            use crate::wide::Amount as _;
+            prop_assert!(Wide::product(share, total) >= Wide::product(u128::from(speed), bytes));
+        }
+    }
 }

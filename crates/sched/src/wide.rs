@@ -18,9 +18,34 @@ pub(crate) trait Amount: Copy + Ord + Default {
     fn minus(self, other: Self) -> Self;
     /// `a × b`.
     fn product(a: u128, b: u128) -> Self;
+    /// The same number; only asked of amounts that are whole bytes.
+    fn to_u128(self) -> u128;
+}
+
+/// For whole bytes whose sum has fewer than 63 bits.
+impl Amount for u64 {
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+
+    fn minus(self, other: Self) -> Self {
+        self - other
+    }
+
+    fn product(a: u128, b: u128) -> Self {
+        (a * b) as u64
+    }
+
+    fn to_u128(self) -> u128 {
+        u128::from(self)
+    }
 }
 
 impl Amount for u128 {
+    fn to_u128(self) -> u128 {
+        self
+    }
+
     fn plus(self, other: Self) -> Self {
         self + other
     }
@@ -35,6 +60,11 @@ impl Amount for u128 {
 }
 
 impl Amount for Wide {
+    fn to_u128(self) -> u128 {
+        debug_assert_eq!(self.high, 0);
+        self.low
+    }
+
     fn plus(self, other: Self) -> Self {
         let (low, carry) = self.low.overflowing_add(other.low);
         Self {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ropewalk_model::problem::Problem;
 use ropewalk_model::problem::case::Case;
 use ropewalk_model::schedule::{Schedule, verify};
-use ropewalk_sched::{Bound, Greedy, PlanError, Scheduler, Uniform, bound, plan_output};
+use ropewalk_sched::{Bound, Greedy, Optimal, PlanError, Scheduler, Uniform, bound, plan_output};
 
 fn cases() -> Vec<Case> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../cases/schedule");
@@ -79,6 +79,12 @@ fn every_case_is_met() {
             assert_near_fluid(name, problem, &schedule, fluid);
         }
         check_bound(&case, &bound(problem).unwrap());
+        if !problem.has_links() {
+            let schedule = Optimal.plan(problem).unwrap();
+            verify(problem, &schedule).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let optimum = expected.optimal_T.expect("cases give the optimum");
+            assert_near_fluid(name, problem, &schedule, optimum);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use ropewalk_model::class::{DemandTable, uncovered};
 use ropewalk_model::problem::{PairCap, Problem, Receiver, Sender, Trunk};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_model::schedule::{VerifyError, receiver_runs, verify};
-use ropewalk_sched::{Greedy, PlanError, Scheduler, Uniform, bound};
+use ropewalk_sched::{Greedy, Optimal, PlanError, Scheduler, Uniform, bound};
 
 const SPACE: u64 = 10;
 
@@ -176,7 +176,12 @@ fn naive_bound(problem: &Problem) -> (u64, u64) {
 
 fn assert_plans(problem: &Problem) -> Result<(), TestCaseError> {
     let least = bound(problem).unwrap();
-    for scheduler in [&Uniform as &dyn Scheduler, &Greedy] {
+    let optimal: &dyn Scheduler = if problem.has_links() {
+        &Greedy
+    } else {
+        &Optimal
+    };
+    for scheduler in [&Uniform as &dyn Scheduler, &Greedy, optimal] {
         let schedule = scheduler.plan(problem).unwrap();
         if let Err(error) = verify(problem, &schedule) {
             return Err(TestCaseError::fail(format!(
