@@ -73,24 +73,25 @@ Examples:
   ropewalk plan figure2.spec --what-if 'node1 up=10Gbit'
       the time with a faster node1, and what would limit it then
 
-Changes for --what-if (quote each; NAME is a node of the file, the host alone will do where it is unique):
-  'w0 up=10Gbit'                        a writer's speed; up=0 stops it
-  'r0 down=x2'                          a reader's speed, twice what it is; x0.5 is half
-  'all writers up=x2'  'all down=1Gbit' all of one side
-  'remove w1'  'remove reader a'        a node less
-  'add writer w9 like w0'               one more with w0's bytes and speed, behind the same links
-  'add writer w9 up=1Gbit like w0'      the same with its own speed
-  'add reader r5 down=1Gbit 0-999'      one more that wants these bytes; dest=NAME shares a destination
-  'pair w0 r0 cap=100Mbit'              a limit between two nodes; cap=0 closes the pair, cap=none frees it
-  'trunk 0 cap=x2'                      a trunk of the file, counted from 0
-  'add trunk w0,w1 r0 cap=1Gbit'        a limit that several pairs share
+Changes for --what-if (a NAME is a node of the file; its host alone will do where that is unique):
+  'w0 up=10Gbit'                         a writer's speed; up=0 stops it
+  'r0 down=x2'                           a reader's speed, twice what it is; x0.5 is half
+  'all writers up=x2'  'all down=1Gbit'  all of one side
+  'remove w1'  'remove reader a'         a node less
+  'add writer w9 like w0'                one more with w0's bytes and speed, behind the same links
+  'add writer w9 up=1Gbit like w0'       the same with its own speed
+  'add reader r5 down=1Gbit 0-999'       one more that wants these; dest=NAME shares a copy
+  'pair w0 r0 cap=100Mbit'               a limit between two nodes; cap=0 closes it, cap=none frees
+  'trunk 0 cap=x2'                       a trunk of the file, counted from 0
+  'add trunk w0,w1 r0 cap=1Gbit'         a limit that several pairs share
 
 The bound is the least time any plan can take at these speeds; the binding nodes are the ones that
 must become faster before it can fall. JSON ranges are half open, ranges for people include their
 last byte.
 
-Exit status: 0 planned, 1 failed, 2 usage (also a change that names what is not in the file), 4 no plan is
-possible (some bytes have no holder, before or after the changes), or the file cannot be read as a transfer.";
+Exit status: 0 planned, 1 failed, 2 usage (also a change that names what is not in the file), 4 no
+plan is possible (some bytes have no holder, before or after the changes), or the file cannot be
+read as a transfer.";
 
 /// What to plan, and whose speeds are guesses.
 struct Input {
