@@ -10,11 +10,16 @@ use ropewalk_model::plan_output::{PlanOutput, PlannedTransfer};
 mod align;
 mod bound;
 mod error;
+mod fast;
 mod flow;
 mod greedy;
 mod layout;
+mod linear;
+mod links;
 mod newton;
 mod optimal;
+mod reweight;
+mod round;
 mod shares;
 mod side;
 mod sides;
@@ -26,6 +31,7 @@ mod wide;
 
 pub use bound::{Bound, bound};
 pub use error::{PlanError, UnknownScheduler};
+pub use fast::{Certified, Fast};
 pub use greedy::Greedy;
 pub use optimal::Optimal;
 pub use ropewalk_model::{ReceiverRun, Schedule, receiver_runs, verify};
@@ -58,6 +64,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     match name {
         "uniform" => Ok(Box::new(Uniform)),
         "greedy" | "auto" => Ok(Box::new(Greedy)),
+        "fast" => Ok(Box::new(Fast)),
         "optimal" => Ok(Box::new(Optimal)),
         _ => Err(UnknownScheduler::Unknown(name.to_owned())),
     }

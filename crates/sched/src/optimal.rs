@@ -5,9 +5,13 @@ use ropewalk_model::problem::Problem;
 use ropewalk_model::schedule::Schedule;
 
 use crate::align::prefer_whole_chunks;
+use crate::linear;
+use crate::links::Kind;
 use crate::newton::levelled;
+use crate::round::whole_ways;
+use crate::shares::checked_table;
 use crate::sides::plan_sides;
-use crate::{PlanError, Scheduler, bound};
+use crate::{Fast, Greedy, PlanError, Scheduler, bound};
 
 /// Shares so that the last byte arrives as early as it can, in whole bytes.
 ///
@@ -32,11 +36,21 @@ impl Scheduler for Optimal {
         if !missing.is_empty() {
             return Err(PlanError::Uncovered { missing });
         }
-        if problem.has_links() {
-            return crate::Greedy.plan(problem);
+        if let Kind::Sides { .. } = Kind::of(problem) {
+            let plan = plan_sides(problem, &problem.destinations(), levelled);
+            return Ok(prefer_whole_chunks(problem, plan));
         }
-        let plan = plan_sides(problem, &problem.destinations(), levelled);
-        Ok(prefer_whole_chunks(problem, plan))
+        let table = checked_table(problem)?;
+        match linear::solve(problem, &table, Greedy.fluid_seconds(problem)?) {
+            Some(solved) => Ok(whole_ways(
+                &table,
+                &solved.ways,
+                &solved.bytes,
+                &solved.limits.speeds,
+                solved.seconds,
+            )),
+            None => Fast.plan(problem),
+        }
     }
 
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError> {

@@ -5,6 +5,7 @@ use ropewalk_model::problem::Problem;
 use ropewalk_model::schedule::{PairIndex, TrunkIndex};
 
 use crate::PlanError;
+use crate::links::Way;
 
 /// A weight above 0 for each node; within a class, shares are proportional to them.
 #[derive(Debug, Clone)]
@@ -55,6 +56,17 @@ impl ClassShares {
         let receivers = rows.map(|row| row.iter().sum()).collect();
         Self { pairs, receivers }
     }
+}
+
+/// Fluid bytes over each of `limits` limits.
+pub(crate) fn fluid_of(ways: &[Way], bytes: &[f64], limits: usize) -> Vec<f64> {
+    let mut loads = vec![0.0; limits];
+    for (way, bytes) in ways.iter().zip(bytes) {
+        for &limit in &way.limits {
+            loads[limit as usize] += bytes;
+        }
+    }
+    loads
 }
 
 /// Time in seconds of the shares taken as final: the largest load over capacity of any node, pair or trunk.

@@ -40,6 +40,17 @@ pub(crate) fn takers(problem: &Problem, destination: &Destination) -> Takers {
     Takers::Shared(Side::new(nodes, &wanted.collect::<Vec<_>>()))
 }
 
+/// Every side with a choice: the senders', and those of destinations that receivers share.
+pub(crate) fn all_sides(problem: &Problem, destinations: &[Destination]) -> Vec<Side> {
+    let mut sides = vec![sender_side(problem, destinations)];
+    for destination in destinations {
+        if let Takers::Shared(side) = takers(problem, destination) {
+            sides.push(side);
+        }
+    }
+    sides
+}
+
 /// A plan in which each side carries what `split` says of it.
 ///
 /// Everything wanted can be had, and no pair is closed.

@@ -24,21 +24,31 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights, pairs_count: b
         let shares = ClassShares::new(table, class, weights);
         let fluid = class.bytes as f64;
         let wanted: Vec<f64> = shares.receivers.iter().map(|share| share * fluid).collect();
-        let totals = split(class.bytes, &wanted, &class.receivers, &mut receiver_carry);
+        let totals = split(
+            class.bytes.into(),
+            &wanted,
+            &class.receivers,
+            &mut receiver_carry,
+        );
         let mut cursor = Cursor::new(class);
         if class.receivers.len() > 1 && !pairs_count {
             let width = class.senders.len();
             let column =
                 |at: usize| shares.pairs.iter().skip(at).step_by(width).sum::<f64>() * fluid;
             let wanted: Vec<f64> = (0..width).map(column).collect();
-            let pieces = split(class.bytes, &wanted, &class.senders, &mut sender_carry);
+            let pieces = split(
+                class.bytes.into(),
+                &wanted,
+                &class.senders,
+                &mut sender_carry,
+            );
             join(
                 &class.senders,
                 &pieces,
                 &class.receivers,
                 &totals,
                 |sender, receiver, bytes| {
-                    cursor.take(bytes, |range| {
+                    cursor.take(bytes as u64, |range| {
                         assignments.push(Assignment {
                             range,
                             sender,
@@ -54,7 +64,7 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights, pairs_count: b
             let wanted: Vec<f64> = row.iter().map(|share| share * fluid).collect();
             let pieces = split(total, &wanted, &class.senders, &mut sender_carry);
             for (&sender, bytes) in class.senders.iter().zip(pieces) {
-                cursor.take(bytes, |range| {
+                cursor.take(bytes as u64, |range| {
                     assignments.push(Assignment {
                         range,
                         sender,
@@ -70,10 +80,10 @@ pub(crate) fn whole_bytes(table: &DemandTable, weights: &Weights, pairs_count: b
 /// Walks both sides along the same bytes and calls `give` for each overlap.
 fn join(
     senders: &[usize],
-    pieces: &[u64],
+    pieces: &[u128],
     receivers: &[usize],
-    totals: &[u64],
-    mut give: impl FnMut(usize, usize, u64),
+    totals: &[u128],
+    mut give: impl FnMut(usize, usize, u128),
 ) {
     let mut left = pieces.to_vec();
     let mut at = 0;
@@ -96,14 +106,14 @@ fn join(
 /// Splits `total` into whole parts near `wanted`; parts with `wanted` of 0 get nothing.
 ///
 /// * `nodes`: whose parts these are; `carry` is indexed by them and holds fluid less whole bytes so far.
-fn split(total: u64, wanted: &[f64], nodes: &[usize], carry: &mut [f64]) -> Vec<u64> {
+pub(crate) fn split(total: u128, wanted: &[f64], nodes: &[usize], carry: &mut [f64]) -> Vec<u128> {
     let aims: Vec<f64> = wanted
         .iter()
         .zip(nodes)
         .map(|(bytes, &node)| bytes + carry[node])
         .collect();
     // Conversion saturates: a negative aim becomes 0.
-    let mut parts: Vec<u64> = aims.iter().map(|aim| aim.floor() as u64).collect();
+    let mut parts: Vec<u128> = aims.iter().map(|aim| aim.floor() as u128).collect();
     let mut order: Vec<usize> = (0..parts.len())
         .filter(|&part| wanted[part] > 0.0)
         .collect();
@@ -112,29 +122,28 @@ fn split(total: u64, wanted: &[f64], nodes: &[usize], carry: &mut [f64]) -> Vec<
             *part = 0;
         }
     }
-    let remainder = |part: usize, parts: &[u64]| aims[part] - parts[part] as f64;
+    let remainder = |part: usize, parts: &[u128]| aims[part] - parts[part] as f64;
     order.sort_by(|&a, &b| {
         remainder(b, &parts)
             .total_cmp(&remainder(a, &parts))
             .then(a.cmp(&b))
     });
-    let mut given: u128 = parts.iter().map(|part| u128::from(*part)).sum();
-    let total_wide = u128::from(total);
+    let mut given: u128 = parts.iter().sum();
     // Mostly one round of single bytes. Larger steps occur only where floats run out of digits.
-    while given < total_wide && !order.is_empty() {
-        let step = ((total_wide - given) / order.len() as u128).max(1);
+    while given < total && !order.is_empty() {
+        let step = ((total - given) / order.len() as u128).max(1);
         for &part in &order {
-            let add = step.min(total_wide - given) as u64;
+            let add = step.min(total - given);
             parts[part] += add;
-            given += u128::from(add);
+            given += add;
         }
     }
-    while given > total_wide {
-        let step = ((given - total_wide) / order.len() as u128).max(1);
+    while given > total {
+        let step = ((given - total) / order.len() as u128).max(1);
         for &part in order.iter().rev() {
-            let take = step.min(given - total_wide).min(u128::from(parts[part])) as u64;
+            let take = step.min(given - total).min(parts[part]);
             parts[part] -= take;
-            given -= u128::from(take);
+            given -= take;
         }
     }
     for ((part, aim), &node) in parts.iter().zip(&aims).zip(nodes) {
@@ -144,13 +153,13 @@ fn split(total: u64, wanted: &[f64], nodes: &[usize], carry: &mut [f64]) -> Vec<
 }
 
 /// Hands out a class's bytes in order.
-struct Cursor<'c> {
+pub(crate) struct Cursor<'c> {
     runs: &'c [Range],
     start: u64,
 }
 
 impl<'c> Cursor<'c> {
-    fn new(class: &'c Class) -> Self {
+    pub(crate) fn new(class: &'c Class) -> Self {
         let runs = class.ranges.as_slice();
         Self {
             runs,
@@ -158,7 +167,7 @@ impl<'c> Cursor<'c> {
         }
     }
 
-    fn take(&mut self, mut bytes: u64, mut piece: impl FnMut(Range)) {
+    pub(crate) fn take(&mut self, mut bytes: u64, mut piece: impl FnMut(Range)) {
         while bytes > 0 {
             let Some(run) = self.runs.first() else {
                 return;
@@ -195,8 +204,8 @@ mod tests {
             let sum: u32 = weights.iter().sum();
             for total in totals {
                 let wanted: Vec<f64> = weights.iter().map(|w| f64::from(*w) / f64::from(sum) * total as f64).collect();
-                let parts = split(total, &wanted, &nodes, &mut carry);
-                prop_assert_eq!(parts.iter().sum::<u64>(), total);
+                let parts = split(total.into(), &wanted, &nodes, &mut carry);
+                prop_assert_eq!(parts.iter().sum::<u128>(), u128::from(total));
                 prop_assert!(carry.iter().all(|c| c.abs() < 2.0), "{:?}", carry);
             }
         }
@@ -213,11 +222,8 @@ mod tests {
             fluid / 7.0,
             fluid * (1.0 - 1.0 / 3.0 - 1.0 / 7.0),
         ];
-        let parts = split(total, &wanted, &[0, 1, 2, 3], &mut [0.0; 4]);
-        assert_eq!(
-            parts.iter().map(|p| u128::from(*p)).sum::<u128>(),
-            u128::from(total)
-        );
+        let parts = split(total.into(), &wanted, &[0, 1, 2, 3], &mut [0.0; 4]);
+        assert_eq!(parts.iter().sum::<u128>(), u128::from(total));
         assert_eq!(parts[1], 0);
     }
 }

@@ -3,87 +3,14 @@
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ropewalk_model::class::{DemandTable, uncovered};
-use ropewalk_model::problem::{PairCap, Problem, Receiver, Sender, Trunk};
+use ropewalk_model::problem::{Problem, Receiver, Sender};
 use ropewalk_model::range::{Range, RangeSet};
 use ropewalk_model::schedule::{VerifyError, receiver_runs, verify};
 use ropewalk_sched::{Greedy, Optimal, PlanError, Scheduler, Uniform, bound};
 
-const SPACE: u64 = 10;
+mod problems;
 
-fn range_set() -> impl Strategy<Value = RangeSet> {
-    let run = (0..SPACE, 0..=SPACE).prop_map(|(s, l)| Range::new(s, (s + l).min(SPACE)));
-    proptest::collection::vec(run, 0..3).prop_map(RangeSet::from_ranges)
-}
-
-fn speed() -> impl Strategy<Value = u64> {
-    prop_oneof![1 => Just(0_u64), 9 => 1..40u64]
-}
-
-prop_compose! {
-    fn nodes()(
-        senders in proptest::collection::vec((speed(), range_set()), 1..5),
-        receivers in proptest::collection::vec((speed(), range_set(), 0..4u8), 1..5),
-    ) -> Problem {
-        let senders = senders.into_iter().enumerate().map(|(i, (up, ranges))| Sender {
-            name: format!("w{i}"), up, ranges,
-        });
-        let receivers = receivers.into_iter().enumerate().map(|(i, (down, ranges, group))| Receiver {
-            name: format!("r{i}"), down, ranges, relay_up: None,
-            destination: (group < 2).then(|| format!("d{group}")),
-        });
-        Problem { senders: senders.collect(), receivers: receivers.collect(), ..Problem::default() }
-    }
-}
-
-prop_compose! {
-    /// With caps and trunks, closed ones among them.
-    fn linked()(
-        mut problem in nodes(),
-        caps in proptest::collection::vec((0..4usize, 0..4usize, speed()), 0..4),
-        trunk in (proptest::collection::vec(0..4usize, 0..3), proptest::collection::vec(0..4usize, 0..3), speed()),
-    ) -> Problem {
-        let (senders, receivers) = (problem.senders.len(), problem.receivers.len());
-        problem.pair_caps = caps.into_iter().map(|(s, r, cap)| PairCap {
-            sender: s % senders, receiver: r % receivers, cap,
-        }).collect();
-        problem.trunks = vec![Trunk {
-            senders: trunk.0.iter().map(|s| s % senders).collect(),
-            receivers: trunk.1.iter().map(|r| r % receivers).collect(),
-            cap: trunk.2,
-        }];
-        problem
-    }
-}
-
-/// The problem without the wishes that nobody can meet, so that it has a plan.
-fn coverable(mut problem: Problem) -> Problem {
-    let missing = uncovered(&problem);
-    for receiver in &mut problem.receivers {
-        let name = receiver.destination.as_ref().unwrap_or(&receiver.name);
-        if let Some(lacking) = missing.get(name) {
-            receiver.ranges = receiver.ranges.difference(lacking);
-        }
-    }
-    assert!(uncovered(&problem).is_empty());
-    problem
-}
-
-/// The same problem far out and with longer bytes: every offset times `factor` plus `shift`.
-fn stretched(problem: &Problem, factor: u64, shift: u64) -> Problem {
-    let move_set = |set: &RangeSet| -> RangeSet {
-        set.iter()
-            .map(|r| Range::new(r.start * factor + shift, r.end * factor + shift))
-            .collect()
-    };
-    let mut far = problem.clone();
-    for sender in &mut far.senders {
-        sender.ranges = move_set(&sender.ranges);
-    }
-    for receiver in &mut far.receivers {
-        receiver.ranges = move_set(&receiver.ranges);
-    }
-    far
-}
+use problems::{SPACE, coverable, linked, nodes, stretched};
 
 /// What each byte of each destination lacks, byte by byte.
 fn naive_missing(problem: &Problem) -> Vec<(String, u64)> {
@@ -176,12 +103,7 @@ fn naive_bound(problem: &Problem) -> (u64, u64) {
 
 fn assert_plans(problem: &Problem) -> Result<(), TestCaseError> {
     let least = bound(problem).unwrap();
-    let optimal: &dyn Scheduler = if problem.has_links() {
-        &Greedy
-    } else {
-        &Optimal
-    };
-    for scheduler in [&Uniform as &dyn Scheduler, &Greedy, optimal] {
+    for scheduler in [&Uniform as &dyn Scheduler, &Greedy, &Optimal] {
         let schedule = scheduler.plan(problem).unwrap();
         if let Err(error) = verify(problem, &schedule) {
             return Err(TestCaseError::fail(format!(
