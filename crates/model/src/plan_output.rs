@@ -19,9 +19,9 @@ pub struct PlanOutput {
     pub predicted_seconds: f64,
     /// Least possible time, in seconds.
     pub bound_seconds: f64,
-    /// False when pair caps or trunks exist: the bound then counts node speeds only.
+    /// Whether a plan of that time exists; false only with more pair caps and trunks than can be solved.
     pub bound_is_exact: bool,
-    /// Names of the nodes that set the bound.
+    /// What sets the bound: names of nodes, pairs as `w0 -> r0`, trunks as `trunk 0`.
     pub binding: Vec<String>,
 }
 

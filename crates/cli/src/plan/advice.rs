@@ -1,5 +1,6 @@
 //! What would limit a transfer next, and before and after the changes of `--what-if`.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use ropewalk::model::{PlannedTransfer, Problem, format_seconds};
@@ -34,20 +35,38 @@ pub(crate) fn advice(problem: &Problem, bound: &Bound) -> Result<Option<Advice>,
     }))
 }
 
-/// Doubles the speeds of everything that the bound names.
+/// Doubles the speeds of everything that the bound names: nodes, pairs as `w0 -> r0`, trunks as `trunk 0`.
 fn double(problem: &mut Problem, bound: &Bound) {
-    let names: std::collections::HashSet<&str> = bound.binding.iter().map(String::as_str).collect();
+    let names: HashSet<&str> = bound.binding.iter().map(String::as_str).collect();
+    let binds = |name: &str| names.contains(name);
+    for (number, trunk) in problem.trunks.iter_mut().enumerate() {
+        if binds(&format!("trunk {number}")) {
+            trunk.cap = trunk.cap.saturating_mul(2);
+        }
+    }
+    for pair in &mut problem.pair_caps {
+        let sender = problem.senders.get(pair.sender).map(|s| s.name.as_str());
+        let receiver = problem
+            .receivers
+            .get(pair.receiver)
+            .map(|r| r.name.as_str());
+        if let (Some(sender), Some(receiver)) = (sender, receiver)
+            && binds(&format!("{sender} -> {receiver}"))
+        {
+            pair.cap = pair.cap.saturating_mul(2);
+        }
+    }
     // Writers and readers may share a name: without links, only the slower side binds.
     let links = problem.has_links();
     let sending = links || bound.sender_seconds >= bound.receiver_seconds;
     let receiving = links || bound.receiver_seconds >= bound.sender_seconds;
-    for sender in &mut problem.senders {
-        if sending && names.contains(sender.name.as_str()) {
+    for sender in problem.senders.iter_mut().filter(|_| sending) {
+        if binds(&sender.name) {
             sender.up = sender.up.saturating_mul(2);
         }
     }
-    for receiver in &mut problem.receivers {
-        if receiving && names.contains(receiver.name.as_str()) {
+    for receiver in problem.receivers.iter_mut().filter(|_| receiving) {
+        if binds(&receiver.name) {
             receiver.down = receiver.down.saturating_mul(2);
         }
     }
@@ -194,6 +213,25 @@ mod tests {
                 "readers": [{"name": "n", "down": 15, "ranges": [[0, 120]]}]}"#,
         );
         assert_eq!(advice.unwrap().bound_seconds, 8.0);
+    }
+
+    /// Pairs and trunks that bind are doubled too, by the names that the bound gives them.
+    #[test]
+    fn links_are_doubled() {
+        let nodes = r#""writers": [{"name": "a", "up": 100, "ranges": [[0, 120]]},
+                                   {"name": "b", "up": 100, "ranges": [[120, 240]]}],
+                       "readers": [{"name": "r", "down": 100, "ranges": [[0, 240]]}]"#;
+        let pair = r#""pair_caps": [{"writer": "a", "reader": "r", "cap": 10}]"#;
+        let (now, advice) = advised(&format!("{{{nodes}, {pair}}}"));
+        let advice = advice.unwrap();
+        assert_eq!(advice.twice_as_fast, ["a -> r"]);
+        assert!((now - 12.0).abs() < 1e-5 && (advice.bound_seconds - 6.0).abs() < 1e-5);
+        let trunk = r#""trunks": [{"writers": ["a", "b"], "readers": ["r"], "cap": 60}]"#;
+        let (now, advice) = advised(&format!("{{{nodes}, {trunk}}}"));
+        let advice = advice.unwrap();
+        assert_eq!(advice.twice_as_fast, ["trunk 0"]);
+        assert!((now - 4.0).abs() < 1e-5 && (advice.bound_seconds - 2.4).abs() < 1e-5);
+        assert_eq!(advice.binding, ["r"]);
     }
 
     /// Where all bind alike, they still do when all are faster; where nothing is wanted, nothing is said.

@@ -43,7 +43,10 @@ pub(super) fn text(
         write!(out, ", set by {}", listed(&plan.binding))?;
     }
     if !plan.bound_is_exact {
-        write!(out, " (caps of pairs and trunks are not counted in it)")?;
+        write!(
+            out,
+            " (or more: there are too many caps of pairs and trunks to be exact)"
+        )?;
     }
     writeln!(out)?;
     if plan.predicted_seconds > 0.0 && plan.predicted_seconds.is_finite() {
