@@ -1,6 +1,6 @@
 //! Options that `copy`, `transfer` and `demo` share, and what the master makes of them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -262,7 +262,7 @@ fn words(text: &str) -> Result<Words, String> {
 }
 
 /// The file of remembered speeds; `None` for off, or when there is no home to keep it in.
-fn speeds_file(text: &OsString) -> Option<PathBuf> {
+pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
     if text == "off" {
         return None;
     }

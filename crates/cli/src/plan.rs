@@ -1,5 +1,6 @@
 //! `plan`: who would send what to whom, and how long it would take. Nothing moves.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,11 +8,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use ropewalk::master::{self, Hints};
 use ropewalk::model::plan_output::PlanRefusal;
 use ropewalk::model::problem::case::Case;
+use ropewalk::model::spec::SpecNode;
 use ropewalk::model::{
     ByteRate, Bytes, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec,
 };
+use ropewalk::request::{NodeRequest, Object, ObjectRequest, Reach};
 use ropewalk::sched::{self, Bound, PlanError};
 use serde::Serialize;
 
@@ -49,9 +53,14 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = options::scheduler)]
     scheduler: String,
 
-    /// Speed of nodes whose rows declare none
+    /// Speed of nodes whose rows declare none and of which nothing is remembered
     #[arg(long, value_name = "RATE", default_value = "1Gbit", value_parser = options::rate)]
     assume_rate: ByteRate,
+
+    /// Speeds that earlier transfers showed, for rows that declare none: auto (as `ropewalk transfer` would use them),
+    /// off, or a file
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    speeds: OsString,
 
     /// Plan a changed transfer too: another speed, a node more or less, another limit between nodes; may be
     /// repeated, changes apply in order
@@ -98,6 +107,10 @@ struct Input {
     problem: Problem,
     label: Option<String>,
     assumed: Option<(usize, ByteRate)>,
+    /// How old the speeds are that were remembered.
+    remembered: Option<String>,
+    /// What keeps speeds from being remembered.
+    note: Option<String>,
 }
 
 /// A problem with the chosen scheduler's plan.
@@ -117,6 +130,8 @@ struct Printed {
     advice: Option<Advice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     what_if: Option<WhatIf>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// Plans and prints.
@@ -166,6 +181,11 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
         schedulers,
         advice: advice::advice(&before.problem, &before.bound)?,
         what_if,
+        notes: [&input.remembered, &input.note]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
     };
     if args.json {
         print_json(&printed)?;
@@ -265,31 +285,79 @@ fn read(args: &PlanArgs) -> Result<Input> {
             problem: case.problem,
             label,
             assumed: None,
+            remembered: None,
+            note: None,
         });
     }
     let spec = transfer::parse(&text, &args.file)?;
-    let silent = silent_nodes(&spec);
-    let assumed = (silent > 0).then_some((silent, args.assume_rate));
+    let mut problem = spec.to_problem(args.assume_rate);
+    let (remembered, note) = match remembered(args, &spec) {
+        Ok(hints) => (hints, None),
+        Err(text) => (Hints::default(), Some(text)),
+    };
+    let writers = problem.senders.len();
+    let mut silent = 0;
+    let mut hint = |declared: bool, hints: &[Option<u64>], at: usize, speed: &mut u64| match hints
+        .get(at)
+        .copied()
+        .flatten()
+        .filter(|_| !declared)
+    {
+        Some(hint) => *speed = hint,
+        None => silent += usize::from(!declared),
+    };
+    for (at, node) in spec.nodes(Role::Writer).iter().enumerate() {
+        let speed = &mut problem.senders[at].up;
+        hint(node.hints.up.is_some(), &remembered.up, at, speed);
+    }
+    for (at, node) in spec.nodes(Role::Reader).iter().enumerate() {
+        let speed = &mut problem.receivers[at].down;
+        let declared = node.hints.down.is_some();
+        hint(declared, &remembered.down, writers + at, speed);
+    }
     Ok(Input {
-        problem: spec.to_problem(args.assume_rate),
+        problem,
         label: spec.id,
-        assumed,
+        assumed: (silent > 0).then_some((silent, args.assume_rate)),
+        remembered: remembered.describe(),
+        note,
     })
 }
 
-/// Nodes whose rows do not say how fast they are.
-fn silent_nodes(spec: &TransferSpec) -> usize {
-    let writers = spec
-        .nodes(Role::Writer)
-        .iter()
-        .filter(|node| node.hints.up.is_none())
-        .count();
-    writers
-        + spec
-            .nodes(Role::Reader)
-            .iter()
-            .filter(|node| node.hints.down.is_none())
-            .count()
+/// What is remembered of the nodes: writers, then readers, as the problem has them.
+fn remembered(args: &PlanArgs, spec: &TransferSpec) -> Result<Hints, String> {
+    let Some(path) = options::speeds_file(&args.speeds) else {
+        return Ok(Hints::default());
+    };
+    let mut nodes = Vec::new();
+    for role in [Role::Writer, Role::Reader] {
+        nodes.extend(spec.nodes(role).into_iter().map(bare_node));
+    }
+    master::remembered_speeds(&path, &nodes)
+}
+
+/// As much of a node as is needed to look up its speeds: where it is, what it does, what is declared.
+fn bare_node(node: SpecNode) -> NodeRequest {
+    let object = ObjectRequest {
+        object: Object::Null,
+        rows: Vec::new(),
+        destination: None,
+    };
+    let (sources, sinks) = match node.role {
+        Role::Writer => (vec![object], Vec::new()),
+        Role::Reader => (Vec::new(), vec![object]),
+    };
+    NodeRequest {
+        name: node.host_port.to_string(),
+        reach: Reach::Attached {
+            host: node.host_port.host,
+            port: node.host_port.port,
+        },
+        sources,
+        sinks,
+        up: node.hints.up.map(|rate| rate.0),
+        down: node.hints.down.map(|rate| rate.0),
+    }
 }
 
 fn refuse(error: &PlanError, changed: bool, json: bool) -> Result<ExitCode> {

@@ -139,6 +139,36 @@ fn declared_speeds_come_first() {
     assert!(!notes(&ran.report()).contains("remembered"));
 }
 
+/// `plan` on a specification foresees what `transfer` would do, says by what, and can do without.
+#[test]
+fn plan_uses_what_is_remembered() {
+    let place = Place::new();
+    let seen = now_unix() - 2 * 86_400;
+    let sending = |speed: u64| json!({"sending": {"bytes_per_second": speed, "seen_unix_seconds": seen, "transfers": 1}});
+    let nodes = json!({"a:1": sending(1_000_000), "b:1": sending(1_000_000)});
+    let file = default_file(&place);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, json!({"version": 1, "nodes": nodes}).to_string()).unwrap();
+    let rows =
+        "writer a:1 /x 0 0-999999 up=24Mbit\nwriter b:1 /x 0 0-999999\nreader c:2 /y 0 0-999999\n";
+    std::fs::write(place.path("s"), rows).unwrap();
+    let ran = place.run(&["plan", "s"]).assert_status(0);
+    // 3 MB/s declared and 1 MB/s remembered.
+    ran.assert_says("bound      250 ms, set by a:1, b:1")
+        .assert_says("speeds     remembered from 2 d ago for 1 of 2 nodes")
+        .assert_says("1 of 3 nodes assumed to have 1 Gbit/s");
+    let ran = place
+        .run(&["plan", "--speeds", "off", "s"])
+        .assert_status(0);
+    assert!(!ran.out().contains("remembered"));
+    ran.assert_says("2 of 3 nodes assumed");
+    std::fs::write(&file, "[").unwrap();
+    place
+        .run(&["plan", "s"])
+        .assert_status(0)
+        .assert_says("is damaged");
+}
+
 /// A file that is damaged, or cannot be one, costs a note and nothing else.
 #[test]
 fn odd_files_cost_a_note() {

@@ -113,7 +113,10 @@ pub async fn run(request: Request, events: UnboundedSender<Event>, cancel: Cance
         Ok(links) => links,
         Err(text) => return report::refused(&request, &id.to_string(), text),
     };
-    let (hints, hint_notes) = speeds::recall(&request, &events).await;
+    let (hints, hint_notes) = tokio::select! {
+        recalled = speeds::recall(&request, &events) => recalled,
+        () = cancel.cancelled() => Default::default(),
+    };
     let (mut report, observations) = drive(&request, id, links, hints, events, cancel).await;
     report.notes.splice(0..0, hint_notes);
     report

@@ -23,6 +23,7 @@ mod speeds;
 pub use drive::{Cancel, run};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
+pub use speeds::{Hints, remembered_speeds};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

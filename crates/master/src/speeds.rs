@@ -26,6 +26,7 @@ use crate::request::{NodeRequest, Reach, Request};
 mod around;
 mod file;
 
+pub use around::remembered_speeds;
 pub(crate) use around::{recall, remember};
 
 /// Format of the file; a file of a higher one is left alone.
@@ -159,7 +160,8 @@ pub(crate) fn observe(request: &Request, coordinator: &Coordinator) -> Observati
     let binding = binding(coordinator);
     let (senders, receivers) = (keys(&request.nodes, sends), keys(&request.nodes, receives));
     let summary = coordinator.summary();
-    for (at, node) in summary.iter().enumerate() {
+    // Who was lost on the way had no time to show what it can do.
+    for (at, node) in summary.iter().enumerate().filter(|(_, n)| n.lost.is_none()) {
         let seen = |best: u64, bytes: u64, side: &BTreeSet<String>| {
             let speed = best.max((bytes as f64 / seconds) as u64);
             (bytes >= NODE_BYTES_MIN && speed > 0).then(|| Seen {
@@ -350,9 +352,10 @@ fn keep_newest<V>(entries: &mut BTreeMap<String, V>, seen: impl Fn(&V) -> u64) {
     }
 }
 
-/// What the plan is told, by position in the request.
+/// What earlier transfers have shown of the nodes of a request, by position; `None` where a speed is declared,
+/// or nothing of that side is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hints {
+pub struct Hints {
     /// Sending, bytes per second.
     pub up: Vec<Option<u64>>,
     /// Receiving, bytes per second.
@@ -365,8 +368,9 @@ pub(crate) struct Hints {
 }
 
 impl Hints {
-    /// What people are told; `None` when nothing was remembered.
-    pub fn note(&self) -> Option<String> {
+    /// How old they are and for whom, as `speeds remembered from 3 h ago for 5 of 6 nodes`; `None` when nothing is
+    /// remembered.
+    pub fn describe(&self) -> Option<String> {
         if self.known == 0 {
             return None;
         }
@@ -382,8 +386,13 @@ impl Hints {
             true => String::new(),
             false => format!(" for {} of {} nodes", self.known, self.silent),
         };
+        Some(format!("speeds remembered from {when}{whom}"))
+    }
+
+    fn note(&self) -> Option<String> {
+        let what = self.describe()?;
         Some(format!(
-            "planned by speeds remembered from {when}{whom}; --rate declares them, --speeds off plans without"
+            "planned by {what}; --rate declares them, --speeds off plans without"
         ))
     }
 }

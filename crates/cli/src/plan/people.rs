@@ -56,6 +56,16 @@ pub(super) fn text(
             plan.bound_seconds / plan.predicted_seconds * 100.0
         )?;
     }
+    if let Some(remembered) = &input.remembered {
+        let remembered = remembered.strip_prefix("speeds ").unwrap_or(remembered);
+        writeln!(
+            out,
+            "speeds     {remembered} (--speeds off plans without; up= and down= in the rows declare them)"
+        )?;
+    }
+    if let Some(note) = &input.note {
+        writeln!(out, "note       {note}")?;
+    }
     if let Some((silent, rate)) = input.assumed {
         let all = problem.senders.len() + problem.receivers.len();
         let who = if silent == all {

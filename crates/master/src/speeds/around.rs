@@ -1,5 +1,6 @@
 //! The file of speeds before and after a transfer: whatever is wrong with it becomes a note.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ropewalk_proto::report::{Event, Outcome};
@@ -7,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::file::{LoadError, load, record};
 use super::{Hints, Observations};
-use crate::request::Request;
+use crate::request::{NodeRequest, Request};
 
 /// A file of speeds on a disk that hangs (a home over NFS) must not hold the transfer.
 const SPEEDS_PATIENCE: Duration = Duration::from_secs(2);
@@ -31,6 +32,15 @@ async fn at_the_file<T: Send + 'static>(
             SPEEDS_PATIENCE.as_secs()
         )),
     }
+}
+
+/// What earlier transfers have shown of these nodes, for planning without moving.
+///
+/// # Errors
+/// A sentence when the file is damaged or cannot be read; a plan can do without.
+pub fn remembered_speeds(path: &Path, nodes: &[NodeRequest]) -> Result<Hints, String> {
+    let memory = load(path).map_err(|error| error.to_string())?;
+    Ok(memory.hints(nodes, now_unix()))
 }
 
 /// What earlier transfers have shown, and what to say of it.

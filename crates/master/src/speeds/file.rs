@@ -170,9 +170,9 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&temporary)?;
+    // Not synced: a crash may cost the hints, which is not worth a wait at the end of a transfer.
     let done = file
         .write_all(text)
-        .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&temporary, path));
     if done.is_err() {
         let _ = fs::remove_file(&temporary);
