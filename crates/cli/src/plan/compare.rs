@@ -18,6 +18,12 @@ const NAMES: [&str; 4] = ["optimal", "fast", "greedy", "uniform"];
 /// A plan that is only made for comparison is waited for this long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Rules that split every byte over all its holders; a plan of theirs can outgrow memory where others do not.
+const SPLITTERS: [&str; 2] = ["greedy", "uniform"];
+
+/// Runs that a splitter may be expected to make for comparison: about a second and 100 MB.
+const RUNS_MAX: u128 = 2_000_000;
+
 /// One scheduler's line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Line {
@@ -29,6 +35,9 @@ pub(crate) struct Line {
     pub planning_seconds: Option<f64>,
     /// Runs of bytes in the plan; `None` as before.
     pub runs: Option<usize>,
+    /// Why there is no plan; empty when there is one.
+    #[serde(skip)]
+    why_not: String,
 }
 
 /// A schedule and the time it took to make.
@@ -71,31 +80,43 @@ impl Line {
             predicted_seconds: Some(predicted_seconds),
             planning_seconds: Some(timed.planning.as_secs_f64()),
             runs: Some(timed.schedule.assignments.len()),
+            why_not: String::new(),
         }
     }
 
-    fn left(scheduler: &str) -> Self {
+    fn left(scheduler: &str, why_not: String) -> Self {
         Self {
             scheduler: scheduler.to_owned(),
             predicted_seconds: None,
             planning_seconds: None,
             runs: None,
+            why_not,
         }
+    }
+
+    fn slow(scheduler: &str) -> Self {
+        let patience = format_seconds(PATIENCE.as_secs_f64());
+        Self::left(scheduler, format!("not ready within {patience}"))
     }
 }
 
 /// Lines of all schedulers; `chosen` has been made already and is not made again.
 pub(crate) fn lines(problem: &Arc<Problem>, chosen: Line) -> Result<Vec<Line>, TimedError> {
     let mut lines = Vec::new();
+    let split_runs = split_runs(problem);
     // The cheap ones are made before one that is left behind can slow them down.
     for name in NAMES
         .iter()
         .rev()
         .filter(|name| sched::by_name(name).is_ok())
     {
-        lines.push(match *name == chosen.scheduler {
-            true => chosen.clone(),
-            false => patiently(problem, name)?,
+        lines.push(if *name == chosen.scheduler {
+            chosen.clone()
+        } else if SPLITTERS.contains(name) && split_runs > RUNS_MAX {
+            let millions = split_runs / 1_000_000;
+            Line::left(name, format!("about {millions} million runs, not made"))
+        } else {
+            patiently(problem, name)?
         });
     }
     if lines.iter().all(|line| line.scheduler != chosen.scheduler) {
@@ -103,6 +124,26 @@ pub(crate) fn lines(problem: &Arc<Problem>, chosen: Line) -> Result<Vec<Line>, T
     }
     lines.reverse();
     Ok(lines)
+}
+
+/// Runs of a plan that splits every stretch over all who hold it, for all who want it. Cost O(rows × log).
+fn split_runs(problem: &Problem) -> u128 {
+    let mut events: Vec<(u64, i64, i64)> = Vec::new();
+    for range in problem.senders.iter().flat_map(|s| s.ranges.iter()) {
+        events.extend([(range.start, 1, 0), (range.end, -1, 0)]);
+    }
+    for range in problem.receivers.iter().flat_map(|r| r.ranges.iter()) {
+        events.extend([(range.start, 0, 1), (range.end, 0, -1)]);
+    }
+    events.sort_unstable();
+    let (mut holders, mut wanters, mut at, mut runs) = (0_i64, 0_i64, 0, 0_u128);
+    for (offset, holder, wanter) in events {
+        if offset > at {
+            runs += u128::from(holders.unsigned_abs()) * u128::from(wanters.unsigned_abs());
+        }
+        (holders, wanters, at) = (holders + holder, wanters + wanter, offset);
+    }
+    runs
 }
 
 fn patiently(problem: &Arc<Problem>, name: &str) -> Result<Line, TimedError> {
@@ -121,8 +162,8 @@ fn patiently(problem: &Arc<Problem>, name: &str) -> Result<Line, TimedError> {
     match started {
         Ok(_) => receiver
             .recv_timeout(PATIENCE)
-            .unwrap_or_else(|_| Ok(Line::left(name))),
-        Err(_) => Ok(Line::left(name)),
+            .unwrap_or_else(|_| Ok(Line::slow(name))),
+        Err(_) => Ok(Line::slow(name)),
     }
 }
 
@@ -153,8 +194,8 @@ pub(crate) fn table(lines: &[Line], chosen: &str, bound_seconds: f64) -> String 
         else {
             let _ = writeln!(
                 out,
-                "{name:width$}  not made within {}; --scheduler {name} waits for it{mark}",
-                format_seconds(PATIENCE.as_secs_f64())
+                "{name:width$}  {}; --scheduler {name} makes it all the same{mark}",
+                line.why_not
             );
             continue;
         };
@@ -221,10 +262,42 @@ mod tests {
     /// One that was not waited for says so, and how to wait.
     #[test]
     fn a_slow_scheduler_is_named() {
-        let table = table(&[Line::left("optimal")], "fast", 1.0);
+        let table = table(&[Line::slow("optimal")], "fast", 1.0);
+        let line = "optimal    not ready within 3 s; --scheduler optimal makes it all the same";
+        assert!(table.contains(line), "{table}");
+    }
+
+    /// Plans that split every byte over many holders are counted before they are made.
+    #[test]
+    fn plans_that_outgrow_memory_are_not_made() {
+        assert_eq!(split_runs(&problem()), 2);
+        let node = |side: &str, at: usize| {
+            let speed = if side == "w" { "up" } else { "down" };
+            let end = 2_000_000 + at;
+            format!(r#"{{"name": "{side}{at}", "{speed}": 9, "ranges": [[{at}, {end}]]}}"#)
+        };
+        let nodes = |side: &str| {
+            (0..150)
+                .map(|at| node(side, at))
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        let text = format!(
+            r#"{{"writers": [{}], "readers": [{}]}}"#,
+            nodes("w"),
+            nodes("r")
+        );
+        let problem = Arc::new(Case::parse(&text).unwrap().problem);
+        assert!(split_runs(&problem) > RUNS_MAX);
+        let chosen = Line::left("none", String::new());
+        let lines = lines(&problem, chosen).unwrap();
+        let uniform = lines
+            .iter()
+            .find(|line| line.scheduler == "uniform")
+            .unwrap();
         assert!(
-            table.contains("optimal    not made within 3 s; --scheduler optimal waits for it"),
-            "{table}"
+            uniform.why_not.starts_with("about 2 million runs"),
+            "{uniform:?}"
         );
     }
 }
