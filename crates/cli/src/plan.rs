@@ -158,8 +158,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
 
 fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
     let (before, timed) = planned(&args.scheduler, input.problem.clone())?;
-    // `auto` has made its choice.
-    let scheduler = sched::by_name(&args.scheduler)?.name();
+    // Where `auto` was asked for, the one that it chose.
+    let scheduler = timed.scheduler;
     let (what_if, after) = match args.what_if.as_slice() {
         [] => (None, None),
         changes => match changed(&args.scheduler, &before, changes)? {

@@ -168,7 +168,7 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
         if bound.is_exact {
             ""
         } else {
-            ", or more: too many caps of pairs and trunks to be exact"
+            ", a lower one only"
         },
         bound.share * 100.0
     )?;

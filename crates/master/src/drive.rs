@@ -549,7 +549,7 @@ impl Driver {
 /// Makes a schedule and checks it before anybody acts on it.
 fn plan(problem: &Problem, scheduler: &str, first: bool) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
-    let schedule = scheduler.plan(problem).map_err(|e| e.to_string())?;
+    let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule)
         .map_err(|e| format!("the schedule is wrong, nothing was started: {e}"))?;
     // The bound of the report is that of the whole transfer.
@@ -570,7 +570,7 @@ fn plan(problem: &Problem, scheduler: &str, first: bool) -> Result<Planned, Stri
         .collect();
     Ok(Planned {
         runs,
-        scheduler: scheduler.name().into(),
+        scheduler: name.into(),
         predicted_seconds: schedule.predicted_seconds(problem),
         bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })

@@ -19,9 +19,9 @@ pub struct PlanOutput {
     pub predicted_seconds: f64,
     /// Least possible time, in seconds.
     pub bound_seconds: f64,
-    /// Whether a plan of that time exists; false only with more pair caps and trunks than can be solved.
+    /// False when pair caps or trunks make too large a program: the bound is then a lower one only.
     pub bound_is_exact: bool,
-    /// What sets the bound: names of nodes, pairs as `w0 -> r0`, trunks as `trunk 0`.
+    /// Names of the nodes, pairs ("w0 -> r0") and trunks ("trunk 0") that set the bound.
     pub binding: Vec<String>,
 }
 

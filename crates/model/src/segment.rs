@@ -71,7 +71,7 @@ pub fn segments<'a>(members: impl IntoIterator<Item = (usize, &'a RangeSet)>) ->
 /// A fixed random-looking 128-bit number for a member; a set's hash is their exclusive or.
 ///
 /// With n sets the chance of two sharing a hash is about n² / 2^129. `schedule::verify` would catch it.
-fn member_key(member: usize) -> u128 {
+pub(crate) fn member_key(member: usize) -> u128 {
     let high = split_mix((member as u64).wrapping_mul(2));
     let low = split_mix((member as u64).wrapping_mul(2).wrapping_add(1));
     (u128::from(high) << 64) | u128::from(low)

@@ -33,11 +33,8 @@ impl PlanError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownScheduler {
-    /// The name is kept for a scheduler to come.
-    #[error("scheduler \"{0}\" is not built yet; use greedy, uniform or auto")]
-    NotBuilt(String),
     /// No scheduler has this name.
-    #[error("there is no scheduler \"{0}\"; use greedy, uniform or auto")]
+    #[error("there is no scheduler \"{0}\"; use {names}", names = crate::NAMES.join(", "))]
     Unknown(String),
 }
 

@@ -10,7 +10,7 @@ use crate::reweight::{GAP_WANTED, reweighted};
 use crate::round::whole_ways;
 use crate::shares::{checked_table, fluid_of};
 use crate::sides::plan_sides;
-use crate::{Greedy, PlanError, Scheduler};
+use crate::{Certified, Greedy, PlanError, Scheduler};
 
 /// Shares proportional to weights that are corrected by load, round after round.
 ///
@@ -24,28 +24,6 @@ use crate::{Greedy, PlanError, Scheduler};
 /// multiplicative updates (Arora, Hazan, Kale 2012). No proof of convergence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fast;
-
-/// A plan and what it is proved to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Certified {
-    /// The plan in whole bytes.
-    pub schedule: Schedule,
-    /// Time of the plan's loads, in seconds.
-    pub seconds: f64,
-    /// No plan takes less, in seconds.
-    pub bound_seconds: f64,
-}
-
-impl Certified {
-    /// How much longer than the least time the plan takes at most, relatively; 0 when nothing is wanted.
-    #[must_use]
-    pub fn gap(&self) -> f64 {
-        match self.bound_seconds > 0.0 {
-            true => (self.seconds / self.bound_seconds - 1.0).max(0.0),
-            false => 0.0,
-        }
-    }
-}
 
 /// Ways up to which limits are weighted way by way; some 100 bytes each.
 const WAYS_MAX: usize = 2_000_000;
@@ -64,34 +42,11 @@ impl Fast {
             return Err(PlanError::Uncovered { missing });
         }
         let (schedule, bound_seconds) = match Kind::of(problem) {
-            Kind::Sides { trunk } => {
-                let mut bound: f64 = 0.0;
-                let plan = plan_sides(problem, &problem.destinations(), |side| {
-                    let (amounts, proved) = reweighted(side);
-                    bound = bound.max(proved);
-                    amounts
-                });
-                let all = problem.wanted_bytes() as f64;
-                let wide = trunk.map_or(0.0, |trunk| all / problem.trunks[trunk].cap as f64);
-                // A receiver with a destination of its own has no choice.
-                let alone = single_receivers(problem);
-                (
-                    plan,
-                    if all > 0.0 {
-                        bound.max(wide).max(alone)
-                    } else {
-                        0.0
-                    },
-                )
-            }
+            Kind::Sides { trunk } => plan_sides(problem, trunk, reweighted),
             Kind::Pairs | Kind::General => over_ways(problem, &checked_table(problem)?)?,
         };
         let schedule = prefer_whole_chunks(problem, schedule);
-        Ok(Certified {
-            seconds: schedule.predicted_seconds(problem),
-            schedule,
-            bound_seconds,
-        })
+        Ok(Certified::new(problem, schedule, bound_seconds))
     }
 }
 
@@ -107,21 +62,6 @@ impl Scheduler for Fast {
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError> {
         Ok(self.plan_certified(problem)?.seconds)
     }
-}
-
-/// The longest time that a receiver with nobody to share with needs.
-fn single_receivers(problem: &Problem) -> f64 {
-    let destinations = problem.destinations();
-    let alone = destinations.iter().filter_map(|destination| {
-        let receivers = destination.receivers.iter();
-        let mut alive = receivers.filter(|&&r| problem.receivers[r].down > 0);
-        let (only, None) = (alive.next()?, alive.next()) else {
-            return None;
-        };
-        let bytes = destination.wanted.len_bytes() as f64;
-        Some(bytes / problem.receivers[*only].down as f64)
-    });
-    alone.fold(0.0, f64::max)
 }
 
 /// The same with every limit weighted, and a bound proved by prices.
@@ -180,14 +120,9 @@ fn over_ways(problem: &Problem, table: &DemandTable) -> Result<(Schedule, f64), 
     Ok((plan, bound.max(node_bound(problem)).min(best.0)))
 }
 
-/// What the nodes alone need: each side by its own reweighting.
+/// What the nodes alone need.
 fn node_bound(problem: &Problem) -> f64 {
-    let mut bound: f64 = 0.0;
-    let destinations = problem.destinations();
-    for side in crate::sides::all_sides(problem, &destinations) {
-        bound = bound.max(reweighted(&side).1);
-    }
-    bound.max(single_receivers(problem))
+    plan_sides(problem, None, reweighted).1
 }
 
 /// Bytes over each way: the class's demand in proportion to the weights of the way's limits.

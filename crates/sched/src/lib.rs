@@ -8,7 +8,9 @@ use ropewalk_model::Problem;
 use ropewalk_model::plan_output::{PlanOutput, PlannedTransfer};
 
 mod align;
+mod auto;
 mod bound;
+mod certified;
 mod error;
 mod fast;
 mod flow;
@@ -29,9 +31,11 @@ mod uniform;
 mod whole;
 mod wide;
 
+pub use auto::{Auto, Quality, plan_auto};
 pub use bound::{Bound, bound};
+pub use certified::Certified;
 pub use error::{PlanError, UnknownScheduler};
-pub use fast::{Certified, Fast};
+pub use fast::Fast;
 pub use greedy::Greedy;
 pub use optimal::Optimal;
 pub use ropewalk_model::{ReceiverRun, Schedule, receiver_runs, verify};
@@ -48,6 +52,14 @@ pub trait Scheduler: std::fmt::Debug + Send + Sync {
     /// [`PlanError::Uncovered`] when some wanted byte cannot reach its destination.
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError>;
 
+    /// The plan, and the name of the scheduler that made it: another's where this one only chooses.
+    ///
+    /// # Errors
+    /// As [`Scheduler::plan`].
+    fn plan_named(&self, problem: &Problem) -> Result<(Schedule, &'static str), PlanError> {
+        Ok((self.plan(problem)?, self.name()))
+    }
+
     /// Time in seconds of the rule's shares before they are rounded to whole bytes, pair caps and
     /// trunks counted.
     ///
@@ -56,16 +68,20 @@ pub trait Scheduler: std::fmt::Debug + Send + Sync {
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError>;
 }
 
-/// The scheduler of this name; `auto` is the best that is built.
+/// The names that [`by_name`] knows, best first.
+pub const NAMES: [&str; 5] = ["auto", "optimal", "fast", "greedy", "uniform"];
+
+/// The scheduler of this name.
 ///
 /// # Errors
-/// [`UnknownScheduler`] for names that are unknown or not built.
+/// [`UnknownScheduler`] for a name that is not in [`NAMES`].
 pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     match name {
-        "uniform" => Ok(Box::new(Uniform)),
-        "greedy" | "auto" => Ok(Box::new(Greedy)),
-        "fast" => Ok(Box::new(Fast)),
+        "auto" => Ok(Box::new(Auto)),
         "optimal" => Ok(Box::new(Optimal)),
+        "fast" => Ok(Box::new(Fast)),
+        "greedy" => Ok(Box::new(Greedy)),
+        "uniform" => Ok(Box::new(Uniform)),
         _ => Err(UnknownScheduler::Unknown(name.to_owned())),
     }
 }
@@ -75,10 +91,10 @@ pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
 /// # Errors
 /// As [`Scheduler::plan`]; [`PlanError::refusal`] gives the form to print.
 pub fn plan_output(problem: &Problem, scheduler: &dyn Scheduler) -> Result<PlanOutput, PlanError> {
-    let schedule = scheduler.plan(problem)?;
+    let (schedule, name) = scheduler.plan_named(problem)?;
     let bound = bound(problem)?;
     Ok(PlanOutput {
-        scheduler: scheduler.name().to_owned(),
+        scheduler: name.to_owned(),
         transfers: PlannedTransfer::list(problem, &schedule),
         predicted_seconds: schedule.predicted_seconds(problem),
         bound_seconds: bound.seconds,

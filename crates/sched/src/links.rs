@@ -2,6 +2,7 @@
 
 use ropewalk_model::class::{DemandTable, OpenPairs};
 use ropewalk_model::problem::Problem;
+use ropewalk_model::range::RangeSet;
 use ropewalk_model::schedule::{PairIndex, TrunkIndex};
 
 /// What has to be solved.
@@ -141,4 +142,23 @@ pub(crate) fn ways(table: &DemandTable, limits: &Limits, ways_max: usize) -> Opt
         }
     }
     Some(ways)
+}
+
+/// How many ways there are, closed ones counted, without building the classes where there are more runs than
+/// the limit.
+pub(crate) fn ways_len_up_to(problem: &Problem, limit: usize) -> usize {
+    let senders = problem.senders.iter().filter(|s| s.up > 0);
+    let receivers = problem.receivers.iter().filter(|r| r.down > 0);
+    let runs = |ranges: &RangeSet| ranges.as_slice().len();
+    let held: usize = senders.map(|s| runs(&s.ranges)).sum();
+    let listed: usize = receivers.map(|r| runs(&r.ranges)).sum();
+    // Ways are at least that many where anything overlaps, and classes are cut by all runs of a side.
+    if held.max(listed) > limit {
+        return held.max(listed);
+    }
+    let table = DemandTable::new(problem);
+    let sizes = table.classes.iter();
+    sizes
+        .map(|class| class.senders.len() * class.receivers.len())
+        .sum()
 }

@@ -41,19 +41,24 @@ pub(crate) fn tightest(side: &Side) -> Tightest {
 
 /// A flow in whole bytes within [`tightest`], at most a byte a member over it, and even where that is cheap:
 /// members outside the tightest set carry the rest in its own least time, and so on for a few rounds.
-pub(crate) fn levelled(side: &Side) -> Amounts {
+///
+/// Also returns the time in seconds of a set found: no shares take less, and these hardly more.
+pub(crate) fn levelled(side: &Side) -> (Amounts, f64) {
     let mut amounts: Amounts = vec![Vec::new(); side.atoms.len()];
     let mut rest = side.clone();
     // For each atom of the rest, its place in the whole.
     let mut places: Vec<u32> = (0..side.atoms.len() as u32).collect();
-    let mut work = 0;
+    let (mut work, mut seconds) = (0, 0.0);
     for level in 1.. {
         work += rest.atoms.len() + rest.spans_len();
         let is_last = level >= LEVELS_MAX || work > LEVELS_WORK_MAX;
-        let (flows, tight) = match fits_in_64_bits(&rest) {
+        let (flows, tight, time) = match fits_in_64_bits(&rest) {
             true => one_level::<u64>(&rest, is_last),
             false => one_level::<u128>(&rest, is_last),
         };
+        if level == 1 {
+            seconds = time;
+        }
         let busy = rest.touching(&tight);
         for (atom, flows) in flows.into_iter().enumerate() {
             if tight[atom] {
@@ -67,13 +72,14 @@ pub(crate) fn levelled(side: &Side) -> Amounts {
         places = kept.iter().map(|&atom| places[atom as usize]).collect();
         rest = smaller;
     }
-    amounts
+    (amounts, seconds)
 }
 
-/// A flow for all atoms, and those whose amounts stand: the tightest, or all when this level `is_last`.
-fn one_level<A: Amount>(side: &Side, is_last: bool) -> (Amounts, Vec<bool>) {
+/// A flow for all atoms, those whose amounts stand (the tightest, or all when this level `is_last`), and the
+/// tightest set's seconds.
+fn one_level<A: Amount>(side: &Side, is_last: bool) -> (Amounts, Vec<bool>, f64) {
     let all = vec![true; side.atoms.len()];
-    let (_, mut tight, flow) = newton::<A>(side, all.clone());
+    let (best, mut tight, flow) = newton::<A>(side, all.clone());
     if is_last {
         tight = all;
     }
@@ -93,7 +99,7 @@ fn one_level<A: Amount>(side: &Side, is_last: bool) -> (Amounts, Vec<bool>) {
         let named = named.map(|(m, bytes)| (side.members[m as usize].index as u32, bytes));
         named.collect()
     });
-    (flows.collect(), tight)
+    (flows.collect(), tight, best.seconds())
 }
 
 fn fits_in_64_bits(side: &Side) -> bool {

@@ -11,7 +11,7 @@ use crate::newton::levelled;
 use crate::round::whole_ways;
 use crate::shares::checked_table;
 use crate::sides::plan_sides;
-use crate::{Fast, Greedy, PlanError, Scheduler, bound};
+use crate::{Certified, Fast, Greedy, PlanError, Scheduler, bound};
 
 /// Shares so that the last byte arrives as early as it can, in whole bytes.
 ///
@@ -26,31 +26,44 @@ use crate::{Fast, Greedy, PlanError, Scheduler, bound};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Optimal;
 
+impl Optimal {
+    /// Plans, and proves a bound on the way: that of the plan but for whole bytes, except where pair caps and
+    /// trunks made the problem too large for the linear program and [`Fast`] planned it.
+    ///
+    /// [`bound`] finds the exact fraction and what sets it; this is cheaper when the plan is wanted.
+    ///
+    /// # Errors
+    /// [`PlanError::Uncovered`] when some wanted byte cannot reach its destination.
+    pub fn plan_certified(&self, problem: &Problem) -> Result<Certified, PlanError> {
+        let missing = uncovered(problem);
+        if !missing.is_empty() {
+            return Err(PlanError::Uncovered { missing });
+        }
+        if let Kind::Sides { trunk } = Kind::of(problem) {
+            let (plan, bound) = plan_sides(problem, trunk, levelled);
+            let plan = prefer_whole_chunks(problem, plan);
+            return Ok(Certified::new(problem, plan, bound));
+        }
+        let table = checked_table(problem)?;
+        let Some(solved) = linear::solve(problem, &table, Greedy.fluid_seconds(problem)?) else {
+            return Fast.plan_certified(problem);
+        };
+        let speeds = &solved.limits.speeds;
+        let plan = whole_ways(&table, &solved.ways, &solved.bytes, speeds, solved.seconds);
+        let mut certified = Certified::new(problem, plan, solved.seconds);
+        // The program's last digits are those of floats, and whole bytes may come out below them.
+        certified.bound_seconds = certified.bound_seconds.min(certified.seconds);
+        Ok(certified)
+    }
+}
+
 impl Scheduler for Optimal {
     fn name(&self) -> &'static str {
         "optimal"
     }
 
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
-        let missing = uncovered(problem);
-        if !missing.is_empty() {
-            return Err(PlanError::Uncovered { missing });
-        }
-        if let Kind::Sides { .. } = Kind::of(problem) {
-            let plan = plan_sides(problem, &problem.destinations(), levelled);
-            return Ok(prefer_whole_chunks(problem, plan));
-        }
-        let table = checked_table(problem)?;
-        match linear::solve(problem, &table, Greedy.fluid_seconds(problem)?) {
-            Some(solved) => Ok(whole_ways(
-                &table,
-                &solved.ways,
-                &solved.bytes,
-                &solved.limits.speeds,
-                solved.seconds,
-            )),
-            None => Fast.plan(problem),
-        }
+        Ok(self.plan_certified(problem)?.schedule)
     }
 
     fn fluid_seconds(&self, problem: &Problem) -> Result<f64, PlanError> {

@@ -40,45 +40,47 @@ pub(crate) fn takers(problem: &Problem, destination: &Destination) -> Takers {
     Takers::Shared(Side::new(nodes, &wanted.collect::<Vec<_>>()))
 }
 
-/// Every side with a choice: the senders', and those of destinations that receivers share.
-pub(crate) fn all_sides(problem: &Problem, destinations: &[Destination]) -> Vec<Side> {
-    let mut sides = vec![sender_side(problem, destinations)];
-    for destination in destinations {
-        if let Takers::Shared(side) = takers(problem, destination) {
-            sides.push(side);
-        }
-    }
-    sides
-}
-
-/// A plan in which each side carries what `split` says of it.
+/// A plan in which each side carries what `split` says of it, and a bound in seconds.
+///
+/// * `trunk`: one that every pair crosses.
+/// * `split`: who carries how much of each atom, and seconds that no shares of this side can beat.
 ///
 /// Everything wanted can be had, and no pair is closed.
 pub(crate) fn plan_sides(
     problem: &Problem,
-    destinations: &[Destination],
-    mut split: impl FnMut(&Side) -> Amounts,
-) -> Schedule {
+    trunk: Option<usize>,
+    mut split: impl FnMut(&Side) -> (Amounts, f64),
+) -> (Schedule, f64) {
+    let destinations = problem.destinations();
     let nodes = problem.senders.len().max(problem.receivers.len());
     let mut scratch = Scratch::new(nodes);
-    let side = sender_side(problem, destinations);
+    let side = sender_side(problem, &destinations);
+    let all = side.bytes();
     let wanted: Vec<_> = destinations.iter().map(|d| &d.wanted).collect();
-    let amounts = split(&side);
+    let (amounts, mut bound) = split(&side);
     let senders = lay(&side, amounts, &wanted, &mut scratch);
     drop(side);
+    if let Some(trunk) = trunk.filter(|_| all > 0) {
+        bound = bound.max(all as f64 / problem.trunks[trunk].cap as f64);
+    }
     let mut assignments: Vec<Assignment> = Vec::new();
     for (destination, senders) in destinations.iter().zip(senders) {
         let receivers: Vec<Piece> = match takers(problem, destination) {
             Takers::One(None) => continue,
-            Takers::One(Some(receiver)) => whole(destination, receiver),
+            Takers::One(Some(receiver)) => {
+                let bytes = destination.wanted.len_bytes() as f64;
+                bound = bound.max(bytes / problem.receivers[receiver].down as f64);
+                whole(destination, receiver)
+            }
             Takers::Shared(side) => {
-                let amounts = split(&side);
+                let (amounts, least) = split(&side);
+                bound = bound.max(least);
                 lay(&side, amounts, &[&destination.wanted], &mut scratch).swap_remove(0)
             }
         };
         overlay(&senders, &receivers, &mut assignments);
     }
-    Schedule::from_assignments(assignments)
+    (Schedule::from_assignments(assignments), bound)
 }
 
 /// How many destinations want each byte, as ordered ranges with a count above 0.

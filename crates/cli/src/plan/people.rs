@@ -45,7 +45,7 @@ pub(super) fn text(
     if !plan.bound_is_exact {
         write!(
             out,
-            " (or more: there are too many caps of pairs and trunks to be exact)"
+            " (a lower one only: caps and trunks make too large a program)"
         )?;
     }
     writeln!(out)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::class::OpenPairs;
 use crate::problem::Problem;
 use crate::range::Range;
-use crate::segment::segments;
+use crate::segment::member_key;
 
 use super::{Assignment, Schedule};
 
@@ -27,17 +27,16 @@ pub struct ReceiverRun {
 ///
 /// Spares are those with the most sending speed left over by the plan, less what they already stand
 /// by for, so that the failure of one sender does not fall on one other alone. A run is cut where its
-/// holders change. Deterministic; ties go to the lowest sender. Cost O(runs × log + holders of the
-/// distinct sets), and for each closed pair a step more.
+/// holders change. Deterministic; ties go to the lowest sender. Cost O(rows × log + runs × log²), and for
+/// each closed pair a step more.
 #[must_use]
 pub fn receiver_runs(
     problem: &Problem,
     schedule: &Schedule,
     spares_max: usize,
 ) -> Vec<Vec<ReceiverRun>> {
-    let alive = problem.senders.iter().enumerate().filter(|(_, s)| s.up > 0);
-    let held = segments(alive.map(|(index, sender)| (index, &sender.ranges)));
-    let mut spares = SpareChoice::new(problem, schedule, spares_max);
+    let holders = Holders::new(problem);
+    let mut spares = SpareChoice::new(problem, schedule, spares_max, &holders);
     let mut by_receiver: Vec<Vec<ReceiverRun>> = vec![Vec::new(); problem.receivers.len()];
     let mut ordered: Vec<&Assignment> = schedule.assignments.iter().collect();
     ordered.sort_unstable_by_key(|a| (a.receiver, a.range.start));
@@ -45,25 +44,24 @@ pub fn receiver_runs(
         let Some(runs) = by_receiver.get_mut(assignment.receiver) else {
             continue;
         };
-        let first = held.partition_point(|hold| hold.range.end <= assignment.range.start);
-        for hold in &held[first..] {
-            let Some(range) = hold.range.intersect(assignment.range) else {
-                break;
+        for stretch in holders.overlapping(assignment.range) {
+            let Some(range) = holders.range(stretch).intersect(assignment.range) else {
+                continue;
             };
             let (sender, receiver) = (assignment.sender, assignment.receiver);
-            let chosen = spares.choose(sender, receiver, hold.set, &hold.members, range.len());
+            let chosen = spares.choose(sender, receiver, stretch, range.len());
             match runs.last_mut() {
                 Some(run)
                     if run.sender == sender
                         && run.range.end == range.start
-                        && run.spares == chosen =>
+                        && *run.spares == *chosen =>
                 {
                     run.range.end = range.end;
                 }
                 _ => runs.push(ReceiverRun {
                     range,
                     sender,
-                    spares: chosen,
+                    spares: chosen.to_vec(),
                 }),
             }
         }
@@ -72,7 +70,8 @@ pub fn receiver_runs(
 }
 
 /// Chooses spares and remembers who stands by for how much.
-struct SpareChoice {
+struct SpareChoice<'h> {
+    holders: &'h Holders,
     open: OpenPairs,
     spares_max: usize,
     /// Bytes per second that the plan leaves each sender, at least a little for any that lives.
@@ -80,10 +79,11 @@ struct SpareChoice {
     /// Bytes each sender stands by for, and one run of mean length more, so that speed counts from the
     /// first choice on.
     promised: Vec<f64>,
-    /// For each holder set, its members with the shortest wait on top. Waits only grow, so an entry may
-    /// be too small but never too large.
-    queues: HashMap<usize, BinaryHeap<Reverse<(Wait, usize)>>>,
-    chosen: HashMap<(usize, usize, usize), Arc<[usize]>>,
+    /// For each tree node of the holders, its members with the shortest wait on top. Waits only grow, so
+    /// an entry may be too small but never too large.
+    queues: Vec<BinaryHeap<Reverse<(Wait, usize)>>>,
+    /// By sender, receiver and holder set.
+    chosen: HashMap<(usize, usize, u128), Arc<[usize]>>,
 }
 
 /// Seconds that a sender would need for all it stands by for; ordered, never NaN.
@@ -104,8 +104,13 @@ impl Ord for Wait {
     }
 }
 
-impl SpareChoice {
-    fn new(problem: &Problem, schedule: &Schedule, spares_max: usize) -> Self {
+impl<'h> SpareChoice<'h> {
+    fn new(
+        problem: &Problem,
+        schedule: &Schedule,
+        spares_max: usize,
+        holders: &'h Holders,
+    ) -> Self {
         let loads = schedule.loads(problem);
         let seconds = loads.seconds(problem);
         let left_over = |(sender, load): (&crate::problem::Sender, &u128)| {
@@ -120,7 +125,8 @@ impl SpareChoice {
         };
         let runs = schedule.assignments.len().max(1) as f64;
         let bytes: f64 = loads.senders.iter().map(|load| *load as f64).sum();
-        Self {
+        let mut choice = Self {
+            holders,
             open: OpenPairs::new(problem),
             spares_max,
             left_over: problem
@@ -130,9 +136,14 @@ impl SpareChoice {
                 .map(left_over)
                 .collect(),
             promised: vec![(bytes / runs).max(1.0); problem.senders.len()],
-            queues: HashMap::new(),
+            queues: vec![BinaryHeap::new(); holders.tree_len()],
             chosen: HashMap::new(),
+        };
+        for &(node, sender) in &holders.covers {
+            let wait = choice.wait(sender as usize);
+            choice.queues[node as usize].push(Reverse((wait, sender as usize)));
         }
+        choice
     }
 
     fn wait(&self, sender: usize) -> Wait {
@@ -143,15 +154,14 @@ impl SpareChoice {
         &mut self,
         sender: usize,
         receiver: usize,
-        set: usize,
-        holders: &[usize],
+        stretch: usize,
         bytes: u64,
-    ) -> Vec<usize> {
-        let key = (sender, receiver, set);
+    ) -> Arc<[usize]> {
+        let key = (sender, receiver, self.holders.sets[stretch]);
         let chosen = match self.chosen.get(&key) {
             Some(chosen) => Arc::clone(chosen),
             None => {
-                let chosen: Arc<[usize]> = self.shortest(sender, receiver, set, holders).into();
+                let chosen: Arc<[usize]> = self.shortest(sender, receiver, stretch).into();
                 self.chosen.insert(key, Arc::clone(&chosen));
                 chosen
             }
@@ -159,41 +169,136 @@ impl SpareChoice {
         for &spare in chosen.iter() {
             self.promised[spare] += bytes as f64;
         }
-        chosen.to_vec()
+        chosen
     }
 
     /// The holders with the shortest waits, other than the sender, that can reach the receiver.
-    fn shortest(
-        &mut self,
-        sender: usize,
-        receiver: usize,
-        set: usize,
-        holders: &[usize],
-    ) -> Vec<usize> {
-        let mut queue = self.queues.remove(&set).unwrap_or_else(|| {
-            let waits = holders
-                .iter()
-                .map(|&holder| Reverse((self.wait(holder), holder)));
-            waits.collect()
-        });
+    fn shortest(&mut self, sender: usize, receiver: usize, stretch: usize) -> Vec<usize> {
         let (mut found, mut taken_out) = (Vec::new(), Vec::new());
         while found.len() < self.spares_max {
-            let Some(Reverse((wait, holder))) = queue.pop() else {
+            // The holders of a stretch are those of its tree node and of all above.
+            let mut best: Option<(Wait, usize, usize)> = None;
+            let mut node = self.holders.leaf(stretch);
+            while node > 0 {
+                if let Some((wait, holder)) = self.top(node) {
+                    let shorter = |&(w, h, _): &(Wait, usize, usize)| (wait, holder) < (w, h);
+                    if best.as_ref().is_none_or(shorter) {
+                        best = Some((wait, holder, node));
+                    }
+                }
+                node /= 2;
+            }
+            let Some((wait, holder, node)) = best else {
                 break;
             };
-            let now = self.wait(holder);
-            if wait < now {
-                queue.push(Reverse((now, holder)));
-                continue;
-            }
+            self.queues[node].pop();
             if holder != sender && self.open.is_open(holder, receiver) {
                 found.push(holder);
             }
-            taken_out.push(Reverse((wait, holder)));
+            taken_out.push((node, Reverse((wait, holder))));
         }
-        queue.extend(taken_out);
-        self.queues.insert(set, queue);
+        for (node, entry) in taken_out {
+            self.queues[node].push(entry);
+        }
         found
+    }
+
+    /// The member of a tree node with the shortest wait as it is now.
+    fn top(&mut self, node: usize) -> Option<(Wait, usize)> {
+        loop {
+            let &Reverse((wait, holder)) = self.queues[node].peek()?;
+            let now = self.wait(holder);
+            if wait == now {
+                return Some((wait, holder));
+            }
+            self.queues[node].pop();
+            self.queues[node].push(Reverse((now, holder)));
+        }
+    }
+}
+
+/// The stretches over which the holders do not change, without a list of holders for each: nested ranges
+/// would need a list as long as the number of senders for every one of them.
+struct Holders {
+    /// Where stretches begin and end.
+    cuts: Vec<u64>,
+    /// Names the holder set of each stretch.
+    sets: Vec<u128>,
+    /// Leaves of a binary tree over the stretches are `leaves..`, node 1 is its root.
+    leaves: usize,
+    /// Senders at the tree nodes that make up their ranges.
+    covers: Vec<(u32, u32)>,
+}
+
+impl Holders {
+    fn new(problem: &Problem) -> Self {
+        let alive = problem.senders.iter().enumerate().filter(|(_, s)| s.up > 0);
+        let mut events: Vec<(u64, u128)> = Vec::new();
+        for (sender, run) in alive
+            .clone()
+            .flat_map(|(index, sender)| sender.ranges.iter().map(move |run| (index, run)))
+        {
+            let key = member_key(sender);
+            events.extend([(run.start, key), (run.end, key)]);
+        }
+        events.sort_unstable();
+        let mut holders = Self {
+            cuts: Vec::new(),
+            sets: Vec::new(),
+            leaves: 0,
+            covers: Vec::new(),
+        };
+        let mut present = 0;
+        for (offset, key) in events {
+            present ^= key;
+            if holders.cuts.last() == Some(&offset) {
+                holders.sets.pop();
+            } else {
+                holders.cuts.push(offset);
+            }
+            holders.sets.push(present);
+        }
+        // Beyond the last cut nobody holds anything.
+        holders.sets.pop();
+        holders.leaves = holders.sets.len().next_power_of_two();
+        for (index, run) in
+            alive.flat_map(|(index, sender)| sender.ranges.iter().map(move |run| (index, run)))
+        {
+            let at = |offset| holders.cuts.partition_point(|&cut| cut < offset) + holders.leaves;
+            let (mut low, mut high) = (at(run.start), at(run.end));
+            while low < high {
+                if low % 2 == 1 {
+                    holders.covers.push((low as u32, index as u32));
+                    low += 1;
+                }
+                if high % 2 == 1 {
+                    high -= 1;
+                    holders.covers.push((high as u32, index as u32));
+                }
+                low /= 2;
+                high /= 2;
+            }
+        }
+        holders
+    }
+
+    fn tree_len(&self) -> usize {
+        2 * self.leaves
+    }
+
+    fn leaf(&self, stretch: usize) -> usize {
+        self.leaves + stretch
+    }
+
+    fn range(&self, stretch: usize) -> Range {
+        Range::new(self.cuts[stretch], self.cuts[stretch + 1])
+    }
+
+    /// The stretches that have bytes in the range.
+    fn overlapping(&self, range: Range) -> std::ops::Range<usize> {
+        let after = self.cuts.partition_point(|&cut| cut < range.end);
+        let first = self.cuts.partition_point(|&cut| cut <= range.start);
+        first.saturating_sub(1)..after.min(self.sets.len())
     }
 }
 
