@@ -356,6 +356,9 @@ fn what_if_is_shown_to_people() {
     ];
     let out = place.run(&args).assert_status(0).out();
     assert_golden("plan-what-if.txt", &without_planning_times(&out));
+    let ran = place.run(&["plan", "s", "--what-if", "all up=x1"]);
+    ran.assert_status(0)
+        .assert_says("together    neither faster nor slower");
     // A removal that a later change makes good is no reason to refuse.
     let args = [
         "plan",

@@ -161,6 +161,9 @@ pub(crate) fn what_if_text(before: &Times, what_if: &WhatIf) -> String {
         };
     }
     let _ = match (before.predicted_seconds, what_if.times.predicted_seconds) {
+        (Some(old), Some(new)) if (old - new).abs() < 0.005 * old => {
+            writeln!(out, "together    neither faster nor slower")
+        }
         (Some(old), Some(new)) if old > 0.0 && new > 0.0 => {
             let (factor, word) = match new <= old {
                 true => (old / new, "fast"),
