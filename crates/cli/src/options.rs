@@ -1,6 +1,6 @@
 //! Options that `copy`, `transfer` and `demo` share, and what the master makes of them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -32,7 +32,8 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
-    /// Who sends what: auto, greedy (in proportion to speeds) or uniform (equal shares)
+    /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
+    /// speeds) or uniform (equal shares)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
@@ -52,6 +53,16 @@ pub(crate) struct MoveArgs {
     /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound
     #[arg(long, value_name = "HOST=RATE", value_parser = host_rate, help_heading = "Moving")]
     rate: Vec<(String, ByteRate)>,
+
+    /// Speeds that earlier transfers showed, as hints where none is declared: auto
+    /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "auto",
+        help_heading = "Moving"
+    )]
+    speeds: OsString,
 
     /// Do not encrypt the data; for networks you trust. Control traffic is always encrypted
     #[arg(long, help_heading = "Safety")]
@@ -214,7 +225,7 @@ pub(crate) fn scheduler(text: &str) -> Result<String, String> {
 }
 
 /// Cuts at white space; single and double quotes keep it, a backslash keeps the next character.
-fn words(text: &str) -> Result<Words, String> {
+pub(crate) fn cut_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -238,10 +249,34 @@ fn words(text: &str) -> Result<Words, String> {
         return Err("a quote is not closed".to_owned());
     }
     words.extend(word);
+    Ok(words)
+}
+
+/// Reads a command with its own options.
+fn words(text: &str) -> Result<Words, String> {
+    let words = cut_words(text)?;
     if words.is_empty() {
         return Err("name a command, for instance ssh".to_owned());
     }
     Ok(Words(words.into_iter().map(OsString::from).collect()))
+}
+
+/// The file of remembered speeds; `None` for off, or when there is no home to keep it in.
+pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
+    if text == "off" {
+        return None;
+    }
+    if text != "auto" {
+        return Some(PathBuf::from(text));
+    }
+    // Relative folders are to be ignored, says the XDG base directory specification.
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|folder| folder.is_absolute())
+    };
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    Some(state.join("ropewalk/speeds.json"))
 }
 
 impl MoveArgs {
@@ -275,6 +310,7 @@ impl MoveArgs {
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,
+            speeds: speeds_file(&self.speeds),
         })
     }
 

@@ -1,35 +1,44 @@
 //! `plan`: who would send what to whom, and how long it would take. Nothing moves.
 
-use std::fmt::Write as _;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use ropewalk::master::{self, Hints};
 use ropewalk::model::plan_output::PlanRefusal;
 use ropewalk::model::problem::case::Case;
+use ropewalk::model::spec::SpecNode;
 use ropewalk::model::{
-    ByteRate, Bytes, Loads, PlanOutput, PlannedTransfer, Problem, Role, TransferSpec,
-    format_seconds, verify,
+    ByteRate, Bytes, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec,
 };
-use ropewalk::sched::{self, PlanError};
+use ropewalk::request::{NodeRequest, Object, ObjectRequest, Reach};
+use ropewalk::sched::{self, Bound, PlanError};
+use serde::Serialize;
 
 use crate::options;
-use crate::summary::listed;
 use crate::transfer::{self, BadSpec};
+use advice::{Advice, Step, Times, WhatIf};
+use change::Change;
+use compare::{Line, Timed, TimedError};
 
-/// Runs shown to people; `--json` prints all.
-const RUNS_MAX: usize = 24;
-
-/// Nodes shown for each side.
-const NODES_MAX: usize = 32;
+mod advice;
+mod change;
+mod compare;
+mod people;
+mod what_if;
 
 /// Ranges shown for each destination that nobody can serve.
 const MISSING_MAX: usize = 8;
 
 /// Exit status of a plan that cannot be made.
 const REFUSED: u8 = 4;
+
+/// Exit status of a change that does not fit the file.
+const USAGE: u8 = 2;
 
 /// Arguments of `ropewalk plan`.
 #[derive(Args, Clone, Debug)]
@@ -39,15 +48,27 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Who sends what: auto, greedy (in proportion to speeds) or uniform (equal shares)
+    /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
+    /// speeds) or uniform (equal shares)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = options::scheduler)]
     scheduler: String,
 
-    /// Speed of nodes whose rows declare none
+    /// Speed of nodes whose rows declare none and of which nothing is remembered
     #[arg(long, value_name = "RATE", default_value = "1Gbit", value_parser = options::rate)]
     assume_rate: ByteRate,
 
-    /// Print one JSON object: scheduler, transfers, predicted_seconds, bound_seconds, binding
+    /// Speeds that earlier transfers showed, for rows that declare none: auto (as `ropewalk transfer` would use them),
+    /// off, or a file
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    speeds: OsString,
+
+    /// Plan a changed transfer too: another speed, a node more or less, another limit between nodes; may be
+    /// repeated, changes apply in order
+    #[arg(long, value_name = "CHANGE", value_parser = change::parse)]
+    what_if: Vec<Change>,
+
+    /// Print one JSON object: scheduler, transfers, predicted_seconds, bound_seconds, binding, schedulers, advice and,
+    /// with --what-if, what_if
     #[arg(long)]
     json: bool,
 }
@@ -56,21 +77,61 @@ const EXAMPLES: &str = "\
 Examples:
   ropewalk plan figure2.spec
   ropewalk plan --scheduler uniform figure2.spec
-      the time that equal shares would take, for comparison
+      the time that equal shares would take; the table shows all schedulers side by side
   ropewalk plan --json case.json | jq .bound_seconds
+  ropewalk plan figure2.spec --what-if 'node1 up=10Gbit'
+      the time with a faster node1, and what would limit it then
+
+Changes for --what-if (a NAME is a node of the file; its host alone will do where that is unique):
+  'w0 up=10Gbit'                         a writer's speed; up=0 stops it
+  'r0 down=x2'                           a reader's speed, twice what it is; x0.5 is half
+  'all writers up=x2'  'all down=1Gbit'  all of one side
+  'remove w1'  'remove reader a'         a node less
+  'add writer w9 like w0'                one more with w0's bytes and speed, behind the same links
+  'add writer w9 up=1Gbit like w0'       the same with its own speed
+  'add reader r5 down=1Gbit 0-999'       one more that wants these; dest=NAME shares a copy
+  'pair w0 r0 cap=100Mbit'               a limit between two nodes; cap=0 closes it, cap=none frees
+  'trunk 0 cap=x2'                       a trunk of the file, counted from 0
+  'add trunk w0,w1 r0 cap=1Gbit'         a limit that several pairs share
 
 The bound is the least time any plan can take at these speeds; the binding nodes are the ones that
 must become faster before it can fall. JSON ranges are half open, ranges for people include their
 last byte.
 
-Exit status: 0 planned, 1 failed, 2 usage, 4 no plan is possible (some bytes have no holder), or
-the file cannot be read as a transfer.";
+Exit status: 0 planned, 1 failed, 2 usage (also a change that names what is not in the file), 4 no
+plan is possible (some bytes have no holder, before or after the changes), or the file cannot be
+read as a transfer.";
 
 /// What to plan, and whose speeds are guesses.
 struct Input {
     problem: Problem,
     label: Option<String>,
     assumed: Option<(usize, ByteRate)>,
+    /// How old the speeds are that were remembered.
+    remembered: Option<String>,
+    /// What keeps speeds from being remembered.
+    note: Option<String>,
+}
+
+/// A problem with the chosen scheduler's plan.
+struct Planned {
+    problem: Arc<Problem>,
+    schedule: Schedule,
+    predicted_seconds: f64,
+    bound: Bound,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Printed {
+    #[serde(flatten)]
+    plan: PlanOutput,
+    schedulers: Vec<Line>,
+    advice: Option<Advice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what_if: Option<WhatIf>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// Plans and prints.
@@ -86,32 +147,128 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         }
         Err(error) => return Err(error),
     };
-    let scheduler = sched::by_name(&args.scheduler)?;
-    let (schedule, scheduler) = match scheduler.plan_named(&input.problem) {
-        Ok(planned) => planned,
-        Err(error) => return refuse(&error, args.json),
+    match plan(args, &input) {
+        Ok(code) => Ok(code),
+        Err(error) => match error.downcast_ref::<PlanError>() {
+            Some(refused) => refuse(refused, error.is::<AfterChanges>(), args.json),
+            None => Err(error),
+        },
+    }
+}
+
+fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
+    let (before, timed) = planned(&args.scheduler, input.problem.clone())?;
+    // Where `auto` was asked for, the one that it chose.
+    let scheduler = timed.scheduler;
+    let (what_if, after) = match args.what_if.as_slice() {
+        [] => (None, None),
+        changes => match changed(&args.scheduler, &before, changes)? {
+            Ok((what_if, after)) => (Some(what_if), Some(after)),
+            Err(code) => return Ok(code),
+        },
     };
-    verify(&input.problem, &schedule)
-        .context("the schedule is wrong; this is a bug of the scheduler")?;
-    let bound = match sched::bound(&input.problem) {
-        Ok(bound) => bound,
-        Err(error) => return refuse(&error, args.json),
-    };
-    let loads = schedule.loads(&input.problem);
-    let output = PlanOutput {
-        scheduler: scheduler.to_owned(),
-        transfers: PlannedTransfer::list(&input.problem, &schedule),
-        predicted_seconds: loads.seconds(&input.problem),
-        bound_seconds: bound.seconds,
-        bound_is_exact: bound.is_exact,
-        binding: bound.binding,
+    let used = Line::of(scheduler, &timed, before.predicted_seconds);
+    let schedulers = compare::lines(&before.problem, used).map_err(plain)?;
+    let printed = Printed {
+        plan: PlanOutput {
+            scheduler: scheduler.to_owned(),
+            transfers: PlannedTransfer::list(&before.problem, &before.schedule),
+            predicted_seconds: before.predicted_seconds,
+            bound_seconds: before.bound.seconds,
+            bound_is_exact: before.bound.is_exact,
+            binding: before.bound.binding.clone(),
+        },
+        schedulers,
+        advice: advice::advice(&before.problem, &before.bound)?,
+        what_if,
+        notes: [&input.remembered, &input.note]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
     };
     if args.json {
-        print_json(&output)?;
+        print_json(&printed)?;
     } else {
-        write_out(&people(&input, &output, &loads)?)?;
+        write_out(&people::text(input, &before, after.as_ref(), &printed)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A refusal as [`PlanError`], so that it can be told from what else may go wrong.
+fn plain(error: TimedError) -> anyhow::Error {
+    match error {
+        TimedError::Plan(error) => error.into(),
+        other => other.into(),
+    }
+}
+
+fn planned(scheduler: &str, problem: Problem) -> Result<(Planned, Timed)> {
+    let timed = compare::timed(&problem, scheduler).map_err(plain)?;
+    let bound = sched::bound(&problem)?;
+    let planned = Planned {
+        predicted_seconds: timed.schedule.predicted_seconds(&problem),
+        schedule: timed.schedule.clone(),
+        problem: Arc::new(problem),
+        bound,
+    };
+    Ok((planned, timed))
+}
+
+impl Planned {
+    fn times(&self) -> Times {
+        Times {
+            predicted_seconds: Some(self.predicted_seconds),
+            bound_seconds: Some(self.bound.seconds),
+            binding: self.bound.binding.clone(),
+        }
+    }
+}
+
+/// Marks a refusal that the changes brought about.
+#[derive(Debug)]
+struct AfterChanges;
+
+impl std::fmt::Display for AfterChanges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("after the changes")
+    }
+}
+
+/// Plans again after each change, at least one. A change that names what is not there is a slip on the command line, and
+/// gives the exit status.
+fn changed(
+    scheduler: &str,
+    before: &Planned,
+    changes: &[Change],
+) -> Result<Result<(WhatIf, Planned), ExitCode>> {
+    let mut problem = Problem::clone(&before.problem);
+    let mut steps = Vec::new();
+    let mut last = None;
+    for change in changes {
+        if let Err(error) = what_if::apply(&mut problem, change) {
+            eprintln!("ropewalk: --what-if '{}': {error}", change.text);
+            return Ok(Err(ExitCode::from(USAGE)));
+        }
+        // A later change may bring back what this one takes away.
+        let then = match planned(scheduler, problem.clone()) {
+            Ok((planned, _)) => Ok(planned),
+            Err(error) => Err(error.downcast::<PlanError>()?),
+        };
+        steps.push(Step {
+            change: change.text.clone(),
+            times: then.as_ref().map(Planned::times).unwrap_or_default(),
+        });
+        last = Some(then);
+    }
+    let after = last.context("there is no change")?;
+    let after = after.map_err(|error| anyhow::Error::new(error).context(AfterChanges))?;
+    let what_if = WhatIf {
+        changes: steps,
+        times: after.times(),
+        transfers: PlannedTransfer::list(&after.problem, &after.schedule),
+    };
+    Ok(Ok((what_if, after)))
 }
 
 fn read(args: &PlanArgs) -> Result<Input> {
@@ -128,35 +285,86 @@ fn read(args: &PlanArgs) -> Result<Input> {
             problem: case.problem,
             label,
             assumed: None,
+            remembered: None,
+            note: None,
         });
     }
     let spec = transfer::parse(&text, &args.file)?;
-    let silent = silent_nodes(&spec);
-    let assumed = (silent > 0).then_some((silent, args.assume_rate));
+    let mut problem = spec.to_problem(args.assume_rate);
+    let (remembered, note) = match remembered(args, &spec) {
+        Ok(hints) => (hints, None),
+        Err(text) => (Hints::default(), Some(text)),
+    };
+    let writers = problem.senders.len();
+    let mut silent = 0;
+    let mut hint = |declared: bool, hints: &[Option<u64>], at: usize, speed: &mut u64| match hints
+        .get(at)
+        .copied()
+        .flatten()
+        .filter(|_| !declared)
+    {
+        Some(hint) => *speed = hint,
+        None => silent += usize::from(!declared),
+    };
+    for (at, node) in spec.nodes(Role::Writer).iter().enumerate() {
+        let speed = &mut problem.senders[at].up;
+        hint(node.hints.up.is_some(), &remembered.up, at, speed);
+    }
+    for (at, node) in spec.nodes(Role::Reader).iter().enumerate() {
+        let speed = &mut problem.receivers[at].down;
+        let declared = node.hints.down.is_some();
+        hint(declared, &remembered.down, writers + at, speed);
+    }
     Ok(Input {
-        problem: spec.to_problem(args.assume_rate),
+        problem,
         label: spec.id,
-        assumed,
+        assumed: (silent > 0).then_some((silent, args.assume_rate)),
+        remembered: remembered.describe(),
+        note,
     })
 }
 
-/// Nodes whose rows do not say how fast they are.
-fn silent_nodes(spec: &TransferSpec) -> usize {
-    let writers = spec
-        .nodes(Role::Writer)
-        .iter()
-        .filter(|node| node.hints.up.is_none())
-        .count();
-    writers
-        + spec
-            .nodes(Role::Reader)
-            .iter()
-            .filter(|node| node.hints.down.is_none())
-            .count()
+/// What is remembered of the nodes: writers, then readers, as the problem has them.
+fn remembered(args: &PlanArgs, spec: &TransferSpec) -> Result<Hints, String> {
+    let Some(path) = options::speeds_file(&args.speeds) else {
+        return Ok(Hints::default());
+    };
+    let mut nodes = Vec::new();
+    for role in [Role::Writer, Role::Reader] {
+        nodes.extend(spec.nodes(role).into_iter().map(bare_node));
+    }
+    master::remembered_speeds(&path, &nodes)
 }
 
-fn refuse(error: &PlanError, json: bool) -> Result<ExitCode> {
-    let refusal = error.refusal();
+/// As much of a node as is needed to look up its speeds: where it is, what it does, what is declared.
+fn bare_node(node: SpecNode) -> NodeRequest {
+    let object = ObjectRequest {
+        object: Object::Null,
+        rows: Vec::new(),
+        destination: None,
+    };
+    let (sources, sinks) = match node.role {
+        Role::Writer => (vec![object], Vec::new()),
+        Role::Reader => (Vec::new(), vec![object]),
+    };
+    NodeRequest {
+        name: node.host_port.to_string(),
+        reach: Reach::Attached {
+            host: node.host_port.host,
+            port: node.host_port.port,
+        },
+        sources,
+        sinks,
+        up: node.hints.up.map(|rate| rate.0),
+        down: node.hints.down.map(|rate| rate.0),
+    }
+}
+
+fn refuse(error: &PlanError, changed: bool, json: bool) -> Result<ExitCode> {
+    let mut refusal = error.refusal();
+    if changed {
+        refusal.error = format!("after the changes, {}", refusal.error);
+    }
     if json {
         print_json(&refusal)?;
     } else {
@@ -193,122 +401,4 @@ fn write_out(text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write to standard output")
-}
-
-fn people(input: &Input, plan: &PlanOutput, loads: &Loads) -> Result<String> {
-    let problem = &input.problem;
-    let mut out = String::new();
-    let bytes: u128 = problem.wanted_bytes();
-    write!(
-        out,
-        "plan       {} from {} senders to {} receivers by {}",
-        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)),
-        problem.senders.len(),
-        problem.receivers.len(),
-        plan.scheduler
-    )?;
-    match &input.label {
-        Some(label) => writeln!(out, " ({label})")?,
-        None => writeln!(out)?,
-    }
-    writeln!(out, "predicted  {}", format_seconds(plan.predicted_seconds))?;
-    write!(out, "bound      {}", format_seconds(plan.bound_seconds))?;
-    if !plan.binding.is_empty() {
-        write!(out, ", set by {}", listed(&plan.binding))?;
-    }
-    if !plan.bound_is_exact {
-        write!(out, " (a lower one only: caps and trunks make too large a program)")?;
-    }
-    writeln!(out)?;
-    if plan.predicted_seconds > 0.0 && plan.predicted_seconds.is_finite() {
-        writeln!(
-            out,
-            "share      {:.1} % of the bound",
-            plan.bound_seconds / plan.predicted_seconds * 100.0
-        )?;
-    }
-    if let Some((silent, rate)) = input.assumed {
-        let all = problem.senders.len() + problem.receivers.len();
-        let who = if silent == all {
-            "every node".to_owned()
-        } else {
-            format!("{silent} of {all} nodes")
-        };
-        writeln!(
-            out,
-            "speeds     {who} assumed to have {rate} (--assume-rate; or declare up= and down= in the rows)"
-        )?;
-    }
-    let senders = problem
-        .senders
-        .iter()
-        .zip(&loads.senders)
-        .map(|(s, load)| (s.name.as_str(), s.up, *load));
-    write_loads(&mut out, "sender", &senders.collect::<Vec<_>>())?;
-    let receivers = problem
-        .receivers
-        .iter()
-        .zip(&loads.receivers)
-        .map(|(r, load)| (r.name.as_str(), r.down, *load));
-    write_loads(&mut out, "receiver", &receivers.collect::<Vec<_>>())?;
-    writeln!(out, "\nbytes")?;
-    let range = |run: &PlannedTransfer| format!("{}-{}", run.start, run.end.saturating_sub(1));
-    let width = plan
-        .transfers
-        .iter()
-        .take(RUNS_MAX)
-        .map(|run| range(run).len())
-        .max()
-        .unwrap_or(0);
-    for run in plan.transfers.iter().take(RUNS_MAX) {
-        let bytes = Bytes(run.end.saturating_sub(run.start));
-        writeln!(
-            out,
-            "  {:width$}  {bytes:>9}  {} -> {}",
-            range(run),
-            run.writer,
-            run.reader
-        )?;
-    }
-    if plan.transfers.len() > RUNS_MAX {
-        writeln!(
-            out,
-            "  and {} more runs (--json prints all)",
-            plan.transfers.len() - RUNS_MAX
-        )?;
-    }
-    Ok(out)
-}
-
-fn write_loads(out: &mut String, side: &str, nodes: &[(&str, u64, u128)]) -> std::fmt::Result {
-    let width = nodes
-        .iter()
-        .take(NODES_MAX)
-        .map(|node| node.0.chars().count())
-        .max()
-        .unwrap_or(0)
-        .max(side.len());
-    writeln!(
-        out,
-        "\n{side:width$}  {:>10}  {:>12}  {:>10}",
-        "bytes", "speed", "busy"
-    )?;
-    for (name, speed, load) in nodes.iter().take(NODES_MAX) {
-        let busy = if *load == 0 {
-            0.0
-        } else {
-            *load as f64 / *speed as f64
-        };
-        writeln!(
-            out,
-            "{name:width$}  {:>10}  {:>12}  {:>10}",
-            Bytes(u64::try_from(*load).unwrap_or(u64::MAX)),
-            ByteRate(*speed),
-            format_seconds(busy)
-        )?;
-    }
-    if nodes.len() > NODES_MAX {
-        writeln!(out, "and {} more {side}s", nodes.len() - NODES_MAX)?;
-    }
-    Ok(())
 }

@@ -136,6 +136,7 @@ pub(crate) fn print_refusal(error: &str) {
         pairs: Vec::new(),
         missing: BTreeMap::new(),
         duplicate_bytes: 0,
+        replans: 0,
         corrupt_units: 0,
         longest_stall_seconds: 0.0,
         control: ControlReport::default(),

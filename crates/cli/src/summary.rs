@@ -85,6 +85,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     let odd = [
         (report.duplicate_bytes > 0)
             .then(|| format!("{} came twice", Bytes(report.duplicate_bytes))),
+        (report.replans > 0).then(|| format!("planned anew {} times", report.replans)),
         (report.corrupt_units > 0)
             .then(|| format!("{} damaged pieces fetched again", report.corrupt_units)),
         (report.longest_stall_seconds >= 0.5).then(|| {
@@ -168,7 +169,7 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
         if bound.is_exact {
             ""
         } else {
-            ", caps of pairs not counted"
+            ", a lower one only"
         },
         bound.share * 100.0
     )?;
@@ -344,6 +345,7 @@ mod tests {
             }],
             missing: [("b".to_owned(), vec![(0, 1024), (2048, 2049)])].into(),
             duplicate_bytes: 0,
+            replans: 0,
             corrupt_units: 3,
             longest_stall_seconds: 0.0,
             control: ControlReport {

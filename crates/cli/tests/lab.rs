@@ -61,7 +61,9 @@ fn master(lab: &Lab, host: &str, args: &[&str]) -> (Option<i32>, Value) {
         .arg(args[0])
         .args(["--json", "--token-file", "/run/token"])
         .args(&args[1..]);
-    command.env("XDG_RUNTIME_DIR", "/run");
+    command
+        .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_STATE_HOME", "/run");
     ended(command)
 }
 
@@ -258,6 +260,7 @@ fn a_silent_sender_is_replaced() {
     ]);
     let mut child = command
         .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_STATE_HOME", "/run")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -318,6 +321,78 @@ fn a_full_disk_is_named() {
         0
     );
     for agent in &mut agents {
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+    lab.close().unwrap();
+}
+
+/// Nobody says a speed: the first transfer finds out that one replica's link is a fifth of the other's, and
+/// the second is planned so from the start.
+#[test]
+fn a_second_transfer_is_planned_by_the_first() {
+    if ropewalk_lab::skip("a_second_transfer_is_planned_by_the_first") {
+        return;
+    }
+    let host = |name: &str, rate| HostSpec::new(name).nic(NicSpec::rate_bits(rate));
+    let lab = LabBuilder::new()
+        .host(host("slow", 20_000_000))
+        .host(host("fast", 100_000_000))
+        .host(host("r", 1_000_000_000))
+        .build()
+        .unwrap();
+    let agents = ["slow", "fast", "r"].map(|host| agent(&lab, host, 7420, &["/data"]));
+    give_token(&lab, "r");
+    let copy = |size: &str| -> Vec<Value> {
+        let mut command = lab.command("r", PROGRAM);
+        command
+            .args(["copy", "--json", "--token-file", "/run/token"])
+            .args(["slow", "fast"].map(|host| format!("{host}:7420:mem:{size}")))
+            .arg("r:7420:null:")
+            .env("XDG_RUNTIME_DIR", "/run")
+            .env("XDG_STATE_HOME", "/run");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    // Bytes that the slow and the fast one were planned to send, at the first look.
+    let planned = |events: &[Value]| -> [f64; 2] {
+        let first = events.iter().find(|event| event["event"] == "progress");
+        let senders = first.unwrap()["senders"].as_array().unwrap();
+        ["slow", "fast"].map(|name| {
+            let sender = senders.iter().find(|sender| sender["node"] == name);
+            sender.unwrap()["total_bytes"].as_f64().unwrap()
+        })
+    };
+    let first = copy("72MiB");
+    let [slow, fast] = planned(&first);
+    assert!((0.9..1.1).contains(&(fast / slow)), "{slow} {fast}");
+    let text = std::fs::read_to_string(lab.path_in("r", "/run/ropewalk/speeds.json")).unwrap();
+    let kept: Value = serde_json::from_str(&text).unwrap();
+    for (name, bits) in [("slow", 20e6), ("fast", 100e6)] {
+        let speed = &kept["nodes"][format!("{name}:7420")]["sending"]["bytes_per_second"];
+        let share = speed.as_f64().unwrap() * 8.0 / bits;
+        // The best second counts whole units, and the cap lets a burst through.
+        assert!(
+            (0.75..1.15).contains(&share),
+            "{name}: {share} of its link\n{text}"
+        );
+    }
+    let second = copy("16MiB");
+    let [slow, fast] = planned(&second);
+    assert!((4.0..6.0).contains(&(fast / slow)), "{slow} {fast}");
+    let report = &second.last().unwrap()["report"];
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("planned by speeds remembered from "),
+        "{notes}"
+    );
+    assert_eq!(report["bound"]["basis"], "observed");
+    for mut agent in agents {
         agent.kill().unwrap();
         agent.wait().unwrap();
     }

@@ -24,6 +24,7 @@ use crate::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources,
     Verify,
 };
+use crate::speeds::{self, Hints, Observations};
 
 /// How often the coordinator sees time pass.
 const TICK: Duration = Duration::from_millis(100);
@@ -109,7 +110,16 @@ pub async fn run(request: Request, events: UnboundedSender<Event>, cancel: Cance
         Ok(links) => links,
         Err(text) => return report::refused(&request, &id.to_string(), text),
     };
-    drive(&request, id, links, events, cancel).await
+    let (hints, hint_notes) = tokio::select! {
+        recalled = speeds::recall(&request, &events) => recalled,
+        () = cancel.cancelled() => Default::default(),
+    };
+    let (mut report, observations) = drive(&request, id, links, hints, events, cancel).await;
+    report.notes.splice(0..0, hint_notes);
+    report
+        .notes
+        .extend(speeds::remember(&request, report.outcome, observations).await);
+    report
 }
 
 fn check(request: &Request) -> Result<(), String> {
@@ -252,7 +262,7 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
     }
 }
 
-fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
+fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
     let options = &request.options;
     let (mapping, sources) = match request.mapping {
         Mapping::Rows => (coordinator::Mapping::Rows, Sources::Auto),
@@ -300,7 +310,12 @@ fn setup(request: &Request, id: uuid::Uuid) -> (Setup, Sources) {
     let nodes = request
         .nodes
         .iter()
-        .map(|n| node_setup(n, request.mapping))
+        .enumerate()
+        .map(|(at, node)| NodeSetup {
+            remembered_up: hints.up.get(at).copied().flatten(),
+            remembered_down: hints.down.get(at).copied().flatten(),
+            ..node_setup(node, request.mapping)
+        })
         .collect();
     let setup = Setup {
         transfer: id.as_bytes().to_vec(),
@@ -316,11 +331,12 @@ async fn drive(
     request: &Request,
     id: uuid::Uuid,
     links: Vec<(Link, Option<Started>)>,
+    hints: Hints,
     events: UnboundedSender<Event>,
     cancel: Cancel,
-) -> Report {
+) -> (Report, Observations) {
     let began = Instant::now();
-    let (setup, sources) = setup(request, id);
+    let (setup, sources) = setup(request, id, &hints);
     let (input_sender, mut inputs) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     let mut writers = JoinSet::new();
@@ -393,6 +409,7 @@ async fn drive(
         error,
         now,
     );
+    let observations = speeds::observe(request, &driver.coordinator);
     // Last words leave, connections close, started agents go.
     driver.outboxes.clear();
     let _ = tokio::time::timeout(LAST_WORDS, async {
@@ -405,7 +422,7 @@ async fn drive(
         leaving.spawn(child.leave());
     }
     while leaving.join_next().await.is_some() {}
-    report
+    (report, observations)
 }
 
 async fn write_all(mut writer: LinkWriter, mut outgoing: UnboundedReceiver<Vec<u8>>) {

@@ -7,6 +7,7 @@
 //!  Request ─▶ reach (attach, ssh, local) ─▶ link per node ─▶ drive ─▶ Report
 //!                                             TLS + token     │
 //!                                                             ├─ sched (plans)
+//!                                                             ├─ speeds (what earlier transfers showed)
 //!                                                             └─ store (compares manifests)
 //! ```
 
@@ -17,10 +18,12 @@ mod query;
 mod reach;
 mod report;
 pub mod request;
+mod speeds;
 
 pub use drive::{Cancel, run};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
+pub use speeds::{Hints, remembered_speeds};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -31,6 +31,14 @@ pub(crate) fn seconds_moving(coordinator: &Coordinator, now_ns: u64) -> f64 {
         .map_or(0.0, |start| seconds(now_ns.saturating_sub(start)))
 }
 
+/// Seconds from the first grant to the last receiver's end; 0 when nothing moved or somebody never ended.
+pub(crate) fn seconds_moved(coordinator: &Coordinator) -> f64 {
+    match (coordinator.moving_ns(), coordinator.last_done_ns()) {
+        (Some(start), Some(end)) => seconds(end.saturating_sub(start)),
+        _ => 0.0,
+    }
+}
+
 fn basis(coordinator: &Coordinator) -> &'static str {
     match coordinator.basis() {
         Basis::Declared => "declared",
@@ -166,6 +174,7 @@ pub(crate) fn ended_early(
         pairs: Vec::new(),
         missing: BTreeMap::new(),
         duplicate_bytes: 0,
+        replans: 0,
         corrupt_units: 0,
         longest_stall_seconds: 0.0,
         control: ControlReport::default(),
@@ -215,6 +224,7 @@ pub(crate) fn final_report(
     if outcome == Outcome::Done {
         report.bound = bound(coordinator, known, report.wanted_bytes, moving);
     }
+    report.replans = u64::from(coordinator.replans());
     let summary = coordinator.summary();
     for node in &summary {
         let mut line = NodeReport {

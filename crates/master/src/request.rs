@@ -157,7 +157,7 @@ pub struct Options {
     pub verify: Verify,
     /// Lane kind.
     pub lane: LaneKind,
-    /// `auto`, `greedy` or `uniform`.
+    /// A name that the schedulers know, see [`ropewalk_sched::by_name`].
     pub scheduler: String,
     /// Whether work moves to faster nodes while bytes flow; without, only away from lost ones.
     pub replan: bool,
@@ -173,6 +173,9 @@ pub struct Options {
     pub remote_path: OsString,
     /// The program on this host, for local agents (usually the running one).
     pub local_program: PathBuf,
+    /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
+    /// transfer. `None`: neither.
+    pub speeds: Option<PathBuf>,
 }
 
 /// Bytes in transit per lane when the user does not say (CEP section 5.2.2: about 4 MB a node).
@@ -194,6 +197,7 @@ impl Default for Options {
             ssh_command: vec!["ssh".into()],
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
+            speeds: None,
         }
     }
 }

@@ -156,6 +156,9 @@ pub struct Report {
     pub missing: BTreeMap<String, Vec<(u64, u64)>>,
     /// Bytes that came twice.
     pub duplicate_bytes: u64,
+    /// How often work was planned anew while bytes moved.
+    #[serde(default)]
+    pub replans: u64,
     /// Units that came damaged and were fetched again.
     pub corrupt_units: u64,
     /// Longest time a receiver that had work saw no byte.

@@ -274,7 +274,9 @@ impl Agents {
         mut watch: impl FnMut(&mut Self, &Event) -> Result<()>,
     ) -> Result<Moved> {
         let mut command = place.command(&self.program);
-        command.args(arguments).arg("--json").arg("--token-file");
+        // What one run has shown must not help the next.
+        command.args(arguments).args(["--speeds", "off"]);
+        command.arg("--json").arg("--token-file");
         command.arg(&self.token_file);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<String> = words

@@ -15,6 +15,7 @@ use ropewalk_model::problem::{Destination, Problem};
 use crate::linear;
 use crate::links::{Kind, Limits};
 use crate::newton::tightest;
+use crate::pairs;
 use crate::shares::checked_table;
 use crate::side::Tightest;
 use crate::sides::{Takers, sender_side, takers};
@@ -44,8 +45,8 @@ pub struct Bound {
 /// Computes the bound.
 ///
 /// Cost 1 to about 15 maximum flows over rows and stretches; a receiver with a destination of its own costs
-/// one division. Pair caps and trunks need a linear program, or two, of up to 10,000 ways; a trunk that
-/// every pair crosses needs none.
+/// one division. Pair caps without shared destinations are flows again, a trunk that every pair crosses is
+/// a division; any other mixture takes two linear programs of up to 20,000 ways.
 ///
 /// # Errors
 /// [`PlanError::Uncovered`], as planning would.
@@ -66,6 +67,13 @@ pub fn bound(problem: &Problem) -> Result<Bound, PlanError> {
         }),
     ];
     let kind = Kind::of(problem);
+    let mut solved = matches!(kind, Kind::Sides { .. });
+    if kind == Kind::Pairs
+        && let Some(flow) = pairs::solve(problem, &checked_table(problem)?, &senders)
+    {
+        parts[0] = (flow.time, flow.binding);
+        solved = true;
+    }
     if let Kind::Sides { trunk: Some(trunk) } = kind {
         let position = limits.speeds.len() - problem.trunks.len() + trunk;
         // A cap of 0 that everything crosses leaves nothing to want, or the problem is refused.
@@ -96,7 +104,7 @@ pub fn bound(problem: &Problem) -> Result<Bound, PlanError> {
         sender_seconds: senders.seconds(),
         receiver_seconds: receivers.seconds(),
     };
-    if !matches!(kind, Kind::Sides { .. }) {
+    if !solved {
         let linked = with_links(problem)?;
         bound.is_exact = linked.is_exact;
         // Equal but for digits: the program names all that binds, the sides only their part.
@@ -145,7 +153,8 @@ fn with_links(problem: &Problem) -> Result<Linked, PlanError> {
     })
 }
 
-fn receiver_side(problem: &Problem, destinations: &[Destination]) -> Tightest {
+/// The tightest set of receivers.
+pub(crate) fn receiver_side(problem: &Problem, destinations: &[Destination]) -> Tightest {
     let mut worst = Tightest::NOTHING;
     for destination in destinations {
         let tightest = match takers(problem, destination) {

@@ -83,7 +83,7 @@ fn over_ways(problem: &Problem, table: &DemandTable) -> Result<(Schedule, f64), 
         })
         .collect();
     let mut best: (f64, Vec<f64>) = (f64::INFINITY, Vec::new());
-    let mut bound: f64 = 0.0;
+    let mut bound = node_bound(problem);
     for round in 0..ROUNDS_MAX {
         let bytes = shares(table, &ways, &weights);
         let loads = fluid_of(&ways, &bytes, speeds.len());
@@ -108,7 +108,7 @@ fn over_ways(problem: &Problem, table: &DemandTable) -> Result<(Schedule, f64), 
         for (limit, weight) in weights.iter_mut().enumerate() {
             if ratios[limit] > 0.0 {
                 // Half a step, as the sender and the receiver of a way both take theirs.
-                *weight += 0.5 * (seconds / ratios[limit]).ln();
+                *weight += 0.5 * (bound / ratios[limit]).ln();
                 if limit >= nodes {
                     // Links hold back; they do not attract.
                     *weight = weight.min(0.0);
@@ -117,7 +117,7 @@ fn over_ways(problem: &Problem, table: &DemandTable) -> Result<(Schedule, f64), 
         }
     }
     let plan = whole_ways(table, &ways, &best.1, &limits.speeds, best.0.min(f64::MAX));
-    Ok((plan, bound.max(node_bound(problem)).min(best.0)))
+    Ok((plan, bound.min(best.0)))
 }
 
 /// What the nodes alone need.

@@ -49,15 +49,12 @@ impl<A: Amount> Network<A> {
         number
     }
 
-    /// Sends an amount through an edge that still has room for it. Before [`Self::maximum_flow`], for
-    /// whole paths from source to sink: a flow to start from.
-    pub(crate) fn push(&mut self, edge: usize, amount: A) {
-        self.edges[edge].residual = self.edges[edge].residual.minus(amount);
-        self.edges[edge ^ 1].residual = self.edges[edge ^ 1].residual.plus(amount);
+    /// What flows through an edge that was added with [`Self::edge`].
+    pub(crate) fn flow(&self, edge: usize) -> A {
+        self.edges[edge ^ 1].residual
     }
 
-    /// Pushes the most from [`SOURCE`] to [`SINK`] and returns how much that adds to what was pushed
-    /// before.
+    /// Pushes the most from [`SOURCE`] to [`SINK`] and returns how much that is.
     pub(crate) fn maximum_flow(&mut self) -> A {
         let mut total = A::default();
         while self.find_levels() {
@@ -76,7 +73,8 @@ impl<A: Amount> Network<A> {
     }
 
     fn find_levels(&mut self) -> bool {
-        self.level = vec![NONE; self.first.len()];
+        self.level.clear();
+        self.level.resize(self.first.len(), NONE);
         self.level[SOURCE] = 0;
         let mut queue = std::collections::VecDeque::from([SOURCE]);
         while let Some(node) = queue.pop_front() {
@@ -118,7 +116,9 @@ impl<A: Amount> Network<A> {
         }
         let narrowest = path.iter().map(|&edge| self.edges[edge].residual).min()?;
         for edge in path {
-            self.push(edge, narrowest);
+            let (there, back) = (edge, edge ^ 1);
+            self.edges[there].residual = self.edges[there].residual.minus(narrowest);
+            self.edges[back].residual = self.edges[back].residual.plus(narrowest);
         }
         Some(narrowest)
     }

@@ -20,6 +20,7 @@ mod linear;
 mod links;
 mod newton;
 mod optimal;
+mod pairs;
 mod reweight;
 mod round;
 mod shares;

@@ -13,8 +13,9 @@ use ropewalk_model::problem::Problem;
 use crate::links::{Limits, Way, ways};
 use crate::shares::fluid_of;
 
-/// Ways up to which the program is solved: a few seconds at most.
-pub(crate) const WAYS_MAX: usize = 10_000;
+/// Ways up to which the program is solved. Measured: 5,900 ways 0.03 to 0.08 s, 19,600 ways 0.3 s, 45,000 ways
+/// 1.7 s; the prices take twice as long again.
+const WAYS_MAX: usize = 20_000;
 
 /// A limit used to this share of the time counts as setting it.
 const TIGHT: f64 = 1.0 - 1e-7;

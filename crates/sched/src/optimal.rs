@@ -5,12 +5,14 @@ use ropewalk_model::problem::Problem;
 use ropewalk_model::schedule::Schedule;
 
 use crate::align::prefer_whole_chunks;
+use crate::bound::receiver_side;
 use crate::linear;
 use crate::links::Kind;
-use crate::newton::levelled;
+use crate::newton::{levelled, tightest};
+use crate::pairs;
 use crate::round::whole_ways;
 use crate::shares::checked_table;
-use crate::sides::plan_sides;
+use crate::sides::{plan_sides, sender_side};
 use crate::{Certified, Fast, Greedy, PlanError, Scheduler, bound};
 
 /// Shares so that the last byte arrives as early as it can, in whole bytes.
@@ -39,12 +41,23 @@ impl Optimal {
         if !missing.is_empty() {
             return Err(PlanError::Uncovered { missing });
         }
-        if let Kind::Sides { trunk } = Kind::of(problem) {
+        let kind = Kind::of(problem);
+        if let Kind::Sides { trunk } = kind {
             let (plan, bound) = plan_sides(problem, trunk, levelled);
             let plan = prefer_whole_chunks(problem, plan);
             return Ok(Certified::new(problem, plan, bound));
         }
         let table = checked_table(problem)?;
+        if kind == Kind::Pairs {
+            let destinations = problem.destinations();
+            let senders = tightest(&sender_side(problem, &destinations));
+            if let Some(solved) = pairs::solve(problem, &table, &senders) {
+                let receivers = receiver_side(problem, &destinations).seconds();
+                let seconds = solved.time.0 as f64 / solved.time.1 as f64;
+                let plan = solved.plan(problem, &table);
+                return Ok(Certified::new(problem, plan, seconds.max(receivers)));
+            }
+        }
         let Some(solved) = linear::solve(problem, &table, Greedy.fluid_seconds(problem)?) else {
             return Fast.plan_certified(problem);
         };

@@ -6,8 +6,6 @@
 
 use ropewalk_model::range::{Range, RangeSet};
 
-use crate::wide::Wide;
-
 /// The set of bytes that takes its nodes longest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tightest {
@@ -250,17 +248,12 @@ pub(crate) fn ceil_share(speed: u64, (bytes, total): (u128, u128)) -> u128 {
     speed.saturating_mul(whole).saturating_add(up)
 }
 
-/// Whether `load` bytes at this speed take longer than `bytes / total` seconds.
-pub(crate) fn is_over(load: u128, speed: u64, (bytes, total): (u128, u128)) -> bool {
-    use crate::wide::Amount as _;
-    Wide::product(load, total) > Wide::product(u128::from(speed), bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wide::{Amount as _, Wide};
 
     proptest! {
         /// The share is the least whole number that is not below the fraction, within and beyond 128 bits.
@@ -270,14 +263,9 @@ mod tests {
             let share = ceil_share(speed, (bytes, total));
             // share - 1 < speed × bytes / total <= share, where nothing saturates.
             prop_assume!(share < u128::MAX >> 1);
-            prop_assert!(!is_over(share.saturating_sub(1), speed, (bytes, total)) || share == 0);
-            let least = share == 0 || {
-                use crate::wide::Amount as _;
-                Wide::product(share - 1, total) < Wide::product(u128::from(speed), bytes)
-            };
-            prop_assert!(least);
-            use crate::wide::Amount as _;
-            prop_assert!(Wide::product(share, total) >= Wide::product(u128::from(speed), bytes));
+            let needed = Wide::product(u128::from(speed), bytes);
+            prop_assert!(Wide::product(share, total) >= needed);
+            prop_assert!(share == 0 || Wide::product(share - 1, total) < needed);
         }
     }
 }

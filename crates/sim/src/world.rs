@@ -39,7 +39,6 @@ pub(crate) struct World<'a> {
     statuses: BTreeMap<u64, Vec<u32>>,
     left_behind: Vec<(u32, RangeSet)>,
     next_tick_ns: u64,
-    replans: u64,
     ignored: u64,
     notes: Vec<String>,
     end: Option<(Outcome, Option<String>)>,
@@ -81,7 +80,6 @@ impl<'a> World<'a> {
             statuses: BTreeMap::new(),
             left_behind: Vec::new(),
             next_tick_ns: 0,
-            replans: 0,
             ignored: 0,
             notes: Vec::new(),
             end: None,
@@ -219,7 +217,6 @@ impl<'a> World<'a> {
                     self.mail.send_to_agent(node, message, self.now_ns);
                 }
                 Action::Plan(purpose, problem) => {
-                    self.replans += u64::from(!purpose.first);
                     let planned = plan(&problem, self.scheduler.as_ref(), purpose.spares);
                     assert!(
                         purpose.first || planned.is_ok(),
@@ -357,7 +354,7 @@ impl<'a> World<'a> {
             delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
             delivered_by_node,
             done_ns: self.agents.iter().map(|agent| agent.done_ns).collect(),
-            replans: self.replans,
+            replans: u64::from(self.coordinator.replans()),
             traffic: self.mail.traffic,
             timeline: self.mail.timeline,
             notes: self.notes,

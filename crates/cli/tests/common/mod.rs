@@ -43,7 +43,8 @@ impl Place {
         command
             .current_dir(self.dir.path())
             .env("HOME", self.path("home"))
-            .env("XDG_RUNTIME_DIR", self.path("runtime"));
+            .env("XDG_RUNTIME_DIR", self.path("runtime"))
+            .env("XDG_STATE_HOME", self.path("state"));
         command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
         command
     }

@@ -131,6 +131,11 @@ impl Coordinator {
         self.last_done_ns
     }
 
+    /// How often work was planned anew.
+    pub fn replans(&self) -> u32 {
+        self.replans
+    }
+
     /// What happened on the way.
     pub fn notes(&self) -> &[String] {
         &self.notes

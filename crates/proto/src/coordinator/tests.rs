@@ -708,3 +708,54 @@ fn actions_clone(c: &mut Coordinator, node: u32) -> Vec<Action> {
     c.actions.extend(others);
     mine
 }
+
+/// What is remembered is planned with where nothing is declared; it is neither declared nor the interface's.
+#[test]
+fn remembered_speeds_are_hints() {
+    let problem_of = |a: NodeSetup, b: NodeSetup| {
+        let nodes = vec![a, b];
+        let setup = Setup {
+            transfer: vec![1; 16],
+            nodes: nodes.clone(),
+            mapping: Mapping::Rows,
+            limit: None,
+            options: control::Options::default(),
+        };
+        let mut coordinator = Coordinator::new(setup, 0);
+        coordinator.start(0);
+        actions(&mut coordinator);
+        for (at, node) in nodes.iter().enumerate() {
+            let mut message = opened(node, 7);
+            if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
+                opened.interface_rate = 1000;
+            }
+            coordinator.handle_message(at as u32, message, 1);
+        }
+        let plan = actions(&mut coordinator).into_iter().find_map(|a| match a {
+            Action::Plan(_, problem) => Some(problem),
+            _ => None,
+        });
+        let problem = plan.unwrap();
+        let speeds = (problem.senders[0].up, problem.receivers[0].down);
+        (speeds, coordinator.basis())
+    };
+    let (a, b) = (
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    );
+    assert_eq!(
+        problem_of(a.clone(), b.clone()),
+        ((1000, 1000), Basis::Interface)
+    );
+    let mut known = a;
+    known.remembered_up = Some(70);
+    // It receives nothing: no hint for anything.
+    known.remembered_down = Some(3);
+    assert_eq!(
+        problem_of(known.clone(), b.clone()),
+        ((70, 1000), Basis::None)
+    );
+    let mut told = b;
+    (known.up, told.down, told.remembered_down) = (Some(80), Some(60), Some(5));
+    assert_eq!(problem_of(known, told), ((80, 60), Basis::Declared));
+}
