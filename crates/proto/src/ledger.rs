@@ -241,7 +241,7 @@ impl Ledger {
             return None;
         }
         if self.lanes[lane].ready.is_empty() {
-            self.steal(lane, unit_at);
+            self.steal(lane, now_ns, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let unit = unit_at(run.range.start);
@@ -293,6 +293,20 @@ impl Ledger {
             .max(1.0)
     }
 
+    /// Bytes per second that a lane carries, as measured, and no more than a unit that is overdue allows; `None`
+    /// while nothing says anything.
+    fn rate_at_most(&self, lane: LaneId, now_ns: u64) -> Option<f64> {
+        let l = &self.lanes[lane];
+        let measured = l.rate.bytes_per_second();
+        let waiting = l.moved_ns.filter(|_| l.in_transit_bytes > 0);
+        let Some(since) = waiting else {
+            return measured;
+        };
+        let seconds = now_ns.saturating_sub(since).max(1) as f64 / 1e9;
+        let most = l.in_transit_bytes as f64 / seconds;
+        Some(measured.map_or(most, |rate| rate.min(most)).max(1.0))
+    }
+
     /// Seconds until the lane has carried all it owns, at its present speed.
     fn backlog_seconds(&self, lane: LaneId) -> f64 {
         let l = &self.lanes[lane];
@@ -316,7 +330,7 @@ impl Ledger {
     }
 
     /// Moves part of the run of the lane that would finish last to `thief`.
-    fn steal(&mut self, thief: LaneId, unit_at: &dyn Fn(u64) -> Range) {
+    fn steal(&mut self, thief: LaneId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
         let victim = (0..self.lanes.len())
             .filter(|&v| {
                 v != thief
@@ -327,9 +341,9 @@ impl Ledger {
             })
             .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
         let Some(victim) = victim else { return };
-        let slow = self.rate(victim);
+        let slow = self.rate_at_most(victim, now_ns).unwrap_or(RATE_UNKNOWN);
         // A thief nobody has measured may be as fast as its victim.
-        let fast = self.lanes[thief].rate.bytes_per_second().unwrap_or(slow);
+        let fast = self.rate_at_most(thief, now_ns).unwrap_or(slow);
         // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
         let runs = self.lanes[victim].ready.iter().enumerate();
         let own = runs.filter(|(_, run)| run.holders.contains(&thief));
@@ -355,6 +369,13 @@ impl Ledger {
             start: cut,
             end: run.range.end,
         };
+        // A slow lane leaves alone what the other one will have before it.
+        let victim_lane = &self.lanes[victim];
+        let left = (victim_lane.ready_bytes + victim_lane.in_transit_bytes) as f64 / slow;
+        let own = (self.lanes[thief].in_transit_bytes + stolen.len()) as f64 / fast;
+        if own > left {
+            return;
+        }
         let mut holders = run.holders;
         holders.retain(|&h| h != thief);
         holders.insert(0, thief);
