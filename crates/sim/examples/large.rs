@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use layouts::{memory, scenario};
+use layouts::{memory, processor_seconds, scenario};
 use ropewalk_sim::{MS, Second, changed_bound};
 
 mod layouts;
@@ -26,16 +26,17 @@ fn main() {
         None => default,
     };
     let (nodes, layout) = (number(0, 1000), text(1, "blocks"));
-    let (units, seconds) = (number(2, 64), number(3, 20));
+    let (units, seconds) = (number(2, 256), number(3, 20));
     let mut scenario = scenario(nodes, &layout, units, seconds as f64).declared();
     scenario.step_ns = number(4, 20) * MS;
     let bound = (nodes <= 20_000)
         .then(|| changed_bound(&scenario))
         .flatten();
     let before = memory("VmRSS:");
-    let began = Instant::now();
+    let (began, worked) = (Instant::now(), processor_seconds());
     let ended = scenario.run();
     let wall = began.elapsed().as_secs_f64();
+    let processor = processor_seconds() - worked;
     let sum = ended.traffic_sum();
     let per_node = |value: u64| value as f64 / nodes as f64;
     println!(
@@ -52,7 +53,7 @@ fn main() {
         ended.notes.len(),
     );
     println!(
-        "  {wall:.1} s of wall time, memory {} MB at most, {} MB before it ran",
+        "  {wall:.1} s of wall time ({processor:.1} s of a processor), memory {} MB at most, {} MB before it ran",
         memory("VmHWM:") / 1000,
         before / 1000
     );

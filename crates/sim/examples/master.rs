@@ -1,13 +1,11 @@
-//! What the coordinator alone costs with many nodes: wall time of each part of a transfer, and bytes of state.
+//! What the coordinator alone costs with many nodes: processor time of each part of a transfer, and bytes of state.
 //!
 //! `cargo run --release -p ropewalk-sim --example master -- NODES [LAYOUT]`
 //!
 //! Its nodes only answer; nothing moves. LAYOUT is as in the example `large`.
 #![allow(clippy::disallowed_methods, reason = "an example measures itself")]
 
-use std::time::Instant;
-
-use layouts::{memory, scenario};
+use layouts::{memory, processor_seconds, scenario};
 use ropewalk_model::receiver_runs;
 use ropewalk_proto::control::{
     Done, Finished, FromAgent, Identity, Opened, OpenedSource, PairDone, PairStatus, Released, Run,
@@ -25,7 +23,7 @@ fn main() {
         .map_or(1000, |text| text.parse().expect("a whole number"));
     let layout = arguments.next().unwrap_or("blocks".into());
     let scenario = scenario(nodes, &layout, 64, 20.0).declared();
-    println!("{nodes} nodes, {layout}: wall seconds of the coordinator alone");
+    println!("{nodes} nodes, {layout}: processor seconds of the coordinator alone");
     let (master, after_first) = (run(&scenario, true), memory("VmRSS:"));
     // What the first one needed for a time is there again for the others: they add what they keep.
     let more = [run(&scenario, false), run(&scenario, false)];
@@ -38,10 +36,10 @@ fn main() {
 }
 
 fn timed<T>(say: bool, what: &str, act: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
+    let began = processor_seconds();
     let out = act();
     if say {
-        println!("  {what:40} {:8.3}", began.elapsed().as_secs_f64());
+        println!("  {what:40} {:8.3}", processor_seconds() - began);
     }
     out
 }

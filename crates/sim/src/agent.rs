@@ -3,8 +3,6 @@
 //! Everything about the agent's side of the control protocol is in this file; a new message is a new arm of
 //! [`Agent::hear`]. The decisions are `ropewalk_proto::participant`'s.
 
-use std::collections::VecDeque;
-
 use ropewalk_model::layout::Layout;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{
@@ -13,8 +11,9 @@ use ropewalk_proto::control::{
 use ropewalk_proto::participant::{Event, Receiving, Take};
 
 use crate::MS;
+use crate::lane::Lane;
 use crate::mail::Mail;
-use crate::network::{Flow, Network};
+use crate::network::Network;
 use crate::scenario::Scenario;
 
 /// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
@@ -30,46 +29,6 @@ pub(crate) struct Around<'a> {
     pub network: &'a mut Network,
     pub mail: &'a mut Mail,
     pub dead: &'a [bool],
-}
-
-struct Lane {
-    sender: u32,
-    ready_ns: u64,
-    // Granted units in order; bytes of the first one that have come, as of `at_ns`.
-    queue: VecDeque<Range>,
-    outstanding: u64,
-    come: f64,
-    at_ns: u64,
-    // `None` while the queue is empty.
-    flow: Option<Flow>,
-    rate: f64,
-}
-
-impl Lane {
-    fn advance(&mut self, now_ns: u64) {
-        self.come += self.rate * (now_ns - self.at_ns) as f64 / 1e9;
-        self.at_ns = now_ns;
-    }
-
-    /// When the first unit is whole at the present rate.
-    fn next_ns(&self) -> Option<u64> {
-        let unit = self.queue.front().filter(|_| self.rate > 0.0)?;
-        let seconds = (unit.len() as f64 - self.come).max(0.0) / self.rate;
-        Some(self.at_ns.saturating_add((seconds * 1e9) as u64))
-    }
-
-    /// Bytes that came of a unit that will not be whole.
-    fn torn(&self) -> f64 {
-        let first = self.queue.front().map_or(0.0, |unit| unit.len() as f64);
-        self.come.clamp(0.0, first)
-    }
-
-    fn stop(&mut self, network: &mut Network) {
-        if let Some(flow) = self.flow.take() {
-            network.stop(flow);
-        }
-        (self.rate, self.come) = (0.0, 0.0);
-    }
 }
 
 struct Receiver {
@@ -399,16 +358,8 @@ impl Agent {
                     if receiver.lanes.len() <= number {
                         receiver.lanes.resize_with(number + 1, || None);
                     }
-                    let lane = Lane {
-                        sender: peer.node,
-                        ready_ns: now_ns + around.scenario.connect_ns,
-                        queue: VecDeque::new(),
-                        outstanding: 0,
-                        come: 0.0,
-                        at_ns: now_ns,
-                        flow: None,
-                        rate: 0.0,
-                    };
+                    let ready_ns = now_ns + around.scenario.connect_ns;
+                    let lane = Lane::new(peer.node, ready_ns, now_ns);
                     let before = receiver.lanes[number].replace(lane);
                     assert!(before.is_none(), "lane {number} is connected twice");
                 }

@@ -26,6 +26,7 @@ mod agent;
 mod bound;
 mod chance;
 mod ended;
+mod lane;
 mod mail;
 pub mod network;
 mod scenario;

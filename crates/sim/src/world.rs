@@ -32,7 +32,7 @@ pub(crate) struct World<'a> {
     // True speeds, and until when nodes are paused.
     speeds: Vec<Speed>,
     paused: BTreeMap<u32, u64>,
-    // Agents to wake by step; `woken_at` holds the earliest one, others are stale.
+    // Agents to wake by step; `wake_at` holds the earliest one, others are stale.
     wakes: BTreeMap<u64, Vec<u32>>,
     wake_at: Vec<u64>,
     // Agents by when they send their next status.

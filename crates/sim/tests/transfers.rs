@@ -11,10 +11,12 @@ fn senders_and_receivers(speeds: &[f64], bytes: u64, destination: Option<&str>) 
     let senders = (0..count).map(|at| node(format!("s{at}"), &[all], &[], None));
     let receivers = (0..count).map(|at| node(format!("r{at}"), &[], &[all], destination));
     let both = speeds.iter().chain(speeds);
-    Scenario::new(
+    let mut scenario = Scenario::new(
         senders.chain(receivers).collect(),
         both.map(|&speed| Speed::both(speed)).collect(),
-    )
+    );
+    scenario.scheduler = "greedy".into();
+    scenario
 }
 
 /// CEP Figure 6 without hints: slow and fast pairs, nobody told the speeds. Work follows what is seen.
@@ -104,10 +106,10 @@ fn draw(seed: u64) -> Drawn {
 
 /// Four thousand seeds: random speeds, layouts, hints, delays, deaths, silences and full disks. A transfer always
 /// ends; one that says it is done has every byte in a receiver that lives, and one without faults is done.
-#[test]
-fn transfers_end_and_tell_the_truth() {
+fn assert_ends_and_tells_the_truth(scheduler: &str) {
     for seed in 0..4000 {
-        let drawn = draw(seed);
+        let mut drawn = draw(seed);
+        drawn.scenario.scheduler = scheduler.into();
         let ended = drawn.scenario.run();
         let outcome = ended.outcome;
         assert!(outcome.is_some(), "seed {seed} hangs: {:#?}", ended.notes);
@@ -135,6 +137,18 @@ fn transfers_end_and_tell_the_truth() {
             );
         }
     }
+}
+
+/// With the paper's greedy plans.
+#[test]
+fn transfers_end_and_tell_the_truth() {
+    assert_ends_and_tells_the_truth("greedy");
+}
+
+/// With the plans that are made when nobody chooses.
+#[test]
+fn transfers_by_default_plans_end_and_tell_the_truth() {
+    assert_ends_and_tells_the_truth("auto");
 }
 
 /// The same scenario gives the same end, to the last message.

@@ -50,3 +50,13 @@ pub fn memory(key: &str) -> u64 {
     let value = line.and_then(|line| line.split_whitespace().nth(1));
     value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
+
+/// Seconds that the first thread has been on a processor: other programs on the machine do not count.
+pub fn processor_seconds() -> f64 {
+    let line = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanoseconds = line
+        .split_whitespace()
+        .next()
+        .and_then(|value| value.parse().ok());
+    nanoseconds.map_or(0.0, |value: u64| value as f64 / 1e9)
+}
