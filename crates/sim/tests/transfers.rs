@@ -239,7 +239,8 @@ fn a_paused_receiver_gets_nothing() {
 /// The account holds what the messages are: as many of each as there are nodes, and no status counted as plan.
 #[test]
 fn control_messages_are_counted() {
-    let ended = senders_and_receivers(&[10e6, 10e6], 100_000_000, None).run();
+    let scenario = senders_and_receivers(&[10e6, 10e6], 100_000_000, None);
+    let ended = scenario.declared().run();
     // Open, plan, finish; opened, done (of receivers), finished.
     for (node, traffic) in ended.traffic.iter().enumerate() {
         let is_receiver = node >= 2;

@@ -50,7 +50,8 @@ const MUTE_NS: u64 = 2_000_000_000;
 /// What a receiver has from one sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
-    // At the last status.
+    // When the receiver began to be observed, and at the last status.
+    first: u64,
     bytes: u64,
     busy_ns: u64,
     // Bytes per second, long and short memory.
@@ -63,8 +64,9 @@ struct Pair {
 /// What a receiver has shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
-    // When its lanes were last made others.
+    // When its lanes were last made others, and the first status after that.
     anew_ns: u64,
+    began_ns: Option<u64>,
     // Time of the status that the next one is compared with; `None` while it had nothing to do.
     since_ns: Option<u64>,
     checked: u64,
@@ -110,6 +112,7 @@ impl Observed {
             let now = pair.delivered.saturating_sub(known.bytes) as f64 / seconds;
             let busy = pair.busy.saturating_sub(known.busy_ns) as f64 / passed as f64;
             *known = Pair {
+                first: known.first,
                 bytes: pair.delivered,
                 busy_ns: pair.busy,
                 rate: smooth(known.rate, now, keep),
@@ -139,15 +142,21 @@ impl Observed {
     fn start(&mut self, status: &Status, now_ns: u64) {
         self.since_ns = Some(now_ns);
         self.checked = status.checked;
+        let begins = self.began_ns.is_none();
+        self.began_ns.get_or_insert(now_ns);
         for pair in &status.pairs {
             let known = self.pairs.entry(pair.sender).or_default();
             (known.bytes, known.busy_ns) = (pair.delivered, pair.busy);
+            if begins {
+                known.first = pair.delivered;
+            }
         }
     }
 
     /// It works over other lanes from now on: its speed is to be seen again.
     pub fn start_anew(&mut self, now_ns: u64) {
         self.anew_ns = now_ns;
+        self.began_ns = None;
         self.seconds = 0.0;
         self.rate = None;
         self.pairs.clear();
@@ -172,6 +181,19 @@ impl Observed {
     /// The senders it has had bytes from, and the bytes per second of each.
     pub fn pairs(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         self.pairs.iter().map(|(&sender, pair)| (sender, pair.rate))
+    }
+
+    /// Bytes per second that a pair carried since the receiver began to be observed: units come in bursts,
+    /// which short memories take for speed.
+    fn mean(&self, pair: &Pair) -> f64 {
+        let (Some(since), Some(began)) = (self.since_ns, self.began_ns) else {
+            return pair.rate;
+        };
+        let seconds = since.saturating_sub(began) as f64 / 1e9;
+        match seconds < 0.5 {
+            true => pair.rate,
+            false => pair.bytes.saturating_sub(pair.first) as f64 / seconds,
+        }
     }
 
     /// How far the observed speed may be from the truth, relatively.
@@ -199,6 +221,7 @@ impl Observed {
 pub(super) struct Estimate {
     rate: Option<f64>,
     updated_ns: u64,
+    is_told: bool,
 }
 
 impl Estimate {
@@ -207,12 +230,20 @@ impl Estimate {
         Self {
             rate: rate.map(|rate| rate as f64),
             updated_ns: 0,
+            is_told: rate.is_some(),
         }
     }
 
     /// Bytes per second; `None` while nobody knows.
     pub fn rate(self) -> Option<f64> {
         self.rate
+    }
+
+    /// What is not told is to be seen anew.
+    fn forget_seen(&mut self) {
+        if !self.is_told {
+            self.rate = None;
+        }
     }
 
     /// The node carries `total` bytes per second, over lanes that want `wants` more than they get.
@@ -304,8 +335,13 @@ impl Coordinator {
                 .filter(|(_, (sender, _))| (**sender as usize) < self.nodes.len())
         };
         for (receiver, (&sender, pair)) in lanes() {
+            let observed = &self.nodes[receiver].observed;
+            let rate = match self.exploring {
+                true => observed.mean(pair),
+                false => pair.rate,
+            };
             for side in [&mut senders[sender as usize], &mut receivers[receiver]] {
-                side.total += pair.rate;
+                side.total += rate;
                 if pair.at_work > WANTING {
                     side.fastest = side.fastest.max(pair.rate);
                 }
@@ -328,7 +364,13 @@ impl Coordinator {
             let side = &mut receivers[receiver];
             side.wants = side.wants.max(certain(by_receiver, by_sender));
         }
+        let exploring = self.exploring;
         for ((node, sent), received) in self.nodes.iter_mut().zip(senders).zip(receivers) {
+            // The first estimate is what was seen in all; only later the most counts.
+            if exploring {
+                node.up.forget_seen();
+                node.down.forget_seen();
+            }
             node.up.see(sent.total, sent.wants, now_ns);
             node.down.see(received.total, received.wants, now_ns);
         }

@@ -390,9 +390,9 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
     );
     actions(&mut c);
     let second = 1_000_000_000;
-    // b has a fifth when c is done: the rest is taken from it.
+    // b has an eighth when c is done: the rest is taken from it.
     c.handle_message(2, done(100 * MB, &[]), second);
-    for half in 1..=4 {
+    for half in 1..=5 {
         let status = control::Status {
             checked: half * 5 * MB,
             pairs: vec![control::PairStatus {
@@ -406,7 +406,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
         c.handle_message(1, from(from_agent::Body::Status(status)), at);
         c.handle_message(2, from(from_agent::Body::SenderStatus(control::SenderStatus { sent: 0 })), at);
     }
-    c.handle_timer(2 * second);
+    c.handle_timer(5 * second / 2);
     let asked = actions(&mut c);
     let [to_agent::Body::Release(release)] = sent(&asked, 1)[..] else {
         panic!("{asked:?}")
@@ -422,7 +422,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             length: 50 * MB,
         }],
     };
-    c.handle_message(1, from(from_agent::Body::Released(released)), 2 * second + 1);
+    c.handle_message(1, from(from_agent::Body::Released(released)), 3 * second);
     // c lists the first half only, so what it cannot take goes back to b.
     let asked = actions(&mut c);
     let answered = answer(&mut c, asked);

@@ -130,6 +130,14 @@ impl Receiving {
         self.ledger.delivered_bytes() as f64 + under_way as f64 / 2.0
     }
 
+    /// What a unit may take on a lane that has so many bytes left, if the plan is to be kept.
+    fn unit_ns(&self, left: u64, now_ns: u64) -> u64 {
+        let passed = now_ns.saturating_sub(self.watch.start_ns());
+        let time = self.spares.expected_ns.saturating_sub(passed);
+        let unit = u128::from(self.unit_len.min(left)) * u128::from(time) / u128::from(left.max(1));
+        u64::try_from(unit).unwrap_or(u64::MAX)
+    }
+
     /// A lane that should bring something and has not for long. Others take its work until it does.
     fn has_mute_lane(&self, now_ns: u64) -> bool {
         // A limit makes lanes wait that are well.
@@ -144,8 +152,9 @@ impl Receiving {
             };
             let since = called.max(self.ledger.moved_ns(lane).unwrap_or(0));
             let units = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(4);
-            self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane) > 0
-                && now_ns.saturating_sub(since) > stall.max(units)
+            let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
+            let planned = self.unit_ns(left, now_ns).saturating_mul(3);
+            left > 0 && now_ns.saturating_sub(since) > stall.max(units).max(planned)
         })
     }
 
