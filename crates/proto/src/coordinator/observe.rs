@@ -38,8 +38,11 @@ const WANTING: f64 = 0.7;
 /// A lane slower than this part of another lane of the same node is held up at its other end.
 const CLEARLY_SLOWER: f64 = 0.6;
 
-/// Time constant of a falling estimate when the node is held up for certain, and when it might be the other end.
-const FALL_SECONDS: (f64, f64) = (1.5, 5.0);
+/// Time constant of a falling estimate when the node is what holds lanes up.
+const FALL_SECONDS: f64 = 0.7;
+
+/// The same when it might be the other end.
+const FALL_SECONDS_PERHAPS: f64 = 3.0;
 
 /// Where nobody told speeds all holders take part by then (see the participant's spares).
 const UNTIL_ALL_TAKE_NS: u64 = 500_000_000;
@@ -259,8 +262,8 @@ impl Estimate {
                 return;
             }
             Wants::Nothing => return,
-            Wants::Perhaps => FALL_SECONDS.1,
-            Wants::More => FALL_SECONDS.0,
+            Wants::Perhaps => FALL_SECONDS_PERHAPS,
+            Wants::More => FALL_SECONDS,
         };
         let keep = (-passed.min(1.0) / constant).exp();
         self.rate = Some(known * keep + total * (1.0 - keep));

@@ -45,6 +45,12 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 /// ones.
 const MISPLACED: f64 = 0.3;
 
+/// When this part of the time left could be saved, all is planned anew ...
+const REBUILD: f64 = 0.2;
+
+/// ... if at least this would still be left: lanes that become others cost some time.
+const REBUILD_SECONDS_MIN: f64 = 3.0;
+
 /// Receivers show what they can for so long before a plan without told speeds is settled ...
 const EXPLORE_SECONDS: f64 = 1.5;
 
@@ -183,6 +189,9 @@ impl Coordinator {
         let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
         let pause = LOOK_NS.max(pause) as f64 * self.patience;
         self.next_look_ns = now_ns + pause as u64;
+        if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
+            return self.rebuild(&members, (last, seconds), now_ns);
+        }
         let bytes = |member: &Member| {
             let over = member.left - member.speed() * seconds;
             match over > MISPLACED * member.left {
@@ -211,12 +220,18 @@ impl Coordinator {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
+        self.rebuild(members, (last, seconds), now_ns);
+    }
+
+    /// Plans all that is left anew: the lanes at work are not the right ones.
+    fn rebuild(&mut self, members: &[Member], (last, seconds): (f64, f64), now_ns: u64) {
         let asked: Vec<(u32, u64)> = members
             .iter()
             .map(|member| (member.node, self.all_to_spare(member)))
             .collect();
-        let pause = (seconds * ROUND_PART * 1e9) as u64;
-        self.next_look_ns = now_ns + pause.clamp(LOOK_NS, SETTLE_NS_MAX);
+        let pause = ((seconds * ROUND_PART * 1e9) as u64).clamp(LOOK_NS, SETTLE_NS_MAX);
+        let look_ns = now_ns + (pause as f64 * self.patience) as u64;
+        self.next_look_ns = look_ns.max(self.next_look_ns);
         // Lanes will be others: what they carried says nothing of what they will.
         for member in members {
             self.nodes[member.node as usize].observed.start_anew(now_ns);
@@ -374,7 +389,7 @@ impl Coordinator {
         };
         let after = predicted.max(round.seconds);
         let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
-        self.patience = match was_worth_it || round.settle || round.last == 0.0 {
+        self.patience = match was_worth_it || round.last == 0.0 {
             true => 1.0,
             false => (self.patience * 2.0).min(PATIENCE_MAX),
         };
