@@ -106,6 +106,9 @@ pub struct Receiving {
     refusers: BTreeSet<u32>,
     notes: usize,
     asked: RangeSet,
+    // What it writes is its own copy: what it gives up comes back.
+    is_own: bool,
+    lent: RangeSet,
     // Units that came damaged and how often; empty in a healthy transfer.
     damaged: BTreeMap<u64, u32>,
     digests: Vec<(Range, [u8; 32])>,
@@ -134,6 +137,8 @@ impl Receiving {
             refusers: BTreeSet::new(),
             notes: 0,
             asked: RangeSet::new(),
+            is_own: false,
+            lent: RangeSet::new(),
             damaged: BTreeMap::new(),
             digests: Vec::new(),
             corrupt: 0,
@@ -158,6 +163,7 @@ impl Receiving {
         self.spares.expect_at(plan.expected);
         self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
+        self.is_own = plan.commit;
         for peer in &plan.peers {
             self.add_peer(peer);
         }
@@ -206,18 +212,27 @@ impl Receiving {
                 self.finished = false;
             }
             self.asked.remove(range);
+            self.lent.remove(range);
         }
         for stretch in &revision.unavailable {
-            self.ledger
-                .give_up(control::range(stretch.start, stretch.length));
+            let range = control::range(stretch.start, stretch.length);
+            self.ledger.give_up(range);
+            for part in self.lent.clipped(range).iter() {
+                self.lent.remove(part);
+                self.ledger.lose(part);
+            }
         }
         self.call_needed();
         self.check_progress();
     }
 
-    /// Gives up to `bytes` that are not on their way yet back to the master.
+    /// Gives up to `bytes` that are not on their way yet back to the master. A receiver with a copy of its own
+    /// is not complete before it knows what becomes of them.
     pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
         let released = self.ledger.release(bytes, unit_at);
+        if self.is_own {
+            self.lent = self.lent.union(&released);
+        }
         self.check_progress();
         released
     }
@@ -445,7 +460,7 @@ impl Receiving {
         if self.finished {
             return;
         }
-        if self.ledger.is_complete() {
+        if self.ledger.is_complete() && self.lent.is_empty() {
             self.finished = true;
             self.events.push_back(Event::Complete);
             return;
