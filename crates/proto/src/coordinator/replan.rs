@@ -45,6 +45,12 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 /// ones.
 const MISPLACED: f64 = 0.3;
 
+/// A round does not wait for its turn when it could save this part of the time more than the newest one ...
+const NEWS: f64 = 0.15;
+
+/// ... which has had this long.
+const NEWS_NS_MIN: u64 = 2_000_000_000;
+
 /// When this part of the time left could be saved, all is planned anew ...
 const REBUILD: f64 = 0.2;
 
@@ -180,6 +186,17 @@ impl Coordinator {
         if gain.is_nan() || gain < GAIN_SECONDS_MIN.max(seconds * error) {
             return;
         }
+        // Something new has happened when much more could be saved than the newest round set out to save.
+        let part = gain / last;
+        let is_news = part > self.newest_part + NEWS && now_ns >= self.next_news_ns;
+        if now_ns < self.next_round_ns && !is_news {
+            return;
+        }
+        if is_news {
+            self.patience = 1.0;
+        }
+        self.newest_part = part;
+        self.next_news_ns = now_ns + NEWS_NS_MIN;
         // Work that is passed on before anybody has come to do it would never be done.
         let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
         let (before, moved) = self.last_round;
@@ -188,7 +205,7 @@ impl Coordinator {
         }
         let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
         let pause = LOOK_NS.max(pause) as f64 * self.patience;
-        self.next_look_ns = now_ns + pause as u64;
+        self.next_round_ns = now_ns + pause as u64;
         if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
             return self.rebuild(&members, (last, seconds), now_ns);
         }
@@ -231,7 +248,7 @@ impl Coordinator {
             .collect();
         let pause = ((seconds * ROUND_PART * 1e9) as u64).clamp(LOOK_NS, SETTLE_NS_MAX);
         let look_ns = now_ns + (pause as f64 * self.patience) as u64;
-        self.next_look_ns = look_ns.max(self.next_look_ns);
+        self.next_round_ns = look_ns.max(self.next_round_ns);
         // Lanes will be others: what they carried says nothing of what they will.
         for member in members {
             self.nodes[member.node as usize].observed.start_anew(now_ns);
@@ -438,6 +455,7 @@ impl Coordinator {
     /// Something changed that no pause should wait for: a node came, went or was done.
     pub(super) fn look_soon(&mut self) {
         self.next_look_ns = 0;
+        self.next_round_ns = 0;
         self.patience = 1.0;
     }
 
