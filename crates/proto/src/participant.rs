@@ -29,7 +29,8 @@ pub use watch::Watch;
 /// that is longer: windows are time, so that little is under way on a slow lane when the end comes.
 const WINDOW_NS: u64 = 200_000_000;
 
-/// A lane may always have this many units in transit: the next one is asked for while one comes.
+/// A lane may always have this many units in transit: the next one is asked for while one comes. Near the end it
+/// is one: what waits on many lanes of a slow node is the tail of the transfer.
 const WINDOW_UNITS: u64 = 2;
 
 /// And this many before its speed is known, at most [`WINDOW_UNMEASURED_MAX`] bytes.
@@ -337,7 +338,11 @@ impl Receiving {
             Some(rate) => {
                 let trips = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(2);
                 let timed = rate * WINDOW_NS.max(trips) as f64 / 1e9;
-                (timed as u64).max(WINDOW_UNITS * self.unit_len)
+                let units = match self.is_near_end() {
+                    true => 1,
+                    false => WINDOW_UNITS,
+                };
+                (timed as u64).max(units * self.unit_len)
             }
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
