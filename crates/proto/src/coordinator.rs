@@ -274,6 +274,7 @@ pub struct Coordinator {
     // Before, not even news start a round; and what part of the time the newest one could save.
     next_news_ns: u64,
     newest_part: f64,
+    newest: replan::Newest,
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
     // Bytes that had come before the newest round, and bytes that it recalled.
@@ -327,6 +328,7 @@ impl Coordinator {
             next_round_ns: 0,
             next_news_ns: 0,
             newest_part: 0.0,
+            newest: replan::Newest::default(),
             patience: 1.0,
             last_round: (0, 0),
             now_ns,

@@ -84,6 +84,15 @@ const PATIENCE_MAX: f64 = 64.0;
 /// A round that brings less than this part of what it might have brought was not worth it.
 const WORTH_IT: f64 = 0.25;
 
+/// What the newest round was to bring.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    at_ns: u64,
+    // Seconds from then until the last receiver would be done, and how many of them it could save.
+    last: f64,
+    gain: f64,
+}
+
 /// What a round that has its plan means for the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
@@ -197,14 +206,17 @@ impl Coordinator {
         }
         self.newest_part = part;
         self.next_news_ns = now_ns + NEWS_NS_MIN;
-        // Work that is passed on before anybody has come to do it would never be done.
-        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
-        let (before, moved) = self.last_round;
-        if come.saturating_sub(before) < moved / 2 {
-            self.patience = (self.patience * 2.0).min(PATIENCE_MAX);
+        if !is_news {
+            self.patience = self.patience_after(last, now_ns);
         }
+        self.newest = Newest {
+            at_ns: now_ns,
+            last,
+            gain,
+        };
         let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
-        let pause = LOOK_NS.max(pause) as f64 * self.patience;
+        // However little came of it: the end is not waited for.
+        let pause = (LOOK_NS.max(pause) as f64 * self.patience).min(last * 0.5e9);
         self.next_round_ns = now_ns + pause as u64;
         if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
             return self.rebuild(&members, (last, seconds), now_ns);
@@ -220,6 +232,22 @@ impl Coordinator {
         };
         let asked = members.iter().map(|member| (member.node, bytes(member)));
         self.recall(asked.collect(), (last, seconds), false, now_ns);
+    }
+
+    /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
+    /// after so many seconds.
+    fn patience_after(&self, last: f64, now_ns: u64) -> f64 {
+        let newest = &self.newest;
+        let passed = now_ns.saturating_sub(newest.at_ns) as f64 / 1e9;
+        let came = newest.last - (last + passed);
+        // Work that is passed on before anybody has come to do it would never be done.
+        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        let (before, moved) = self.last_round;
+        let idle = come.saturating_sub(before) < moved / 2;
+        match idle || came < newest.gain * WORTH_IT {
+            true => (self.patience * 2.0).min(PATIENCE_MAX),
+            false => 1.0,
+        }
     }
 
     /// Ends the time in which everybody takes what he can, when enough has been seen.
@@ -404,13 +432,8 @@ impl Coordinator {
         let Some(mut round) = self.round.take() else {
             return Settled::default();
         };
-        let after = predicted.max(round.seconds);
-        let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
-        self.patience = match was_worth_it || round.last == 0.0 {
-            true => 1.0,
-            false => (self.patience * 2.0).min(PATIENCE_MAX),
-        };
-        let expected = after.min(round.last.max(round.seconds));
+        // Of the room that is left little is known, and of what takes longer than without a round nothing.
+        let expected = predicted.max(round.seconds).min(round.last.max(round.seconds));
         let settled = Settled {
             expected_ns: (expected * 1e9) as u64,
             settle: round.settle,
