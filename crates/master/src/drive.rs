@@ -546,12 +546,7 @@ impl Driver {
 }
 
 /// Makes a schedule and checks it before anybody acts on it.
-fn plan(
-    problem: &Problem,
-    scheduler: &str,
-    first: bool,
-    spares: usize,
-) -> Result<Planned, String> {
+fn plan(problem: &Problem, scheduler: &str, first: bool, spares: usize) -> Result<Planned, String> {
     let scheduler = ropewalk_sched::by_name(scheduler).map_err(|e| e.to_string())?;
     let (schedule, name) = scheduler.plan_named(problem).map_err(|e| e.to_string())?;
     ropewalk_model::verify(problem, &schedule)

@@ -266,6 +266,8 @@ pub struct Coordinator {
     unit_len: u64,
     // Shared destinations and how many receivers each has.
     groups: Vec<(String, u32)>,
+    // For each of them, from which offset on how many receivers can take a byte.
+    takers: Vec<Vec<(u64, u32)>>,
     // Nobody told all speeds: receivers take what they can until a plan is settled.
     exploring: bool,
     round: Option<replan::Round>,
@@ -322,6 +324,7 @@ impl Coordinator {
             lease_delivered: BTreeMap::new(),
             unit_len: CHUNK_LEN,
             groups: Vec::new(),
+            takers: Vec::new(),
             exploring: false,
             round: None,
             next_look_ns: 0,
@@ -592,7 +595,9 @@ impl Coordinator {
     /// The shared destination it writes.
     fn destination(&self, node: u32) -> Option<&str> {
         let group = self.nodes[node as usize].group?;
-        self.groups.get(group as usize).map(|group| group.0.as_str())
+        self.groups
+            .get(group as usize)
+            .map(|group| group.0.as_str())
     }
 
     /// Finds out who shares a destination with whom.
@@ -611,6 +616,56 @@ impl Coordinator {
                 group
             });
         }
+        self.count_takers();
+    }
+
+    /// Counts who can take each byte of shared destinations. Cost O(ranges wanted × log).
+    fn count_takers(&mut self) {
+        let mut events: Vec<Vec<(u64, i64)>> = vec![Vec::new(); self.groups.len()];
+        for node in &self.nodes {
+            let Some(group) = node.group.filter(|_| node.alive()) else {
+                continue;
+            };
+            for range in node.wants.iter() {
+                events[group as usize].extend([(range.start, 1), (range.end, -1)]);
+            }
+        }
+        let counted = events.into_iter().map(|mut events| {
+            events.sort_unstable();
+            let mut counts: Vec<(u64, u32)> = Vec::new();
+            let mut count = 0_i64;
+            for (offset, change) in events {
+                count += change;
+                let now = u32::try_from(count).unwrap_or(0);
+                match counts.last_mut().filter(|last| last.0 == offset) {
+                    Some(last) => last.1 = now,
+                    None => counts.push((offset, now)),
+                }
+            }
+            counts
+        });
+        self.takers = counted.collect();
+    }
+
+    /// How freely a run of a node could be given to others later: what has few takers and holders is
+    /// fetched first, so that what is left at the end is what can still move.
+    fn choices(&self, node: u32, run: &Run) -> u32 {
+        let holders = run.spares.len() as u32;
+        let group = self.nodes[node as usize].group;
+        let Some(counts) = group.and_then(|group| self.takers.get(group as usize)) else {
+            return holders;
+        };
+        let first = counts.partition_point(|(offset, _)| *offset <= run.start);
+        let end = run.start.saturating_add(run.length);
+        let inside = counts[first.saturating_sub(1)..].iter();
+        let fewest = inside
+            .take_while(|(offset, _)| *offset < end)
+            .map(|(_, count)| *count)
+            .min();
+        fewest
+            .unwrap_or(1)
+            .saturating_mul(8)
+            .saturating_add(holders)
     }
 
     /// Time passes. Call at least once a second; work moves between nodes at these calls.

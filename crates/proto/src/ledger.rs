@@ -347,7 +347,8 @@ impl Ledger {
         // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
         let runs = self.lanes[victim].ready.iter().enumerate();
         let own = runs.filter(|(_, run)| run.holders.contains(&thief));
-        let rarest = own.min_by_key(|(at, run)| (self.living(&run.holders), std::cmp::Reverse(*at)));
+        let rarest =
+            own.min_by_key(|(at, run)| (self.living(&run.holders), std::cmp::Reverse(*at)));
         let Some((at, run)) = rarest.map(|(at, run)| (at, run.clone())) else {
             return;
         };
@@ -715,10 +716,12 @@ impl Ledger {
 
     /// Time in which the lane had something in transit, nanoseconds.
     pub fn busy_ns(&self, lane: LaneId, now_ns: u64) -> u64 {
-        self.lanes.get(lane).map_or(0, |l| match l.in_transit_bytes {
-            0 => l.busy_ns,
-            _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
-        })
+        self.lanes
+            .get(lane)
+            .map_or(0, |l| match l.in_transit_bytes {
+                0 => l.busy_ns,
+                _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
+            })
     }
 
     /// Lanes without work of their own stand by from now on; the others count as planned.

@@ -168,7 +168,9 @@ impl Receiving {
         for peer in &plan.peers {
             self.add_peer(peer);
         }
-        for run in &align(&plan.runs, unit_at) {
+        let mut runs = align(&plan.runs, unit_at);
+        runs.sort_by_key(|run| run.choices);
+        for run in &runs {
             self.want(run);
         }
         self.set_pace(now_ns);
@@ -196,7 +198,9 @@ impl Receiving {
                 self.lane_down(lane, "the master lost it");
             }
         }
-        for run in &revision.runs {
+        let mut runs: Vec<&Run> = revision.runs.iter().collect();
+        runs.sort_by_key(|run| run.choices);
+        for run in runs {
             let range = control::range(run.start, run.length);
             let known = self.ledger.known(range);
             let holders = self.lanes_of(run);

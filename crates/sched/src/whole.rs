@@ -96,7 +96,9 @@ fn join(
         order.sort_by_key(|&at| (Reverse(size_step(parts[at], most)), at));
         order
     };
-    let mut sending = most_first(pieces).into_iter().map(|at| (senders[at], pieces[at]));
+    let mut sending = most_first(pieces)
+        .into_iter()
+        .map(|at| (senders[at], pieces[at]));
     let mut current = sending.next();
     for at in most_first(totals) {
         let mut open = totals[at];

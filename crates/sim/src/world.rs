@@ -364,11 +364,7 @@ impl<'a> World<'a> {
 }
 
 /// As the master's driver plans, without the bound.
-fn plan(
-    problem: &Problem,
-    scheduler: &dyn Scheduler,
-    spares: usize,
-) -> Result<Planned, PlanError> {
+fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<Planned, PlanError> {
     let schedule = scheduler.plan(problem)?;
     ropewalk_model::verify(problem, &schedule)
         .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));

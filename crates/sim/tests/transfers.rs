@@ -169,13 +169,26 @@ fn nodes_come_and_go() {
             drawn.scenario = drawn.scenario.then(at_ns, node, Change::Leaves);
         }
         let ended = drawn.scenario.run();
-        assert!(ended.outcome.is_some(), "seed {seed} hangs: {:#?}", ended.notes);
-        let says = |word: &str| ended.notes.iter().filter(|note| note.ends_with(word)).count();
+        assert!(
+            ended.outcome.is_some(),
+            "seed {seed} hangs: {:#?}",
+            ended.notes
+        );
+        let says = |word: &str| {
+            ended
+                .notes
+                .iter()
+                .filter(|note| note.ends_with(word))
+                .count()
+        };
         (joined, left) = (joined + says(" joins"), left + says(" leaves"));
         let done = ended.outcome == Some(Outcome::Done);
         if done && drawn.is_shared {
             let whole = RangeSet::from(drawn.all);
-            assert_eq!(ended.delivered, whole, "seed {seed}: done without all bytes");
+            assert_eq!(
+                ended.delivered, whole,
+                "seed {seed}: done without all bytes"
+            );
         }
         // Nobody is let go whom the others need.
         assert!(done || !drawn.unharmed, "seed {seed}: {:#?}", ended.notes);

@@ -102,10 +102,13 @@ impl Coordinator {
                 length: range.len(),
                 sender,
                 spares: Vec::new(),
+                choices: 0,
             };
             runs.entry(node).or_default().extend(mine.iter().map(run));
         }
-        runs.into_iter().filter(|(_, runs)| !runs.is_empty()).collect()
+        runs.into_iter()
+            .filter(|(_, runs)| !runs.is_empty())
+            .collect()
     }
 
     /// About `bytes` of the set from its start, cut between units where it can be.
@@ -215,9 +218,14 @@ impl Coordinator {
         let mut room = self.even_room();
         let kept: f64 = members.iter().map(|member| member.left).sum();
         let bytes: f64 = pools.iter().map(|pool| pool.len_bytes() as f64).sum();
-        let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
+        let senders = self
+            .senders()
+            .filter(|&n| self.nodes[n as usize].can_send());
         let up: f64 = senders.map(|n| room.up[n as usize]).sum();
-        let (least, settle) = self.round.as_ref().map_or((0.0, false), |r| (r.seconds, r.settle));
+        let (least, settle) = self
+            .round
+            .as_ref()
+            .map_or((0.0, false), |r| (r.seconds, r.settle));
         let seconds = least.max((kept + bytes) / up.max(1.0)).max(0.1);
         if settle {
             // All is planned anew; what is on its way is much the same for all.
@@ -240,9 +248,20 @@ impl Coordinator {
         }
         self.make_even(&mut room, ALIKE_ROOM);
         // Few do much: each lane that carries little takes speed from one that was planned to have it all.
-        let wanted = pools.iter().fold(RangeSet::new(), |all, pool| all.union(pool));
-        let most = |n: u32, rate: f64| if self.nodes[n as usize].can_send() { rate } else { 0.0 };
-        let most = (0u32..).zip(&room.up).map(|(n, rate)| most(n, *rate)).fold(0.0, f64::max);
+        let wanted = pools
+            .iter()
+            .fold(RangeSet::new(), |all, pool| all.union(pool));
+        let most = |n: u32, rate: f64| {
+            if self.nodes[n as usize].can_send() {
+                rate
+            } else {
+                0.0
+            }
+        };
+        let most = (0u32..)
+            .zip(&room.up)
+            .map(|(n, rate)| most(n, *rate))
+            .fold(0.0, f64::max);
         let mut held = RangeSet::new();
         for (node, rate) in self.nodes.iter().zip(&mut room.up) {
             match *rate >= most * POOR && node.can_send() {

@@ -113,7 +113,8 @@ impl Coordinator {
     pub(super) fn destination_wants_of_others(&self, name: &str, node: u32) -> RangeSet {
         let group = |n: &Node| n.group.and_then(|group| self.groups.get(group as usize));
         let others = self.nodes.iter().enumerate();
-        let others = others.filter(|(at, n)| *at != node as usize && group(n).is_some_and(|g| g.0 == name));
+        let others =
+            others.filter(|(at, n)| *at != node as usize && group(n).is_some_and(|g| g.0 == name));
         others.fold(RangeSet::new(), |all, (_, n)| all.union(&n.wants))
     }
 

@@ -8,7 +8,8 @@ use ropewalk_model::{Range, RangeSet};
 
 use super::observe::Estimate;
 use super::{
-    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, describe, layout, setup,
+    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, describe, layout,
+    setup,
 };
 use crate::control::{self, source, to_agent};
 
@@ -24,7 +25,10 @@ impl Coordinator {
             return Err("nodes can join while bytes move only; try again in a moment".into());
         }
         if let Some(node) = self.nodes.iter().find(|node| node.setup.name == setup.name) {
-            return Err(format!("the transfer has a node {} already", node.setup.name));
+            return Err(format!(
+                "the transfer has a node {} already",
+                node.setup.name
+            ));
         }
         let number = self.nodes.len() as u32;
         let mut node = Node::new(setup.clone(), now_ns);
@@ -129,7 +133,11 @@ impl Coordinator {
             _ => None,
         };
         let own = memory(&self.nodes[node as usize], number);
-        let others = self.nodes.iter().enumerate().filter(|(at, _)| *at != node as usize);
+        let others = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != node as usize);
         for (_, other) in others {
             let known = other.opened.iter().flat_map(|opened| &opened.sources);
             for (at, source) in known.enumerate() {
@@ -152,7 +160,11 @@ impl Coordinator {
     fn enter_group(&mut self, node: u32) -> RangeSet {
         let at = node as usize;
         let wants = self.nodes[at].wants.clone();
-        let Some(name) = self.nodes[at].setup.sinks.first().and_then(|sink| sink.destination.clone())
+        let Some(name) = self.nodes[at]
+            .setup
+            .sinks
+            .first()
+            .and_then(|sink| sink.destination.clone())
         else {
             return wants;
         };
@@ -164,6 +176,7 @@ impl Coordinator {
         }
         self.groups[group].1 += 1;
         self.nodes[at].group = Some(group as u32);
+        self.count_takers();
         wants.difference(&wanted)
     }
 
@@ -218,7 +231,9 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         let others = || {
             let nodes = self.nodes.iter().enumerate();
-            nodes.filter(|(at, _)| *at != node as usize).map(|(_, other)| other)
+            nodes
+                .filter(|(at, _)| *at != node as usize)
+                .map(|(_, other)| other)
         };
         let fetching = others().filter(|other| other.alive() && other.done.is_none());
         let needed = fetching.fold(RangeSet::new(), |all, other| all.union(&other.assigned()));

@@ -9,7 +9,8 @@ use ropewalk_model::problem::{Problem, Receiver, Sender};
 use super::observe::Estimate;
 use super::replan;
 use super::{
-    Action, Basis, Coordinator, MANIFEST_HOLDERS, Node, Phase, Planned, PlannedRun, Purpose, SPEED_UNKNOWN,
+    Action, Basis, Coordinator, MANIFEST_HOLDERS, Node, Phase, Planned, PlannedRun, Purpose,
+    SPEED_UNKNOWN,
 };
 use crate::control::{self, Run, to_agent};
 use crate::report::Outcome;
@@ -60,7 +61,10 @@ impl Coordinator {
         };
         let declared = all(&|node| (node.setup.up.is_some(), node.setup.down.is_some()));
         let told = all(&|node| {
-            (node.setup.told_up().is_some(), node.setup.told_down().is_some())
+            (
+                node.setup.told_up().is_some(),
+                node.setup.told_down().is_some(),
+            )
         });
         let remembers = |node: &Node| {
             (node.is_sender() && node.setup.told_up() != node.setup.up)
@@ -135,14 +139,20 @@ impl Coordinator {
         let up = room.up.iter_mut().zip(&self.nodes);
         let down = room.down.iter_mut().zip(&self.nodes);
         let up = up.filter(|(_, node)| node.can_send()).map(|(rate, _)| rate);
-        let down = down.filter(|(_, node)| node.is_receiver()).map(|(rate, _)| rate);
+        let down = down
+            .filter(|(_, node)| node.is_receiver())
+            .map(|(rate, _)| rate);
         let mut rates: Vec<&mut f64> = up.chain(down).filter(|rate| **rate > 0.0).collect();
         rates.sort_by(|a, b| a.total_cmp(b));
         let mut rest = &mut rates[..];
         while let [first, ..] = rest {
             let most = **first * alike.together;
-            let next = |pair: &[&mut f64]| *pair[1] > *pair[0] * alike.neighbours || *pair[1] > most;
-            let count = rest.windows(2).position(next).map_or(rest.len(), |at| at + 1);
+            let next =
+                |pair: &[&mut f64]| *pair[1] > *pair[0] * alike.neighbours || *pair[1] > most;
+            let count = rest
+                .windows(2)
+                .position(next)
+                .map_or(rest.len(), |at| at + 1);
             let (same, others) = rest.split_at_mut(count);
             let mean = same.iter().map(|rate| **rate).sum::<f64>() / count as f64;
             same.iter_mut().for_each(|rate| **rate = mean);
@@ -156,7 +166,10 @@ impl Coordinator {
         let mut partner = vec![(u32::MAX, 0.0); self.nodes.len()];
         for receiver in self.receivers() {
             for (sender, rate) in self.nodes[receiver as usize].observed.pairs() {
-                if let Some(best) = partner.get_mut(sender as usize).filter(|best| best.1 < rate) {
+                if let Some(best) = partner
+                    .get_mut(sender as usize)
+                    .filter(|best| best.1 < rate)
+                {
                     *best = (receiver, rate);
                 }
             }
@@ -245,11 +258,16 @@ impl Coordinator {
             .iter()
             .zip(&planned.runs)
             .map(|(&node, runs)| {
-                let to_run = |run: &PlannedRun| Run {
-                    start: run.range.start,
-                    length: run.range.len(),
-                    sender: purpose.senders[run.sender],
-                    spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
+                let to_run = |run: &PlannedRun| {
+                    let mut run = Run {
+                        start: run.range.start,
+                        length: run.range.len(),
+                        sender: purpose.senders[run.sender],
+                        spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
+                        choices: 0,
+                    };
+                    run.choices = self.choices(node, &run);
+                    run
                 };
                 (node, runs.iter().map(to_run).collect())
             })
@@ -430,7 +448,6 @@ impl Coordinator {
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }
-
 
     /// Names other holders for runs: those the receiver already uses first, so that its open lanes can help
     /// each other at the end.

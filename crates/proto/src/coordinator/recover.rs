@@ -64,10 +64,7 @@ impl Coordinator {
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            if other != node
-                && self.is_able(other)
-                && !state.leaving
-                && state.group == Some(group)
+            if other != node && self.is_able(other) && !state.leaving && state.group == Some(group)
             {
                 let share = state.wants.intersection(&assigned);
                 if !share.is_empty() {

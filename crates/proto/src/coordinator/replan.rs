@@ -363,7 +363,9 @@ impl Coordinator {
     /// The least time in which what is left could come, if any holder had it all: never more than the truth.
     fn least_seconds(&self, members: &[Member]) -> f64 {
         let room = self.whole_room();
-        let senders = self.senders().filter(|&n| self.nodes[n as usize].can_send());
+        let senders = self
+            .senders()
+            .filter(|&n| self.nodes[n as usize].can_send());
         let up: f64 = senders.map(|n| room.up[n as usize]).sum();
         let left: f64 = members.iter().map(|member| member.left).sum();
         let mut groups: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
@@ -385,7 +387,9 @@ impl Coordinator {
     /// Whether a plan could give the node's work to anybody else.
     fn has_choice(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
-        state.group.is_some_and(|group| self.groups[group as usize].1 > 1)
+        state
+            .group
+            .is_some_and(|group| self.groups[group as usize].1 > 1)
             || state.runs.iter().any(|run| !run.spares.is_empty())
     }
 
@@ -414,7 +418,11 @@ impl Coordinator {
     pub(super) fn share_released(&mut self, now_ns: u64, due: bool) {
         let open = |node: &super::Node| node.releasing && node.alive();
         let waits = !due && self.nodes.iter().any(open);
-        let Some(round) = self.round.as_mut().filter(|round| !round.is_planned && !waits) else {
+        let Some(round) = self
+            .round
+            .as_mut()
+            .filter(|round| !round.is_planned && !waits)
+        else {
             return;
         };
         let released = std::mem::take(&mut round.released);
@@ -433,7 +441,9 @@ impl Coordinator {
             return Settled::default();
         };
         // Of the room that is left little is known, and of what takes longer than without a round nothing.
-        let expected = predicted.max(round.seconds).min(round.last.max(round.seconds));
+        let expected = predicted
+            .max(round.seconds)
+            .min(round.last.max(round.seconds));
         let settled = Settled {
             expected_ns: (expected * 1e9) as u64,
             settle: round.settle,
@@ -471,7 +481,11 @@ impl Coordinator {
     /// What a receiver can give up without running dry before it is told anew.
     fn all_to_spare(&self, member: &Member) -> u64 {
         let planning = self.planning_ns as f64 / 1e9;
-        let keep = if planning < UNDER_WAY_SECONDS { 0.0 } else { 2.0 * planning };
+        let keep = if planning < UNDER_WAY_SECONDS {
+            0.0
+        } else {
+            2.0 * planning
+        };
         (member.left - member.speed() * keep).max(0.0) as u64
     }
 
@@ -497,4 +511,3 @@ impl Coordinator {
         }
     }
 }
-

@@ -404,7 +404,13 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
         };
         let at = half * second / 2;
         c.handle_message(1, from(from_agent::Body::Status(status)), at);
-        c.handle_message(2, from(from_agent::Body::SenderStatus(control::SenderStatus { sent: 0 })), at);
+        c.handle_message(
+            2,
+            from(from_agent::Body::SenderStatus(control::SenderStatus {
+                sent: 0,
+            })),
+            at,
+        );
     }
     c.handle_timer(5 * second / 2);
     let asked = actions(&mut c);
@@ -529,12 +535,19 @@ fn a_plan_without_told_speeds_is_settled_by_what_shows() {
     }
     let ups: Vec<u64> = problem.senders.iter().map(|s| s.up).collect();
     let downs: Vec<u64> = problem.receivers.iter().map(|r| r.down).collect();
-    assert_eq!((ups, downs), (vec![MB, MB, MB, 10 * MB], vec![MB, MB, MB, 10 * MB]));
+    assert_eq!(
+        (ups, downs),
+        (vec![MB, MB, MB, 10 * MB], vec![MB, MB, MB, 10 * MB])
+    );
     // Everybody hears that the plan is settled, whether he gets more or not.
     let answered = answer(&mut c, asked);
     for node in 4..8 {
-        let settles = |body: &&to_agent::Body| matches!(body, to_agent::Body::Revision(r) if r.settle);
-        assert!(sent(&answered, node).iter().any(settles), "{node}: {answered:?}");
+        let settles =
+            |body: &&to_agent::Body| matches!(body, to_agent::Body::Revision(r) if r.settle);
+        assert!(
+            sent(&answered, node).iter().any(settles),
+            "{node}: {answered:?}"
+        );
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn align(runs: &[Run], unit_at: &dyn Fn(u64) -> Range) -> Vec<Run> {
                     length: whole.len(),
                     sender,
                     spares,
+                    choices: run.choices,
                 });
             } else {
                 out.push(last);
@@ -79,7 +80,7 @@ mod tests {
             let mut runs = Vec::new();
             for (length, sender, spares, gap) in pieces {
                 start += u64::from(gap) * 7;
-                runs.push(Run { start, length, sender, spares });
+                runs.push(Run { start, length, sender, spares, choices: 0 });
                 start += length;
             }
             let aligned = align(&runs, &unit_at);
@@ -104,12 +105,14 @@ mod tests {
                 length: 13,
                 sender: 0,
                 spares: vec![1],
+                choices: 0,
             },
             Run {
                 start: 13,
                 length: 17,
                 sender: 1,
                 spares: vec![0],
+                choices: 0,
             },
         ];
         let aligned = align(&runs, &unit_at);

@@ -212,7 +212,10 @@ impl Receiving {
 
     /// Whether what is left comes within a few seconds.
     pub(super) fn is_near_end(&self) -> bool {
-        let left = self.ledger.wanted_bytes().saturating_sub(self.ledger.delivered_bytes());
+        let left = self
+            .ledger
+            .wanted_bytes()
+            .saturating_sub(self.ledger.delivered_bytes());
         left < self.spares.near_end_bytes
     }
 
@@ -241,7 +244,10 @@ impl Receiving {
 
     /// A plan begins, or is another one: the node should go on as fast as it says.
     pub(super) fn set_pace(&mut self, now_ns: u64) {
-        let left = self.ledger.wanted_bytes().saturating_sub(self.ledger.delivered_bytes());
+        let left = self
+            .ledger
+            .wanted_bytes()
+            .saturating_sub(self.ledger.delivered_bytes());
         let time = self.plan_left_ns(now_ns).max(1);
         self.spares.pace = left as f64 / time as f64;
     }
