@@ -8,7 +8,7 @@ use ropewalk_master::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach,
     RowRequest, Sources, Verify,
 };
-use ropewalk_master::{Cancel, Request};
+use ropewalk_master::{Cancel, Members, Request};
 use ropewalk_model::Range;
 use ropewalk_proto::report::{Outcome, Report};
 use tokio::sync::{mpsc, oneshot};
@@ -102,7 +102,7 @@ fn trees(nodes: Vec<NodeRequest>, options: Options) -> Request {
 async fn run(request: Request) -> Report {
     let (events, mut seen) = mpsc::unbounded_channel();
     let drain = tokio::spawn(async move { while seen.recv().await.is_some() {} });
-    let report = ropewalk_master::run(request, events, Cancel::new()).await;
+    let report = ropewalk_master::run(request, events, Cancel::new(), Members::new()).await;
     drain.await.unwrap();
     report
 }
