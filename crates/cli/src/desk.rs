@@ -419,6 +419,44 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
+    /// Nodes join and leave by the desk; without a transfer behind it the answer is that it has ended.
+    #[test]
+    fn a_desk_takes_members() {
+        let dir = tempfile::tempdir().unwrap();
+        let desk = Desk::open_in(dir.path(), None, Cancel::new(), Members::new()).unwrap();
+        let path = desk.path.lock().unwrap().clone();
+        let join = |rows: &str, token: Option<&str>| Question::Join {
+            rows: rows.into(),
+            start: Some(StartArg::Ssh),
+            token: token.map(Into::into),
+        };
+        let good = "writer a:1 /x 0 0-9";
+        for (question, part) in [
+            (join("nonsense", None), "not a kind of row"),
+            (join(good, Some("12")), "64 hexadecimal"),
+        ] {
+            let verdict = ask_members(&path, &question).unwrap();
+            let error = verdict.error.unwrap_or_default();
+            assert!(error.contains(part), "{error}");
+        }
+        // Nobody takes the questions out: so many wait, and a status is answered meanwhile.
+        let wait = |_| {
+            let stream = UnixStream::connect(&path).unwrap();
+            let line = serde_json::to_string(&join(good, None)).unwrap();
+            write_line(&stream, &line).unwrap();
+            stream
+        };
+        let waiting: Vec<UnixStream> = (0..WAITING_MAX).map(wait).collect();
+        assert_eq!(ask_all(dir.path(), &Question::Status).unwrap().len(), 1);
+        let leave = Question::Leave { node: "a".into() };
+        let error = ask_members(&path, &leave)
+            .unwrap()
+            .error
+            .unwrap_or_default();
+        assert!(error.contains("others wait already"), "{error}");
+        drop(waiting);
+    }
+
     /// A socket whose process is gone is removed, and a visitor that talks nonsense does no harm.
     #[test]
     fn stale_sockets_are_removed() {

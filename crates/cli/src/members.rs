@@ -44,7 +44,8 @@ pub(crate) struct JoinArgs {
 const JOIN_EXAMPLES: &str = "\
 A writer that joins must hold bytes that the transfer moves: same size and time as the other
 holders' file. A reader joins a shared destination (dest=NAME as in the transfer's own rows) and
-takes work from the others, or wants a copy of its own. Speeds are declared by up=RATE and down=RATE.
+takes work from the others, or wants a copy of its own. up=RATE and down=RATE declare speeds.
+A transfer that `ropewalk copy` started has no rows, and takes nobody in.
 Agents are reached by the running command: it logs in for --start ssh, with its own --ssh and
 --remote-path. Nodes join while bytes move only. All of FILE's nodes are reached, or none joins.
 
@@ -57,8 +58,8 @@ Examples:
 
 The answer comes when each node takes part, or has been turned away; the others go on either way.
 
-Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused: a node cannot be
-reached or does not fit.";
+Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused (a node cannot
+be reached, or does not fit).";
 
 /// Arguments of `ropewalk leave`.
 #[derive(Args, Clone, Debug)]

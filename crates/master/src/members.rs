@@ -214,7 +214,9 @@ impl Doorman {
                 );
             }
             Mapping::Trees { .. } if has_rows => {
-                return Err("this transfer copies whole trees, which have no rows: name sources and destinations".into());
+                return Err(
+                    "this transfer copies whole trees: nodes with rows cannot join it".into(),
+                );
             }
             _ => {}
         }
