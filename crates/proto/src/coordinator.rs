@@ -270,6 +270,11 @@ pub struct Coordinator {
     exploring: bool,
     round: Option<replan::Round>,
     next_look_ns: u64,
+    next_round_ns: u64,
+    // Before, not even news start a round; and what part of the time the newest one could save.
+    next_news_ns: u64,
+    newest_part: f64,
+    newest: replan::Newest,
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
     // Bytes that had come before the newest round, and bytes that it recalled.
@@ -320,6 +325,10 @@ impl Coordinator {
             exploring: false,
             round: None,
             next_look_ns: 0,
+            next_round_ns: 0,
+            next_news_ns: 0,
+            newest_part: 0.0,
+            newest: replan::Newest::default(),
             patience: 1.0,
             last_round: (0, 0),
             now_ns,
@@ -567,6 +576,7 @@ impl Coordinator {
         // An idle receiver does not wait for the next look.
         if self.nodes[node as usize].group.is_some() {
             self.next_look_ns = 0;
+            self.next_round_ns = 0;
         }
         self.check_done();
     }

@@ -681,6 +681,12 @@ impl Ledger {
         }
     }
 
+    /// Bytes that were released and that nobody holds any more: wanted and given up.
+    pub fn lose(&mut self, range: Range) {
+        self.wanted_bytes += range.len();
+        self.unavailable.insert(range);
+    }
+
     /// Whether nothing is left to ask for or to wait for.
     pub fn is_complete(&self) -> bool {
         self.orphans.is_empty()

@@ -29,7 +29,8 @@ pub use watch::Watch;
 /// that is longer: windows are time, so that little is under way on a slow lane when the end comes.
 const WINDOW_NS: u64 = 200_000_000;
 
-/// A lane may always have this many units in transit: the next one is asked for while one comes.
+/// A lane may always have this many units in transit: the next one is asked for while one comes. Near the end it
+/// is one: what waits on many lanes of a slow node is the tail of the transfer.
 const WINDOW_UNITS: u64 = 2;
 
 /// And this many before its speed is known, at most [`WINDOW_UNMEASURED_MAX`] bytes.
@@ -106,6 +107,9 @@ pub struct Receiving {
     refusers: BTreeSet<u32>,
     notes: usize,
     asked: RangeSet,
+    // What it writes is its own copy: what it gives up comes back.
+    is_own: bool,
+    lent: RangeSet,
     // Units that came damaged and how often; empty in a healthy transfer.
     damaged: BTreeMap<u64, u32>,
     digests: Vec<(Range, [u8; 32])>,
@@ -134,6 +138,8 @@ impl Receiving {
             refusers: BTreeSet::new(),
             notes: 0,
             asked: RangeSet::new(),
+            is_own: false,
+            lent: RangeSet::new(),
             damaged: BTreeMap::new(),
             digests: Vec::new(),
             corrupt: 0,
@@ -158,6 +164,7 @@ impl Receiving {
         self.spares.expect_at(plan.expected);
         self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
+        self.is_own = plan.commit;
         for peer in &plan.peers {
             self.add_peer(peer);
         }
@@ -206,18 +213,27 @@ impl Receiving {
                 self.finished = false;
             }
             self.asked.remove(range);
+            self.lent.remove(range);
         }
         for stretch in &revision.unavailable {
-            self.ledger
-                .give_up(control::range(stretch.start, stretch.length));
+            let range = control::range(stretch.start, stretch.length);
+            self.ledger.give_up(range);
+            for part in self.lent.clipped(range).iter() {
+                self.lent.remove(part);
+                self.ledger.lose(part);
+            }
         }
         self.call_needed();
         self.check_progress();
     }
 
-    /// Gives up to `bytes` that are not on their way yet back to the master.
+    /// Gives up to `bytes` that are not on their way yet back to the master. A receiver with a copy of its own
+    /// is not complete before it knows what becomes of them.
     pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
         let released = self.ledger.release(bytes, unit_at);
+        if self.is_own {
+            self.lent = self.lent.union(&released);
+        }
         self.check_progress();
         released
     }
@@ -322,7 +338,11 @@ impl Receiving {
             Some(rate) => {
                 let trips = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(2);
                 let timed = rate * WINDOW_NS.max(trips) as f64 / 1e9;
-                (timed as u64).max(WINDOW_UNITS * self.unit_len)
+                let units = match self.is_near_end() {
+                    true => 1,
+                    false => WINDOW_UNITS,
+                };
+                (timed as u64).max(units * self.unit_len)
             }
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
@@ -445,7 +465,7 @@ impl Receiving {
         if self.finished {
             return;
         }
-        if self.ledger.is_complete() {
+        if self.ledger.is_complete() && self.lent.is_empty() {
             self.finished = true;
             self.events.push_back(Event::Complete);
             return;

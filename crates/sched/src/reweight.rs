@@ -12,11 +12,18 @@ use crate::whole::split;
 /// Largest distance from the proved bound, relatively, at which the rounds stop.
 pub(crate) const GAP_WANTED: f64 = 0.01;
 
-/// Rounds stop here at the latest. Ordinary families need 10 to 80; adversarial chains gain little from more.
-const ROUNDS_MAX: u32 = 120;
+/// Rounds stop here at the latest where they cost something. Ordinary families need 10 to 80; adversarial chains
+/// gain little from more.
+const ROUNDS_MAX: usize = 120;
+
+/// Small sides may go on, as far as rounds × (runs + atoms) stay below this: some 0.05 CPU seconds.
+const WORK_MAX: usize = 2_000_000;
+
+/// And never longer than this.
+const ROUNDS_SMALL_MAX: usize = 1_000;
 
 /// A proof costs as much as a round or two, so it is tried after every so many.
-const ROUNDS_A_PROOF: u32 = 4;
+const ROUNDS_A_PROOF: usize = 4;
 
 /// Weights do not fall below this share of the largest, so that sums and quotients of them stay finite.
 const WEIGHT_MIN: f64 = 1e-120;
@@ -44,7 +51,9 @@ pub(crate) fn reweighted(side: &Side) -> (Amounts, f64) {
     let mut best = weights.clone();
     let mut best_seconds = f64::INFINITY;
     let mut bound = side.of_atoms(&vec![true; side.atoms.len()]).seconds();
-    for round in 0..ROUNDS_MAX {
+    let rounds = WORK_MAX / (side.spans_len() + side.atoms.len());
+    let rounds = rounds.clamp(ROUNDS_MAX, ROUNDS_SMALL_MAX);
+    for round in 0..rounds {
         let ratios = tree.ratios(&weights, &speeds);
         let seconds = ratios.iter().copied().fold(0.0, f64::max);
         if seconds < best_seconds {
@@ -52,7 +61,7 @@ pub(crate) fn reweighted(side: &Side) -> (Amounts, f64) {
             best.clone_from(&weights);
         }
         let aim = |bound: f64| best_seconds <= bound * (1.0 + GAP_AIMED);
-        if !aim(bound) && (round % ROUNDS_A_PROOF == 0 || round + 1 == ROUNDS_MAX) {
+        if !aim(bound) && (round % ROUNDS_A_PROOF == 0 || round + 1 == rounds) {
             let scarce: Vec<f64> = speeds.iter().zip(&weights).map(|(s, w)| s / w).collect();
             for key in [&ratios, &scarce] {
                 bound = bound.max(tree.proof(key).seconds());

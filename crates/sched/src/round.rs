@@ -104,7 +104,7 @@ fn class_ranges(table: &DemandTable, ways: &[Way]) -> Vec<std::ops::Range<usize>
 fn near_floor(bytes: f64) -> u64 {
     let near = bytes.round();
     // Conversion saturates.
-    match (bytes - near).abs() < 1e-6 * near.max(1.0).min(1e3) {
+    match (bytes - near).abs() < 1e-6 * near.clamp(1.0, 1e3) {
         true => near as u64,
         false => bytes.floor() as u64,
     }

@@ -139,6 +139,50 @@ fn assert_ends_and_tells_the_truth(scheduler: &str) {
     }
 }
 
+/// Two thousand seeds in which, beside the mishaps, up to three nodes join and up to two are asked to leave. It
+/// always ends; one that says it is done has every byte of a shared destination, wherever its writers went.
+#[test]
+fn nodes_come_and_go() {
+    let (mut joined, mut left) = (0, 0);
+    for seed in 0..2000 {
+        let mut drawn = draw(seed);
+        let mut chance = Chance::new(seed ^ 0x6a6f_696e);
+        let old = drawn.scenario.nodes.len() as u32;
+        let destination = drawn.is_shared.then_some("out");
+        for at in 0..chance.below(4) as u32 {
+            let is_sender = chance.below(2) > 0 || !drawn.is_shared;
+            let (holds, wants) = match is_sender {
+                true => (vec![drawn.all], vec![]),
+                false => (vec![], vec![drawn.all]),
+            };
+            let new = node(format!("n{at}"), &holds, &wants, destination);
+            drawn.scenario.nodes.push(new);
+            let speed = Speed::both((1 + chance.below(40)) as f64 * 1e6);
+            drawn.scenario.speeds.push(speed);
+            drawn.scenario.latency_ns.push(chance.below(300) * MS);
+            let at_ns = (1 + u64::from(at)) * SECOND + chance.below(900) * MS;
+            drawn.scenario = drawn.scenario.then(at_ns, old + at, Change::Joins);
+        }
+        for _ in 0..chance.below(3) {
+            let node = chance.below(u64::from(old)) as u32;
+            let at_ns = chance.below(12_000) * MS;
+            drawn.scenario = drawn.scenario.then(at_ns, node, Change::Leaves);
+        }
+        let ended = drawn.scenario.run();
+        assert!(ended.outcome.is_some(), "seed {seed} hangs: {:#?}", ended.notes);
+        let says = |word: &str| ended.notes.iter().filter(|note| note.ends_with(word)).count();
+        (joined, left) = (joined + says(" joins"), left + says(" leaves"));
+        let done = ended.outcome == Some(Outcome::Done);
+        if done && drawn.is_shared {
+            let whole = RangeSet::from(drawn.all);
+            assert_eq!(ended.delivered, whole, "seed {seed}: done without all bytes");
+        }
+        // Nobody is let go whom the others need.
+        assert!(done || !drawn.unharmed, "seed {seed}: {:#?}", ended.notes);
+    }
+    assert!(joined > 500 && left > 200, "{joined} joined, {left} left");
+}
+
 /// With the paper's greedy plans.
 #[test]
 fn transfers_end_and_tell_the_truth() {

@@ -23,6 +23,9 @@ const CHANGE: f64 = 0.4;
 /// ... for so many statuses in a row.
 const CHANGE_STATUSES: u32 = 3;
 
+/// A pair that carries less than this part of what its receiver gets does not matter to it.
+const PAIR_PART: f64 = 0.1;
+
 /// Relative error of an observed speed: this for ever, and [`ERROR_SECONDS`] over the time observed.
 const ERROR_MIN: f64 = 0.03;
 
@@ -38,8 +41,11 @@ const WANTING: f64 = 0.7;
 /// A lane slower than this part of another lane of the same node is held up at its other end.
 const CLEARLY_SLOWER: f64 = 0.6;
 
-/// Time constant of a falling estimate when the node is held up for certain, and when it might be the other end.
-const FALL_SECONDS: (f64, f64) = (1.5, 5.0);
+/// Time constant of a falling estimate when the node is what holds lanes up.
+const FALL_SECONDS: f64 = 0.7;
+
+/// The same when it might be the other end.
+const FALL_SECONDS_PERHAPS: f64 = 15.0;
 
 /// Where nobody told speeds all holders take part by then (see the participant's spares).
 const UNTIL_ALL_TAKE_NS: u64 = 500_000_000;
@@ -59,6 +65,22 @@ struct Pair {
     recent: f64,
     // Part of the time in which something was on its way.
     at_work: f64,
+    // Statuses in a row at which the memories differed.
+    changed: u32,
+}
+
+impl Pair {
+    /// Whether the speed has become another one. The long memory is dropped then.
+    fn is_changed(&mut self) -> bool {
+        let most = self.rate.max(self.recent);
+        let differs = (self.recent - self.rate).abs() > CHANGE * most;
+        self.changed = if differs { self.changed + 1 } else { 0 };
+        if self.changed < CHANGE_STATUSES {
+            return false;
+        }
+        (self.rate, self.changed) = (self.recent, 0);
+        true
+    }
 }
 
 /// What a receiver has shown.
@@ -118,7 +140,12 @@ impl Observed {
                 rate: smooth(known.rate, now, keep),
                 recent: smooth(known.recent, now, keep_recent),
                 at_work: busy.min(1.0),
+                changed: known.changed,
             };
+            // A pair that matters to the whole takes the whole with it.
+            if known.is_changed() && known.rate.max(known.recent) > rate * PAIR_PART {
+                self.rate = Some(self.recent);
+            }
         }
         let differs = (self.recent - rate).abs() > CHANGE * rate;
         self.changed = if differs { self.changed + 1 } else { 0 };
@@ -259,8 +286,8 @@ impl Estimate {
                 return;
             }
             Wants::Nothing => return,
-            Wants::Perhaps => FALL_SECONDS.1,
-            Wants::More => FALL_SECONDS.0,
+            Wants::Perhaps => FALL_SECONDS_PERHAPS,
+            Wants::More => FALL_SECONDS,
         };
         let keep = (-passed.min(1.0) / constant).exp();
         self.rate = Some(known * keep + total * (1.0 - keep));
@@ -343,12 +370,12 @@ impl Coordinator {
             for side in [&mut senders[sender as usize], &mut receivers[receiver]] {
                 side.total += rate;
                 if pair.at_work > WANTING {
-                    side.fastest = side.fastest.max(pair.rate);
+                    side.fastest = side.fastest.max(pair.recent);
                 }
             }
         }
         for (receiver, (&sender, pair)) in lanes().filter(|(_, (_, pair))| pair.at_work > WANTING) {
-            let held_up_there = |other: f64| match pair.rate < other * CLEARLY_SLOWER {
+            let held_up_there = |other: f64| match pair.recent < other * CLEARLY_SLOWER {
                 true => Wants::Nothing,
                 false => Wants::Perhaps,
             };

@@ -81,9 +81,6 @@ impl Coordinator {
         }
         // What it wrote is written again: nobody knows how much of it is whole.
         self.nodes[node as usize].runs.clear();
-        for (heir, _) in &heirs {
-            self.nodes[*heir as usize].done = None;
-        }
         self.ask_plan(false, heirs, &BTreeSet::new(), None);
         true
     }

@@ -45,6 +45,18 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 /// ones.
 const MISPLACED: f64 = 0.3;
 
+/// A round does not wait for its turn when it could save this part of the time more than the newest one ...
+const NEWS: f64 = 0.15;
+
+/// ... which has had this long.
+const NEWS_NS_MIN: u64 = 2_000_000_000;
+
+/// When this part of the time left could be saved, all is planned anew ...
+const REBUILD: f64 = 0.2;
+
+/// ... if at least this would still be left: lanes that become others cost some time.
+const REBUILD_SECONDS_MIN: f64 = 3.0;
+
 /// Receivers show what they can for so long before a plan without told speeds is settled ...
 const EXPLORE_SECONDS: f64 = 1.5;
 
@@ -71,6 +83,15 @@ const PATIENCE_MAX: f64 = 64.0;
 
 /// A round that brings less than this part of what it might have brought was not worth it.
 const WORTH_IT: f64 = 0.25;
+
+/// What the newest round was to bring.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    at_ns: u64,
+    // Seconds from then until the last receiver would be done, and how many of them it could save.
+    last: f64,
+    gain: f64,
+}
 
 /// What a round that has its plan means for the nodes.
 #[derive(Debug, Default)]
@@ -174,15 +195,32 @@ impl Coordinator {
         if gain.is_nan() || gain < GAIN_SECONDS_MIN.max(seconds * error) {
             return;
         }
-        // Work that is passed on before anybody has come to do it would never be done.
-        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
-        let (before, moved) = self.last_round;
-        if come.saturating_sub(before) < moved / 2 {
-            self.patience = (self.patience * 2.0).min(PATIENCE_MAX);
+        // Something new has happened when much more could be saved than the newest round set out to save.
+        let part = gain / last;
+        let is_news = part > self.newest_part + NEWS && now_ns >= self.next_news_ns;
+        if now_ns < self.next_round_ns && !is_news {
+            return;
         }
+        if is_news {
+            self.patience = 1.0;
+        }
+        self.newest_part = part;
+        self.next_news_ns = now_ns + NEWS_NS_MIN;
+        if !is_news {
+            self.patience = self.patience_after(last, now_ns);
+        }
+        self.newest = Newest {
+            at_ns: now_ns,
+            last,
+            gain,
+        };
         let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
-        let pause = LOOK_NS.max(pause) as f64 * self.patience;
-        self.next_look_ns = now_ns + pause as u64;
+        // However little came of it: the end is not waited for.
+        let pause = (LOOK_NS.max(pause) as f64 * self.patience).min(last * 0.5e9);
+        self.next_round_ns = now_ns + pause as u64;
+        if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
+            return self.rebuild(&members, (last, seconds), now_ns);
+        }
         let bytes = |member: &Member| {
             let over = member.left - member.speed() * seconds;
             match over > MISPLACED * member.left {
@@ -194,6 +232,22 @@ impl Coordinator {
         };
         let asked = members.iter().map(|member| (member.node, bytes(member)));
         self.recall(asked.collect(), (last, seconds), false, now_ns);
+    }
+
+    /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
+    /// after so many seconds.
+    fn patience_after(&self, last: f64, now_ns: u64) -> f64 {
+        let newest = &self.newest;
+        let passed = now_ns.saturating_sub(newest.at_ns) as f64 / 1e9;
+        let came = newest.last - (last + passed);
+        // Work that is passed on before anybody has come to do it would never be done.
+        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        let (before, moved) = self.last_round;
+        let idle = come.saturating_sub(before) < moved / 2;
+        match idle || came < newest.gain * WORTH_IT {
+            true => (self.patience * 2.0).min(PATIENCE_MAX),
+            false => 1.0,
+        }
     }
 
     /// Ends the time in which everybody takes what he can, when enough has been seen.
@@ -211,12 +265,18 @@ impl Coordinator {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
+        self.rebuild(members, (last, seconds), now_ns);
+    }
+
+    /// Plans all that is left anew: the lanes at work are not the right ones.
+    fn rebuild(&mut self, members: &[Member], (last, seconds): (f64, f64), now_ns: u64) {
         let asked: Vec<(u32, u64)> = members
             .iter()
             .map(|member| (member.node, self.all_to_spare(member)))
             .collect();
-        let pause = (seconds * ROUND_PART * 1e9) as u64;
-        self.next_look_ns = now_ns + pause.clamp(LOOK_NS, SETTLE_NS_MAX);
+        let pause = ((seconds * ROUND_PART * 1e9) as u64).clamp(LOOK_NS, SETTLE_NS_MAX);
+        let look_ns = now_ns + (pause as f64 * self.patience) as u64;
+        self.next_round_ns = look_ns.max(self.next_round_ns);
         // Lanes will be others: what they carried says nothing of what they will.
         for member in members {
             self.nodes[member.node as usize].observed.start_anew(now_ns);
@@ -372,13 +432,8 @@ impl Coordinator {
         let Some(mut round) = self.round.take() else {
             return Settled::default();
         };
-        let after = predicted.max(round.seconds);
-        let was_worth_it = round.last - after > (round.last - round.seconds) * WORTH_IT;
-        self.patience = match was_worth_it || round.settle || round.last == 0.0 {
-            true => 1.0,
-            false => (self.patience * 2.0).min(PATIENCE_MAX),
-        };
-        let expected = after.min(round.last.max(round.seconds));
+        // Of the room that is left little is known, and of what takes longer than without a round nothing.
+        let expected = predicted.max(round.seconds).min(round.last.max(round.seconds));
         let settled = Settled {
             expected_ns: (expected * 1e9) as u64,
             settle: round.settle,
@@ -423,6 +478,7 @@ impl Coordinator {
     /// Something changed that no pause should wait for: a node came, went or was done.
     pub(super) fn look_soon(&mut self) {
         self.next_look_ns = 0;
+        self.next_round_ns = 0;
         self.patience = 1.0;
     }
 

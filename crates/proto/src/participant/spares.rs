@@ -44,6 +44,9 @@ const END_PART: u64 = 10;
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
 
+/// The end is near when what is left comes in this time.
+const NEAR_END_SECONDS: f64 = 3.0;
+
 /// What came in this many looks is the present speed (2 s).
 const LOOKS: usize = 20;
 
@@ -63,6 +66,8 @@ pub(super) struct Spares {
     patient_until_ns: u64,
     // Time and bytes come at the latest looks.
     looks: VecDeque<(u64, f64)>,
+    // With less than this left the end is near.
+    near_end_bytes: u64,
     looked_ns: u64,
 }
 
@@ -76,6 +81,7 @@ impl Spares {
             exploring: false,
             patient_until_ns: 0,
             looks: VecDeque::with_capacity(LOOKS + 1),
+            near_end_bytes: 0,
             looked_ns: now_ns,
         }
     }
@@ -168,7 +174,9 @@ impl Receiving {
         }
         let (then, before) = looks.pop_front()?;
         let passed = now_ns.saturating_sub(then).max(1) as f64 / 1e9;
-        Some((come - before).max(0.0) / passed)
+        let rate = (come - before).max(0.0) / passed;
+        self.spares.near_end_bytes = (rate * NEAR_END_SECONDS) as u64;
+        Some(rate)
     }
 
     fn is_behind(&mut self, now_ns: u64) -> bool {
@@ -194,6 +202,12 @@ impl Receiving {
         let left = (wanted as f64 - self.come()).max(0.0) / speed;
         let due = self.spares.expected_ns.saturating_sub(passed) as f64 * LATE + LATE_NS as f64;
         left > WORTHWHILE_NS as f64 && self.spares.expected_ns > 0 && left > due
+    }
+
+    /// Whether what is left comes within a few seconds.
+    pub(super) fn is_near_end(&self) -> bool {
+        let left = self.ledger.wanted_bytes().saturating_sub(self.ledger.delivered_bytes());
+        left < self.spares.near_end_bytes
     }
 
     /// Whether the lane leaves what others own alone: every lane of a fixed plan; while a plan is kept, a spare,

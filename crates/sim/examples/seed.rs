@@ -1,0 +1,272 @@
+#![allow(missing_docs, clippy::all, dead_code)]
+
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_proto::control;
+use ropewalk_proto::report::Outcome;
+use ropewalk_sim::{Chance, Change, Event, MS, SECOND, Scenario, Speed, changed_bound, node};
+
+fn senders_and_receivers(speeds: &[f64], bytes: u64, destination: Option<&str>) -> Scenario {
+    let all = Range::new(0, bytes);
+    let count = speeds.len();
+    let senders = (0..count).map(|at| node(format!("s{at}"), &[all], &[], None));
+    let receivers = (0..count).map(|at| node(format!("r{at}"), &[], &[all], destination));
+    let both = speeds.iter().chain(speeds);
+    let mut scenario = Scenario::new(
+        senders.chain(receivers).collect(),
+        both.map(|&speed| Speed::both(speed)).collect(),
+    );
+    scenario.scheduler = "greedy".into();
+    scenario
+}
+
+/// CEP Figure 6 without hints: slow and fast pairs, nobody told the speeds. Work follows what is seen.
+#[test]
+fn unequal_pairs_without_hints_come_close_to_the_bound() {
+    for (slow, fast) in [(5, 0), (5, 1), (5, 2), (5, 3), (1, 1), (2, 2)] {
+        let mut speeds = vec![2.39e6; slow];
+        speeds.resize(slow + fast, 23.9e6);
+        let bound = 20.0;
+        let bytes = (speeds.iter().sum::<f64>() * bound) as u64;
+        let ended = senders_and_receivers(&speeds, bytes, Some("out")).run();
+        assert_eq!(ended.outcome, Some(Outcome::Done));
+        assert_eq!(ended.delivered, RangeSet::from(Range::new(0, bytes)));
+        assert!(
+            bound > ended.seconds * 0.95,
+            "{slow}+{fast}: {} s",
+            ended.seconds
+        );
+    }
+}
+
+/// A transfer drawn from a seed: speeds, layout, hints, delays, and up to three deaths, silences and full disks.
+struct Drawn {
+    scenario: Scenario,
+    all: Range,
+    is_shared: bool,
+    unharmed: bool,
+}
+
+fn draw(seed: u64) -> Drawn {
+    let mut chance = Chance::new(seed);
+    let (senders, receivers) = (1 + chance.below(5) as u32, 1 + chance.below(5) as u32);
+    let magnitude = 16 + chance.below(14);
+    let bytes = 1 + chance.below(1 << magnitude);
+    let destination = (chance.below(4) > 0).then_some("out");
+    // The first holds, and wants, all; others may hold or want a part.
+    let part = |at: u32, chance: &mut Chance| {
+        let start = match at {
+            0 => 0,
+            _ => chance.below(bytes) * chance.below(2),
+        };
+        [Range::new(start, bytes)]
+    };
+    let mut nodes = Vec::new();
+    for at in 0..senders {
+        nodes.push(node(format!("s{at}"), &part(at, &mut chance), &[], None));
+    }
+    for at in 0..receivers {
+        let wants = part(at, &mut chance);
+        nodes.push(node(format!("r{at}"), &[], &wants, destination));
+    }
+    let count = senders + receivers;
+    let speeds = (0..count).map(|_| Speed::both((1 + chance.below(40)) as f64 * 1e6));
+    let mut scenario = Scenario::new(nodes, speeds.collect());
+    let mut unharmed = true;
+    for _ in 0..chance.below(4) {
+        let at_ns = chance.below(12_000) * MS;
+        let node = chance.below(u64::from(count)) as u32;
+        let change = match chance.below(3) {
+            0 => Change::Dies,
+            1 => Change::PausedUntil(at_ns + chance.below(10) * SECOND),
+            _ => Change::Stops,
+        };
+        unharmed &= match change {
+            Change::PausedUntil(_) => true,
+            Change::Stops => node < senders,
+            _ => false,
+        };
+        scenario.script.push(Event {
+            at_ns,
+            node,
+            change,
+        });
+    }
+    if chance.below(2) > 0 {
+        scenario = scenario.declared();
+    }
+    scenario.latency_ns = (0..count).map(|_| chance.below(300) * MS).collect();
+    scenario.sync_ns = chance.below(3) * chance.below(1000) * MS;
+    Drawn {
+        scenario,
+        all: Range::new(0, bytes),
+        is_shared: destination.is_some(),
+        unharmed,
+    }
+}
+
+/// Four thousand seeds: random speeds, layouts, hints, delays, deaths, silences and full disks. A transfer always
+/// ends; one that says it is done has every byte in a receiver that lives, and one without faults is done.
+fn assert_ends_and_tells_the_truth(scheduler: &str) {
+    for seed in 0..4000 {
+        let mut drawn = draw(seed);
+        drawn.scenario.scheduler = scheduler.into();
+        let ended = drawn.scenario.run();
+        let outcome = ended.outcome;
+        assert!(outcome.is_some(), "seed {seed} hangs: {:#?}", ended.notes);
+        let whole = match drawn.is_shared {
+            true => ended.delivered == RangeSet::from(drawn.all),
+            false => {
+                let nodes = drawn.scenario.nodes.iter().zip(&ended.delivered_by_node);
+                nodes.into_iter().all(|(setup, delivered)| {
+                    let rows = setup.sinks.iter().flat_map(|sink| &sink.sink.rows);
+                    let wanted = rows.map(|row| control::range(row.start, row.length));
+                    *delivered == RangeSet::from_ranges(wanted)
+                })
+            }
+        };
+        if outcome == Some(Outcome::Done) {
+            assert!(whole, "seed {seed}: done without all bytes");
+            assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
+        }
+        if drawn.unharmed {
+            assert_eq!(
+                outcome,
+                Some(Outcome::Done),
+                "seed {seed}: {:#?}",
+                ended.notes
+            );
+        }
+    }
+}
+
+/// With the paper's greedy plans.
+#[test]
+fn transfers_end_and_tell_the_truth() {
+    assert_ends_and_tells_the_truth("greedy");
+}
+
+/// With the plans that are made when nobody chooses.
+#[test]
+fn transfers_by_default_plans_end_and_tell_the_truth() {
+    assert_ends_and_tells_the_truth("auto");
+}
+
+/// The same scenario gives the same end, to the last message.
+#[test]
+fn runs_repeat() {
+    for seed in [3, 77, 1234] {
+        let scenario = draw(seed).scenario;
+        assert_eq!(scenario.run(), scenario.run(), "seed {seed}");
+    }
+}
+
+/// Five hundred more, where speeds change on the way, pairs have limits of their own, nodes rest, and any policy
+/// plans: the end comes, all is there, and it is never faster than the changing network can be.
+#[test]
+fn nothing_beats_the_bound_of_a_changing_network() {
+    for seed in 0..500 {
+        let mut scenario = draw(seed).scenario;
+        let mut chance = Chance::new(seed + 1_000_000);
+        let count = scenario.nodes.len() as u64;
+        scenario.script.clear();
+        for _ in 0..chance.below(6) {
+            let at_ns = chance.below(12_000) * MS;
+            let change = match chance.below(3) {
+                0 => Change::PausedUntil(at_ns + chance.below(5) * SECOND),
+                _ => Change::Speed(Speed {
+                    up: (1 + chance.below(40)) as f64 * 1e6,
+                    down: (1 + chance.below(40)) as f64 * 1e6,
+                }),
+            };
+            scenario = scenario.then(at_ns, chance.below(count) as u32, change);
+        }
+        for _ in 0..chance.below(4) {
+            let pair = (chance.below(count) as u32, chance.below(count) as u32);
+            let cap = (1 + chance.below(20)) as f64 * 1e6;
+            scenario.pair_caps.insert(pair, cap);
+        }
+        scenario.scheduler = ["auto", "greedy", "uniform"][chance.below(3) as usize].into();
+        scenario.options.fixed = chance.below(3) == 0;
+        let ended = scenario.run();
+        let notes = &ended.notes;
+        assert_eq!(
+            ended.outcome,
+            Some(Outcome::Done),
+            "seed {seed}: {notes:#?}"
+        );
+        assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
+        let bound = changed_bound(&scenario).expect("nobody dies");
+        assert!(
+            ended.seconds >= bound * 0.999,
+            "seed {seed}: {} s, though {bound} s is the least",
+            ended.seconds
+        );
+        assert!(
+            ended.carried_bytes >= ended.wanted_bytes as f64,
+            "seed {seed}"
+        );
+    }
+}
+
+/// A limit over all receivers is kept, and nearly used up.
+#[test]
+fn a_limit_is_kept_and_used() {
+    let speeds = [20e6, 20e6, 2e6];
+    let mut scenario = senders_and_receivers(&speeds, 200_000_000, Some("out"));
+    scenario.limit = Some(10_000_000);
+    let ended = scenario.run();
+    assert_eq!(ended.outcome, Some(Outcome::Done));
+    assert!(ended.seconds > 19.5, "{} s", ended.seconds);
+    assert!(ended.seconds < 23.0, "{} s", ended.seconds);
+}
+
+/// Silence of the data, not of the node: a paused receiver gets nothing until it goes on.
+#[test]
+fn a_paused_receiver_gets_nothing() {
+    let scenario = senders_and_receivers(&[10e6], 100_000_000, None);
+    let plain = scenario.run().seconds;
+    let paused = scenario
+        .then(2 * SECOND, 1, Change::PausedUntil(9 * SECOND))
+        .run();
+    assert!(
+        (paused.seconds - plain - 7.0).abs() < 0.1,
+        "{plain} s, then {} s",
+        paused.seconds
+    );
+    assert_eq!(paused.duplicate_bytes, 0);
+}
+
+/// The account holds what the messages are: as many of each as there are nodes, and no status counted as plan.
+#[test]
+fn control_messages_are_counted() {
+    let scenario = senders_and_receivers(&[10e6, 10e6], 100_000_000, None);
+    let ended = scenario.declared().run();
+    // Open, plan, finish; opened, done (of receivers), finished.
+    for (node, traffic) in ended.traffic.iter().enumerate() {
+        let is_receiver = node >= 2;
+        assert_eq!(traffic.sent.plan_messages, 3, "node {node}");
+        assert_eq!(
+            traffic.received.plan_messages,
+            2 + u64::from(is_receiver),
+            "node {node}"
+        );
+        assert!(
+            traffic.received.status_messages >= 19,
+            "node {node}: {traffic:?}"
+        );
+    }
+    let sum = ended.traffic_sum();
+    let all = |tally: ropewalk_sim::Tally| tally.plan_bytes + tally.status_bytes;
+    let (sent, received): (u64, u64) = ended.timeline.iter().fold((0, 0), |sum, second| {
+        (sum.0 + second.sent_bytes, sum.1 + second.received_bytes)
+    });
+    assert_eq!((all(sum.sent), all(sum.received)), (sent, received));
+}
+fn main() {
+    let seed: u64 = std::env::args().nth(1).unwrap().parse().unwrap();
+    let drawn = draw(seed);
+    println!("{:?}", drawn.scenario.script);
+    for n in &drawn.scenario.nodes { println!("{} {:?} {:?}", n.name, n.sources.iter().map(|s| s.source.rows.iter().map(|r| (r.start, r.length)).collect::<Vec<_>>()).collect::<Vec<_>>(), n.sinks.iter().map(|s| (s.destination.clone(), s.sink.rows.iter().map(|r| (r.start, r.length)).collect::<Vec<_>>())).collect::<Vec<_>>()); }
+    let e = drawn.scenario.run();
+    println!("{:?} {:?} {:?}", e.outcome, e.notes, e.seconds);
+}
