@@ -94,13 +94,14 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
 }
 
 fn handle(event: &Event, output: &OutputArgs, progress: &mut Progress, desk: Option<&Desk>) {
+    // Whoever reads of a transfer in the output may ask for it at once.
+    if let Some(desk) = desk {
+        desk.handle(event);
+    }
     if output.json {
         print_json(event);
     }
     progress.handle(event);
-    if let Some(desk) = desk {
-        desk.handle(event);
-    }
 }
 
 /// One line; a reader that has gone does not stop the transfer.

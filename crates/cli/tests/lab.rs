@@ -405,7 +405,7 @@ fn nodes_that_join_have_work() {
     if ropewalk_lab::skip("nodes_that_join_have_work") {
         return;
     }
-    const LEN: u64 = 24 << 20;
+    const LEN: u64 = 48 << 20;
     let hosts = ["w1", "w2", "r1", "r2"];
     let lab = lab(&hosts, 40_000_000);
     let agents: Vec<Child> = hosts
