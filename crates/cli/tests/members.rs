@@ -218,6 +218,7 @@ fn misfits_are_turned_away() {
         .join(&id, &good, &["--token-file", &other_token])
         .assert_status(4)
         .assert_says("token");
+    stage.join(&id, &good, &[]).assert_status(0);
     let (status, report) = moving.end();
     assert_eq!(
         (status, &report["outcome"]),
