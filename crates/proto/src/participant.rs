@@ -171,6 +171,7 @@ impl Receiving {
         for run in &align(&plan.runs, unit_at) {
             self.want(run);
         }
+        self.set_pace(now_ns);
         self.call_needed();
         self.check_progress();
     }
@@ -214,6 +215,9 @@ impl Receiving {
             }
             self.asked.remove(range);
             self.lent.remove(range);
+        }
+        if revision.expected > 0 {
+            self.set_pace(now_ns);
         }
         for stretch in &revision.unavailable {
             let range = control::range(stretch.start, stretch.length);

@@ -38,6 +38,9 @@ const LATE_NS: u64 = 500_000_000;
 /// The end is near when the plan has this much time left (1 s), or this part of its time.
 const END_NS_MAX: u64 = 1_000_000_000;
 
+/// A node with this much more left than its pace allows lets lanes that are done take what others own.
+const PACE_SLACK: f64 = 1.03;
+
 /// See [`END_NS_MAX`].
 const END_PART: u64 = 10;
 
@@ -66,6 +69,8 @@ pub(super) struct Spares {
     patient_until_ns: u64,
     // Time and bytes come at the latest looks.
     looks: VecDeque<(u64, f64)>,
+    // Bytes per nanosecond that the plan has for this node.
+    pace: f64,
     // With less than this left the end is near.
     near_end_bytes: u64,
     looked_ns: u64,
@@ -81,6 +86,7 @@ impl Spares {
             exploring: false,
             patient_until_ns: 0,
             looks: VecDeque::with_capacity(LOOKS + 1),
+            pace: 0.0,
             near_end_bytes: 0,
             looked_ns: now_ns,
         }
@@ -222,9 +228,28 @@ impl Receiving {
         if self.spares.behind || self.spares.exploring || !self.ledger.has_ready() {
             return false;
         }
+        let left = self.plan_left_ns(now_ns);
+        !self.ledger.is_planned(lane)
+            || (left > END_NS_MAX.min(self.spares.expected_ns / END_PART) && self.keeps_pace(left))
+    }
+
+    /// Time that the plan has left, nanoseconds.
+    fn plan_left_ns(&self, now_ns: u64) -> u64 {
         let passed = now_ns.saturating_sub(self.watch.start_ns());
-        let left = self.spares.expected_ns.saturating_sub(passed);
-        !self.ledger.is_planned(lane) || left > END_NS_MAX.min(self.spares.expected_ns / END_PART)
+        self.spares.expected_ns.saturating_sub(passed)
+    }
+
+    /// A plan begins, or is another one: the node should go on as fast as it says.
+    pub(super) fn set_pace(&mut self, now_ns: u64) {
+        let left = self.ledger.wanted_bytes().saturating_sub(self.ledger.delivered_bytes());
+        let time = self.plan_left_ns(now_ns).max(1);
+        self.spares.pace = left as f64 / time as f64;
+    }
+
+    /// Whether the node is as far with its work as it should be with so much time left.
+    fn keeps_pace(&self, left_ns: u64) -> bool {
+        let left = self.ledger.wanted_bytes() as f64 - self.come();
+        left < self.spares.pace * left_ns as f64 * PACE_SLACK
     }
 
     fn call_all(&mut self) {
