@@ -1,4 +1,5 @@
-//! The socket at which a running transfer can be asked how far it is, and told to stop.
+//! The socket at which a running transfer can be asked how far it is, and told to stop, to take in nodes or to let
+//! one go.
 //!
 //! Each command that carries out a transfer listens in the user's runtime folder, which only the
 //! user may enter: `PID.sock` until the transfer has its id, `ID.sock` then. A question is one line
@@ -13,10 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk::{Cancel, Event};
+use ropewalk::master::Joining;
+use ropewalk::{Cancel, Event, Members};
 use serde::{Deserialize, Serialize};
 
-use crate::sys;
+use crate::transfer::StartArg;
+use crate::{sys, token, transfer};
 
 /// A visitor or desk that says nothing for this long is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -24,14 +27,53 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest question or answer that is read: a progress event of some ten thousand nodes.
 const LINE_MAX: u64 = 4 << 20;
 
-/// What a visitor asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How long a visitor waits for nodes to be reached and to open what they have: the ssh login and the walk over a
+/// large tree that the transfer itself grants them.
+const JOIN_PATIENCE: Duration = Duration::from_secs(60 + 300 + 10);
+
+/// Visitors that may wait for nodes to join or leave; each has a thread.
+const WAITING_MAX: usize = 16;
+
+/// What a visitor asks. No `Debug`: it may hold a token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Question {
     /// How far are you?
     Status,
     /// Stop.
     Cancel,
+    /// Take these nodes in. The answer is a [`Verdict`].
+    Join {
+        /// Rows as in a specification file, without id and master.
+        rows: String,
+        /// How their agents are started; `None` when they run.
+        start: Option<StartArg>,
+        /// Token of agents that run, in hexadecimal digits; `None` for the transfer's own.
+        token: Option<String>,
+    },
+    /// Let this node go. The answer is a [`Verdict`].
+    Leave {
+        /// Its name in the transfer.
+        node: String,
+    },
+}
+
+/// What a running transfer says to [`Question::Join`] and [`Question::Leave`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Each node, when it came so far that something is to be said of each.
+    pub nodes: Vec<NodeVerdict>,
+    /// Why nothing happened.
+    pub error: Option<String>,
+}
+
+/// What became of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeVerdict {
+    /// Its name in the transfer.
+    pub node: String,
+    /// Why it was turned away; `None` when all is well.
+    pub error: Option<String>,
 }
 
 /// What a running transfer says of itself.
@@ -88,11 +130,16 @@ impl Desk {
     ///
     /// # Errors
     /// When the runtime folder is not safe or no socket can be made there; the transfer can do without.
-    pub(crate) fn open(label: Option<String>, cancel: Cancel) -> Result<Self> {
-        Self::open_in(&folder()?, label, cancel)
+    pub(crate) fn open(label: Option<String>, cancel: Cancel, members: Members) -> Result<Self> {
+        Self::open_in(&folder()?, label, cancel, members)
     }
 
-    fn open_in(folder: &Path, label: Option<String>, cancel: Cancel) -> Result<Self> {
+    fn open_in(
+        folder: &Path,
+        label: Option<String>,
+        cancel: Cancel,
+        members: Members,
+    ) -> Result<Self> {
         let process = std::process::id();
         let path = folder.join(format!("{process}.sock"));
         // Not visible to visitors before it listens, so that nobody takes it for a stale one.
@@ -111,9 +158,10 @@ impl Desk {
             path: Mutex::new(path),
         };
         let serve = move || {
+            let waiting = Arc::new(());
             for visitor in listener.incoming().flatten() {
                 // A visitor that breaks off concerns nobody else.
-                let _ = answer(&visitor, &state, &cancel);
+                let _ = answer(visitor, &state, &cancel, &members, &waiting);
             }
         };
         std::thread::Builder::new()
@@ -154,18 +202,86 @@ impl Drop for Desk {
     }
 }
 
-fn answer(visitor: &UnixStream, state: &Mutex<Answer>, cancel: &Cancel) -> Result<()> {
-    let question: Question = serde_json::from_str(&read_line(visitor)?)?;
-    if question == Question::Cancel {
-        cancel.cancel();
+/// Answers one visitor; `waiting` is held once more by each that waits.
+fn answer(
+    visitor: UnixStream,
+    state: &Mutex<Answer>,
+    cancel: &Cancel,
+    members: &Members,
+    waiting: &Arc<()>,
+) -> Result<()> {
+    let question: Question = serde_json::from_str(&read_line(&visitor, PATIENCE)?)?;
+    match question {
+        Question::Status => {}
+        Question::Cancel => cancel.cancel(),
+        Question::Join { .. } | Question::Leave { .. } => {
+            if Arc::strong_count(waiting) > WAITING_MAX {
+                let error = format!("{WAITING_MAX} others wait already; try again in a moment");
+                return write_line(&visitor, &serde_json::to_string(&Verdict::no(error))?);
+            }
+            let (members, held) = (members.clone(), waiting.clone());
+            let decide = move || {
+                let verdict = decide(&question, &members);
+                drop(held);
+                serde_json::to_string(&verdict).map(|line| write_line(&visitor, &line))
+            };
+            std::thread::Builder::new().spawn(decide)?;
+            return Ok(());
+        }
     }
     let mut answer = state.lock().unwrap_or_else(PoisonError::into_inner).clone();
     answer.cancelled = cancel.is_cancelled();
-    write_line(visitor, &serde_json::to_string(&answer)?)
+    write_line(&visitor, &serde_json::to_string(&answer)?)
 }
 
-fn read_line(stream: &UnixStream) -> Result<String> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+/// Asks the transfer and waits for its word.
+fn decide(question: &Question, members: &Members) -> Verdict {
+    let verdict = match question {
+        Question::Join { rows, start, token } => join(rows, *start, token.as_deref(), members),
+        Question::Leave { node } => members.leave(node).map(|()| {
+            vec![NodeVerdict {
+                node: node.clone(),
+                error: None,
+            }]
+        }),
+        Question::Status | Question::Cancel => Ok(Vec::new()),
+    };
+    match verdict {
+        Ok(nodes) => Verdict { nodes, error: None },
+        Err(error) => Verdict::no(error),
+    }
+}
+
+fn join(
+    rows: &str,
+    start: Option<StartArg>,
+    token: Option<&str>,
+    members: &Members,
+) -> Result<Vec<NodeVerdict>, String> {
+    let nodes = transfer::added_nodes(rows, start).map_err(|errors| errors.to_string())?;
+    let token = match token {
+        Some(digits) => Some(token::parse(digits).ok_or("the token is not 64 hexadecimal digits")?),
+        None => None,
+    };
+    let verdict = |joined: ropewalk::master::Joined| NodeVerdict {
+        node: joined.node,
+        error: joined.error,
+    };
+    let joined = members.join(Joining { nodes, token })?;
+    Ok(joined.into_iter().map(verdict).collect())
+}
+
+impl Verdict {
+    fn no(error: String) -> Self {
+        Self {
+            error: Some(error),
+            ..Self::default()
+        }
+    }
+}
+
+fn read_line(stream: &UnixStream, patience: Duration) -> Result<String> {
+    stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
     BufReader::new(stream.take(LINE_MAX)).read_line(&mut line)?;
     Ok(line)
@@ -177,7 +293,7 @@ fn write_line(mut stream: &UnixStream, line: &str) -> Result<()> {
 }
 
 /// Asks every desk in a folder; gives path and answer of each, in order of path.
-pub(crate) fn ask_all(folder: &Path, question: Question) -> Result<Vec<(PathBuf, Answer)>> {
+pub(crate) fn ask_all(folder: &Path, question: &Question) -> Result<Vec<(PathBuf, Answer)>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -212,10 +328,27 @@ pub(crate) fn ask_all(folder: &Path, question: Question) -> Result<Vec<(PathBuf,
 }
 
 /// Asks one desk.
-pub(crate) fn ask(path: &Path, question: Question) -> Result<Answer> {
+pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
     let stream = UnixStream::connect(path)?;
-    write_line(&stream, &serde_json::to_string(&question)?)?;
-    Ok(serde_json::from_str(&read_line(&stream)?)?)
+    write_line(&stream, &serde_json::to_string(question)?)?;
+    Ok(serde_json::from_str(&read_line(&stream, PATIENCE)?)?)
+}
+
+/// Asks one desk to take nodes in, or to let one go.
+///
+/// # Errors
+/// When nobody answers; a refusal is a [`Verdict`].
+pub(crate) fn ask_members(path: &Path, question: &Question) -> Result<Verdict> {
+    let ended = "the transfer ended before it answered";
+    let stream = UnixStream::connect(path).context(ended)?;
+    write_line(&stream, &serde_json::to_string(question)?).context(ended)?;
+    let line = read_line(&stream, JOIN_PATIENCE).with_context(|| {
+        format!(
+            "no answer within {} s; `ropewalk status` shows whether it runs",
+            JOIN_PATIENCE.as_secs()
+        )
+    })?;
+    serde_json::from_str(&line).context(ended)
 }
 
 #[cfg(test)]
@@ -239,8 +372,14 @@ mod tests {
     fn a_desk_answers_and_cancels() {
         let dir = tempfile::tempdir().unwrap();
         let cancel = Cancel::new();
-        let desk = Desk::open_in(dir.path(), Some("label".into()), cancel.clone()).unwrap();
-        let answers = ask_all(dir.path(), Question::Status).unwrap();
+        let desk = Desk::open_in(
+            dir.path(),
+            Some("label".into()),
+            cancel.clone(),
+            Members::new(),
+        )
+        .unwrap();
+        let answers = ask_all(dir.path(), &Question::Status).unwrap();
         assert_eq!(
             answers[0].0,
             dir.path().join(format!("{}.sock", std::process::id()))
@@ -263,7 +402,7 @@ mod tests {
             senders: Vec::new(),
         };
         desk.handle(&progress);
-        let answers = ask_all(dir.path(), Question::Status).unwrap();
+        let answers = ask_all(dir.path(), &Question::Status).unwrap();
         assert_eq!(answers.len(), 1);
         assert_eq!(answers[0].0, dir.path().join("id-1.sock"));
         assert_eq!(
@@ -274,21 +413,59 @@ mod tests {
             (Some("id-1"), Some(&progress))
         );
         assert!(!cancel.is_cancelled());
-        assert!(ask(&answers[0].0, Question::Cancel).unwrap().cancelled);
+        assert!(ask(&answers[0].0, &Question::Cancel).unwrap().cancelled);
         assert!(cancel.is_cancelled());
         drop(desk);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// Nodes join and leave by the desk; without a transfer behind it the answer is that it has ended.
+    #[test]
+    fn a_desk_takes_members() {
+        let dir = tempfile::tempdir().unwrap();
+        let desk = Desk::open_in(dir.path(), None, Cancel::new(), Members::new()).unwrap();
+        let path = desk.path.lock().unwrap().clone();
+        let join = |rows: &str, token: Option<&str>| Question::Join {
+            rows: rows.into(),
+            start: Some(StartArg::Ssh),
+            token: token.map(Into::into),
+        };
+        let good = "writer a:1 /x 0 0-9";
+        for (question, part) in [
+            (join("nonsense", None), "not a kind of row"),
+            (join(good, Some("12")), "64 hexadecimal"),
+        ] {
+            let verdict = ask_members(&path, &question).unwrap();
+            let error = verdict.error.unwrap_or_default();
+            assert!(error.contains(part), "{error}");
+        }
+        // Nobody takes the questions out: so many wait, and a status is answered meanwhile.
+        let wait = |_| {
+            let stream = UnixStream::connect(&path).unwrap();
+            let line = serde_json::to_string(&join(good, None)).unwrap();
+            write_line(&stream, &line).unwrap();
+            stream
+        };
+        let waiting: Vec<UnixStream> = (0..WAITING_MAX).map(wait).collect();
+        assert_eq!(ask_all(dir.path(), &Question::Status).unwrap().len(), 1);
+        let leave = Question::Leave { node: "a".into() };
+        let error = ask_members(&path, &leave)
+            .unwrap()
+            .error
+            .unwrap_or_default();
+        assert!(error.contains("others wait already"), "{error}");
+        drop(waiting);
     }
 
     /// A socket whose process is gone is removed, and a visitor that talks nonsense does no harm.
     #[test]
     fn stale_sockets_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let desk = Desk::open_in(dir.path(), None, Cancel::new()).unwrap();
+        let desk = Desk::open_in(dir.path(), None, Cancel::new(), Members::new()).unwrap();
         drop(UnixListener::bind(dir.path().join("stale.sock")).unwrap());
         let stream = UnixStream::connect(desk.path.lock().unwrap().as_path()).unwrap();
         write_line(&stream, "nonsense").unwrap();
-        assert_eq!(ask_all(dir.path(), Question::Status).unwrap().len(), 1);
+        assert_eq!(ask_all(dir.path(), &Question::Status).unwrap().len(), 1);
         assert!(!dir.path().join("stale.sock").exists());
     }
 

@@ -5,6 +5,7 @@ mod copy;
 mod demo;
 mod desk;
 mod endpoint;
+mod members;
 mod options;
 mod plan;
 mod progress;
@@ -53,11 +54,15 @@ enum Command {
     Status(status::StatusArgs),
     /// Stop running transfers
     Cancel(status::CancelArgs),
+    /// Take more nodes into a running transfer
+    Join(members::JoinArgs),
+    /// Let a node of a running transfer go; the others take over
+    Leave(members::LeaveArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
 }
 
-/// Exit status of a specification that cannot be read: nothing was started.
+/// Exit status of a specification that cannot be read, and of nodes that are turned away: nothing was changed.
 const REFUSED: u8 = 4;
 
 /// Exit status of arguments that cannot be meant.
@@ -80,6 +85,8 @@ fn main() -> ExitCode {
             end(status::status(&args))
         }
         Command::Cancel(args) => end(status::cancel(&args)),
+        Command::Join(args) => end(members::join(&args)),
+        Command::Leave(args) => end(members::leave(&args)),
         Command::Demo(args) => end(demo::run(&args)),
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use ropewalk::report::ControlReport;
-use ropewalk::{Cancel, Event, Outcome, Report, Request, master};
+use ropewalk::{Cancel, Event, Members, Outcome, Report, Request, master};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -47,12 +47,12 @@ pub(crate) fn run(request: Request, output: &OutputArgs) -> Result<ExitCode> {
 
 /// Runs a transfer and returns its report; shows progress as `output` says.
 pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<Report> {
-    let cancel = Cancel::new();
+    let (cancel, members) = (Cancel::new(), Members::new());
     let (events, mut incoming) = mpsc::unbounded_channel();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut progress = Progress::new(output);
-    let desk = Desk::open(request.label.clone(), cancel.clone());
+    let desk = Desk::open(request.label.clone(), cancel.clone(), members.clone());
     let desk = match desk {
         Ok(desk) => Some(desk),
         Err(error) => {
@@ -62,7 +62,7 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
             None
         }
     };
-    let running = master::run(request, events, cancel.clone());
+    let running = master::run(request, events, cancel.clone(), members);
     tokio::pin!(running);
     let mut signals = 0;
     let report = loop {
@@ -94,13 +94,14 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
 }
 
 fn handle(event: &Event, output: &OutputArgs, progress: &mut Progress, desk: Option<&Desk>) {
+    // Whoever reads of a transfer in the output may ask for it at once.
+    if let Some(desk) = desk {
+        desk.handle(event);
+    }
     if output.json {
         print_json(event);
     }
     progress.handle(event);
-    if let Some(desk) = desk {
-        desk.handle(event);
-    }
 }
 
 /// One line; a reader that has gone does not stop the transfer.

@@ -48,7 +48,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = CANCEL_EXAMPLES)]
 pub(crate) struct CancelArgs {
-    /// Id of the transfer, its beginning if that is unique, or the process that carries it out
+    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
     #[arg(value_name = "TRANSFER", required_unless_present = "all")]
     transfer: Option<String>,
 
@@ -126,7 +126,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
             }
         }
         None => {
-            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, Question::Status)?
+            let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, &Question::Status)?
                 .into_iter()
                 .map(|a| a.1)
                 .collect();
@@ -277,26 +277,41 @@ fn find<T>(items: &[T], wanted: &str, names: impl Fn(&T) -> Vec<String>) -> Resu
     }
 }
 
+/// Position of the one running transfer that `wanted` names: by its whole label, its id or the beginning of that, or
+/// its process.
+pub(crate) fn find_running(running: &[(PathBuf, Answer)], wanted: &str) -> Result<usize> {
+    let is_labelled = |at: &usize| running[*at].1.label.as_deref() == Some(wanted);
+    let labelled: Vec<usize> = (0..running.len()).filter(is_labelled).collect();
+    match labelled.as_slice() {
+        [one] => return Ok(*one),
+        [] => {}
+        several => bail!(
+            "{} transfers have the label {wanted}; name one by its id, which `ropewalk status` shows",
+            several.len()
+        ),
+    }
+    let names = |(_, answer): &(PathBuf, Answer)| {
+        let process = answer.process.to_string();
+        answer
+            .transfer
+            .clone()
+            .into_iter()
+            .chain([process])
+            .collect()
+    };
+    find(running, wanted, names)
+}
+
 fn cancel_here(args: &CancelArgs) -> Result<usize> {
-    let running = desk::ask_all(&desk::folder()?, Question::Status)?;
+    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
     let chosen = match &args.transfer {
         None => running.iter().collect(),
-        Some(wanted) => {
-            let names = |(_, answer): &(PathBuf, Answer)| {
-                answer
-                    .transfer
-                    .clone()
-                    .into_iter()
-                    .chain([answer.process.to_string()])
-                    .collect()
-            };
-            vec![&running[find(&running, wanted, names)?]]
-        }
+        Some(wanted) => vec![&running[find_running(&running, wanted)?]],
     };
     // One that ended in between needs no cancelling.
     Ok(chosen
         .into_iter()
-        .filter(|(path, _)| desk::ask(path, Question::Cancel).is_ok())
+        .filter(|(path, _)| desk::ask(path, &Question::Cancel).is_ok())
         .count())
 }
 
@@ -338,6 +353,30 @@ mod tests {
         );
         assert!(find("5").unwrap_err().to_string().contains("no transfer"));
         assert!(find("").is_err());
+    }
+
+    /// A whole label names a transfer when only one has it; the id of another is still found.
+    #[test]
+    fn transfers_are_found_by_their_label() {
+        let running = |id: &str, label: Option<&str>| {
+            let answer = Answer {
+                transfer: Some(id.into()),
+                label: label.map(Into::into),
+                ..Answer::default()
+            };
+            (PathBuf::new(), answer)
+        };
+        let all = [
+            running("01-a", Some("one")),
+            running("02-b", Some("two")),
+            running("03-c", Some("two")),
+            running("04-d", None),
+        ];
+        assert_eq!(find_running(&all, "one").unwrap(), 0);
+        assert_eq!(find_running(&all, "04").unwrap(), 3);
+        let error = find_running(&all, "two").unwrap_err().to_string();
+        assert!(error.contains("2 transfers have the label"), "{error}");
+        assert!(find_running(&all, "on").is_err());
     }
 
     /// Ids print in the form that `status` and reports share.

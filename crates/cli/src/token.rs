@@ -75,7 +75,8 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as pairs of hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

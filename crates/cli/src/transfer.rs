@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::Request;
+use ropewalk::model::spec::SpecErrors;
 use ropewalk::model::{HostPort, Role, TransferSpec, Uri};
 use ropewalk::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
+use serde::{Deserialize, Serialize};
 
 use crate::options::{MoveArgs, OutputArgs};
 
@@ -31,8 +33,10 @@ pub(crate) struct TransferArgs {
     pub output: OutputArgs,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StartArg {
+/// How agents are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StartArg {
     /// Over ssh on each row's host
     Ssh,
     /// As processes of this host, whatever hosts the rows name
@@ -99,23 +103,41 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 
 /// Parses a specification; errors come as pictures.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<TransferSpec> {
+    TransferSpec::parse(text).map_err(|errors| pictures(&errors, text, path))
+}
+
+/// Errors of a file with a picture of each place.
+pub(crate) fn pictures(errors: &SpecErrors, text: &str, path: &Path) -> anyhow::Error {
     let color = std::io::stderr().is_terminal();
-    TransferSpec::parse(text)
-        .map_err(|errors| BadSpec(errors.render(text, &path.display().to_string(), color)).into())
+    BadSpec(errors.render(text, &path.display().to_string(), color)).into()
+}
+
+/// How the agent of a row is reached.
+fn reach(start: Option<StartArg>, at: &HostPort) -> Reach {
+    match start {
+        None => Reach::Attached {
+            host: at.host.clone(),
+            port: at.port,
+        },
+        Some(StartArg::Ssh) => Reach::Ssh(at.host.clone()),
+        Some(StartArg::Local) => Reach::Local,
+    }
+}
+
+/// The nodes of rows that are added to a transfer.
+pub(crate) fn added_nodes(
+    text: &str,
+    start: Option<StartArg>,
+) -> Result<Vec<NodeRequest>, SpecErrors> {
+    let spec = TransferSpec::parse_added(text)?;
+    Ok(nodes(&spec, |at| reach(start, at)))
 }
 
 impl TransferArgs {
     /// The transfer that the file describes.
     pub(crate) fn request(&self) -> Result<Request> {
         let spec = parse(&read_text(&self.spec)?, &self.spec)?;
-        let mut nodes = nodes(&spec, |at| match self.start {
-            None => Reach::Attached {
-                host: at.host.clone(),
-                port: at.port,
-            },
-            Some(StartArg::Ssh) => Reach::Ssh(at.host.clone()),
-            Some(StartArg::Local) => Reach::Local,
-        });
+        let mut nodes = nodes(&spec, |at| reach(self.start, at));
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
         Ok(Request {
@@ -243,6 +265,19 @@ mod tests {
         };
         assert_eq!(nodes[0].sources[0].rows[1], second);
         assert_eq!(nodes[1].sinks[0].destination.as_deref(), Some("d"));
+    }
+
+    /// Rows that are added name their nodes as a whole file does, and never the transfer.
+    #[test]
+    fn added_rows_become_nodes() {
+        let nodes = added_nodes("writer a:1 /x 0 0-9 up=8bit", Some(StartArg::Ssh)).unwrap();
+        assert_eq!(nodes.len(), 1);
+        assert_eq!(
+            (&nodes[0].name[..], &nodes[0].reach, nodes[0].up),
+            ("a", &Reach::Ssh("a".into()), Some(1))
+        );
+        let errors = added_nodes("id x\nwriter a:1 /x 0 0-9", None).unwrap_err();
+        assert!(errors.to_string().contains("id already"), "{errors}");
     }
 
     /// A host that has some bytes and wants others is one node when one agent serves both.

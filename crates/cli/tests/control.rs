@@ -2,63 +2,13 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Place, bytes, wait_for};
+use common::{DEADLINE, Moving, Place, bytes, wait_for};
 use serde_json::Value;
-
-/// A command that moves slowly, and its events.
-struct Moving {
-    child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Moving {
-    fn start(place: &Place, args: &[&str]) -> Self {
-        let mut command = place.command();
-        let mut child = command
-            .args(args)
-            .arg("--json")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// The next event of this name.
-    fn event(&mut self, name: &str) -> Value {
-        for line in self.lines.by_ref() {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            if event["event"] == name {
-                return event;
-            }
-            assert_ne!(event["event"], "ended", "{event:#}");
-        }
-        panic!("the command ended without an event {name}");
-    }
-
-    /// A progress event of which `delivered` bytes are part.
-    fn until_delivered(&mut self, delivered: u64) {
-        while self.event("progress")["delivered_bytes"].as_u64().unwrap() < delivered {}
-    }
-
-    fn end(mut self) -> (i32, Value) {
-        let report = self.event("ended")["report"].clone();
-        (self.child.wait().unwrap().code().unwrap_or(-1), report)
-    }
-}
-
-impl Drop for Moving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn signal(child: &Child, name: &str) {
     assert!(

@@ -398,3 +398,75 @@ fn a_second_transfer_is_planned_by_the_first() {
     }
     lab.close().unwrap();
 }
+
+/// A sender and a reader of the shared destination that join get work: with each, twice as much fits through.
+#[test]
+fn nodes_that_join_have_work() {
+    if ropewalk_lab::skip("nodes_that_join_have_work") {
+        return;
+    }
+    const LEN: u64 = 48 << 20;
+    let hosts = ["w1", "w2", "r1", "r2"];
+    let lab = lab(&hosts, 40_000_000);
+    let agents: Vec<Child> = hosts
+        .iter()
+        .map(|host| agent(&lab, host, 7420, &["/tmp:rw"]))
+        .collect();
+    let rows = |sender: &str, reader: &str| {
+        format!(
+            "writer {sender}:7420 mem:{LEN} 0 0+{LEN}\nreader {reader}:7420 null: 0 0+{LEN} dest=one\n"
+        )
+    };
+    give_token(&lab, "w1");
+    std::fs::write(lab.path_in("w1", "/run/first"), rows("w1", "r1")).unwrap();
+    std::fs::write(lab.path_in("w1", "/run/more"), rows("w2", "r2")).unwrap();
+    let command = |args: &[&str]| {
+        let mut command = lab.command("w1", PROGRAM);
+        command.args(args).stdin(Stdio::null());
+        command
+            .env("XDG_RUNTIME_DIR", "/run")
+            .env("XDG_STATE_HOME", "/run");
+        command
+    };
+    let mut moving = command(&[
+        "transfer",
+        "/run/first",
+        "--json",
+        "--token-file",
+        "/run/token",
+    ]);
+    let mut moving = moving.stdout(Stdio::piped()).spawn().unwrap();
+    let mut joined = false;
+    let mut report = Value::Null;
+    for line in BufReader::new(moving.stdout.take().unwrap()).lines() {
+        let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if event["event"] == "planned" && !joined {
+            joined = true;
+            let id = event["transfer"].as_str().unwrap();
+            let output = command(&["join", id, "/run/more"]).output().unwrap();
+            let (said, errors) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{errors}");
+            assert_eq!(String::from_utf8_lossy(said), "w2 joined\nr2 joined\n");
+        }
+        report = event["report"].clone();
+    }
+    assert!(moving.wait().unwrap().success(), "{report:#}");
+    let bytes = |name: &str, key: &str| {
+        let rows = report["nodes"].as_array().unwrap();
+        rows.iter().find(|row| row["node"] == name).unwrap()[key]
+            .as_u64()
+            .unwrap()
+    };
+    // Half each, if they had been there from the start and nothing had to be found out.
+    assert!(bytes("w2", "sent_bytes") > LEN / 8, "{report:#}");
+    assert!(bytes("r2", "received_bytes") > LEN / 8, "{report:#}");
+    assert_eq!(
+        bytes("r1", "received_bytes") + bytes("r2", "received_bytes"),
+        LEN
+    );
+    for mut agent in agents {
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+    lab.close().unwrap();
+}

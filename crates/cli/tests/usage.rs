@@ -11,7 +11,7 @@ use common::{Place, assert_golden};
 fn help_is_as_recorded() {
     let place = Place::new();
     for command in [
-        "", "copy", "transfer", "plan", "agent", "status", "cancel", "demo",
+        "", "copy", "transfer", "plan", "agent", "status", "cancel", "join", "leave", "demo",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())

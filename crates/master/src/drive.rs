@@ -1,24 +1,23 @@
 //! Runs one transfer: sockets and clock around the coordinator.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ropewalk_lane::preface;
-use ropewalk_lane::tls::Authority;
+use ropewalk_lane::tls::TlsError;
 use ropewalk_model::{Problem, receiver_runs};
-use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
+use ropewalk_proto::control::{self, ToAgent};
 use ropewalk_proto::coordinator::{
     self, Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
 };
 use ropewalk_proto::report::{ControlReport, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::compare;
-use crate::link::{Link, LinkWriter, count_received, count_sent};
-use crate::reach::{Started, reach};
+use crate::connections::{Connections, Input, Issuer};
+use crate::link::{Link, count_received, count_sent};
+use crate::members::{self, Command, Doorman, Members, Party};
+use crate::reach::{Started, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources,
@@ -31,12 +30,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Time between two progress events.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-
-/// What last messages may take to leave when everything ends.
-const LAST_WORDS: Duration = Duration::from_millis(300);
-
-/// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
-const REACH_AT_ONCE: usize = 64;
 
 /// Ends a transfer from outside. Clones share one switch.
 #[derive(Clone, Debug)]
@@ -71,19 +64,16 @@ impl Cancel {
     }
 }
 
-enum Input {
-    Message(u32, Box<FromAgent>, usize),
-    Lost(u32, String),
-}
-
 struct Driver {
     coordinator: Coordinator,
-    outboxes: Vec<UnboundedSender<Vec<u8>>>,
+    connections: Connections,
+    doorman: Doorman,
+    issuer: Issuer,
+    // Grows with the nodes that join, in order of their numbers.
+    request: Request,
     control: ControlReport,
     events: UnboundedSender<Event>,
     began: Instant,
-    names: Vec<String>,
-    scheduler: String,
     sources: Sources,
     meter: ProgressMeter,
     progress_due: bool,
@@ -93,17 +83,30 @@ struct Driver {
 
 /// Carries out a transfer. Never fails by itself: refusals and errors are in the report.
 ///
-/// Events go to `events` while it runs; the report is the return value only.
-pub async fn run(request: Request, events: UnboundedSender<Event>, cancel: Cancel) -> Report {
+/// Events go to `events` while it runs; the report is the return value only. Nodes join and leave by `members`.
+pub async fn run(
+    mut request: Request,
+    events: UnboundedSender<Event>,
+    cancel: Cancel,
+    members: Members,
+) -> Report {
     let id = uuid::Uuid::now_v7();
-    let mut request = request;
+    let commands = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if let Err(text) = check(&request) {
         return report::refused(&request, &id.to_string(), text);
     }
+    let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
+    let notice = |node: &str, reached: usize| {
+        let _ = events.send(Event::Reached {
+            node: node.to_owned(),
+            reached,
+            nodes: request.nodes.len(),
+        });
+    };
     let reached = tokio::select! {
-        reached = reach_all(&request, &events) => reached,
+        reached = reach_all(&request.nodes, &request.options, loopback, notice) => reached,
         () = cancel.cancelled() => return report::ended_early(&request, &id.to_string(), Outcome::Cancelled, "interrupted".into()),
     };
     let links = match reached {
@@ -114,7 +117,8 @@ pub async fn run(request: Request, events: UnboundedSender<Event>, cancel: Cance
         recalled = speeds::recall(&request, &events) => recalled,
         () = cancel.cancelled() => Default::default(),
     };
-    let (mut report, observations) = drive(&request, id, links, hints, events, cancel).await;
+    let (mut report, observations) =
+        drive(&request, id, links, hints, events, cancel, commands).await;
     report.notes.splice(0..0, hint_notes);
     report
         .notes
@@ -138,59 +142,6 @@ fn check(request: &Request) -> Result<(), String> {
     ropewalk_sched::by_name(&request.options.scheduler)
         .map(|_| ())
         .map_err(|e| e.to_string())
-}
-
-async fn reach_all(
-    request: &Request,
-    events: &UnboundedSender<Event>,
-) -> Result<Vec<(Link, Option<Started>)>, String> {
-    let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
-    let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
-    let mut tasks = JoinSet::new();
-    for (number, node) in request.nodes.iter().enumerate() {
-        let (node, options, gate) = (node.clone(), request.options.clone(), gate.clone());
-        tasks.spawn(async move {
-            let _permit = gate.acquire_owned().await;
-            (number, reach(&node, &options, loopback).await)
-        });
-    }
-    let mut links = BTreeMap::new();
-    let mut errors = BTreeMap::new();
-    while let Some(joined) = tasks.join_next().await {
-        match joined {
-            Ok((number, Ok(link))) => {
-                links.insert(number, link);
-                let node = request.nodes[number].name.clone();
-                let _ = events.send(Event::Reached {
-                    node,
-                    reached: links.len(),
-                    nodes: request.nodes.len(),
-                });
-            }
-            Ok((number, Err(error))) => {
-                errors.insert(number, error.to_string());
-            }
-            Err(error) => {
-                errors.insert(usize::MAX, error.to_string());
-            }
-        }
-    }
-    if errors.is_empty() {
-        return Ok(links.into_values().collect());
-    }
-    for (_, (link, started)) in links {
-        drop(link);
-        if let Some(started) = started {
-            started.leave().await;
-        }
-    }
-    const SHOWN: usize = 5;
-    let more = errors.len().saturating_sub(SHOWN);
-    let mut text: Vec<String> = errors.into_values().take(SHOWN).collect();
-    if more > 0 {
-        text.push(format!("and {more} more nodes"));
-    }
-    Err(text.join("\n"))
 }
 
 fn object_bytes(object: &Object) -> Vec<u8> {
@@ -334,74 +285,57 @@ async fn drive(
     hints: Hints,
     events: UnboundedSender<Event>,
     cancel: Cancel,
+    commands: mpsc::Receiver<Command>,
 ) -> (Report, Observations) {
     let began = Instant::now();
     let (setup, sources) = setup(request, id, &hints);
-    let (input_sender, mut inputs) = mpsc::unbounded_channel();
-    let mut tasks = JoinSet::new();
-    let mut writers = JoinSet::new();
-    let mut outboxes = Vec::new();
-    let mut started = Vec::new();
-    for (number, (link, child)) in links.into_iter().enumerate() {
-        let number = number as u32;
-        let (outbox, outgoing) = mpsc::unbounded_channel();
-        outboxes.push(outbox);
-        started.extend(child);
-        let (Link { mut reader, writer }, inputs) = (link, input_sender.clone());
-        writers.spawn(write_all(writer, outgoing));
-        tasks.spawn(async move {
-            loop {
-                match reader.read().await {
-                    Ok((message, bytes)) => {
-                        if inputs
-                            .send(Input::Message(number, Box::new(message), bytes))
-                            .is_err()
-                        {
-                            return;
-                        }
-                    }
-                    Err(reason) => {
-                        let _ = inputs.send(Input::Lost(number, reason));
-                        return;
-                    }
-                }
-            }
-        });
+    let issuer = match Issuer::new() {
+        Ok(issuer) => issuer,
+        Err(error) => {
+            members::send_away(links).await;
+            let refused = report::refused(request, &id.to_string(), error.to_string());
+            return (refused, Observations::default());
+        }
+    };
+    let (mut connections, mut inputs) = Connections::new();
+    for (link, started) in links {
+        connections.add(link, started);
     }
-    let names: Vec<String> = request.nodes.iter().map(|n| n.name.clone()).collect();
     let mut driver = Driver {
         coordinator: Coordinator::new(setup, 0),
-        outboxes,
+        connections,
+        doorman: Doorman::new(request),
+        issuer,
+        request: request.clone(),
         control: ControlReport {
-            nodes: names.len() as u64,
+            nodes: request.nodes.len() as u64,
             ..ControlReport::default()
         },
         events,
         began,
-        names,
-        scheduler: request.options.scheduler.clone(),
         sources,
         meter: ProgressMeter::new(),
         progress_due: false,
         end: None,
         transfer: id.to_string(),
     };
-    match driver.send_credentials() {
+    let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
+    match sent {
         Ok(()) => {
             let now = driver.now_ns();
             driver.coordinator.start(now);
-            driver.act().await;
         }
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
     }
-    driver.run(&mut inputs, &cancel).await;
+    driver.act().await;
+    driver.run(&mut inputs, commands, &cancel).await;
     let (outcome, error) = driver.end.take().unwrap_or((
         Outcome::Failed,
         Some("the transfer ended without a word".into()),
     ));
     let now = driver.now_ns();
     let report = report::final_report(
-        request,
+        &driver.request,
         &driver.transfer,
         &driver.coordinator,
         driver.control,
@@ -409,29 +343,9 @@ async fn drive(
         error,
         now,
     );
-    let observations = speeds::observe(request, &driver.coordinator);
-    // Last words leave, connections close, started agents go.
-    driver.outboxes.clear();
-    let _ = tokio::time::timeout(LAST_WORDS, async {
-        while writers.join_next().await.is_some() {}
-    })
-    .await;
-    tasks.abort_all();
-    let mut leaving = JoinSet::new();
-    for child in started {
-        leaving.spawn(child.leave());
-    }
-    while leaving.join_next().await.is_some() {}
+    let observations = speeds::observe(&driver.request, &driver.coordinator);
+    driver.connections.close().await;
     (report, observations)
-}
-
-async fn write_all(mut writer: LinkWriter, mut outgoing: UnboundedReceiver<Vec<u8>>) {
-    while let Some(bytes) = outgoing.recv().await {
-        if writer.write(&bytes).await.is_err() {
-            return;
-        }
-    }
-    writer.close().await;
 }
 
 impl Driver {
@@ -439,59 +353,39 @@ impl Driver {
         self.began.elapsed().as_nanos() as u64
     }
 
-    fn send_credentials(&mut self) -> Result<(), ropewalk_lane::tls::TlsError> {
-        let authority = Authority::new()?;
-        let secret: [u8; 32] = preface::random_bytes();
-        for node in 0..self.outboxes.len() as u32 {
-            let identity = authority.issue(node)?;
-            let credentials = control::Credentials {
-                certificate: identity.certificate,
-                private_key: identity.private_key,
-                authority: authority.certificate().to_vec(),
-                secret: secret.to_vec(),
-            };
-            self.send(
-                node,
-                &ToAgent {
-                    body: Some(to_agent::Body::Credentials(credentials)),
-                },
-            );
-        }
+    fn send_credentials(&mut self, node: u32) -> Result<(), TlsError> {
+        let credentials = self.issuer.credentials(node)?;
+        self.send(node, &credentials);
         Ok(())
     }
 
     fn send(&mut self, node: u32, message: &ToAgent) {
         let bytes = control::encode(message);
         count_sent(&mut self.control, message, bytes.len());
-        // A closed outbox means a lost node, which its reader reports.
-        let _ = self.outboxes[node as usize].send(bytes);
+        self.connections.send(node, bytes);
     }
 
-    async fn run(&mut self, inputs: &mut UnboundedReceiver<Input>, cancel: &Cancel) {
+    async fn run(
+        &mut self,
+        inputs: &mut UnboundedReceiver<Input>,
+        mut commands: mpsc::Receiver<Command>,
+        cancel: &Cancel,
+    ) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last_progress = Instant::now();
         while self.end.is_none() {
             tokio::select! {
                 () = cancel.cancelled() => self.coordinator.handle_cancel(),
-                input = inputs.recv() => match input {
-                    Some(Input::Message(node, message, bytes)) => {
-                        count_received(&mut self.control, &message, bytes);
-                        let now = self.now_ns();
-                        self.coordinator.handle_message(node, *message, now);
-                    }
-                    Some(Input::Lost(node, reason)) => {
-                        let now = self.now_ns();
-                        self.coordinator.handle_lost(node, &reason, now);
-                    }
-                    None => return,
-                },
+                Some(input) = inputs.recv() => self.handle(input).await,
+                Some(command) = commands.recv() => self.command(command),
                 _ = tick.tick() => {
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
                 }
             }
             self.act().await;
+            self.doorman.answer(&self.coordinator);
             if self.progress_due && last_progress.elapsed() >= PROGRESS_EVERY {
                 last_progress = Instant::now();
                 self.progress_due = false;
@@ -503,13 +397,82 @@ impl Driver {
         }
     }
 
+    async fn handle(&mut self, input: Input) {
+        match input {
+            Input::Message(node, message, bytes) => {
+                count_received(&mut self.control, &message, bytes);
+                let now = self.now_ns();
+                self.coordinator.handle_message(node, *message, now);
+            }
+            Input::Lost(node, reason) => {
+                // Who is not one of them yet cannot fail the others.
+                if self.doorman.awaits(node) {
+                    self.coordinator.handle_join_lost(node, &reason);
+                }
+                let now = self.now_ns();
+                self.coordinator.handle_lost(node, &reason, now);
+            }
+            Input::Reached(party, Ok(links)) => self.take_in(party, links).await,
+            Input::Reached(party, Err(reason)) => party.refuse(reason),
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Join(joining, reply) => {
+                let connections = &mut self.connections;
+                self.doorman
+                    .handle_join(joining, reply, &self.coordinator, connections);
+            }
+            Command::Leave(node, reply) => {
+                let now = self.now_ns();
+                let _ = reply.send(self.coordinator.handle_leave(&node, now));
+            }
+        }
+    }
+
+    /// Nodes that want to join have been reached: each gets its number and opens what it has.
+    async fn take_in(&mut self, party: Party, links: Vec<(Link, Option<Started>)>) {
+        let mut numbers = Vec::new();
+        let mut away = Vec::new();
+        for (node, (link, started)) in party.nodes.iter().zip(links) {
+            let next = self.connections.count();
+            let now = self.now_ns();
+            let taken = match self.issuer.credentials(next) {
+                Ok(credentials) => {
+                    let setup = node_setup(node, self.request.mapping);
+                    let taken = self.coordinator.handle_join(setup, now);
+                    taken.map(|number| (number, credentials))
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            match taken {
+                Ok((number, credentials)) => {
+                    assert_eq!(number, next, "nodes and connections are numbered alike");
+                    self.connections.add(link, started);
+                    self.doorman.admit(node);
+                    self.request.nodes.push(node.clone());
+                    self.control.nodes += 1;
+                    self.send(number, &credentials);
+                    numbers.push(Ok(number));
+                }
+                Err(reason) => {
+                    away.push((link, started));
+                    numbers.push(Err(reason));
+                }
+            }
+        }
+        self.doorman.wait(party, numbers);
+        tokio::spawn(members::send_away(away));
+    }
+
     /// Carries out everything the coordinator wants.
     async fn act(&mut self) {
         while let Some(action) = self.coordinator.poll_action() {
             match action {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
-                    let scheduler = self.scheduler.clone();
+                    let scheduler = self.request.options.scheduler.clone();
                     let (first, spares) = (purpose.first, purpose.spares);
                     let result = tokio::task::spawn_blocking(move || {
                         plan(&problem, &scheduler, first, spares)
@@ -523,7 +486,9 @@ impl Driver {
                 Action::Compare(manifests) => {
                     let named: Vec<(String, Vec<u8>)> = manifests
                         .into_iter()
-                        .map(|(node, bytes)| (self.names[node as usize].clone(), bytes))
+                        .map(|(node, bytes)| {
+                            (self.request.nodes[node as usize].name.clone(), bytes)
+                        })
                         .collect();
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);

@@ -12,8 +12,10 @@
 //! ```
 
 mod compare;
+mod connections;
 mod drive;
 mod link;
+mod members;
 mod query;
 mod reach;
 mod report;
@@ -21,6 +23,7 @@ pub mod request;
 mod speeds;
 
 pub use drive::{Cancel, run};
+pub use members::{Joined, Joining, Members};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
 pub use speeds::{Hints, remembered_speeds};

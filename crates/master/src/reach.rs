@@ -3,15 +3,18 @@
 //! A started agent reads a one-use secret and its roots from standard input, never from its command
 //! line or environment, and lives only as long as that pipe.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
 
 use crate::MasterError;
 use crate::link::Link;
@@ -22,6 +25,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the command waits for a started agent to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
+const REACH_AT_ONCE: usize = 64;
 
 /// First word of the line a started agent prints; the next is the version of this exchange.
 const READY: &str = "ROPEWALK-AGENT";
@@ -45,8 +51,60 @@ impl Started {
     }
 }
 
+/// Reaches all nodes, or none: then says of the first few why not.
+///
+/// `notice` is called for each node that was reached, with its name and how many were.
+pub(crate) async fn reach_all(
+    nodes: &[NodeRequest],
+    options: &Options,
+    loopback: bool,
+    notice: impl Fn(&str, usize),
+) -> Result<Vec<(Link, Option<Started>)>, String> {
+    let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
+    let mut tasks = JoinSet::new();
+    for (number, node) in nodes.iter().enumerate() {
+        let (node, options, gate) = (node.clone(), options.clone(), gate.clone());
+        tasks.spawn(async move {
+            let _permit = gate.acquire_owned().await;
+            (number, reach(&node, &options, loopback).await)
+        });
+    }
+    let mut links = BTreeMap::new();
+    let mut errors = BTreeMap::new();
+    while let Some(joined) = tasks.join_next().await {
+        match joined {
+            Ok((number, Ok(link))) => {
+                links.insert(number, link);
+                notice(&nodes[number].name, links.len());
+            }
+            Ok((number, Err(error))) => {
+                errors.insert(number, error.to_string());
+            }
+            Err(error) => {
+                errors.insert(usize::MAX, error.to_string());
+            }
+        }
+    }
+    if errors.is_empty() {
+        return Ok(links.into_values().collect());
+    }
+    for (_, (link, started)) in links {
+        drop(link);
+        if let Some(started) = started {
+            started.leave().await;
+        }
+    }
+    const SHOWN: usize = 5;
+    let more = errors.len().saturating_sub(SHOWN);
+    let mut text: Vec<String> = errors.into_values().take(SHOWN).collect();
+    if more > 0 {
+        text.push(format!("and {more} more nodes"));
+    }
+    Err(text.join("\n"))
+}
+
 /// Reaches one node.
-pub(crate) async fn reach(
+async fn reach(
     node: &NodeRequest,
     options: &Options,
     loopback: bool,

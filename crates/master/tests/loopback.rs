@@ -8,9 +8,9 @@ use ropewalk_master::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach,
     RowRequest, Sources, Verify,
 };
-use ropewalk_master::{Cancel, Request};
+use ropewalk_master::{Cancel, Joining, Members, Request};
 use ropewalk_model::Range;
-use ropewalk_proto::report::{Outcome, Report};
+use ropewalk_proto::report::{Event, Outcome, Report};
 use tokio::sync::{mpsc, oneshot};
 
 const TOKEN: [u8; 32] = [7; 32];
@@ -102,7 +102,7 @@ fn trees(nodes: Vec<NodeRequest>, options: Options) -> Request {
 async fn run(request: Request) -> Report {
     let (events, mut seen) = mpsc::unbounded_channel();
     let drain = tokio::spawn(async move { while seen.recv().await.is_some() {} });
-    let report = ropewalk_master::run(request, events, Cancel::new()).await;
+    let report = ropewalk_master::run(request, events, Cancel::new(), Members::new()).await;
     drain.await.unwrap();
     report
 }
@@ -356,6 +356,86 @@ async fn disjoint_sources_are_parts() {
             std::fs::read(dir.path().join(name).join(file)).unwrap()
         );
     }
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
+/// Whole trees: who holds the same files joins as a holder, and another one that joins gets a copy of its own; who
+/// holds others is turned away. Neither needs the first holder any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_join_and_leave_a_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    make_tree(&at("from"));
+    let status = std::process::Command::new("cp")
+        .arg("-a")
+        .args([at("from"), at("same")])
+        .status();
+    assert!(status.unwrap().success());
+    make_tree(&at("other"));
+    std::fs::write(at("other/more"), b"more").unwrap();
+    let agents: Vec<TestAgent> = (0..4).map(|_| TestAgent::start(dir.path())).collect();
+    let nodes = vec![
+        node("a", &agents[0], vec![path(&at("from"))], vec![]),
+        node("b", &agents[1], vec![], vec![path(&at("to"))]),
+    ];
+    let slow = Options {
+        limit: Some(2 << 20),
+        ..options()
+    };
+    let (events, mut seen) = mpsc::unbounded_channel();
+    let members = Members::new();
+    let running = ropewalk_master::run(trees(nodes, slow), events, Cancel::new(), members.clone());
+    let running = tokio::spawn(running);
+    let moves = |event: &Event| matches!(event, Event::Progress { delivered_bytes, .. } if *delivered_bytes > 0);
+    while !seen.recv().await.as_ref().is_some_and(moves) {}
+    let asker = members.clone();
+    let join = move |node: NodeRequest| {
+        let nodes = vec![node];
+        asker.join(Joining { nodes, token: None })
+    };
+    let misfit = node("c", &agents[2], vec![path(&at("other"))], vec![]);
+    let same = node("c", &agents[2], vec![path(&at("same"))], vec![]);
+    let copy = node("d", &agents[3], vec![], vec![path(&at("copy"))]);
+    let asked = tokio::task::spawn_blocking(move || {
+        let misfit = join(misfit).unwrap();
+        (misfit, join(same).unwrap(), join(copy).unwrap())
+    });
+    let (misfit, same, copy) = asked.await.unwrap();
+    let reason = misfit[0].error.as_deref().unwrap_or_default();
+    assert!(reason.contains("other files"), "{reason}");
+    assert_eq!((&same[0].error, &copy[0].error), (&None, &None));
+    // The copy has its list of files once bytes of it come.
+    let comes = |event: &Event| match event {
+        Event::Progress { receivers, .. } => {
+            let mut receivers = receivers.iter();
+            receivers.any(|receiver| receiver.node == copy[0].node && receiver.bytes > 0)
+        }
+        _ => false,
+    };
+    while !seen.recv().await.as_ref().is_some_and(comes) {}
+    let left = tokio::task::spawn_blocking(move || members.leave("a"));
+    assert_eq!(left.await.unwrap(), Ok(()));
+    while seen.recv().await.is_some() {}
+    let report = running.await.unwrap();
+    assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
+    for copy in ["to", "copy"] {
+        let same = std::process::Command::new("diff")
+            .arg("-r")
+            .args([at("from"), at(copy)])
+            .status();
+        assert!(same.unwrap().success(), "{copy}");
+    }
+    let sent = |name: &str| {
+        report
+            .nodes
+            .iter()
+            .find(|node| node.node == name)
+            .unwrap()
+            .sent_bytes
+    };
+    assert!(sent(&same[0].node) > 0, "{report:#?}");
     for agent in agents {
         agent.stop().await;
     }

@@ -119,7 +119,15 @@ impl TransferSpec {
     /// # Errors
     /// All errors found, up to a limit, each with its place; see [`SpecErrors::render`].
     pub fn parse(text: &str) -> Result<Self, SpecErrors> {
-        parse::parse(text)
+        parse::parse(text, parse::Scope::Transfer)
+    }
+
+    /// Reads rows that are added to a transfer: writers, readers or both, without `id` and `master`.
+    ///
+    /// # Errors
+    /// As [`TransferSpec::parse`]; what the rows and the transfer say together is not looked at.
+    pub fn parse_added(text: &str) -> Result<Self, SpecErrors> {
+        parse::parse(text, parse::Scope::Added)
     }
 
     /// Checks rows that did not come from text, as [`TransferSpec::parse`] does.
@@ -127,7 +135,7 @@ impl TransferSpec {
     /// # Errors
     /// All contradictions found. Places refer to the text of [`TransferSpec::format`].
     pub fn validate(&self) -> Result<(), SpecErrors> {
-        parse::parse(&self.format()).map(|_| ())
+        parse::parse(&self.format(), parse::Scope::Transfer).map(|_| ())
     }
 
     /// The nodes of one role, in order of their first row.

@@ -8,6 +8,7 @@
 //! | serve a host's data | [`Agent`] |
 //! | plan without moving | [`sched::plan_output`] on a [`model::Problem`] |
 //! | read a specification file | [`model::TransferSpec`] |
+//! | take nodes into a running transfer, or let them go | [`Members`] |
 //! | follow a transfer | [`Event`], [`Report`] |
 //!
 //! ```
@@ -28,5 +29,5 @@ pub use ropewalk_sched as sched;
 pub use ropewalk_store as store;
 
 pub use ropewalk_agent::{Agent, AgentConfig, AgentError};
-pub use ropewalk_master::{Cancel, MasterError, Request, request};
+pub use ropewalk_master::{Cancel, MasterError, Members, Request, request};
 pub use ropewalk_proto::report::{self, Event, Outcome, Report};

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -178,6 +178,56 @@ impl Ran {
             self.err()
         );
         self
+    }
+}
+
+/// A command that moves slowly, and its events.
+pub struct Moving {
+    pub child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Moving {
+    pub fn start(place: &Place, args: &[&str]) -> Self {
+        let mut command = place.command();
+        let mut child = command
+            .args(args)
+            .arg("--json")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next event of this name.
+    pub fn event(&mut self, name: &str) -> Value {
+        for line in self.lines.by_ref() {
+            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if event["event"] == name {
+                return event;
+            }
+            assert_ne!(event["event"], "ended", "{event:#}");
+        }
+        panic!("the command ended without an event {name}");
+    }
+
+    /// A progress event of which `delivered` bytes are part.
+    pub fn until_delivered(&mut self, delivered: u64) {
+        while self.event("progress")["delivered_bytes"].as_u64().unwrap() < delivered {}
+    }
+
+    pub fn end(mut self) -> (i32, Value) {
+        let report = self.event("ended")["report"].clone();
+        (self.child.wait().unwrap().code().unwrap_or(-1), report)
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -101,8 +101,18 @@ pub(super) struct RowSpans {
     pub hints: Vec<Span<usize>>,
 }
 
-pub(super) fn parse(text: &str) -> Result<TransferSpec, SpecErrors> {
+/// What a text is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// A whole transfer: somebody has data, somebody wants it.
+    Transfer,
+    /// Rows that are added to a transfer.
+    Added,
+}
+
+pub(super) fn parse(text: &str, scope: Scope) -> Result<TransferSpec, SpecErrors> {
     let mut parser = Parser {
+        scope,
         errors: Errors::new(text),
         spec: TransferSpec::default(),
         spans: Vec::new(),
@@ -123,7 +133,13 @@ pub(super) fn parse(text: &str) -> Result<TransferSpec, SpecErrors> {
         start += line.len();
     }
     let readable = parser.errors.found.is_empty();
-    validate::check(&parser.spec, &parser.spans, &mut parser.errors, readable);
+    validate::check(
+        &parser.spec,
+        &parser.spans,
+        &mut parser.errors,
+        scope,
+        readable,
+    );
     if parser.errors.found.is_empty() {
         return Ok(parser.spec);
     }
@@ -134,6 +150,7 @@ pub(super) fn parse(text: &str) -> Result<TransferSpec, SpecErrors> {
 }
 
 struct Parser<'t> {
+    scope: Scope,
     errors: Errors<'t>,
     spec: TransferSpec,
     spans: Vec<RowSpans>,
@@ -155,6 +172,13 @@ impl Parser<'_> {
             return;
         };
         match keyword.text.as_str() {
+            "id" | "master" if self.scope == Scope::Added => {
+                let message = format!("the transfer that runs has its {} already", keyword.text);
+                let fault = Fault::new(keyword.span.clone(), message).label("not here");
+                let fault = fault
+                    .advice("take the row out: nodes that join have rows writer or reader only");
+                self.errors.push(fault);
+            }
             "id" => self.id(keyword, rest),
             "master" => self.master(keyword, rest),
             "writer" => self.row(Role::Writer, keyword, rest, number),

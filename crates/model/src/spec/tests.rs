@@ -201,6 +201,23 @@ fn errors_come_together() {
     assert!(many.errors.len() < 50);
 }
 
+/// Rows for a transfer that runs may be on one side only, and are rows only.
+#[test]
+fn rows_can_be_added() {
+    let spec = TransferSpec::parse_added("# one more\nwriter a:1 /x 0 0-9 up=8bit\n").unwrap();
+    assert_eq!((spec.rows.len(), spec.rows[0].role), (1, Role::Writer));
+    TransferSpec::parse_added("reader b:1 /y 0 0-9 dest=d").unwrap();
+    for (text, part) in [
+        ("id \"x\"\nwriter a:1 /x 0 0-9", "has its id already"),
+        ("master a:1\nwriter a:1 /x 0 0-9", "has its master already"),
+        ("# nothing", "nobody joins"),
+        ("writer a:1 /x 0 0-9\nwriter a:1 /x 5 0-9", "two places"),
+    ] {
+        let errors = TransferSpec::parse_added(text).unwrap_err();
+        assert!(errors.to_string().contains(part), "{text}: {errors}");
+    }
+}
+
 /// The picture shows file, line, caret and advice.
 #[test]
 fn picture_of_an_error() {

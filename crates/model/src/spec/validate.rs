@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range as Span;
 
-use super::parse::{Errors, Fault, RowSpans};
+use super::parse::{Errors, Fault, RowSpans, Scope};
 use super::{HostPort, Role, Row, TransferSpec, Uri};
 use crate::range::Range;
 
@@ -17,6 +17,7 @@ pub(super) fn check(
     spec: &TransferSpec,
     spans: &[RowSpans],
     errors: &mut Errors<'_>,
+    scope: Scope,
     complete: bool,
 ) {
     for (row, span) in spec.rows.iter().zip(spans) {
@@ -25,6 +26,14 @@ pub(super) fn check(
     check_nodes(spec, spans, errors);
     check_objects(spec, spans, errors);
     if !complete {
+        return;
+    }
+    if scope == Scope::Added {
+        if spec.rows.is_empty() {
+            let fault = Fault::new(0..0, "no row: nobody joins");
+            let advice = "add a row writer or reader, as in a specification file";
+            errors.push(fault.advice(advice));
+        }
         return;
     }
     for (role, what) in [(Role::Writer, "has"), (Role::Reader, "wants")] {

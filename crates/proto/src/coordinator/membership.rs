@@ -64,8 +64,37 @@ impl Coordinator {
     pub(super) fn turn_away(&mut self, node: u32, reason: &str) {
         let name = self.name(node).to_owned();
         self.note(format!("{name} cannot join: {reason}"));
-        self.nodes[node as usize].lost = Some(format!("cannot join: {reason}"));
+        let state = &mut self.nodes[node as usize];
+        state.lost = Some(format!("cannot join: {reason}"));
+        // What it offers and wants counts for nothing: not as bytes that are missing, nor as a replica that
+        // the next one to join would have to equal.
+        state.setup.sources.clear();
+        state.setup.sinks.clear();
+        state.holds = RangeSet::new();
+        state.wants = RangeSet::new();
         self.dismiss(node, true);
+    }
+
+    /// What became of a node that was to join: nothing yet, taken in, or turned away and why.
+    pub fn join_outcome(&self, node: u32) -> Option<Result<(), String>> {
+        let state = self.nodes.get(node as usize)?;
+        match (&state.lost, self.phase) {
+            (Some(reason), _) => {
+                let reason = reason.strip_prefix("cannot join: ").unwrap_or(reason);
+                Some(Err(reason.to_owned()))
+            }
+            (None, _) if state.opened.is_some() => Some(Ok(())),
+            (None, Phase::Moving) => None,
+            (None, _) => Some(Err("the transfer ended before it was ready".into())),
+        }
+    }
+
+    /// The connection of a node that was to join broke before it had opened what it has.
+    pub fn handle_join_lost(&mut self, node: u32, reason: &str) {
+        let state = self.nodes.get(node as usize);
+        if state.is_some_and(|state| state.opened.is_none() && state.alive()) {
+            self.turn_away(node, reason);
+        }
     }
 
     fn dismiss(&mut self, node: u32, discard: bool) {

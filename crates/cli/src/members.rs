@@ -1,0 +1,177 @@
+//! `join` and `leave`: nodes come to a running transfer of this user, or go.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Serialize;
+
+use crate::desk::{self, Question, Verdict};
+use crate::status::find_running;
+use crate::transfer::{self, StartArg};
+use crate::{REFUSED, USAGE, token};
+
+/// Longest file of rows: some ten thousand, and far below what a desk reads.
+const FILE_LEN_MAX: usize = 1 << 20;
+
+/// Arguments of `ropewalk join`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = JOIN_EXAMPLES)]
+pub(crate) struct JoinArgs {
+    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
+    #[arg(value_name = "TRANSFER")]
+    transfer: String,
+
+    /// Rows writer and reader as in a specification file, without id and master; - reads standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Start the agents instead of attaching to running ones
+    #[arg(long, value_name = "HOW")]
+    start: Option<StartArg>,
+
+    /// Token of agents that already run [default: the one the transfer was started with]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const JOIN_EXAMPLES: &str = "\
+A writer that joins must hold bytes that the transfer moves: same size and time as the other
+holders' file. A reader joins a shared destination (dest=NAME as in the transfer's own rows) and
+takes work from the others, or wants a copy of its own. up=RATE and down=RATE declare speeds.
+A transfer that `ropewalk copy` started has no rows, and takes nobody in.
+Agents are reached by the running command: it logs in for --start ssh, with its own --ssh and
+--remote-path. Nodes join while bytes move only. All of FILE's nodes are reached, or none joins.
+
+Examples:
+  ropewalk join 0199f3 more.spec
+      agents already listen at every Host:Port of more.spec
+  ropewalk join 'My Data File' more.spec --start ssh
+      nothing runs there yet
+  echo 'writer node9:7420 /data/half1 0 0-1023 up=1Gbit' | ropewalk join 0199f3 -
+
+The answer comes when each node takes part, or has been turned away; the others go on either way.
+
+Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused (a node cannot
+be reached, or does not fit).";
+
+/// Arguments of `ropewalk leave`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = LEAVE_EXAMPLES)]
+pub(crate) struct LeaveArgs {
+    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
+    #[arg(value_name = "TRANSFER")]
+    transfer: String,
+
+    /// Name of the node, as progress and reports show it
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const LEAVE_EXAMPLES: &str = "\
+What the node had to send or to fetch goes to others; what it wrote of a shared destination stays.
+A node that the others cannot do without is not let go: the only holder of bytes that are still
+wanted, or a reader whose copy nobody else makes.
+
+Examples:
+  ropewalk leave 0199f3 node2
+  ropewalk leave 'My Data File' node2:7420
+
+Exit status: 0 the node leaves, 1 failed (no such transfer, or it ended), 2 usage, 4 refused.";
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Said<'a> {
+    transfer: &'a str,
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+}
+
+/// Takes nodes into a running transfer.
+pub(crate) fn join(args: &JoinArgs) -> Result<ExitCode> {
+    let read = transfer::read_text(&args.file).and_then(|rows| {
+        let token = args.token_file.as_deref();
+        let token = token.map(|file| token::load(Some(file))).transpose()?;
+        Ok((rows, token))
+    });
+    let (rows, token) = match read {
+        Ok(read) => read,
+        Err(error) if error.is::<transfer::BadSpec>() => return Err(error),
+        Err(error) => return Ok(usage(&format!("{error:#}"))),
+    };
+    if rows.len() > FILE_LEN_MAX {
+        let shown = args.file.display();
+        return Ok(usage(&format!(
+            "{shown} is longer than {FILE_LEN_MAX} bytes; join in several steps"
+        )));
+    }
+    // The transfer reads the rows again; here they get pictures of their errors.
+    transfer::added_nodes(&rows, args.start)
+        .map_err(|errors| transfer::pictures(&errors, &rows, &args.file))?;
+    let question = Question::Join {
+        rows,
+        start: args.start,
+        token: token.map(|token| token::hex(&token)),
+    };
+    ask(&args.transfer, &question, args.json, "joined", "join")
+}
+
+/// Lets a node of a running transfer go.
+pub(crate) fn leave(args: &LeaveArgs) -> Result<ExitCode> {
+    let node = args.node.clone();
+    ask(
+        &args.transfer,
+        &Question::Leave { node },
+        args.json,
+        "leaves",
+        "leave",
+    )
+}
+
+fn usage(text: &str) -> ExitCode {
+    eprintln!("ropewalk: {text}");
+    ExitCode::from(USAGE)
+}
+
+/// * `done`: what a node did, when all is well; `asked`: what it could not do otherwise.
+fn ask(wanted: &str, question: &Question, json: bool, done: &str, asked: &str) -> Result<ExitCode> {
+    let running = desk::ask_all(&desk::folder()?, &Question::Status)?;
+    let (path, answer) = &running[find_running(&running, wanted)?];
+    let verdict = desk::ask_members(path, question)?;
+    if json {
+        let transfer = answer.transfer.as_deref().unwrap_or_default();
+        let verdict = &verdict;
+        let line = serde_json::to_string(&Said { transfer, verdict })?;
+        writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")?;
+    }
+    let mut is_refused = false;
+    if let Some(error) = &verdict.error {
+        is_refused = true;
+        eprintln!("ropewalk: refused: {error}");
+    }
+    for node in &verdict.nodes {
+        match &node.error {
+            Some(error) => {
+                is_refused = true;
+                eprintln!("ropewalk: refused: {} cannot {asked}: {error}", node.node);
+            }
+            None if json => {}
+            None => writeln!(std::io::stdout(), "{} {done}", node.node)
+                .context("cannot write to standard output")?,
+        }
+    }
+    Ok(match is_refused {
+        true => ExitCode::from(REFUSED),
+        false => ExitCode::SUCCESS,
+    })
+}

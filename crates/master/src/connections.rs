@@ -1,0 +1,152 @@
+//! The driver's ends of all control connections: a writer and a reader task for each node.
+
+use std::time::Duration;
+
+use ropewalk_lane::preface;
+use ropewalk_lane::tls::{Authority, TlsError};
+use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+
+use crate::link::{Link, LinkWriter};
+use crate::members::Party;
+use crate::reach::Started;
+
+/// What last messages may take to leave when everything ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// What comes to the driver from elsewhere.
+pub(crate) enum Input {
+    /// A node says something, in so many bytes.
+    Message(u32, Box<FromAgent>, usize),
+    /// A node's connection broke.
+    Lost(u32, String),
+    /// Nodes that want to join were reached, or not.
+    Reached(Party, Result<Vec<(Link, Option<Started>)>, String>),
+}
+
+/// Connections in order of node number; they only grow.
+pub(crate) struct Connections {
+    outboxes: Vec<UnboundedSender<Vec<u8>>>,
+    inputs: UnboundedSender<Input>,
+    // Readers, and agents that are being reached.
+    tasks: JoinSet<()>,
+    writers: JoinSet<()>,
+    started: Vec<Started>,
+}
+
+impl Connections {
+    /// No connection yet; the receiver is where everything comes in.
+    pub fn new() -> (Self, UnboundedReceiver<Input>) {
+        let (inputs, received) = mpsc::unbounded_channel();
+        let connections = Self {
+            outboxes: Vec::new(),
+            inputs,
+            tasks: JoinSet::new(),
+            writers: JoinSet::new(),
+            started: Vec::new(),
+        };
+        (connections, received)
+    }
+
+    /// How many there are, which is the number of the next one.
+    pub fn count(&self) -> u32 {
+        self.outboxes.len() as u32
+    }
+
+    /// Takes over the connection of the next node.
+    pub fn add(&mut self, link: Link, started: Option<Started>) {
+        let number = self.count();
+        let (outbox, outgoing) = mpsc::unbounded_channel();
+        self.outboxes.push(outbox);
+        self.started.extend(started);
+        let Link { mut reader, writer } = link;
+        let inputs = self.inputs.clone();
+        self.writers.spawn(write_all(writer, outgoing));
+        self.tasks.spawn(async move {
+            loop {
+                let (input, is_last) = match reader.read().await {
+                    Ok((message, bytes)) => {
+                        (Input::Message(number, Box::new(message), bytes), false)
+                    }
+                    Err(reason) => (Input::Lost(number, reason), true),
+                };
+                if inputs.send(input).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Sends an encoded message to a node.
+    pub fn send(&self, node: u32, bytes: Vec<u8>) {
+        // A closed outbox means a lost node, which its reader reports.
+        let _ = self.outboxes[node as usize].send(bytes);
+    }
+
+    /// Does something that ends in an input, without keeping the driver waiting.
+    pub fn spawn(&mut self, work: impl Future<Output = Input> + Send + 'static) {
+        let inputs = self.inputs.clone();
+        self.tasks.spawn(async move {
+            let _ = inputs.send(work.await);
+        });
+    }
+
+    /// Last words leave, connections close, started agents go.
+    pub async fn close(mut self) {
+        self.outboxes.clear();
+        let _ = tokio::time::timeout(LAST_WORDS, async {
+            while self.writers.join_next().await.is_some() {}
+        })
+        .await;
+        self.tasks.abort_all();
+        leave_all(self.started).await;
+    }
+}
+
+/// Ends agents that this process started.
+pub(crate) async fn leave_all(started: impl IntoIterator<Item = Started>) {
+    let mut leaving = JoinSet::new();
+    for child in started {
+        leaving.spawn(child.leave());
+    }
+    while leaving.join_next().await.is_some() {}
+}
+
+async fn write_all(mut writer: LinkWriter, mut outgoing: UnboundedReceiver<Vec<u8>>) {
+    while let Some(bytes) = outgoing.recv().await {
+        if writer.write(&bytes).await.is_err() {
+            return;
+        }
+    }
+    writer.close().await;
+}
+
+/// Makes what the nodes of one transfer know each other by; kept for those that join later.
+pub(crate) struct Issuer {
+    authority: Authority,
+    secret: [u8; 32],
+}
+
+impl Issuer {
+    pub fn new() -> Result<Self, TlsError> {
+        Ok(Self {
+            authority: Authority::new()?,
+            secret: preface::random_bytes(),
+        })
+    }
+
+    /// Credentials of the node with this number.
+    pub fn credentials(&self, node: u32) -> Result<ToAgent, TlsError> {
+        let identity = self.authority.issue(node)?;
+        let credentials = control::Credentials {
+            certificate: identity.certificate,
+            private_key: identity.private_key,
+            authority: self.authority.certificate().to_vec(),
+            secret: self.secret.to_vec(),
+        };
+        Ok(ToAgent {
+            body: Some(to_agent::Body::Credentials(credentials)),
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! Nodes that join and leave a transfer while it runs: what callers ask, and what the driver makes of it.
+//!
+//! Reaching a node takes up to a minute and happens beside the driver's loop. Until it has opened what it has,
+//! a node changes nothing for the others; whoever asked waits for that, too.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ropewalk_proto::coordinator::Coordinator;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::connections::{Connections, Input, leave_all};
+use crate::link::Link;
+use crate::reach::{Started, reach_all};
+use crate::request::{Mapping, NodeRequest, Options, Reach, Request};
+
+/// Questions that wait for the driver: it takes them one by one, between two messages of nodes.
+const COMMANDS_MAX: usize = 16;
+
+/// Nodes that one question may bring; more come with the next one.
+const NODES_MAX: usize = 256;
+
+/// How often one agent may come.
+const VISITS_MAX: usize = 99;
+
+const ENDED: &str = "the transfer has ended";
+
+/// Brings nodes into a running transfer and lets others go. Clones speak to the same transfer, the one whose
+/// [`run`](crate::run) was given a clone.
+#[derive(Clone, Debug)]
+pub struct Members(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    commands: mpsc::Sender<Command>,
+    // Until the transfer takes it; dropped with the transfer, which tells callers that it has ended.
+    received: Mutex<Option<mpsc::Receiver<Command>>>,
+}
+
+/// Nodes that are to join together.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// The nodes; names are those of their hosts, and get the port when another node is on that host.
+    pub nodes: Vec<NodeRequest>,
+    /// Token of agents that already run; `None` for the one the transfer was started with.
+    pub token: Option<[u8; 32]>,
+}
+
+/// What became of a node that was to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Its name in the transfer.
+    pub node: String,
+    /// Why it takes no part; `None` when it does.
+    pub error: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Join(Joining, oneshot::Sender<Result<Vec<Joined>, String>>),
+    Leave(String, oneshot::Sender<Result<(), String>>),
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Members {
+    /// A handle for a transfer that is about to run.
+    pub fn new() -> Self {
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        Self(Arc::new(Shared {
+            commands,
+            received: Mutex::new(Some(received)),
+        }))
+    }
+
+    /// Reaches nodes and takes them into the transfer; returns when each has been taken in or turned away.
+    /// Blocks for as long as that takes: call it from a thread, not from a task.
+    ///
+    /// # Errors
+    /// In words for the user, when none of them joins: one cannot be reached, takes part already, or nothing
+    /// moves (yet or any more).
+    pub fn join(&self, joining: Joining) -> Result<Vec<Joined>, String> {
+        self.ask(|reply| Command::Join(joining, reply))
+    }
+
+    /// Lets a node go; returns when the others have been told.
+    /// Blocks as [`Members::join`] does.
+    ///
+    /// # Errors
+    /// In words for the user, when the node is not there or the others cannot do without it.
+    pub fn leave(&self, node: &str) -> Result<(), String> {
+        self.ask(|reply| Command::Leave(node.to_owned(), reply))
+    }
+
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Command,
+    ) -> Result<T, String> {
+        let (reply, answer) = oneshot::channel();
+        self.0
+            .commands
+            .try_send(command(reply))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => {
+                    format!("{COMMANDS_MAX} others wait already; try again in a moment")
+                }
+                mpsc::error::TrySendError::Closed(_) => ENDED.to_owned(),
+            })?;
+        // A driver that ends drops what waits.
+        answer.blocking_recv().unwrap_or_else(|_| Err(ENDED.into()))
+    }
+
+    /// The other end; a second transfer with the same handle hears nothing.
+    pub(crate) fn take(&self) -> mpsc::Receiver<Command> {
+        let mut received = self
+            .0
+            .received
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        received.take().unwrap_or_else(|| mpsc::channel(1).1)
+    }
+}
+
+/// Nodes that join together, and who waits for them.
+pub(crate) struct Party {
+    pub nodes: Vec<NodeRequest>,
+    // Number of each node, or why it has none, once they have been reached.
+    numbers: Vec<Result<u32, String>>,
+    reply: oneshot::Sender<Result<Vec<Joined>, String>>,
+}
+
+impl Party {
+    /// Tells who asked that nobody joins.
+    pub fn refuse(self, reason: String) {
+        let _ = self.reply.send(Err(reason));
+    }
+}
+
+/// The driver's part in nodes that join.
+pub(crate) struct Doorman {
+    options: Options,
+    mapping: Mapping,
+    // How each node is reached, by number.
+    reaches: Vec<Reach>,
+    // Agents of this transfer listen for this host only.
+    pub loopback: bool,
+    waiting: Vec<Party>,
+}
+
+impl Doorman {
+    pub fn new(request: &Request) -> Self {
+        Self {
+            options: request.options.clone(),
+            mapping: request.mapping,
+            reaches: request
+                .nodes
+                .iter()
+                .map(|node| node.reach.clone())
+                .collect(),
+            loopback: request.nodes.iter().all(|node| node.reach == Reach::Local),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Checks what can be checked at once, and goes to reach the nodes.
+    pub fn handle_join(
+        &mut self,
+        mut joining: Joining,
+        reply: oneshot::Sender<Result<Vec<Joined>, String>>,
+        coordinator: &Coordinator,
+        connections: &mut Connections,
+    ) {
+        if let Err(reason) = self.check(&mut joining.nodes, coordinator) {
+            let _ = reply.send(Err(reason));
+            return;
+        }
+        let mut options = self.options.clone();
+        options.token = joining.token.or(options.token);
+        let loopback = self.loopback;
+        let party = Party {
+            nodes: joining.nodes,
+            numbers: Vec::new(),
+            reply,
+        };
+        connections.spawn(async move {
+            let reached = reach_all(&party.nodes, &options, loopback, |_, _| {}).await;
+            Input::Reached(party, reached)
+        });
+    }
+
+    fn check(&self, nodes: &mut [NodeRequest], coordinator: &Coordinator) -> Result<(), String> {
+        if coordinator.moving_ns().is_none() {
+            return Err("nodes can join while bytes move only; try again in a moment".into());
+        }
+        if nodes.is_empty() || nodes.len() > NODES_MAX {
+            return Err(format!(
+                "1 to {NODES_MAX} nodes can join at once, not {}",
+                nodes.len()
+            ));
+        }
+        let objects = nodes
+            .iter()
+            .flat_map(|node| node.sources.iter().chain(&node.sinks));
+        let has_rows = objects.clone().any(|object| !object.rows.is_empty());
+        let lacks_rows = objects.clone().any(|object| object.rows.is_empty());
+        match self.mapping {
+            Mapping::Rows if lacks_rows => {
+                return Err(
+                    "this transfer moves ranges: say in rows which of them the nodes have or want"
+                        .into(),
+                );
+            }
+            Mapping::Trees { .. } if has_rows => {
+                return Err(
+                    "this transfer copies whole trees: nodes with rows cannot join it".into(),
+                );
+            }
+            _ => {}
+        }
+        let summary = coordinator.summary();
+        let mut names: Vec<String> = summary.iter().map(|node| node.name.to_owned()).collect();
+        for node in nodes {
+            if let Reach::Attached { host, port } = &node.reach {
+                let mut there = self.reaches.iter().zip(&summary);
+                // One that was lost or has left may come back, under another name.
+                let is_there =
+                    |(reach, seen): (&Reach, &_)| *reach == node.reach && is_present(seen);
+                if there.any(is_there) {
+                    return Err(format!("the agent at {host}:{port} takes part already"));
+                }
+                // Names say which host; where several agents are on one, which agent, too.
+                let on_its_host = |reach: &Reach| matches!(reach, Reach::Attached { host: other, .. } if other == host);
+                if self.reaches.iter().any(on_its_host) || names.contains(&node.name) {
+                    node.name = format!("{host}:{port}");
+                }
+                // An agent that was turned away, lost or let go may come again; its rows in the report are its own.
+                let again = (2..=VISITS_MAX).map(|visit| format!("{host}:{port} ({visit})"));
+                if let Some(name) = again.into_iter().find(|name| !names.contains(name))
+                    && names.contains(&node.name)
+                {
+                    node.name = name;
+                }
+            }
+            if self.loopback && matches!(node.reach, Reach::Ssh(_)) {
+                return Err(format!(
+                    "the agents of this transfer serve this host only; {} could not reach them",
+                    node.name
+                ));
+            }
+            if names.contains(&node.name) {
+                return Err(format!("the transfer has a node {} already", node.name));
+            }
+            names.push(node.name.clone());
+        }
+        Ok(())
+    }
+
+    /// Somebody reached a node that is one of the transfer from now on.
+    pub fn admit(&mut self, node: &NodeRequest) {
+        self.reaches.push(node.reach.clone());
+    }
+
+    /// Keeps the asker until it is clear what becomes of each node.
+    pub fn wait(&mut self, mut party: Party, numbers: Vec<Result<u32, String>>) {
+        party.numbers = numbers;
+        self.waiting.push(party);
+    }
+
+    /// Whether this node is one of those that somebody waits for.
+    pub fn awaits(&self, node: u32) -> bool {
+        let numbers = self.waiting.iter().flat_map(|party| &party.numbers);
+        numbers.into_iter().any(|number| *number == Ok(node))
+    }
+
+    /// Answers those whose nodes have all been taken in or turned away.
+    pub fn answer(&mut self, coordinator: &Coordinator) {
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let party = &self.waiting[at];
+            let outcomes = party.numbers.iter().map(|number| match number {
+                Ok(number) => coordinator.join_outcome(*number),
+                Err(reason) => Some(Err(reason.clone())),
+            });
+            let Some(outcomes) = outcomes.collect::<Option<Vec<_>>>() else {
+                at += 1;
+                continue;
+            };
+            let party = self.waiting.swap_remove(at);
+            let joined = party.nodes.into_iter().zip(outcomes);
+            let joined = joined.map(|(node, outcome)| Joined {
+                node: node.name,
+                error: outcome.err(),
+            });
+            let _ = party.reply.send(Ok(joined.collect()));
+        }
+    }
+}
+
+/// Neither lost nor dismissed.
+fn is_present(node: &ropewalk_proto::coordinator::NodeSummary<'_>) -> bool {
+    node.lost.is_none() && node.finished.is_none()
+}
+
+/// Closes connections of nodes that do not join after all.
+pub(crate) async fn send_away(reached: Vec<(Link, Option<Started>)>) {
+    leave_all(reached.into_iter().filter_map(|(_, started)| started)).await;
+}
