@@ -124,7 +124,7 @@ impl Fetch {
             committed: false,
             last_arrival_ns: 0,
             complete_ns: None,
-            revision: 0,
+            revision: plan.revision,
             early: Some(Vec::new()),
             discard: false,
         };
@@ -589,7 +589,7 @@ impl Fetch {
     }
 
     fn missing(state: &State) -> RangeSet {
-        state.receiving.ledger().missing()
+        state.receiving.missing()
     }
 }
 

@@ -380,6 +380,11 @@ impl Driver {
                 Some(input) = inputs.recv() => self.handle(input).await,
                 Some(command) = commands.recv() => self.command(command),
                 _ = tick.tick() => {
+                    // What came while a plan was made was said in time: nobody is silent for that.
+                    while let Ok(input) = inputs.try_recv() {
+                        self.handle(input).await;
+                        self.act().await;
+                    }
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
                 }

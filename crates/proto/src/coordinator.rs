@@ -58,6 +58,9 @@ pub const SPEED_UNKNOWN: u64 = 125_000_000;
 /// Holders a receiver is told of for each manifest: enough to survive two that fail.
 const MANIFEST_HOLDERS: usize = 3;
 
+/// A receiver that is done is given work of others after this time at most.
+const IDLE_LOOK_NS: u64 = 50_000_000;
+
 /// How often the shares of a `--limit` are dealt anew.
 const LEASE_NS: u64 = 1_000_000_000;
 
@@ -181,12 +184,14 @@ struct Node {
     group: Option<u32>,
     // When it was last given work.
     given_ns: u64,
+    // It joined and its plan comes with its first runs.
+    awaits_plan: bool,
     // It is to do nothing new.
     leaving: bool,
     // It was asked to give up ranges and has not answered.
     releasing: bool,
-    // It gave nothing when last asked: it is not asked again until it has more.
-    has_nothing_to_give: bool,
+    // When it gave nothing though asked, for the last time.
+    gave_nothing_ns: Option<u64>,
 }
 
 impl Node {
@@ -213,9 +218,10 @@ impl Node {
             down: observe::Estimate::default(),
             group: None,
             given_ns: 0,
+            awaits_plan: false,
             leaving: false,
             releasing: false,
-            has_nothing_to_give: false,
+            gave_nothing_ns: None,
         }
     }
     fn is_sender(&self) -> bool {
@@ -576,10 +582,10 @@ impl Coordinator {
         }
         self.actions.push_back(Action::Progress);
         self.let_go(node);
-        // An idle receiver does not wait for the next look.
+        // An idle receiver does not wait for its turn.
         if self.nodes[node as usize].group.is_some() {
-            self.next_look_ns = 0;
-            self.next_round_ns = 0;
+            self.next_look_ns = self.next_look_ns.min(now_ns + IDLE_LOOK_NS);
+            self.next_round_ns = self.next_look_ns;
         }
         self.check_done();
     }
@@ -691,7 +697,12 @@ impl Coordinator {
             Phase::Moving => {
                 for node in 0..self.nodes.len() as u32 {
                     let state = &self.nodes[node as usize];
-                    if state.alive() && now_ns.saturating_sub(state.heard_ns) > SILENCE_NS_MAX {
+                    // One that joins says nothing while it opens what it has.
+                    let most = match state.opened {
+                        Some(_) => SILENCE_NS_MAX,
+                        None => OPEN_NS_MAX,
+                    };
+                    if state.alive() && now_ns.saturating_sub(state.heard_ns) > most {
                         self.handle_lost(
                             node,
                             &format!("silent for {} s", SILENCE_NS_MAX / 1_000_000_000),

@@ -195,7 +195,7 @@ impl Receiving {
         }
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {
-                self.lane_down(lane, "the master lost it");
+                self.lane_down(lane, "the master says so");
             }
         }
         let mut runs: Vec<&Run> = revision.runs.iter().collect();
@@ -448,7 +448,7 @@ impl Receiving {
         self.lost.insert(self.pairs[lane].sender);
         let name = self.peer_name(lane);
         if !self.finished {
-            self.note(format!("sender {name} is lost: {reason}"));
+            self.note(format!("sender {name} is gone: {reason}"));
         }
     }
 
@@ -497,6 +497,11 @@ impl Receiving {
     /// Next thing for the driver to do.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Wanted and not delivered, what is lent included.
+    pub fn missing(&self) -> RangeSet {
+        self.ledger.missing().union(&self.lent)
     }
 
     /// The ledger, for reports.

@@ -160,7 +160,7 @@ impl Agent {
             unit_len,
             lanes: Vec::new(),
             delivered: RangeSet::new(),
-            revision: 0,
+            revision: plan.revision,
             done_sent: false,
             failed: false,
             safe_ns: None,
@@ -455,7 +455,7 @@ impl Receiver {
                     ..control::PairDone::default()
                 })
                 .collect(),
-            missing: control::stretches(&ledger.missing()),
+            missing: control::stretches(&self.machine.missing()),
             root: vec![0; 32],
             moving: self.machine.watch().last_ns(),
             best_second: self.machine.watch().best_second(),

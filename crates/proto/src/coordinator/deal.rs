@@ -26,6 +26,10 @@ impl Coordinator {
     /// Gives released ranges to those who should have them.
     pub(super) fn deal(&mut self, released: Vec<(u32, RangeSet)>, now_ns: u64) {
         let members = self.members(now_ns);
+        let least = self.least_seconds(&members);
+        if let Some(round) = self.round.as_mut().filter(|round| round.seconds == 0.0) {
+            round.seconds = least;
+        }
         let (mut takers, room) = self.takers(released, &members);
         let (settle, seconds) = self
             .round
@@ -86,17 +90,15 @@ impl Coordinator {
         let total: f64 = amounts.iter().map(|(_, _, bytes)| bytes).sum();
         let stretch = (open.len_bytes() as f64 / total.max(1.0)).clamp(1.0, STRETCH_MAX);
         let mut runs: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
+        let mut given: BTreeMap<Option<u32>, RangeSet> = BTreeMap::new();
         for (at, sender, bytes) in amounts {
             let (node, ranges) = &takers[at];
             let (node, holds) = (*node, &self.nodes[sender as usize].holds);
             let most = (bytes * stretch) as u64 + self.unit_len;
-            let mine = self.first_bytes(&ranges.intersection(holds), most);
-            let group = self.nodes[node as usize].group;
-            for (other, ranges) in takers.iter_mut() {
-                if self.nodes[*other as usize].group == group {
-                    *ranges = ranges.difference(&mine);
-                }
-            }
+            let given = given.entry(self.nodes[node as usize].group).or_default();
+            let able = ranges.intersection(holds).difference(given);
+            let mine = self.first_bytes(&able, most);
+            *given = given.union(&mine);
             let run = |range: Range| Run {
                 start: range.start,
                 length: range.len(),
@@ -105,6 +107,11 @@ impl Coordinator {
                 choices: 0,
             };
             runs.entry(node).or_default().extend(mine.iter().map(run));
+        }
+        for (node, ranges) in takers.iter_mut() {
+            if let Some(given) = given.get(&self.nodes[*node as usize].group) {
+                *ranges = ranges.difference(given);
+            }
         }
         runs.into_iter()
             .filter(|(_, runs)| !runs.is_empty())
@@ -133,7 +140,8 @@ impl Coordinator {
         out
     }
 
-    /// Who may take what of the released ranges. What nobody can take stays with its giver, for the report.
+    /// Who may take what of the released ranges. What was for a copy of its own that fails stays with it, for the
+    /// report.
     fn takers(
         &mut self,
         released: Vec<(u32, RangeSet)>,
@@ -198,15 +206,14 @@ impl Coordinator {
                     *all = all.union(&mine);
                 }
             }
-            if let Some(node) = self.receivers().find(in_group).filter(|_| !open.is_empty()) {
-                stays.push((node, open));
-            }
+            // What nobody can take any more stays missing: no receiver vouches for it.
         }
         for (node, ranges) in stays {
             let runs = &mut self.nodes[node as usize].runs;
             runs.extend(ranges.iter().map(|range| Run {
                 start: range.start,
                 length: range.len(),
+                sender: node,
                 ..Run::default()
             }));
         }

@@ -27,6 +27,13 @@ impl Coordinator {
     }
 
     pub(super) fn finish(&mut self) {
+        let late = (0..self.nodes.len() as u32).filter(|&n| {
+            let state = &self.nodes[n as usize];
+            state.alive() && state.opened.is_none()
+        });
+        for node in late.collect::<Vec<_>>() {
+            self.turn_away(node, "the transfer ended before it was ready");
+        }
         self.phase = Phase::Finishing;
         // Of each shared destination one node renames, and only when every byte is safe.
         let mut open: BTreeSet<String> = self.groups.iter().map(|(name, _)| name.clone()).collect();

@@ -49,11 +49,16 @@ impl Coordinator {
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
         let new = self.enter_group(node);
-        // Its share of a limit is dealt at the next look; nobody knows yet when it should be done.
-        let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
-        plan.expected = 0;
         self.lease_ns = 0;
-        self.send(node, to_agent::Body::Plan(plan));
+        // A copy of its own without runs would be complete, and get its name, before a byte is there.
+        let state = &mut self.nodes[node as usize];
+        state.awaits_plan = state.is_receiver() && state.group.is_none() && !new.is_empty();
+        if !state.awaits_plan {
+            // Its share of a limit is dealt at the next look; nobody knows yet when it should be done.
+            let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
+            plan.expected = 0;
+            self.send(node, to_agent::Body::Plan(plan));
+        }
         if !new.is_empty() {
             self.ask_plan(false, vec![(node, new)], &Default::default(), None);
         }
@@ -151,6 +156,12 @@ impl Coordinator {
                 "it wants bytes up to {end}, and the transfer ends at {}",
                 self.data_length
             ));
+        }
+        let senders = self.nodes.iter().filter(|other| other.can_send());
+        let held = RangeSet::from_ranges(senders.flat_map(|other| other.holds.iter()));
+        let unheld = self.nodes[at].wants.difference(&held);
+        if !unheld.is_empty() {
+            return Err(format!("nobody holds bytes {} that it wants", describe(&unheld)));
         }
         Ok(())
     }
@@ -265,7 +276,9 @@ impl Coordinator {
                 .map(|(_, other)| other)
         };
         let fetching = others().filter(|other| other.alive() && other.done.is_none());
-        let needed = fetching.fold(RangeSet::new(), |all, other| all.union(&other.assigned()));
+        let recalled = self.round.iter().flat_map(|round| round.released());
+        let needed = recalled.fold(RangeSet::new(), |all, ranges| all.union(ranges));
+        let needed = fetching.fold(needed, |all, other| all.union(&other.assigned()));
         let holding = others().filter(|other| other.can_send());
         let held = holding.fold(RangeSet::new(), |all, other| all.union(&other.holds));
         let alone = state.holds.intersection(&needed).difference(&held);
@@ -285,7 +298,11 @@ impl Coordinator {
                 state.setup.name
             ));
         };
-        let able = others().filter(|other| other.group == Some(group) && other.alive());
+        let stays = |other: &&Node| {
+            let stopped = other.done.as_ref().is_some_and(|done| !done.error.is_empty());
+            other.group == Some(group) && other.alive() && !other.leaving && !stopped
+        };
+        let able = others().filter(stays);
         let taken = able.fold(RangeSet::new(), |all, other| all.union(&other.wants));
         let alone = state.assigned().difference(&taken);
         match alone.is_empty() {

@@ -280,8 +280,9 @@ impl Estimate {
         let known = self.rate.unwrap_or(0.0);
         let constant = match wants {
             _ if total >= known => {
-                if total > 0.0 {
-                    self.rate = Some(total);
+                // Asked, and mute: it can do next to nothing.
+                if total > 0.0 || wants > Wants::Nothing {
+                    self.rate = Some(total.max(1.0));
                 }
                 return;
             }
@@ -330,12 +331,14 @@ impl Coordinator {
         if self.exploring && moving < UNTIL_ALL_TAKE_NS {
             return;
         }
+        let mut status = status.clone();
+        status.pairs.retain(|pair| (pair.sender as usize) < self.nodes.len());
         let state = &mut self.nodes[node as usize];
         // What it still does when everything has come (syncing, reading back) says nothing of its speed.
         if state.done.is_some() || status.checked >= state.assigned_bytes() {
             state.observed.resting();
         } else {
-            state.observed.working(status, now_ns);
+            state.observed.working(&status, now_ns);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Range, RangeSet};
 use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
 
@@ -322,29 +322,49 @@ impl Coordinator {
             told.entry(giver).or_default();
         }
         let runs = told;
-        let busy = runs.iter().filter(|(_, runs)| !runs.is_empty());
-        for (node, _) in busy {
-            self.nodes[*node as usize].done = None;
+        for (&node, _) in runs.iter().filter(|(_, runs)| !runs.is_empty()) {
+            if self.is_able(node) {
+                self.nodes[node as usize].done = None;
+            }
         }
         // Who works again has to have its share of a limit taken from the others first.
         self.lease_ns = 0;
         self.deal_limit(now_ns);
         let lost = self.lost_nodes();
+        // Who went while this was planned gets nothing; others of its destination do.
+        let mut orphaned: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
         for (node, mut runs) in runs {
             if runs.is_empty() && !round.tells(node) {
                 continue;
             }
+            if !self.is_able(node) {
+                let ranges = runs.iter().map(|run| control::range(run.start, run.length));
+                match self.nodes[node as usize].group {
+                    Some(group) => orphaned.entry(group).or_default().extend(ranges),
+                    None => self.nodes[node as usize].runs.extend(runs),
+                }
+                continue;
+            }
             self.add_spares(node, &mut runs);
             let peers = self.peers_of(&runs);
+            // Bytes asked for again are still asked for once.
+            let again = RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
+            self.forget(node, &again);
             let state = &mut self.nodes[node as usize];
             state.runs.extend(runs.iter().cloned());
             // Who gets nothing does not speak again.
             if !runs.is_empty() {
                 state.revision += 1;
-                state.has_nothing_to_give = false;
+                state.gave_nothing_ns = None;
                 state.given_ns = now_ns;
             }
             let number = state.revision;
+            if std::mem::take(&mut state.awaits_plan) {
+                let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
+                (plan.expected, plan.revision) = (0, number);
+                self.send(node, to_agent::Body::Plan(plan));
+                continue;
+            }
             self.send(
                 node,
                 to_agent::Body::Revision(control::Revision {
@@ -361,7 +381,12 @@ impl Coordinator {
         if round.settle {
             self.settle_others(&purpose.receivers, &round);
         }
+        for (group, ranges) in orphaned {
+            // What cannot go to anybody stays missing.
+            self.give_to_others(group, &RangeSet::from_ranges(ranges));
+        }
         self.share_released(now_ns, false);
+        self.check_done();
     }
 
     /// The same for all nodes: replicas of a unit are compared by its hash.

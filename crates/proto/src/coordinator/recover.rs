@@ -15,7 +15,7 @@ impl Coordinator {
         // The receiver could not reach these; others may. Nobody is declared dead on one word,
         // but this receiver is not sent to them again.
         let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
-        self.nodes[node as usize].has_nothing_to_give = false;
+        self.nodes[node as usize].gave_nothing_ns = None;
         let wanted = vec![(node, control::range_set(&need.ranges))];
         self.ask_plan(false, wanted, &excluded, None);
     }
@@ -60,24 +60,33 @@ impl Coordinator {
         if assigned.is_empty() {
             return true;
         }
+        // What it wrote is written again: nobody knows how much of it is whole.
+        let runs = std::mem::take(&mut self.nodes[node as usize].runs);
+        let is_taken = self.give_to_others(group, &assigned);
+        if !is_taken {
+            self.nodes[node as usize].runs = runs;
+        }
+        is_taken
+    }
+
+    /// Asks for a plan that brings bytes of a shared destination by way of those who can still work. False, and
+    /// nothing is asked, when they cannot take all of it.
+    pub(super) fn give_to_others(&mut self, group: u32, ranges: &RangeSet) -> bool {
         let mut inherited = RangeSet::new();
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            if other != node && self.is_able(other) && !state.leaving && state.group == Some(group)
-            {
-                let share = state.wants.intersection(&assigned);
+            if state.group == Some(group) && self.is_able(other) && !state.leaving {
+                let share = state.wants.intersection(ranges);
                 if !share.is_empty() {
                     inherited = inherited.union(&share);
                     heirs.push((other, share));
                 }
             }
         }
-        if heirs.is_empty() || !assigned.difference(&inherited).is_empty() {
+        if heirs.is_empty() || !ranges.difference(&inherited).is_empty() {
             return false;
         }
-        // What it wrote is written again: nobody knows how much of it is whole.
-        self.nodes[node as usize].runs.clear();
         self.ask_plan(false, heirs, &BTreeSet::new(), None);
         true
     }
@@ -90,6 +99,9 @@ impl Coordinator {
         // An agent that said its last word closes the connection.
         if state.lost.is_some() || state.finished.is_some() || self.phase == Phase::Ended {
             return;
+        }
+        if state.opened.is_none() && self.phase == Phase::Moving {
+            return self.turn_away(node, reason);
         }
         state.lost = Some(reason.to_owned());
         let (sender, receiver) = (state.is_sender(), state.is_receiver());

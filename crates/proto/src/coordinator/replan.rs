@@ -35,6 +35,9 @@ const LOOK_NS: u64 = 200_000_000;
 /// And this much for each node: a look costs time in proportion.
 const LOOK_NS_PER_NODE: u64 = 10_000;
 
+/// A node that had nothing to give (its sinks may not be there yet) is not asked again for so long.
+const EMPTY_NS: u64 = 2_000_000_000;
+
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
 
@@ -104,6 +107,13 @@ pub(super) struct Settled {
     pub givers: BTreeSet<u32>,
     /// What goes to receivers over lanes they have.
     pub kept_lanes: Vec<(u32, Vec<Run>)>,
+}
+
+impl Round {
+    /// What has been given up so far.
+    pub fn released(&self) -> impl Iterator<Item = &RangeSet> {
+        self.released.iter().map(|(_, ranges)| ranges)
+    }
 }
 
 impl Settled {
@@ -238,6 +248,9 @@ impl Coordinator {
     /// after so many seconds.
     fn patience_after(&self, last: f64, now_ns: u64) -> f64 {
         let newest = &self.newest;
+        if newest.at_ns == 0 {
+            return 1.0;
+        }
         let passed = now_ns.saturating_sub(newest.at_ns) as f64 / 1e9;
         let came = newest.last - (last + passed);
         // Work that is passed on before anybody has come to do it would never be done.
@@ -261,7 +274,8 @@ impl Coordinator {
             return;
         }
         self.exploring = false;
-        if seconds < SETTLE_SECONDS_MIN {
+        let has_choice = members.iter().any(|member| self.has_choice(member.node));
+        if seconds < SETTLE_SECONDS_MIN || !has_choice {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
@@ -270,6 +284,14 @@ impl Coordinator {
 
     /// Plans all that is left anew: the lanes at work are not the right ones.
     fn rebuild(&mut self, members: &[Member], (last, seconds): (f64, f64), now_ns: u64) {
+        let gain = (last - seconds).max(0.0);
+        self.newest_part = gain / last.max(1e-9);
+        self.next_news_ns = now_ns + NEWS_NS_MIN;
+        self.newest = Newest {
+            at_ns: now_ns,
+            last,
+            gain,
+        };
         let asked: Vec<(u32, u64)> = members
             .iter()
             .map(|member| (member.node, self.all_to_spare(member)))
@@ -300,7 +322,9 @@ impl Coordinator {
             // One question at a time: its answer would be taken for the other's.
             let open = quiet || state.releasing;
             let worth = bytes >= RECALL_UNITS_MIN * self.unit_len && !open;
-            if worth && !state.has_nothing_to_give && state.done.is_none() {
+            let empty = state.gave_nothing_ns;
+            let empty = empty.is_some_and(|then| now_ns.saturating_sub(then) < EMPTY_NS);
+            if worth && !empty && state.done.is_none() {
                 state.releasing = true;
                 let release = control::Release { bytes };
                 self.send(node, to_agent::Body::Release(release));
@@ -361,15 +385,16 @@ impl Coordinator {
     }
 
     /// The least time in which what is left could come, if any holder had it all: never more than the truth.
-    fn least_seconds(&self, members: &[Member]) -> f64 {
+    pub(super) fn least_seconds(&self, members: &[Member]) -> f64 {
         let room = self.whole_room();
         let senders = self
             .senders()
             .filter(|&n| self.nodes[n as usize].can_send());
         let up: f64 = senders.map(|n| room.up[n as usize]).sum();
         let left: f64 = members.iter().map(|member| member.left).sum();
+        let limit = self.setup.limit.map_or(f64::MAX, |limit| limit as f64);
         let mut groups: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
-        let mut least = left / up.max(1.0);
+        let mut least = left / up.min(limit).max(1.0);
         for member in members {
             let down = room.down[member.node as usize].max(1.0);
             match self.nodes[member.node as usize].group {
@@ -397,7 +422,12 @@ impl Coordinator {
         if !std::mem::take(&mut self.nodes[node as usize].releasing) {
             return;
         }
-        self.nodes[node as usize].has_nothing_to_give = released.is_empty();
+        let state = &mut self.nodes[node as usize];
+        state.gave_nothing_ns = released.is_empty().then_some(now_ns);
+        // It may have been asked for a part only.
+        if state.leaving && !released.is_empty() && state.done.is_none() {
+            self.recall_all(node, now_ns);
+        }
         self.let_go(node);
         // What a node had that stopped went to others already.
         if !released.is_empty() && self.is_able(node) {
@@ -493,11 +523,12 @@ impl Coordinator {
     pub(super) fn look_soon(&mut self) {
         self.next_look_ns = 0;
         self.next_round_ns = 0;
+        self.newest = Newest::default();
         self.patience = 1.0;
     }
 
     /// Takes ranges out of what the plan asks of a node.
-    fn forget(&mut self, node: u32, ranges: &RangeSet) {
+    pub(super) fn forget(&mut self, node: u32, ranges: &RangeSet) {
         let runs = std::mem::take(&mut self.nodes[node as usize].runs);
         for run in runs {
             let kept = RangeSet::from(control::range(run.start, run.length)).difference(ranges);
