@@ -27,6 +27,8 @@ mod finish;
 mod layout;
 mod limit;
 mod membership;
+#[cfg(test)]
+mod membership_tests;
 mod observe;
 mod plan;
 mod recover;

@@ -161,7 +161,10 @@ impl Coordinator {
         let held = RangeSet::from_ranges(senders.flat_map(|other| other.holds.iter()));
         let unheld = self.nodes[at].wants.difference(&held);
         if !unheld.is_empty() {
-            return Err(format!("nobody holds bytes {} that it wants", describe(&unheld)));
+            return Err(format!(
+                "nobody holds bytes {} that it wants",
+                describe(&unheld)
+            ));
         }
         Ok(())
     }
@@ -289,22 +292,42 @@ impl Coordinator {
                 describe(&alone)
             ));
         }
-        if !state.is_receiver() || state.done.is_some() {
+        if !state.is_receiver() {
             return Ok(());
         }
         let Some(group) = state.group else {
-            return Err(format!(
-                "{} has not got all of its copy, which nobody else can take; cancel the transfer instead",
-                state.setup.name
-            ));
+            return match state.done {
+                Some(_) => Ok(()),
+                None => Err(format!(
+                    "{} has not got all of its copy, which nobody else can take; cancel the transfer instead",
+                    state.setup.name
+                )),
+            };
         };
+        let in_group = |other: &&Node| other.group == Some(group) && other.alive();
         let stays = |other: &&Node| {
-            let stopped = other.done.as_ref().is_some_and(|done| !done.error.is_empty());
-            other.group == Some(group) && other.alive() && !other.leaving && !stopped
+            let stopped = other
+                .done
+                .as_ref()
+                .is_some_and(|done| !done.error.is_empty());
+            !other.leaving && !stopped
         };
-        let able = others().filter(stays);
+        let able = others().filter(in_group).filter(stays);
         let taken = able.fold(RangeSet::new(), |all, other| all.union(&other.wants));
-        let alone = state.assigned().difference(&taken);
+        // What those who leave give up has to go somewhere, too.
+        let leaving = others()
+            .filter(in_group)
+            .filter(|other| other.leaving && other.done.is_none());
+        let given_up = leaving.fold(RangeSet::new(), |all, other| all.union(&other.assigned()));
+        let recalled = self.round.iter().flat_map(|round| round.released());
+        let given_up = recalled.fold(given_up, |all, ranges| all.union(ranges));
+        let own = match state.done {
+            Some(_) => RangeSet::new(),
+            None => state.assigned(),
+        };
+        let alone = own
+            .union(&given_up.intersection(&state.wants))
+            .difference(&taken);
         match alone.is_empty() {
             true => Ok(()),
             false => Err(format!(

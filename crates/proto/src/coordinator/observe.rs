@@ -332,7 +332,9 @@ impl Coordinator {
             return;
         }
         let mut status = status.clone();
-        status.pairs.retain(|pair| (pair.sender as usize) < self.nodes.len());
+        status
+            .pairs
+            .retain(|pair| (pair.sender as usize) < self.nodes.len());
         let state = &mut self.nodes[node as usize];
         // What it still does when everything has come (syncing, reading back) says nothing of its speed.
         if state.done.is_some() || status.checked >= state.assigned_bytes() {

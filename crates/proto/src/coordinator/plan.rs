@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::{Range, RangeSet};
 use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
+use ropewalk_model::{Range, RangeSet};
 
 use super::observe::Estimate;
 use super::replan;
@@ -348,7 +348,8 @@ impl Coordinator {
             self.add_spares(node, &mut runs);
             let peers = self.peers_of(&runs);
             // Bytes asked for again are still asked for once.
-            let again = RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
+            let again =
+                RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
             self.forget(node, &again);
             let state = &mut self.nodes[node as usize];
             state.runs.extend(runs.iter().cloned());
@@ -382,8 +383,12 @@ impl Coordinator {
             self.settle_others(&purpose.receivers, &round);
         }
         for (group, ranges) in orphaned {
-            // What cannot go to anybody stays missing.
-            self.give_to_others(group, &RangeSet::from_ranges(ranges));
+            if !self.give_to_others(group, &RangeSet::from_ranges(ranges)) {
+                let name = self.groups[group as usize].0.clone();
+                self.failure.get_or_insert_with(|| {
+                    format!("no receiver is left that could write all of destination {name}")
+                });
+            }
         }
         self.share_released(now_ns, false);
         self.check_done();

@@ -3,7 +3,12 @@
 use super::*;
 use crate::control::{Need, OpenedSource, PairDone, Row, Sink, Source, Stretch, range};
 
-fn node(name: &str, holds: &[(u64, u64)], wants: &[(u64, u64)], shared: Option<&str>) -> NodeSetup {
+pub(super) fn node(
+    name: &str,
+    holds: &[(u64, u64)],
+    wants: &[(u64, u64)],
+    shared: Option<&str>,
+) -> NodeSetup {
     let rows = |list: &[(u64, u64)]| {
         list.iter()
             .map(|&(start, length)| Row {
@@ -44,7 +49,7 @@ fn node(name: &str, holds: &[(u64, u64)], wants: &[(u64, u64)], shared: Option<&
     }
 }
 
-fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
+pub(super) fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
     let identities = |s: &SourceSetup| {
         s.source
             .rows
@@ -70,16 +75,16 @@ fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
     }))
 }
 
-fn from(body: from_agent::Body) -> FromAgent {
+pub(super) fn from(body: from_agent::Body) -> FromAgent {
     FromAgent { body: Some(body) }
 }
 
-fn actions(coordinator: &mut Coordinator) -> Vec<Action> {
+pub(super) fn actions(coordinator: &mut Coordinator) -> Vec<Action> {
     std::iter::from_fn(|| coordinator.poll_action()).collect()
 }
 
 /// Answers a plan with everything from the first sender that holds it.
-fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec<Action> {
+pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec<Action> {
     let mut out = Vec::new();
     for action in actions {
         let Action::Plan(purpose, problem) = action else {
@@ -121,12 +126,19 @@ fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec<Action> {
     out
 }
 
-fn started(nodes: Vec<NodeSetup>) -> (Coordinator, Vec<Action>) {
+pub(super) fn started(nodes: Vec<NodeSetup>) -> (Coordinator, Vec<Action>) {
+    started_with(nodes, None)
+}
+
+pub(super) fn started_with(
+    nodes: Vec<NodeSetup>,
+    limit: Option<u64>,
+) -> (Coordinator, Vec<Action>) {
     let setup = Setup {
         transfer: vec![1; 16],
         nodes: nodes.clone(),
         mapping: Mapping::Rows,
-        limit: None,
+        limit,
         options: control::Options::default(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
@@ -140,7 +152,7 @@ fn started(nodes: Vec<NodeSetup>) -> (Coordinator, Vec<Action>) {
     (coordinator, rest)
 }
 
-fn sent(actions: &[Action], to: u32) -> Vec<&to_agent::Body> {
+pub(super) fn sent(actions: &[Action], to: u32) -> Vec<&to_agent::Body> {
     actions
         .iter()
         .filter_map(|a| match a {
@@ -150,12 +162,12 @@ fn sent(actions: &[Action], to: u32) -> Vec<&to_agent::Body> {
         .collect()
 }
 
-fn done(delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
+pub(super) fn done(delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
     done_after(0, delivered, missing)
 }
 
 /// The word of a node that has seen so many revisions.
-fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
+pub(super) fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) -> FromAgent {
     from(from_agent::Body::Done(Done {
         delivered,
         missing: missing
@@ -172,7 +184,7 @@ fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) -> FromAgen
     }))
 }
 
-fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
+pub(super) fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
     for node in 0..nodes {
         coordinator.handle_message(
             node,
@@ -183,7 +195,7 @@ fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
     actions(coordinator)
 }
 
-fn outcome(actions: &[Action]) -> Option<Outcome> {
+pub(super) fn outcome(actions: &[Action]) -> Option<Outcome> {
     actions.iter().find_map(|a| {
         if let Action::End(outcome, _) = a {
             Some(*outcome)
@@ -551,7 +563,7 @@ fn a_plan_without_told_speeds_is_settled_by_what_shows() {
     }
 }
 
-fn released(start: u64, length: u64) -> FromAgent {
+pub(super) fn released(start: u64, length: u64) -> FromAgent {
     from(from_agent::Body::Released(control::Released {
         ranges: vec![Stretch { start, length }],
     }))
