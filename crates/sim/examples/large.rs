@@ -1,0 +1,132 @@
+#![allow(clippy::disallowed_methods, reason = "an example measures itself")]
+//! How the master scales: a whole transfer with many nodes, half senders and half receivers, in virtual time.
+//!
+//! `cargo run --release -p ropewalk-sim --example large -- NODES [LAYOUT] [UNITS] [SECONDS] [STEP_MS]`
+//!
+//! LAYOUT is `blocks` (a block for each receiver, held by three senders), `windows` (the same, and receivers of one
+//! destination that list two blocks each) or `all` (all hold all; for few nodes). Each node has UNITS units of 64 KiB
+//! to move in about SECONDS seconds of virtual time; half the nodes are twice as fast as the others and all speeds
+//! are declared.
+
+use std::time::Instant;
+
+use ropewalk_model::Range;
+use ropewalk_model::layout::UNIT_LEN_MIN;
+use ropewalk_sim::{Chance, MS, Scenario, Second, Speed, changed_bound, node};
+
+/// 100 Mbit/s in bytes per second, the link of CEP section 4.2.
+const LINK: f64 = 12.5e6;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let text = |at: usize, default: &str| arguments.get(at).map_or(default, |a| a).to_owned();
+    let number = |at: usize, default: u64| match arguments.get(at) {
+        Some(text) => text.parse().expect("a whole number"),
+        None => default,
+    };
+    let (nodes, layout) = (number(0, 1000), text(1, "blocks"));
+    let (units, seconds) = (number(2, 64), number(3, 20));
+    let mut scenario = scenario(nodes, &layout, units, seconds as f64).declared();
+    scenario.step_ns = number(4, 20) * MS;
+    let bound = (nodes <= 20_000)
+        .then(|| changed_bound(&scenario))
+        .flatten();
+    let before = memory("VmRSS:");
+    let began = Instant::now();
+    let ended = scenario.run();
+    let wall = began.elapsed().as_secs_f64();
+    let sum = ended.traffic_sum();
+    let per_node = |value: u64| value as f64 / nodes as f64;
+    println!(
+        "{nodes} nodes, {layout}, {units} units a node: {:?} {}",
+        ended.outcome,
+        ended.error.as_deref().unwrap_or_default()
+    );
+    println!(
+        "  {:.2} s of virtual time (bound {}), waste {:.2} %, {} re-plans, {} notes",
+        ended.seconds,
+        bound.map_or("not computed".into(), |b| format!("{b:.2} s")),
+        ended.waste() * 100.0,
+        ended.replans,
+        ended.notes.len(),
+    );
+    println!(
+        "  {wall:.1} s of wall time, memory {} MB at most, {} MB before it ran",
+        memory("VmHWM:") / 1000,
+        before / 1000
+    );
+    println!(
+        "  per node: plan {:.1} messages, {:.0} bytes out, {:.0} bytes in; status {:.1} messages, {:.0} bytes",
+        per_node(sum.sent.plan_messages + sum.received.plan_messages),
+        per_node(sum.sent.plan_bytes),
+        per_node(sum.received.plan_bytes),
+        per_node(sum.sent.status_messages + sum.received.status_messages),
+        per_node(sum.sent.status_bytes + sum.received.status_bytes),
+    );
+    print_seconds(&ended.timeline);
+}
+
+/// What passes the master's link in the first, the middle and the busiest second.
+fn print_seconds(timeline: &[Second]) {
+    let line = |name: &str, second: Second| {
+        let share = |bytes: u64| bytes as f64 / LINK * 100.0;
+        println!(
+            "  {name}: master sends {} bytes ({:.2} % of 100 Mbit/s), receives {} ({:.2} %)",
+            second.sent_bytes,
+            share(second.sent_bytes),
+            second.received_bytes,
+            share(second.received_bytes)
+        );
+    };
+    line("first second", timeline[0]);
+    line("middle second", timeline[timeline.len() / 2]);
+    let busiest = timeline
+        .iter()
+        .max_by_key(|s| s.sent_bytes + s.received_bytes);
+    line("busiest second", *busiest.unwrap_or(&timeline[0]));
+}
+
+fn scenario(nodes: u64, layout: &str, units: u64, seconds: f64) -> Scenario {
+    let pairs = (nodes / 2).max(1);
+    let block = units * UNIT_LEN_MIN;
+    let all = Range::new(0, pairs * block);
+    // Blocks around the end go on at the start.
+    let blocks = |first: u64, count: u64| -> Vec<Range> {
+        let count = count.min(pairs);
+        let numbers = (first..first + count).map(|at| at % pairs);
+        numbers
+            .map(|at| Range::new(at * block, (at + 1) * block))
+            .collect()
+    };
+    let mut chance = Chance::new(nodes);
+    // Mean 1: what all have together moves all in `seconds`.
+    let mut speed =
+        || Speed::both(block as f64 / seconds * [2.0 / 3.0, 4.0 / 3.0][chance.below(2) as usize]);
+    let (mut setups, mut speeds) = (Vec::new(), Vec::new());
+    for at in 0..pairs {
+        let holds = match layout {
+            "all" => vec![all],
+            _ => blocks(at, 3),
+        };
+        setups.push(node(format!("s{at}"), &holds, &[], None));
+        speeds.push(speed());
+    }
+    for at in 0..pairs {
+        let (wants, destination) = match layout {
+            "all" => (vec![all], Some("out")),
+            "windows" => (blocks(at, 2), Some("out")),
+            _ => (blocks(at, 1), None),
+        };
+        setups.push(node(format!("r{at}"), &[], &wants, destination));
+        speeds.push(speed());
+    }
+    Scenario::new(setups, speeds)
+}
+
+/// A line of the process's own account, kilobytes; 0 where there is none.
+fn memory(key: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(key));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+}

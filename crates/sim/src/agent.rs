@@ -1,0 +1,532 @@
+//! One agent: what it does on each control message, and the lanes its receiver pulls bytes over.
+//!
+//! Everything about the agent's side of the control protocol is in this file; a new message is a new arm of
+//! [`Agent::hear`]. The decisions are `ropewalk_proto::participant`'s.
+
+use std::collections::VecDeque;
+
+use ropewalk_model::layout::Layout;
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_proto::control::{
+    self, Opened, OpenedSource, Plan, Revision, ToAgent, from_agent, to_agent,
+};
+use ropewalk_proto::participant::{Event, Receiving, Take};
+
+use crate::MS;
+use crate::mail::Mail;
+use crate::network::{Flow, Network};
+use crate::scenario::Scenario;
+
+/// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
+const LOOK_NS: u64 = 100 * MS;
+
+/// A unit is whole when all but this part of a byte has come: rates are floats.
+const BYTE_PART: f64 = 0.01;
+
+/// What an agent acts upon.
+pub(crate) struct Around<'a> {
+    pub now_ns: u64,
+    pub scenario: &'a Scenario,
+    pub network: &'a mut Network,
+    pub mail: &'a mut Mail,
+    pub dead: &'a [bool],
+}
+
+struct Lane {
+    sender: u32,
+    ready_ns: u64,
+    // Granted units in order; bytes of the first one that have come, as of `at_ns`.
+    queue: VecDeque<Range>,
+    outstanding: u64,
+    come: f64,
+    at_ns: u64,
+    // `None` while the queue is empty.
+    flow: Option<Flow>,
+    rate: f64,
+}
+
+impl Lane {
+    fn advance(&mut self, now_ns: u64) {
+        self.come += self.rate * (now_ns - self.at_ns) as f64 / 1e9;
+        self.at_ns = now_ns;
+    }
+
+    /// When the first unit is whole at the present rate.
+    fn next_ns(&self) -> Option<u64> {
+        let unit = self.queue.front().filter(|_| self.rate > 0.0)?;
+        let seconds = (unit.len() as f64 - self.come).max(0.0) / self.rate;
+        Some(self.at_ns.saturating_add((seconds * 1e9) as u64))
+    }
+
+    /// Bytes that came of a unit that will not be whole.
+    fn torn(&self) -> f64 {
+        let first = self.queue.front().map_or(0.0, |unit| unit.len() as f64);
+        self.come.clamp(0.0, first)
+    }
+
+    fn stop(&mut self, network: &mut Network) {
+        if let Some(flow) = self.flow.take() {
+            network.stop(flow);
+        }
+        (self.rate, self.come) = (0.0, 0.0);
+    }
+}
+
+struct Receiver {
+    machine: Receiving,
+    layout: Layout,
+    unit_len: u64,
+    // By the participant's lane number; `None` when it never connected or is down.
+    lanes: Vec<Option<Lane>>,
+    delivered: RangeSet,
+    revision: u32,
+    done_sent: bool,
+    failed: bool,
+    safe_ns: Option<u64>,
+}
+
+/// One agent. See the module documentation.
+pub(crate) struct Agent {
+    node: u32,
+    receiver: Option<Box<Receiver>>,
+    disk_full: bool,
+    // It had its last message: no status any more.
+    over: bool,
+    /// When it last said that it was done without error.
+    pub done_ns: Option<u64>,
+    /// Bytes that crossed to it.
+    pub carried_bytes: f64,
+    /// Bytes that came whole a second time.
+    pub duplicate_bytes: u64,
+}
+
+impl Agent {
+    pub fn new(node: u32) -> Self {
+        Self {
+            node,
+            receiver: None,
+            disk_full: false,
+            over: false,
+            done_ns: None,
+            carried_bytes: 0.0,
+            duplicate_bytes: 0,
+        }
+    }
+
+    fn tell(&self, body: from_agent::Body, around: &mut Around<'_>) {
+        around.mail.send_to_master(self.node, body, around.now_ns);
+    }
+
+    /// Takes a message of the master. Call [`Agent::progress`] after it.
+    pub fn hear(&mut self, message: ToAgent, around: &mut Around<'_>) {
+        let Some(body) = message.body else { return };
+        match body {
+            to_agent::Body::Open(_) => {
+                let opened = self.opened(around.scenario);
+                self.tell(from_agent::Body::Opened(opened), around);
+            }
+            to_agent::Body::Plan(plan) => self.take_plan(&plan, around),
+            to_agent::Body::Revision(revision) => self.take_revision(&revision, around),
+            to_agent::Body::Release(release) => {
+                let Some(receiver) = self.receiver.as_deref_mut() else {
+                    return;
+                };
+                let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
+                let unit_at = |offset| layout.unit_at(offset, unit_len);
+                let ranges = control::stretches(&receiver.machine.release(release.bytes, &unit_at));
+                self.tell(
+                    from_agent::Body::Released(control::Released { ranges }),
+                    around,
+                );
+            }
+            to_agent::Body::Limit(limit) => {
+                if let Some(receiver) = self.receiver.as_deref_mut() {
+                    receiver.machine.set_limit(limit.rate, around.now_ns);
+                }
+            }
+            to_agent::Body::Finish(finish) => {
+                self.over = true;
+                self.hang_up(around.network);
+                let finished = control::Finished {
+                    committed: finish.commit,
+                    usage: Some(usage()),
+                    ..control::Finished::default()
+                };
+                self.tell(from_agent::Body::Finished(finished), around);
+            }
+            // Manifests and queries are not simulated; a newer master may say more than is known here.
+            _ => {}
+        }
+    }
+
+    /// As a real agent's answer in length.
+    fn opened(&self, scenario: &Scenario) -> Opened {
+        let [_, a, b, c] = self.node.to_be_bytes();
+        let identity = control::Identity {
+            length: 1 << 40,
+            ..control::Identity::default()
+        };
+        let sources = scenario.nodes[self.node as usize].sources.iter();
+        Opened {
+            instance: format!("{:016x}", self.node),
+            addresses: vec![format!("10.{a}.{b}.{c}:7420")],
+            sources: sources
+                .map(|source| OpenedSource {
+                    identities: vec![identity; source.source.rows.len()],
+                    ..OpenedSource::default()
+                })
+                .collect(),
+            ..Opened::default()
+        }
+    }
+
+    fn take_plan(&mut self, plan: &Plan, around: &mut Around<'_>) {
+        let scenario = around.scenario;
+        if scenario.nodes[self.node as usize].sinks.is_empty() {
+            return;
+        }
+        let options = &scenario.options;
+        let mut machine = Receiving::new(options.prefetch, options.streams.max(1), around.now_ns);
+        if options.fixed {
+            machine.fix_plan();
+        }
+        let layout = Layout::single(Range::new(0, plan.length));
+        let unit_len = plan.unit_len();
+        machine.handle_plan(plan, around.now_ns, &|offset| {
+            layout.unit_at(offset, unit_len)
+        });
+        self.receiver = Some(Box::new(Receiver {
+            machine,
+            layout,
+            unit_len,
+            lanes: Vec::new(),
+            delivered: RangeSet::new(),
+            revision: 0,
+            done_sent: false,
+            failed: false,
+            safe_ns: None,
+        }));
+        if self.disk_full {
+            self.fail(around);
+        }
+    }
+
+    fn take_revision(&mut self, revision: &Revision, around: &mut Around<'_>) {
+        let Some(receiver) = self.receiver.as_deref_mut() else {
+            return;
+        };
+        receiver.revision = receiver.revision.max(revision.number);
+        if !revision.runs.is_empty() {
+            receiver.done_sent = false;
+            self.done_ns = None;
+        }
+        receiver.machine.handle_revision(revision, around.now_ns);
+        if self.disk_full {
+            self.fail(around);
+        }
+    }
+
+    /// The disk is full: the node says so, unless it was done, and fetches nothing more.
+    pub fn stop(&mut self, around: &mut Around<'_>) {
+        self.disk_full = true;
+        self.fail(around);
+    }
+
+    fn fail(&mut self, around: &mut Around<'_>) {
+        self.hang_up(around.network);
+        let Some(receiver) = self.receiver.as_deref_mut().filter(|r| !r.done_sent) else {
+            return;
+        };
+        (receiver.done_sent, receiver.failed) = (true, true);
+        let done = receiver.done("no space is left".into());
+        self.tell(from_agent::Body::Done(done), around);
+    }
+
+    /// Closes all lanes for good.
+    pub fn hang_up(&mut self, network: &mut Network) {
+        let Some(receiver) = self.receiver.as_deref_mut() else {
+            return;
+        };
+        for mut lane in receiver.lanes.drain(..).flatten() {
+            self.carried_bytes += lane.torn();
+            lane.stop(network);
+        }
+    }
+
+    /// The periodic message; `None` when it is past that.
+    pub fn status(&self) -> Option<from_agent::Body> {
+        if self.over {
+            return None;
+        }
+        let Some(receiver) = self.receiver.as_deref() else {
+            let status = control::SenderStatus { sent: 0 };
+            return Some(from_agent::Body::SenderStatus(status));
+        };
+        let pairs = receiver.machine.pairs().iter();
+        let bytes = receiver.machine.ledger().delivered_bytes();
+        Some(from_agent::Body::Status(control::Status {
+            delivered: bytes,
+            checked: bytes,
+            pairs: pairs
+                .map(|pair| control::PairStatus {
+                    sender: pair.sender,
+                    delivered: pair.delivered,
+                })
+                .collect(),
+        }))
+    }
+
+    /// What it has that others can rely on: nothing after it failed.
+    pub fn delivered(&self) -> RangeSet {
+        let receiver = self.receiver.as_deref().filter(|r| !r.failed);
+        receiver.map_or_else(RangeSet::new, |r| r.delivered.clone())
+    }
+
+    /// The rate of a lane is another one now. Returns when the agent has to be woken for it.
+    pub fn set_rate(&mut self, lane: u32, rate: f64, now_ns: u64) -> Option<u64> {
+        let receiver = self.receiver.as_deref_mut()?;
+        let lane = receiver.lanes.get_mut(lane as usize)?.as_mut()?;
+        lane.advance(now_ns);
+        lane.rate = rate;
+        lane.next_ns()
+    }
+
+    /// Takes in what has come, asks for more, and says what there is to say. Returns when it has to be called
+    /// again, if nothing else happens.
+    pub fn progress(&mut self, around: &mut Around<'_>) -> Option<u64> {
+        if self.over || self.disk_full {
+            return None;
+        }
+        self.receiver.as_deref()?;
+        self.land(around.now_ns);
+        self.drain(around);
+        let mut next_ns = self.ask(around);
+        self.drain(around);
+        let receiver = self.receiver.as_deref_mut()?;
+        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
+            let Some(lane) = lane else { continue };
+            if lane.queue.is_empty() {
+                lane.stop(around.network);
+            } else if lane.flow.is_none() {
+                let pair = (lane.sender, self.node);
+                let cap = around.scenario.pair_caps.get(&pair).copied();
+                let cap = cap.unwrap_or(f64::INFINITY);
+                let owner = (self.node, number as u32);
+                lane.flow = Some(around.network.start(pair.0, pair.1, cap, owner));
+                (lane.at_ns, lane.rate) = (around.now_ns, 0.0);
+            }
+            let connecting = Some(lane.ready_ns).filter(|ready| *ready > around.now_ns);
+            next_ns = next_ns
+                .into_iter()
+                .chain(lane.next_ns())
+                .chain(connecting)
+                .min();
+        }
+        let done_ns = self.say_done(around);
+        next_ns.into_iter().chain(done_ns).min()
+    }
+
+    /// Hands whole units to the participant.
+    fn land(&mut self, now_ns: u64) {
+        let Some(receiver) = self.receiver.as_deref_mut() else {
+            return;
+        };
+        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
+            let Some(lane) = lane else { continue };
+            lane.advance(now_ns);
+            while let Some(unit) = lane.queue.front().copied() {
+                if lane.come + BYTE_PART < unit.len() as f64 {
+                    break;
+                }
+                lane.come = (lane.come - unit.len() as f64).max(0.0);
+                lane.queue.pop_front();
+                lane.outstanding -= unit.len();
+                self.carried_bytes += unit.len() as f64;
+                if receiver.machine.handle_unit(number, unit, None, now_ns) {
+                    let again = receiver.delivered.clipped(unit);
+                    assert!(again.is_empty(), "node {} has {unit} twice", self.node);
+                    receiver.delivered.insert(unit);
+                } else {
+                    self.duplicate_bytes += unit.len();
+                }
+            }
+            if lane.queue.is_empty() {
+                lane.come = 0.0;
+            }
+        }
+    }
+
+    /// Asks for units on every lane that can take some. Returns when to ask again.
+    fn ask(&mut self, around: &Around<'_>) -> Option<u64> {
+        let now_ns = around.now_ns;
+        let receiver = self.receiver.as_deref_mut()?;
+        receiver.machine.handle_timer(now_ns);
+        let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
+        let unit_at = |offset| layout.unit_at(offset, unit_len);
+        let mut next_ns = (!receiver.machine.is_finished()).then_some(now_ns + LOOK_NS);
+        let mut down = Vec::new();
+        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
+            let Some(lane) = lane.as_mut().filter(|lane| lane.ready_ns <= now_ns) else {
+                continue;
+            };
+            if around.dead[lane.sender as usize] {
+                down.push(number);
+                continue;
+            }
+            let taken = receiver
+                .machine
+                .take(number, lane.outstanding, now_ns, &unit_at);
+            match taken {
+                Take::Units(units) => {
+                    lane.outstanding += units.iter().map(|unit| unit.range.len()).sum::<u64>();
+                    lane.queue.extend(units.iter().map(|unit| unit.range));
+                }
+                Take::Wait(until) => next_ns = next_ns.into_iter().chain(until).min(),
+                Take::Closed => {}
+            }
+        }
+        for number in down {
+            // Its flow stops when the lane is drained.
+            receiver.machine.handle_lane_down(number, "killed");
+        }
+        next_ns
+    }
+
+    /// Carries out what the participant wants.
+    fn drain(&mut self, around: &mut Around<'_>) {
+        let now_ns = around.now_ns;
+        let mut needs = Vec::new();
+        let Some(receiver) = self.receiver.as_deref_mut() else {
+            return;
+        };
+        while let Some(event) = receiver.machine.poll_event() {
+            match event {
+                Event::Connect(number, peer) => {
+                    if receiver.lanes.len() <= number {
+                        receiver.lanes.resize_with(number + 1, || None);
+                    }
+                    let lane = Lane {
+                        sender: peer.node,
+                        ready_ns: now_ns + around.scenario.connect_ns,
+                        queue: VecDeque::new(),
+                        outstanding: 0,
+                        come: 0.0,
+                        at_ns: now_ns,
+                        flow: None,
+                        rate: 0.0,
+                    };
+                    let before = receiver.lanes[number].replace(lane);
+                    assert!(before.is_none(), "lane {number} is connected twice");
+                }
+                Event::Cancel(number, range) => {
+                    let Some(Some(lane)) = receiver.lanes.get_mut(number) else {
+                        continue;
+                    };
+                    let Some(place) = lane.queue.iter().position(|unit| *unit == range) else {
+                        continue;
+                    };
+                    if place == 0 {
+                        lane.advance(now_ns);
+                        self.carried_bytes += lane.torn();
+                        lane.come = 0.0;
+                    }
+                    lane.queue.remove(place);
+                    lane.outstanding -= range.len();
+                    receiver.machine.handle_returned(number, range, now_ns);
+                }
+                Event::Need(ranges, lost, reason) => needs.push(control::Need {
+                    ranges: control::stretches(&ranges),
+                    lost,
+                    reason,
+                }),
+                Event::Failed(text) => panic!("nothing damages units here: {text}"),
+                _ => {}
+            }
+        }
+        // What the participant has given up on, for whatever reason, is not waited for.
+        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
+            if receiver.machine.ledger().is_alive(number) {
+                continue;
+            }
+            if let Some(mut lane) = lane.take() {
+                self.carried_bytes += lane.torn();
+                lane.stop(around.network);
+            }
+        }
+        for need in needs {
+            self.tell(from_agent::Body::Need(need), around);
+        }
+    }
+
+    /// Says that the node's part is complete once all is safe: that takes time, and more may be asked for meanwhile.
+    fn say_done(&mut self, around: &mut Around<'_>) -> Option<u64> {
+        let receiver = self.receiver.as_deref_mut()?;
+        if !receiver.machine.is_finished() {
+            receiver.safe_ns = None;
+            return None;
+        }
+        if receiver.done_sent {
+            return None;
+        }
+        let safe_ns = around.now_ns + around.scenario.sync_ns;
+        let safe_ns = *receiver.safe_ns.get_or_insert(safe_ns);
+        if safe_ns > around.now_ns {
+            return Some(safe_ns);
+        }
+        receiver.done_sent = true;
+        let done = receiver.done(String::new());
+        self.done_ns = Some(around.now_ns);
+        self.tell(from_agent::Body::Done(done), around);
+        None
+    }
+
+    /// Whether it has said that it is done, without error.
+    pub fn is_done(&self) -> bool {
+        self.receiver
+            .as_deref()
+            .is_some_and(|r| r.done_sent && !r.failed)
+    }
+}
+
+impl Receiver {
+    /// As a real agent's last word in length.
+    fn done(&self, error: String) -> control::Done {
+        let ledger = self.machine.ledger();
+        let pairs = self
+            .machine
+            .pairs()
+            .iter()
+            .filter(|pair| pair.delivered > 0);
+        control::Done {
+            delivered: ledger.delivered_bytes(),
+            duplicate: ledger.duplicate_bytes(),
+            pairs: pairs
+                .map(|pair| control::PairDone {
+                    sender: pair.sender,
+                    delivered: pair.delivered,
+                    streams: 1,
+                    lane: "tcp".into(),
+                    waiting: 1_000_000_000,
+                    ..control::PairDone::default()
+                })
+                .collect(),
+            missing: control::stretches(&ledger.missing()),
+            root: vec![0; 32],
+            moving: self.machine.watch().last_ns(),
+            best_second: self.machine.watch().best_second(),
+            longest_stall: self.machine.watch().longest_stall_ns(),
+            revision: self.revision,
+            usage: Some(usage()),
+            error,
+            ..control::Done::default()
+        }
+    }
+}
+
+/// As long as a real one.
+fn usage() -> control::Usage {
+    control::Usage {
+        processor: 1_000_000_000,
+        resident_max: 32 << 20,
+    }
+}

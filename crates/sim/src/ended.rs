@@ -1,0 +1,82 @@
+//! How a simulated transfer went.
+
+use ropewalk_model::RangeSet;
+use ropewalk_proto::report::Outcome;
+
+use crate::mail::Traffic;
+
+/// Control bytes through the master in one second of virtual time, length prefixes included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// To agents.
+    pub sent_bytes: u64,
+    /// From agents.
+    pub received_bytes: u64,
+}
+
+/// How a simulated transfer went. Times are virtual, from the first message of the master.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// How it ended; `None` when it had not by [`crate::Scenario::end_ns`].
+    pub outcome: Option<Outcome>,
+    /// The coordinator's words for why it did not end well.
+    pub error: Option<String>,
+    /// Until the coordinator ended it, opening and last words included, seconds.
+    pub seconds: f64,
+    /// From the plan to the last receiver done, seconds; `None` when nothing moved.
+    pub moving_seconds: Option<f64>,
+    /// Bytes that have to cross, each destination counted.
+    pub wanted_bytes: u64,
+    /// Bytes that receivers have which live or were done before they died, each once for each destination.
+    pub delivered_bytes: u64,
+    /// Bytes that came whole to a receiver a second time.
+    pub duplicate_bytes: u64,
+    /// All bytes that crossed, those of cancelled and repeated units included.
+    pub carried_bytes: f64,
+    /// What the receivers have together.
+    pub delivered: RangeSet,
+    /// What each node has; empty for those that died before they were done.
+    pub delivered_by_node: Vec<RangeSet>,
+    /// When each node last said that it was done without error, nanoseconds.
+    pub done_ns: Vec<Option<u64>>,
+    /// Plans asked for after the first one.
+    pub replans: u64,
+    /// Control messages of each node.
+    pub traffic: Vec<Traffic>,
+    /// Control bytes through the master, by second.
+    pub timeline: Vec<Second>,
+    /// What the coordinator told the user.
+    pub notes: Vec<String>,
+    /// Lines of the script that the coordinator has no input for.
+    pub ignored: u64,
+}
+
+impl Ended {
+    /// Share of bytes that crossed in vain, of those wanted.
+    #[must_use]
+    pub fn waste(&self) -> f64 {
+        let surplus = self.carried_bytes - self.delivered_bytes as f64;
+        surplus.max(0.0) / self.wanted_bytes.max(1) as f64
+    }
+
+    /// All control messages together.
+    #[must_use]
+    pub fn traffic_sum(&self) -> Traffic {
+        let mut sum = Traffic::default();
+        for traffic in &self.traffic {
+            sum.add(traffic);
+        }
+        sum
+    }
+
+    /// Control bytes per node, both ways, periodic status included or not.
+    #[must_use]
+    pub fn control_bytes_per_node(&self, with_status: bool) -> f64 {
+        let sum = self.traffic_sum();
+        let mut bytes = sum.sent.plan_bytes + sum.received.plan_bytes;
+        if with_status {
+            bytes += sum.sent.status_bytes + sum.received.status_bytes;
+        }
+        bytes as f64 / self.traffic.len().max(1) as f64
+    }
+}

@@ -1,0 +1,44 @@
+//! Whole transfers in virtual time: the shipping coordinator, schedulers, participants and ledgers, unchanged,
+//! over nodes whose speeds are given, change, pause and fail by a script.
+//!
+//! ```text
+//!  Scenario --run()--> World: coordinator <- control messages with latency -> agents (participant + ledger)
+//!                                |                                               | lanes with work
+//!                              sched                                     network: max-min fair rates
+//!                                                                                |
+//!  Ended <------------------------------------------------------------- bytes in virtual time
+//! ```
+//!
+//! **Fluid.** Bytes flow: a lane with work carries its max-min fair share of the sender's uplink and the
+//! receiver's downlink ([`network`]). Packets, queues and loss are left out on purpose, and so are disks,
+//! processor time and the time planning takes.
+//!
+//! **Time** goes in steps of a fixed length ([`Scenario::step_ns`]), but a step costs only what happens in it:
+//! a lane's rate is constant until a lane starts or stops near it, so each receiver sleeps until its next unit
+//! is complete, a message comes, or it has to look at its plan. Rates change at steps only. That makes what
+//! an agent learns up to a step late and keeps the cost of 10^5 nodes at O(units × log); bytes are exact,
+//! since what a lane has carried beyond a unit counts for its next one.
+//!
+//! Deterministic: no clock, no chance but the caller's, ordered containers. The same [`Scenario`] gives the same
+//! [`Ended`].
+
+mod agent;
+mod bound;
+mod chance;
+mod ended;
+mod mail;
+pub mod network;
+mod scenario;
+mod world;
+
+pub use bound::changed_bound;
+pub use chance::Chance;
+pub use ended::{Ended, Second};
+pub use mail::{Tally, Traffic};
+pub use scenario::{Change, Event, Scenario, Speed, node};
+
+/// A millisecond in nanoseconds.
+pub const MS: u64 = 1_000_000;
+
+/// A second in nanoseconds.
+pub const SECOND: u64 = 1000 * MS;

@@ -1,0 +1,132 @@
+//! Control messages under way, and their account.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use ropewalk_proto::control::{FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
+
+use crate::SECOND;
+use crate::ended::Second;
+
+/// Control messages of a node in one direction; bytes are those before encryption, length prefixes included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages that a plan takes: open, opened, plan, revision, done, finish and so on.
+    pub plan_messages: u64,
+    /// Their bytes.
+    pub plan_bytes: u64,
+    /// Periodic ones: status of agents, shares of a limit.
+    pub status_messages: u64,
+    /// Their bytes.
+    pub status_bytes: u64,
+}
+
+impl Tally {
+    fn count(&mut self, is_periodic: bool, bytes: u64) {
+        let (messages, sum) = if is_periodic {
+            (&mut self.status_messages, &mut self.status_bytes)
+        } else {
+            (&mut self.plan_messages, &mut self.plan_bytes)
+        };
+        *messages += 1;
+        *sum += bytes;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.plan_messages += other.plan_messages;
+        self.plan_bytes += other.plan_bytes;
+        self.status_messages += other.status_messages;
+        self.status_bytes += other.status_bytes;
+    }
+}
+
+/// Control messages of a node, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the master to the node.
+    pub sent: Tally,
+    /// From the node to the master.
+    pub received: Tally,
+}
+
+impl Traffic {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.sent.add(&other.sent);
+        self.received.add(&other.received);
+    }
+}
+
+/// Messages by the time they arrive, those of one time in the order they were sent.
+pub(crate) struct Mail {
+    latency_ns: Vec<u64>,
+    to_agents: BTreeMap<u64, Vec<(u32, ToAgent)>>,
+    to_master: BTreeMap<u64, Vec<(u32, FromAgent)>>,
+    pub traffic: Vec<Traffic>,
+    pub timeline: Vec<Second>,
+}
+
+impl Mail {
+    pub fn new(latency_ns: Vec<u64>) -> Self {
+        Self {
+            traffic: vec![Traffic::default(); latency_ns.len()],
+            latency_ns,
+            to_agents: BTreeMap::new(),
+            to_master: BTreeMap::new(),
+            timeline: Vec::new(),
+        }
+    }
+
+    fn second(&mut self, at_ns: u64) -> &mut Second {
+        let at = (at_ns / SECOND) as usize;
+        if self.timeline.len() <= at {
+            self.timeline.resize(at + 1, Second::default());
+        }
+        &mut self.timeline[at]
+    }
+
+    pub fn send_to_agent(&mut self, node: u32, message: ToAgent, now_ns: u64) {
+        let bytes = (LENGTH_LEN + message.encoded_len()) as u64;
+        let is_periodic = matches!(message.body, Some(to_agent::Body::Limit(_)));
+        self.traffic[node as usize].sent.count(is_periodic, bytes);
+        self.second(now_ns).sent_bytes += bytes;
+        let at = now_ns + self.latency_ns[node as usize];
+        self.to_agents.entry(at).or_default().push((node, message));
+    }
+
+    pub fn send_to_master(&mut self, node: u32, body: from_agent::Body, now_ns: u64) {
+        let message = FromAgent { body: Some(body) };
+        let at = now_ns + self.latency_ns[node as usize];
+        self.to_master.entry(at).or_default().push((node, message));
+    }
+
+    /// What has arrived at agents.
+    pub fn for_agents(&mut self, now_ns: u64) -> Vec<(u32, ToAgent)> {
+        due(&mut self.to_agents, now_ns)
+    }
+
+    /// What has arrived at the master.
+    pub fn for_master(&mut self, now_ns: u64) -> Vec<(u32, FromAgent)> {
+        due(&mut self.to_master, now_ns)
+    }
+
+    /// Puts a message that the master reads on its account.
+    pub fn count_received(&mut self, node: u32, message: &FromAgent, now_ns: u64) {
+        let bytes = (LENGTH_LEN + message.encoded_len()) as u64;
+        let is_periodic = matches!(
+            message.body,
+            Some(from_agent::Body::Status(_) | from_agent::Body::SenderStatus(_))
+        );
+        self.traffic[node as usize]
+            .received
+            .count(is_periodic, bytes);
+        self.second(now_ns).received_bytes += bytes;
+    }
+}
+
+fn due<M>(queue: &mut BTreeMap<u64, Vec<(u32, M)>>, now_ns: u64) -> Vec<(u32, M)> {
+    let mut out = Vec::new();
+    while let Some(first) = queue.first_entry().filter(|first| *first.key() <= now_ns) {
+        out.extend(first.remove());
+    }
+    out
+}

@@ -1,0 +1,200 @@
+//! What is simulated: nodes, their true speeds, and what happens to them.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::Range;
+use ropewalk_proto::control::{Options, Row, Sink, Source};
+use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
+
+use crate::ended::Ended;
+use crate::world::World;
+use crate::{MS, SECOND};
+
+/// True speed of a node in bytes per second; both directions at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Sending.
+    pub up: f64,
+    /// Receiving.
+    pub down: f64,
+}
+
+impl Speed {
+    /// The same both ways.
+    #[must_use]
+    pub fn both(bytes_per_second: f64) -> Self {
+        Self {
+            up: bytes_per_second,
+            down: bytes_per_second,
+        }
+    }
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Its true speed is this from now on.
+    Speed(Speed),
+    /// It neither sends nor receives data until then (nanoseconds); control messages go on.
+    PausedUntil(u64),
+    /// It is gone, and its control connection closes.
+    Dies,
+    /// Its disk is full: as receiver it stops and says so; what it holds is served on.
+    Stops,
+    /// It answers from now on; before, it does not exist for the master.
+    Joins,
+}
+
+/// One line of the script.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// When, nanoseconds from the start of the transfer.
+    pub at_ns: u64,
+    /// Number of the node.
+    pub node: u32,
+    /// What.
+    pub change: Change,
+}
+
+/// One transfer to simulate. Fields may be set before [`Scenario::run`].
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The nodes as the master is told of them; nodes that join later come last.
+    pub nodes: Vec<NodeSetup>,
+    /// True speed of each node at the start.
+    pub speeds: Vec<Speed>,
+    /// True limits between a sender and a receiver (node numbers), bytes per second.
+    pub pair_caps: BTreeMap<(u32, u32), f64>,
+    /// Name of the scheduler, as `ropewalk_sched::by_name` knows it.
+    pub scheduler: String,
+    /// What every agent is told; `fixed` keeps the first plan.
+    pub options: Options,
+    /// Limit over all receivers, bytes per second.
+    pub limit: Option<u64>,
+    /// What happens, in any order.
+    pub script: Vec<Event>,
+    /// One way for a control message, by node.
+    pub latency_ns: Vec<u64>,
+    /// From a call to the first grant on a lane.
+    pub connect_ns: u64,
+    /// What a receiver takes to make everything safe at its end.
+    pub sync_ns: u64,
+    /// Length of a step of virtual time. Agents learn of things, and rates change, at steps only.
+    pub step_ns: u64,
+    /// How often the coordinator sees time pass (the master's driver does so each 100 ms).
+    pub tick_ns: u64,
+    /// A transfer that has not ended by then hangs.
+    pub end_ns: u64,
+}
+
+impl Scenario {
+    /// A transfer between nodes of these speeds, with the defaults of a local network: 5 ms for a control message,
+    /// 20 ms to connect a lane, 30 ms to sync, steps of 10 ms, and an end after 2000 s. The scheduler is `auto`.
+    ///
+    /// # Panics
+    /// When there is not one speed for each node.
+    #[must_use]
+    pub fn new(nodes: Vec<NodeSetup>, speeds: Vec<Speed>) -> Self {
+        assert_eq!(nodes.len(), speeds.len(), "one speed for each node");
+        let latency_ns = vec![5 * MS; nodes.len()];
+        Self {
+            nodes,
+            speeds,
+            pair_caps: BTreeMap::new(),
+            scheduler: "auto".into(),
+            options: Options {
+                prefetch: 4 << 20,
+                streams: 1,
+                verify: 1,
+                status_milliseconds: 500,
+                ..Options::default()
+            },
+            limit: None,
+            script: Vec::new(),
+            latency_ns,
+            connect_ns: 20 * MS,
+            sync_ns: 30 * MS,
+            step_ns: 10 * MS,
+            tick_ns: 100 * MS,
+            end_ns: 2000 * SECOND,
+        }
+    }
+
+    /// Declares the true speeds to the master.
+    #[must_use]
+    pub fn declared(mut self) -> Self {
+        for (node, speed) in self.nodes.iter_mut().zip(&self.speeds) {
+            (node.up, node.down) = (Some(speed.up as u64), Some(speed.down as u64));
+        }
+        self
+    }
+
+    /// Adds a line to the script.
+    #[must_use]
+    pub fn then(mut self, at_ns: u64, node: u32, change: Change) -> Self {
+        self.script.push(Event {
+            at_ns,
+            node,
+            change,
+        });
+        self
+    }
+
+    /// Runs it. Cost O(units moved × log nodes) plus what the coordinator costs.
+    ///
+    /// # Panics
+    /// When a scheduler gives a wrong plan, a re-plan fails, or a byte is delivered twice to one node: faults of
+    /// the code under test.
+    #[must_use]
+    pub fn run(&self) -> Ended {
+        World::new(self).run()
+    }
+}
+
+/// A node with rows of one file: what it holds, and what it wants with the name of the destination that it
+/// shares, if it does. No speed is declared.
+#[must_use]
+pub fn node(
+    name: impl Into<String>,
+    holds: &[Range],
+    wants: &[Range],
+    destination: Option<&str>,
+) -> NodeSetup {
+    let rows = |ranges: &[Range]| {
+        let row = |range: &Range| Row {
+            object: b"/f".to_vec(),
+            object_offset: range.start,
+            start: range.start,
+            length: range.len(),
+        };
+        ranges.iter().map(row).collect::<Vec<_>>()
+    };
+    let source = |ranges: &[Range]| SourceSetup {
+        source: Source {
+            kind: None,
+            rows: rows(ranges),
+        },
+        base: 0,
+    };
+    let sink = |ranges: &[Range]| SinkSetup {
+        sink: Sink {
+            kind: None,
+            rows: rows(ranges),
+            shared: destination.is_some(),
+        },
+        destination: destination.map(str::to_owned),
+    };
+    NodeSetup {
+        name: name.into(),
+        sources: (!holds.is_empty())
+            .then(|| source(holds))
+            .into_iter()
+            .collect(),
+        sinks: (!wants.is_empty())
+            .then(|| sink(wants))
+            .into_iter()
+            .collect(),
+        up: None,
+        down: None,
+    }
+}

@@ -1,0 +1,379 @@
+//! The loop of virtual time around coordinator, agents and network.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::{Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_proto::coordinator::{Action, Coordinator, Mapping, Planned, PlannedRun, Setup};
+use ropewalk_proto::report::Outcome;
+use ropewalk_sched::{PlanError, Scheduler};
+
+use crate::agent::{Agent, Around};
+use crate::ended::Ended;
+use crate::mail::Mail;
+use crate::network::Network;
+use crate::scenario::{Change, Event, Scenario, Speed};
+use crate::{MS, SECOND};
+
+/// Holders a receiver is told of besides the planned one, as the master's driver has it.
+const SPARES_MAX: usize = 2;
+
+/// Shortest time between two status messages of an agent, as the agents have it.
+const STATUS_NS_MIN: u64 = 100 * MS;
+
+pub(crate) struct World<'a> {
+    now_ns: u64,
+    scenario: &'a Scenario,
+    scheduler: Box<dyn Scheduler>,
+    coordinator: Coordinator,
+    agents: Vec<Agent>,
+    dead: Vec<bool>,
+    network: Network,
+    mail: Mail,
+    // The script in order of time, and how much of it is past.
+    script: Vec<Event>,
+    played: usize,
+    // True speeds, and until when nodes are paused.
+    speeds: Vec<Speed>,
+    paused: BTreeMap<u32, u64>,
+    // Agents to wake by step; `woken_at` holds the earliest one, others are stale.
+    wakes: BTreeMap<u64, Vec<u32>>,
+    wake_at: Vec<u64>,
+    // Agents by when they send their next status.
+    statuses: BTreeMap<u64, Vec<u32>>,
+    left_behind: Vec<(u32, RangeSet)>,
+    next_tick_ns: u64,
+    replans: u64,
+    ignored: u64,
+    notes: Vec<String>,
+    end: Option<(Outcome, Option<String>)>,
+}
+
+impl<'a> World<'a> {
+    pub fn new(scenario: &'a Scenario) -> Self {
+        let count = scenario.nodes.len();
+        let joining = scenario
+            .script
+            .iter()
+            .filter(|event| event.change == Change::Joins)
+            .map(|event| event.node as usize);
+        let present = joining.min().unwrap_or(count);
+        let setup = Setup {
+            transfer: vec![1; 16],
+            nodes: scenario.nodes[..present].to_vec(),
+            mapping: Mapping::Rows,
+            limit: scenario.limit,
+            options: scenario.options,
+        };
+        let mut script = scenario.script.clone();
+        script.sort_by_key(|event| event.at_ns);
+        let scheduler = ropewalk_sched::by_name(&scenario.scheduler);
+        Self {
+            now_ns: 0,
+            scheduler: scheduler.unwrap_or_else(|error| panic!("{error}")),
+            coordinator: Coordinator::new(setup, 0),
+            agents: (0..count as u32).map(Agent::new).collect(),
+            dead: vec![false; count],
+            network: Network::new(&scenario.speeds),
+            mail: Mail::new(scenario.latency_ns.clone()),
+            script,
+            played: 0,
+            speeds: scenario.speeds.clone(),
+            paused: BTreeMap::new(),
+            wakes: BTreeMap::new(),
+            wake_at: vec![u64::MAX; count],
+            statuses: BTreeMap::new(),
+            left_behind: Vec::new(),
+            next_tick_ns: 0,
+            replans: 0,
+            ignored: 0,
+            notes: Vec::new(),
+            end: None,
+            scenario,
+        }
+    }
+
+    pub fn run(mut self) -> Ended {
+        self.coordinator.start(0);
+        self.act();
+        while self.end.is_none() && self.now_ns < self.scenario.end_ns {
+            self.now_ns += self.scenario.step_ns;
+            self.play();
+            for (node, message) in self.mail.for_agents(self.now_ns) {
+                if self.dead[node as usize] {
+                    continue;
+                }
+                if matches!(
+                    message.body,
+                    Some(ropewalk_proto::control::to_agent::Body::Open(_))
+                ) {
+                    self.begin_statuses(node);
+                }
+                let (agents, mut around) = self.split();
+                agents[node as usize].hear(message, &mut around);
+                self.wake(node);
+            }
+            self.wake_due();
+            self.share();
+            self.send_statuses();
+            for (node, message) in self.mail.for_master(self.now_ns) {
+                if !self.dead[node as usize] && self.end.is_none() {
+                    self.mail.count_received(node, &message, self.now_ns);
+                    self.coordinator.handle_message(node, message, self.now_ns);
+                    self.act();
+                }
+            }
+            if self.now_ns >= self.next_tick_ns {
+                self.next_tick_ns = self.now_ns + self.scenario.tick_ns;
+                self.coordinator.handle_timer(self.now_ns);
+                self.act();
+            }
+        }
+        self.ended()
+    }
+
+    fn split(&mut self) -> (&mut Vec<Agent>, Around<'_>) {
+        let around = Around {
+            now_ns: self.now_ns,
+            scenario: self.scenario,
+            network: &mut self.network,
+            mail: &mut self.mail,
+            dead: &self.dead,
+        };
+        (&mut self.agents, around)
+    }
+
+    /// Plays what the script has for this time.
+    fn play(&mut self) {
+        let resumed = self
+            .paused
+            .iter()
+            .filter(|(_, until)| **until <= self.now_ns);
+        let resumed: Vec<u32> = resumed.map(|(&node, _)| node).collect();
+        for node in resumed {
+            self.paused.remove(&node);
+            self.network.set_speed(node, self.speeds[node as usize]);
+        }
+        while let Some(&event) = self.script.get(self.played) {
+            if event.at_ns > self.now_ns {
+                break;
+            }
+            self.played += 1;
+            let node = event.node;
+            if self.dead[node as usize] {
+                continue;
+            }
+            match event.change {
+                Change::Speed(speed) => {
+                    self.speeds[node as usize] = speed;
+                    if !self.paused.contains_key(&node) {
+                        self.network.set_speed(node, speed);
+                    }
+                }
+                Change::PausedUntil(until) => {
+                    let end = self.paused.entry(node).or_insert(until);
+                    *end = until.max(*end);
+                    self.network.set_speed(node, Speed::both(0.0));
+                }
+                Change::Dies => self.die(node),
+                Change::Stops => {
+                    let (agents, mut around) = self.split();
+                    agents[node as usize].stop(&mut around);
+                }
+                // The coordinator has no input for it yet.
+                Change::Joins => self.ignored += 1,
+            }
+        }
+    }
+
+    fn die(&mut self, node: u32) {
+        self.dead[node as usize] = true;
+        // What was on its way from it is gone at once; its receivers notice at the next step.
+        self.network.set_speed(node, Speed::both(0.0));
+        for receiver in self.network.served_by(node).collect::<Vec<_>>() {
+            self.wake_no_later(receiver, self.now_ns);
+        }
+        let agent = &mut self.agents[node as usize];
+        agent.hang_up(&mut self.network);
+        // What it told the master is safe stays safe; the rest of its files is nobody's.
+        if agent.is_done() {
+            self.left_behind.push((node, agent.delivered()));
+        }
+        self.coordinator.handle_lost(node, "killed", self.now_ns);
+        self.act();
+    }
+
+    /// Carries out what the coordinator wants.
+    fn act(&mut self) {
+        while let Some(action) = self.coordinator.poll_action() {
+            match action {
+                Action::Send(node, message) => {
+                    self.mail.send_to_agent(node, message, self.now_ns);
+                }
+                Action::Plan(purpose, problem) => {
+                    self.replans += u64::from(!purpose.first);
+                    let planned = plan(&problem, self.scheduler.as_ref());
+                    assert!(
+                        purpose.first || planned.is_ok(),
+                        "a re-plan failed: {planned:?}"
+                    );
+                    let planned = planned.map_err(|error| error.to_string());
+                    self.coordinator
+                        .handle_planned(&purpose, planned, self.now_ns);
+                }
+                Action::Note(text) => self.notes.push(text),
+                Action::End(outcome, error) => self.end = Some((outcome, error)),
+                _ => {}
+            }
+        }
+    }
+
+    fn wake(&mut self, node: u32) {
+        let (agents, mut around) = self.split();
+        let next_ns = agents[node as usize].progress(&mut around);
+        if let Some(next_ns) = next_ns {
+            self.wake_no_later(node, next_ns);
+        }
+    }
+
+    /// Sees to it that the agent is woken at the first step not before `at_ns`; never in this step again.
+    fn wake_no_later(&mut self, node: u32, at_ns: u64) {
+        let at_ns = at_ns.max(self.now_ns + 1);
+        let at_ns = at_ns.div_ceil(self.scenario.step_ns) * self.scenario.step_ns;
+        if at_ns < self.wake_at[node as usize] {
+            self.wake_at[node as usize] = at_ns;
+            self.wakes.entry(at_ns).or_default().push(node);
+        }
+    }
+
+    fn wake_due(&mut self) {
+        while let Some(first) = self.wakes.first_entry().filter(|e| *e.key() <= self.now_ns) {
+            let (at_ns, nodes) = first.remove_entry();
+            for node in nodes {
+                if self.wake_at[node as usize] != at_ns {
+                    continue;
+                }
+                self.wake_at[node as usize] = u64::MAX;
+                if !self.dead[node as usize] {
+                    self.wake(node);
+                }
+            }
+        }
+    }
+
+    /// Shares the speeds among the lanes that are busy now.
+    fn share(&mut self) {
+        for ((node, lane), rate) in self.network.settle() {
+            let next_ns = self.agents[node as usize].set_rate(lane, rate, self.now_ns);
+            if let Some(next_ns) = next_ns {
+                self.wake_no_later(node, next_ns);
+            }
+        }
+    }
+
+    fn status_ns(&self) -> u64 {
+        let milliseconds = u64::from(self.scenario.options.status_milliseconds);
+        (milliseconds * MS).max(STATUS_NS_MIN)
+    }
+
+    /// Agents start at different times, so that their messages do not come all at once.
+    fn begin_statuses(&mut self, node: u32) {
+        let spread = u64::from(node).wrapping_mul(7919) % 100;
+        let first_ns = self.now_ns + self.status_ns() * (spread + 1) / 100;
+        self.statuses.entry(first_ns).or_default().push(node);
+    }
+
+    fn send_statuses(&mut self) {
+        while let Some(first) = self
+            .statuses
+            .first_entry()
+            .filter(|e| *e.key() <= self.now_ns)
+        {
+            let (at_ns, nodes) = first.remove_entry();
+            let next_ns = at_ns + self.status_ns();
+            for node in nodes {
+                let body = self.agents[node as usize].status();
+                let Some(body) = body.filter(|_| !self.dead[node as usize]) else {
+                    continue;
+                };
+                self.mail.send_to_master(node, body, self.now_ns);
+                self.statuses.entry(next_ns).or_default().push(node);
+            }
+        }
+    }
+
+    fn ended(self) -> Ended {
+        let mut delivered_by_node: Vec<RangeSet> = self
+            .agents
+            .iter()
+            .zip(&self.dead)
+            .map(|(agent, dead)| match dead {
+                true => RangeSet::new(),
+                false => agent.delivered(),
+            })
+            .collect();
+        for (node, delivered) in self.left_behind {
+            delivered_by_node[node as usize] = delivered;
+        }
+        let mut destinations: BTreeMap<String, Vec<&RangeSet>> = BTreeMap::new();
+        for (setup, delivered) in self.scenario.nodes.iter().zip(&delivered_by_node) {
+            let shared = setup
+                .sinks
+                .first()
+                .and_then(|sink| sink.destination.clone());
+            // Names of nodes and of destinations must not meet.
+            let name = shared.map_or_else(|| format!("node {}", setup.name), |s| format!("to {s}"));
+            destinations.entry(name).or_default().push(delivered);
+        }
+        let union =
+            |sets: &[&RangeSet]| RangeSet::from_ranges(sets.iter().flat_map(|set| set.iter()));
+        let delivered_bytes = destinations.values().map(|sets| union(sets).len_bytes());
+        let delivered_bytes = delivered_bytes.sum();
+        let moving = match (
+            self.coordinator.moving_ns(),
+            self.coordinator.last_done_ns(),
+        ) {
+            (Some(from), Some(to)) => Some(to.saturating_sub(from) as f64 / SECOND as f64),
+            _ => None,
+        };
+        let (outcome, error) = self.end.unzip();
+        Ended {
+            outcome,
+            error: error.flatten(),
+            seconds: self.now_ns as f64 / SECOND as f64,
+            moving_seconds: moving,
+            wanted_bytes: self.coordinator.wanted_bytes(),
+            delivered_bytes,
+            duplicate_bytes: self.agents.iter().map(|agent| agent.duplicate_bytes).sum(),
+            carried_bytes: self.agents.iter().map(|agent| agent.carried_bytes).sum(),
+            delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
+            delivered_by_node,
+            done_ns: self.agents.iter().map(|agent| agent.done_ns).collect(),
+            replans: self.replans,
+            traffic: self.mail.traffic,
+            timeline: self.mail.timeline,
+            notes: self.notes,
+            ignored: self.ignored,
+        }
+    }
+}
+
+/// As the master's driver plans, without the bound.
+fn plan(problem: &Problem, scheduler: &dyn Scheduler) -> Result<Planned, PlanError> {
+    let schedule = scheduler.plan(problem)?;
+    ropewalk_model::verify(problem, &schedule)
+        .unwrap_or_else(|error| panic!("the schedule is wrong: {error}"));
+    let to_run = |run: ReceiverRun| PlannedRun {
+        range: run.range,
+        sender: run.sender,
+        spares: run.spares,
+    };
+    let runs = receiver_runs(problem, &schedule, SPARES_MAX).into_iter();
+    Ok(Planned {
+        runs: runs
+            .map(|runs| runs.into_iter().map(to_run).collect())
+            .collect(),
+        scheduler: scheduler.name().into(),
+        predicted_seconds: schedule.predicted_seconds(problem),
+        ..Planned::default()
+    })
+}
