@@ -5,14 +5,25 @@ use crate::wiring::rule;
 use crate::{Lab, LabError};
 
 impl Lab {
-    /// Caps both directions of an interface at this rate, whether or not it had a cap.
+    /// Caps both directions of an interface at this rate, whether or not it had a cap. What is queued stays queued.
     ///
     /// # Errors
     /// [`LabError::UnknownHost`], [`LabError::UnknownNic`], [`LabError::Program`].
     pub fn set_rate(&self, host: &str, nic: usize, bits_per_second: u64) -> Result<(), LabError> {
         let (index, number) = self.nic_index(host, nic)?;
         let planned = &self.wiring().hosts[index][number];
-        let line = |device: &str| self.wiring().cap(device, planned, bits_per_second);
+        let burst = {
+            let mut bursts = self
+                .bursts
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            let burst = &mut bursts[index][number];
+            *burst = (*burst).max(self.wiring().burst(planned, bits_per_second));
+            *burst
+        };
+        // Never less than before: an offload packet that was let into the queue as one would never get out of a
+        // bucket smaller than itself, nor would anything behind it.
+        let line = |device: &str| self.wiring().cap(device, planned, bits_per_second, burst);
         self.batch(Some(index), "tc", &line(&planned.name))?;
         self.batch(None, "tc", &line(&planned.port))
     }

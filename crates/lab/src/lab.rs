@@ -62,6 +62,8 @@ pub struct Lab {
     holders: Vec<Holder>,
     /// Present addresses per host and interface: faults delete and add them.
     pub(crate) addresses: Mutex<Vec<Vec<Vec<Address>>>>,
+    /// Largest burst that each host's interface has had.
+    pub(crate) bursts: Mutex<Vec<Vec<u64>>>,
     pub(crate) ssh: Mutex<Ssh>,
     keeper: Keeper,
 }
@@ -97,6 +99,11 @@ impl Lab {
             .iter()
             .map(|nics| nics.iter().map(|nic| nic.addresses.clone()).collect())
             .collect();
+        let bursts = wiring.hosts.iter().map(|nics| {
+            let burst = |nic| wiring.burst_at_start(nic);
+            nics.iter().map(burst).collect()
+        });
+        let bursts = Mutex::new(bursts.collect());
         let (addresses, ssh) = (Mutex::new(addresses), Mutex::new(Ssh::default()));
         let lab = Lab {
             topology,
@@ -104,6 +111,7 @@ impl Lab {
             switch,
             holders,
             addresses,
+            bursts,
             ssh,
             keeper,
         };

@@ -153,19 +153,19 @@ impl Wiring {
     /// `tc` batch for the switch: the direction towards the hosts.
     pub(crate) fn switch_caps(&self) -> String {
         let nics = self.hosts.iter().flatten();
-        nics.filter_map(|nic| Some(self.cap(&nic.port, nic, nic.bits_per_second?)))
+        nics.filter_map(|nic| Some(self.cap(&nic.port, nic, nic.bits_per_second?, 0)))
             .collect()
     }
 
     /// `tc` batch for one host: the direction towards the switch.
     pub(crate) fn host_caps(&self, host: usize) -> String {
         let nics = self.hosts[host].iter();
-        nics.filter_map(|nic| Some(self.cap(&nic.name, nic, nic.bits_per_second?)))
+        nics.filter_map(|nic| Some(self.cap(&nic.name, nic, nic.bits_per_second?, 0)))
             .collect()
     }
 
-    /// `tc` line that puts a token bucket of this rate on `device`, one of `nic`'s ends.
-    pub(crate) fn cap(&self, device: &str, nic: &PlannedNic, bits_per_second: u64) -> String {
+    /// Bytes that may pass at once through a token bucket of this rate on one of `nic`'s ends.
+    pub(crate) fn burst(&self, nic: &PlannedNic, bits_per_second: u64) -> u64 {
         let rate_bytes = bits_per_second / 8;
         let burst = if nic.burst == Burst::Auto {
             self.auto_burst
@@ -178,8 +178,25 @@ impl Wiring {
             Burst::Whole => (rate_bytes / 1_000).max(BURST_BYTES_WHOLE),
             Burst::Bytes(bytes) => u64::from(bytes).max(BURST_BYTES_MIN),
         };
-        // The kernel counts both in 32 bits.
-        let burst = burst.min(1 << 30);
+        // The kernel counts in 32 bits.
+        burst.min(1 << 30)
+    }
+
+    /// The burst that an interface is built with; 0 without a cap.
+    pub(crate) fn burst_at_start(&self, nic: &PlannedNic) -> u64 {
+        nic.bits_per_second.map_or(0, |rate| self.burst(nic, rate))
+    }
+
+    /// `tc` line that puts a token bucket of this rate, and at least this burst, on `device`, one of `nic`'s ends.
+    pub(crate) fn cap(
+        &self,
+        device: &str,
+        nic: &PlannedNic,
+        bits_per_second: u64,
+        burst_min: u64,
+    ) -> String {
+        let rate_bytes = bits_per_second / 8;
+        let burst = self.burst(nic, bits_per_second).max(burst_min);
         let queue = nic
             .queue_bytes
             .map_or((rate_bytes / 20).max(QUEUE_BYTES_MIN), u64::from);

@@ -172,6 +172,40 @@ fn rate_changes() {
     }
 }
 
+/// A busy link goes on at its new rate: nothing that was queued under the old one blocks it.
+#[test]
+fn a_busy_link_slows() {
+    if skip("a_busy_link_slows") {
+        return;
+    }
+    let lab = LabBuilder::new()
+        .host(HostSpec::new("a").nic(NicSpec::rate_bits(200_000_000)))
+        .host(HostSpec::new("b"))
+        .build()
+        .expect("a lab");
+    let listen = || TcpListener::bind((lab.address("b"), 0));
+    let listener = lab.in_network("b", listen).expect("enter").expect("bound");
+    let target = listener.local_addr().expect("bound");
+    let connect = || TcpStream::connect(target);
+    let mut sending = lab
+        .in_network("a", connect)
+        .expect("enter")
+        .expect("through");
+    let (mut receiving, _) = listener.accept().expect("accepted");
+    // Ends when the other side is closed.
+    let sender = std::thread::spawn(move || while sending.write_all(&[0; 1 << 16]).is_ok() {});
+    receiving.set_read_timeout(Some(LONG)).expect("set");
+    let mut read = |bytes: usize| receiving.read_exact(&mut vec![0; bytes]);
+    read(5_000_000).expect("at 200 Mbit/s");
+    for rate in [20_000_000, 5_000_000, 100_000_000] {
+        lab.set_rate("a", 0, rate).expect("a new rate");
+        // More than buffers hold, which were just emptied.
+        read(2_000_000).unwrap_or_else(|error| panic!("at {rate} bit/s: {error}"));
+    }
+    drop(receiving);
+    sender.join().expect("the sender ends");
+}
+
 /// Naming what is not there says what there is.
 #[test]
 fn unknown_names() {
