@@ -4,6 +4,7 @@
 //!  figures/*  what is run and what the table says        one file each
 //!      │
 //!  scenario   a transfer as data: nodes, access, changes  changed  the least time of a network that changes
+//!  simulated  the same in virtual time
 //!  bench      keeps runs, resumes, remaining time        runs/<figure>/runs.jsonl, table.txt, table.json, *.svg
 //!  ropewalk   standing agents, master command, report    iperf  plain TCP beside it
 //!  process    children: deadline, output, processor time
@@ -23,6 +24,7 @@ mod plot;
 mod process;
 mod ropewalk;
 mod scenario;
+mod simulated;
 mod stats;
 mod sys;
 mod table;

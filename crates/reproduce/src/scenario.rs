@@ -1,7 +1,7 @@
 //! A transfer as plain data: nodes, their speeds, what each may access, and what changes on the way.
 //!
 //! One description makes the hosts of a lab, the specification file and the [`Problem`] that bounds are computed
-//! of, so that they cannot disagree. Nothing in it is particular to the lab: a simulator can run it as well.
+//! of, so that they cannot disagree. Nothing in it is particular to the lab: the simulator runs it as well.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -114,7 +114,7 @@ pub(crate) fn speed(bits_per_second: u64) -> u64 {
 
 impl Scenario {
     /// The destination's name, when it is shared.
-    fn destination(&self) -> Option<&'static str> {
+    pub fn destination(&self) -> Option<&'static str> {
         self.is_shared.then_some("out")
     }
 

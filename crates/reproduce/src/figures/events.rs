@@ -20,7 +20,8 @@ use crate::network::MASTER;
 use crate::process;
 use crate::ropewalk::{Agents, Moved, Place, words};
 use crate::scenario::{AUTO, Change, Node, Run, Scenario, What, all, deadline};
-use crate::table::{Cell, Table, number};
+use crate::simulated::simulated_seconds;
+use crate::table::{Table, number};
 
 const MEGA: u64 = 1_000_000;
 
@@ -336,6 +337,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 continue;
             };
             let bound = least_seconds(&scenario, &ran.happened)?;
+            let simulated = simulated_seconds(&scenario, run, &ran.happened);
             let report = &ran.moved.report;
             let per_node = report.control.plan_messages as f64 / report.control.nodes.max(1) as f64;
             let at = ran.happened.first().map(|happened| happened.seconds);
@@ -347,7 +349,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 number(report.seconds, 2),
                 number(bound, 2),
                 number(report.seconds / bound, 3),
-                Cell::Empty,
+                number(simulated, 2),
                 number(
                     report.duplicate_bytes as f64 / scenario.wanted_bytes() * 100.0,
                     2,
@@ -376,6 +378,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         "s3 slows to a tenth, r3's agent is stopped for a while (at s: when it began), s2 and r2 die by kill -9.",
         "bound s: the least time of the network as it changed: capacities x 0.956 added up from the start, each change at its measured moment.",
         "a receiver that dies takes what it wrote with it: these bytes, as last reported before (rather few), count as moved again.",
+        "simulated s: the same nodes, speeds and moments in the simulator, on the shipping state machines.",
         "over bound: the whole time, start and end included.",
     ] {
         table.note(note);
