@@ -34,6 +34,9 @@ fn pairs_up_to(side: &Side, limit: usize) -> usize {
     pairs
 }
 
+/// Last atom of a member in any run, end of this run, slowness, member: who comes first, the smallest.
+type Turn = (u32, u32, Reverse<u128>, u32);
+
 /// Atoms in order, each filled by the members that can least wait: those that end soonest.
 ///
 /// Where every member has one run this is a maximum flow (Glover 1967, matching in convex graphs) with
@@ -54,8 +57,7 @@ fn by_end<A: Amount>(side: &Side, flow: &mut SpanFlow<'_, A>) {
         let speed = u128::from(side.members[member as usize].speed);
         Reverse(size_step(speed, most))
     };
-    // (last atom of the member in any run, end of this run, slowness, member), soonest first.
-    let mut ready: BinaryHeap<Reverse<(u32, u32, Reverse<u128>, u32)>> = BinaryHeap::new();
+    let mut ready: BinaryHeap<Reverse<Turn>> = BinaryHeap::new();
     for atom in 0..side.atoms.len() {
         while let Some((_, to, member)) = opening.next_if(|run| run.0 as usize <= atom) {
             let last = side.spans_of(member as usize).last();
