@@ -17,18 +17,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 
-use crate::control::{
-    self, Done, Finished, FromAgent, Opened, OpenedSource, Run, ToAgent, from_agent, to_agent,
-};
+use crate::control::{self, Done, FromAgent, OpenedSource, ToAgent, from_agent, to_agent};
 use crate::report::Outcome;
 
 mod deal;
 mod finish;
+mod groups;
 mod layout;
 mod limit;
 mod membership;
 #[cfg(test)]
 mod membership_tests;
+mod node;
 mod observe;
 mod plan;
 mod recover;
@@ -38,6 +38,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+use node::Node;
 pub use setup::{Destinations, Mapping, NodeSetup, Setup, SinkSetup, SourceSetup, Sources};
 pub use summary::NodeSummary;
 
@@ -156,97 +157,6 @@ enum Phase {
     Moving,
     Finishing,
     Ended,
-}
-
-#[derive(Debug)]
-struct Node {
-    setup: NodeSetup,
-    opened: Option<Opened>,
-    lost: Option<String>,
-    heard_ns: u64,
-    holds: RangeSet,
-    wants: RangeSet,
-    runs: Vec<Run>,
-    delivered: u64,
-    checked: u64,
-    sent_by_pair: BTreeMap<u32, u64>,
-    done: Option<Done>,
-    finished: Option<Finished>,
-    finish_sent: bool,
-    // Revisions with runs sent so far; an older Done speaks of less than is now asked.
-    revision: u32,
-    // Checked bytes, and when, at the first status while moving and at the newest one.
-    first_seen: Option<(u64, u64)>,
-    last_seen: (u64, u64),
-    observed: observe::Observed,
-    // What it can send and receive at most.
-    up: observe::Estimate,
-    down: observe::Estimate,
-    // The destination it shares with others, a position in `groups`.
-    group: Option<u32>,
-    // When it was last given work.
-    given_ns: u64,
-    // It joined and its plan comes with its first runs.
-    awaits_plan: bool,
-    // It is to do nothing new.
-    leaving: bool,
-    // It was asked to give up ranges and has not answered.
-    releasing: bool,
-    // When it gave nothing though asked, for the last time.
-    gave_nothing_ns: Option<u64>,
-}
-
-impl Node {
-    fn new(setup: NodeSetup, now_ns: u64) -> Self {
-        Self {
-            setup,
-            opened: None,
-            lost: None,
-            heard_ns: now_ns,
-            holds: RangeSet::new(),
-            wants: RangeSet::new(),
-            runs: Vec::new(),
-            delivered: 0,
-            checked: 0,
-            sent_by_pair: BTreeMap::new(),
-            done: None,
-            finished: None,
-            finish_sent: false,
-            revision: 0,
-            first_seen: None,
-            last_seen: (0, now_ns),
-            observed: observe::Observed::default(),
-            up: observe::Estimate::default(),
-            down: observe::Estimate::default(),
-            group: None,
-            given_ns: 0,
-            awaits_plan: false,
-            leaving: false,
-            releasing: false,
-            gave_nothing_ns: None,
-        }
-    }
-    fn is_sender(&self) -> bool {
-        !self.setup.sources.is_empty()
-    }
-    fn is_receiver(&self) -> bool {
-        !self.setup.sinks.is_empty()
-    }
-    fn alive(&self) -> bool {
-        self.lost.is_none()
-    }
-    /// Whether it may be asked for bytes.
-    fn can_send(&self) -> bool {
-        self.is_sender() && self.alive() && !self.leaving && self.opened.is_some()
-    }
-    /// Bytes that the plan asks of it.
-    fn assigned_bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.length).sum()
-    }
-    /// What the plan asks of it.
-    fn assigned(&self) -> RangeSet {
-        RangeSet::from_ranges(self.runs.iter().map(|r| control::range(r.start, r.length)))
-    }
 }
 
 /// One transfer as its master sees it. See the module documentation.
@@ -598,82 +508,6 @@ impl Coordinator {
         state.alive()
             && state.opened.is_some()
             && state.done.as_ref().is_none_or(|d| d.error.is_empty())
-    }
-
-    /// The shared destination it writes.
-    fn destination(&self, node: u32) -> Option<&str> {
-        let group = self.nodes[node as usize].group?;
-        self.groups
-            .get(group as usize)
-            .map(|group| group.0.as_str())
-    }
-
-    /// Finds out who shares a destination with whom.
-    fn group_receivers(&mut self) {
-        let mut known: BTreeMap<String, u32> = BTreeMap::new();
-        self.groups.clear();
-        for node in &mut self.nodes {
-            let sink = node.setup.sinks.first();
-            node.group = sink.and_then(|sink| sink.destination.clone()).map(|name| {
-                let next = self.groups.len() as u32;
-                let group = *known.entry(name.clone()).or_insert(next);
-                if group == next {
-                    self.groups.push((name, 0));
-                }
-                self.groups[group as usize].1 += 1;
-                group
-            });
-        }
-        self.count_takers();
-    }
-
-    /// Counts who can take each byte of shared destinations. Cost O(ranges wanted × log).
-    fn count_takers(&mut self) {
-        let mut events: Vec<Vec<(u64, i64)>> = vec![Vec::new(); self.groups.len()];
-        for node in &self.nodes {
-            let Some(group) = node.group.filter(|_| node.alive()) else {
-                continue;
-            };
-            for range in node.wants.iter() {
-                events[group as usize].extend([(range.start, 1), (range.end, -1)]);
-            }
-        }
-        let counted = events.into_iter().map(|mut events| {
-            events.sort_unstable();
-            let mut counts: Vec<(u64, u32)> = Vec::new();
-            let mut count = 0_i64;
-            for (offset, change) in events {
-                count += change;
-                let now = u32::try_from(count).unwrap_or(0);
-                match counts.last_mut().filter(|last| last.0 == offset) {
-                    Some(last) => last.1 = now,
-                    None => counts.push((offset, now)),
-                }
-            }
-            counts
-        });
-        self.takers = counted.collect();
-    }
-
-    /// How freely a run of a node could be given to others later: what has few takers and holders is
-    /// fetched first, so that what is left at the end is what can still move.
-    fn choices(&self, node: u32, run: &Run) -> u32 {
-        let holders = run.spares.len() as u32;
-        let group = self.nodes[node as usize].group;
-        let Some(counts) = group.and_then(|group| self.takers.get(group as usize)) else {
-            return holders;
-        };
-        let first = counts.partition_point(|(offset, _)| *offset <= run.start);
-        let end = run.start.saturating_add(run.length);
-        let inside = counts[first.saturating_sub(1)..].iter();
-        let fewest = inside
-            .take_while(|(offset, _)| *offset < end)
-            .map(|(_, count)| *count)
-            .min();
-        fewest
-            .unwrap_or(1)
-            .saturating_mul(8)
-            .saturating_add(holders)
     }
 
     /// Time passes. Call at least once a second; work moves between nodes at these calls.

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use ropewalk_model::RangeSet;
-
 use super::{Action, Coordinator, Node, Phase};
 use crate::control::{self, to_agent};
 use crate::report::Outcome;
@@ -85,50 +83,6 @@ impl Coordinator {
         done.filter(|done| done.error.is_empty())
             .filter_map(|done| done.sample.clone())
             .collect()
-    }
-
-    /// Bytes of a shared destination that are safe in it.
-    pub(super) fn covered(&self, name: &str) -> RangeSet {
-        let mut covered = RangeSet::new();
-        for node in &self.nodes {
-            let same = node
-                .setup
-                .sinks
-                .first()
-                .is_some_and(|s| s.destination.as_deref() == Some(name));
-            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
-                covered = covered.union(
-                    &node
-                        .assigned()
-                        .difference(&control::range_set(&done.missing)),
-                );
-            }
-        }
-        covered
-    }
-
-    pub(super) fn destination_wants(&self, name: &str) -> RangeSet {
-        let members = self.nodes.iter().filter(|n| {
-            n.setup
-                .sinks
-                .first()
-                .is_some_and(|s| s.destination.as_deref() == Some(name))
-        });
-        members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
-    }
-
-    pub(super) fn destination_wants_of_others(&self, name: &str, node: u32) -> RangeSet {
-        let group = |n: &Node| n.group.and_then(|group| self.groups.get(group as usize));
-        let others = self.nodes.iter().enumerate();
-        let others =
-            others.filter(|(at, n)| *at != node as usize && group(n).is_some_and(|g| g.0 == name));
-        others.fold(RangeSet::new(), |all, (_, n)| all.union(&n.wants))
-    }
-
-    pub(super) fn destination_complete(&self, name: &str) -> bool {
-        self.destination_wants(name)
-            .difference(&self.covered(name))
-            .is_empty()
     }
 
     pub(super) fn check_finished(&mut self) {

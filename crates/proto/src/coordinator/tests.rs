@@ -1,7 +1,9 @@
 //! The master's state machine, message by message, without a network.
 
 use super::*;
-use crate::control::{Need, OpenedSource, PairDone, Row, Sink, Source, Stretch, range};
+use crate::control::{
+    Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
+};
 
 pub(super) fn node(
     name: &str,

@@ -1,0 +1,130 @@
+//! Receivers that share a destination: who they are, what they want together, what of it is safe.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::RangeSet;
+
+use super::{Coordinator, Node};
+use crate::control::{self, Run};
+
+impl Coordinator {
+    /// The shared destination it writes.
+    pub(super) fn destination(&self, node: u32) -> Option<&str> {
+        let group = self.nodes[node as usize].group?;
+        self.groups
+            .get(group as usize)
+            .map(|group| group.0.as_str())
+    }
+
+    /// Finds out who shares a destination with whom.
+    pub(super) fn group_receivers(&mut self) {
+        let mut known: BTreeMap<String, u32> = BTreeMap::new();
+        self.groups.clear();
+        for node in &mut self.nodes {
+            let sink = node.setup.sinks.first();
+            node.group = sink.and_then(|sink| sink.destination.clone()).map(|name| {
+                let next = self.groups.len() as u32;
+                let group = *known.entry(name.clone()).or_insert(next);
+                if group == next {
+                    self.groups.push((name, 0));
+                }
+                self.groups[group as usize].1 += 1;
+                group
+            });
+        }
+        self.count_takers();
+    }
+
+    /// Counts who can take each byte of shared destinations. Cost O(ranges wanted × log).
+    pub(super) fn count_takers(&mut self) {
+        let mut events: Vec<Vec<(u64, i64)>> = vec![Vec::new(); self.groups.len()];
+        for node in &self.nodes {
+            let Some(group) = node.group.filter(|_| node.alive()) else {
+                continue;
+            };
+            for range in node.wants.iter() {
+                events[group as usize].extend([(range.start, 1), (range.end, -1)]);
+            }
+        }
+        let counted = events.into_iter().map(|mut events| {
+            events.sort_unstable();
+            let mut counts: Vec<(u64, u32)> = Vec::new();
+            let mut count = 0_i64;
+            for (offset, change) in events {
+                count += change;
+                let now = u32::try_from(count).unwrap_or(0);
+                match counts.last_mut().filter(|last| last.0 == offset) {
+                    Some(last) => last.1 = now,
+                    None => counts.push((offset, now)),
+                }
+            }
+            counts
+        });
+        self.takers = counted.collect();
+    }
+
+    /// How freely a run of a node could be given to others later: what has few takers and holders is
+    /// fetched first, so that what is left at the end is what can still move.
+    pub(super) fn choices(&self, node: u32, run: &Run) -> u32 {
+        let holders = run.spares.len() as u32;
+        let group = self.nodes[node as usize].group;
+        let Some(counts) = group.and_then(|group| self.takers.get(group as usize)) else {
+            return holders;
+        };
+        let first = counts.partition_point(|(offset, _)| *offset <= run.start);
+        let end = run.start.saturating_add(run.length);
+        let inside = counts[first.saturating_sub(1)..].iter();
+        let fewest = inside
+            .take_while(|(offset, _)| *offset < end)
+            .map(|(_, count)| *count)
+            .min();
+        fewest
+            .unwrap_or(1)
+            .saturating_mul(8)
+            .saturating_add(holders)
+    }
+
+    /// Bytes of a shared destination that are safe in it.
+    pub(super) fn covered(&self, name: &str) -> RangeSet {
+        let mut covered = RangeSet::new();
+        for node in &self.nodes {
+            let same = node
+                .setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name));
+            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
+                covered = covered.union(
+                    &node
+                        .assigned()
+                        .difference(&control::range_set(&done.missing)),
+                );
+            }
+        }
+        covered
+    }
+
+    pub(super) fn destination_wants(&self, name: &str) -> RangeSet {
+        let members = self.nodes.iter().filter(|n| {
+            n.setup
+                .sinks
+                .first()
+                .is_some_and(|s| s.destination.as_deref() == Some(name))
+        });
+        members.fold(RangeSet::new(), |all, node| all.union(&node.wants))
+    }
+
+    pub(super) fn destination_wants_of_others(&self, name: &str, node: u32) -> RangeSet {
+        let group = |n: &Node| n.group.and_then(|group| self.groups.get(group as usize));
+        let others = self.nodes.iter().enumerate();
+        let others =
+            others.filter(|(at, n)| *at != node as usize && group(n).is_some_and(|g| g.0 == name));
+        others.fold(RangeSet::new(), |all, (_, n)| all.union(&n.wants))
+    }
+
+    pub(super) fn destination_complete(&self, name: &str) -> bool {
+        self.destination_wants(name)
+            .difference(&self.covered(name))
+            .is_empty()
+    }
+}

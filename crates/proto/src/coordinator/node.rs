@@ -1,0 +1,99 @@
+//! One node as its master sees it.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::RangeSet;
+
+use super::{NodeSetup, observe};
+use crate::control::{self, Done, Finished, Opened, Run};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub setup: NodeSetup,
+    pub opened: Option<Opened>,
+    pub lost: Option<String>,
+    pub heard_ns: u64,
+    pub holds: RangeSet,
+    pub wants: RangeSet,
+    pub runs: Vec<Run>,
+    pub delivered: u64,
+    pub checked: u64,
+    pub sent_by_pair: BTreeMap<u32, u64>,
+    pub done: Option<Done>,
+    pub finished: Option<Finished>,
+    pub finish_sent: bool,
+    // Revisions with runs sent so far; an older Done speaks of less than is now asked.
+    pub revision: u32,
+    // Checked bytes, and when, at the first status while moving and at the newest one.
+    pub first_seen: Option<(u64, u64)>,
+    pub last_seen: (u64, u64),
+    pub observed: observe::Observed,
+    // What it can send and receive at most.
+    pub up: observe::Estimate,
+    pub down: observe::Estimate,
+    // The destination it shares with others, a position in `groups`.
+    pub group: Option<u32>,
+    // When it was last given work.
+    pub given_ns: u64,
+    // It joined and its plan comes with its first runs.
+    pub awaits_plan: bool,
+    // It is to do nothing new.
+    pub leaving: bool,
+    // It was asked to give up ranges and has not answered.
+    pub releasing: bool,
+    // When it gave nothing though asked, for the last time.
+    pub gave_nothing_ns: Option<u64>,
+}
+
+impl Node {
+    pub fn new(setup: NodeSetup, now_ns: u64) -> Self {
+        Self {
+            setup,
+            opened: None,
+            lost: None,
+            heard_ns: now_ns,
+            holds: RangeSet::new(),
+            wants: RangeSet::new(),
+            runs: Vec::new(),
+            delivered: 0,
+            checked: 0,
+            sent_by_pair: BTreeMap::new(),
+            done: None,
+            finished: None,
+            finish_sent: false,
+            revision: 0,
+            first_seen: None,
+            last_seen: (0, now_ns),
+            observed: observe::Observed::default(),
+            up: observe::Estimate::default(),
+            down: observe::Estimate::default(),
+            group: None,
+            given_ns: 0,
+            awaits_plan: false,
+            leaving: false,
+            releasing: false,
+            gave_nothing_ns: None,
+        }
+    }
+    pub fn is_sender(&self) -> bool {
+        !self.setup.sources.is_empty()
+    }
+    pub fn is_receiver(&self) -> bool {
+        !self.setup.sinks.is_empty()
+    }
+    pub fn alive(&self) -> bool {
+        self.lost.is_none()
+    }
+    /// Whether it may be asked for bytes.
+    pub fn can_send(&self) -> bool {
+        self.is_sender() && self.alive() && !self.leaving && self.opened.is_some()
+    }
+    /// Bytes that the plan asks of it.
+    pub fn assigned_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.length).sum()
+    }
+    /// What the plan asks of it.
+    pub fn assigned(&self) -> RangeSet {
+        RangeSet::from_ranges(self.runs.iter().map(|r| control::range(r.start, r.length)))
+    }
+}

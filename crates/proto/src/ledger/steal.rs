@@ -1,0 +1,147 @@
+//! What a lane without work of its own takes from others: ready runs, and at the very end second copies.
+
+use std::cmp::Reverse;
+
+use ropewalk_model::Range;
+
+use super::{LaneId, Ledger, RATE_UNKNOWN, ReadyRun, Unit};
+
+/// A second copy is sent only when the slow lane is expected to need this many times longer; below
+/// that the duplicate costs more than it saves.
+const END_GAME_ADVANTAGE: f64 = 2.0;
+
+/// A second copy must also save this much time, in seconds: less is not worth the bytes, and the
+/// speeds of lanes that have carried little are rough.
+const END_GAME_GAIN_MIN: f64 = 0.1;
+
+/// Stolen runs are at most this long, so that a thief that slows down holds little back (64 MiB).
+const STEAL_MAX: u64 = 64 << 20;
+
+/// A lane that only stands by for others steals what it carries in this time at most: it gives the
+/// work back, so to speak, as soon as the planned lanes can do without it.
+const SPARE_STEAL_SECONDS: f64 = 1.0;
+
+/// And this much while its speed is not known (256 KiB).
+const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
+
+/// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
+const CARRIERS_MAX: usize = 2;
+
+impl Ledger {
+    /// Moves part of the run of the lane that would finish last to `thief`.
+    pub(super) fn steal(&mut self, thief: LaneId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+        let victim = (0..self.lanes.len())
+            .filter(|&v| {
+                v != thief
+                    && self.lanes[v]
+                        .ready
+                        .iter()
+                        .any(|run| run.holders.contains(&thief))
+            })
+            .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
+        let Some(victim) = victim else { return };
+        let slow = self.rate_at_most(victim, now_ns).unwrap_or(RATE_UNKNOWN);
+        // A thief nobody has measured may be as fast as its victim.
+        let fast = self.rate_at_most(thief, now_ns).unwrap_or(slow);
+        // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
+        let runs = self.lanes[victim].ready.iter().enumerate();
+        let own = runs.filter(|(_, run)| run.holders.contains(&thief));
+        let rarest = own.min_by_key(|(at, run)| (self.living(&run.holders), Reverse(*at)));
+        let Some((at, run)) = rarest.map(|(at, run)| (at, run.clone())) else {
+            return;
+        };
+        // Bytes still in transit on the victim delay it: the thief may take that much more.
+        let share = fast / (fast + slow);
+        let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
+        let thief_lane = &self.lanes[thief];
+        let most = match (thief_lane.planned, thief_lane.rate.bytes_per_second()) {
+            (true, _) => STEAL_MAX,
+            (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
+            (false, None) => SPARE_STEAL_UNMEASURED,
+        };
+        let take = even.min(most.min(STEAL_MAX)).max(1).min(run.range.len());
+        // Cut on a unit border, so that no unit is split between two senders.
+        let cut = unit_at(run.range.end - take)
+            .start
+            .clamp(run.range.start, run.range.end - 1);
+        let stolen = Range {
+            start: cut,
+            end: run.range.end,
+        };
+        // A slow lane leaves alone what the other one will have before it.
+        let victim_lane = &self.lanes[victim];
+        let left = (victim_lane.ready_bytes + victim_lane.in_transit_bytes) as f64 / slow;
+        let own = (self.lanes[thief].in_transit_bytes + stolen.len()) as f64 / fast;
+        if own > left {
+            return;
+        }
+        let mut holders = run.holders;
+        holders.retain(|&h| h != thief);
+        holders.insert(0, thief);
+        let victim_lane = &mut self.lanes[victim];
+        victim_lane.ready_bytes -= stolen.len();
+        victim_lane.ready[at].range.end = cut;
+        if victim_lane.ready[at].range.is_empty() {
+            victim_lane.ready.remove(at);
+        }
+        self.push(
+            thief,
+            ReadyRun {
+                range: stolen,
+                holders,
+            },
+            false,
+        );
+    }
+
+    fn living(&self, holders: &[LaneId]) -> usize {
+        let lives = |lane: &&LaneId| self.is_alive(**lane);
+        holders.iter().filter(lives).count()
+    }
+
+    pub(super) fn end_game(&mut self, lane: LaneId, now_ns: u64) -> Option<Unit> {
+        let own_rate = self.rate(lane);
+        let own_backlog = self.lanes[lane].in_transit_bytes as f64;
+        let (&start, _) = self
+            .in_transit
+            .iter()
+            .filter(|(_, unit)| {
+                unit.carriers.len() < CARRIERS_MAX
+                    && !unit.carriers.contains(&lane)
+                    && unit.holders.contains(&lane)
+            })
+            .filter(|(_, unit)| {
+                let own = (own_backlog + unit.range.len() as f64) / own_rate;
+                let theirs = self.expected_seconds(unit, now_ns);
+                theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
+            })
+            .max_by(|(_, a), (_, b)| {
+                let left = |unit| self.expected_seconds(unit, now_ns);
+                left(a)
+                    .total_cmp(&left(b))
+                    .then(a.range.start.cmp(&b.range.start))
+            })?;
+        let unit = self.in_transit.get_mut(&start)?;
+        unit.carriers.push(lane);
+        let range = unit.range;
+        self.lanes[lane].carry(range.len(), now_ns);
+        Some(Unit {
+            range,
+            duplicate: true,
+        })
+    }
+
+    /// Bytes per second that a lane carries, as measured, and no more than a unit that is overdue allows; `None`
+    /// while nothing says anything.
+    fn rate_at_most(&self, lane: LaneId, now_ns: u64) -> Option<f64> {
+        let l = &self.lanes[lane];
+        let measured = l.rate.bytes_per_second();
+        let waiting = l.moved_ns.filter(|_| l.in_transit_bytes > 0);
+        let Some(since) = waiting else {
+            return measured;
+        };
+        let seconds = now_ns.saturating_sub(since).max(1) as f64 / 1e9;
+        let most = l.in_transit_bytes as f64 / seconds;
+        Some(measured.map_or(most, |rate| rate.min(most)).max(1.0))
+    }
+}
