@@ -39,6 +39,14 @@ impl Scheduler for Greedy {
     }
 }
 
+/// The proportional plan in which every receiver has its part of every class from all senders alike, also where
+/// receivers share a destination and fewer lanes would do. Cost as [`Greedy`].
+pub(crate) fn spread_plan(problem: &Problem) -> Result<Schedule, PlanError> {
+    let table = checked_table(problem)?;
+    let plan = whole_bytes(&table, &weights(problem, &table), true);
+    Ok(prefer_whole_chunks(problem, plan))
+}
+
 fn weights(problem: &Problem, table: &DemandTable) -> Weights {
     let mut demand = vec![0_u128; problem.senders.len()];
     for class in &table.classes {

@@ -139,6 +139,34 @@ fn assert_ends_and_tells_the_truth(scheduler: &str) {
     }
 }
 
+/// Speeds that only waver are no reason to plan anew again and again, and cost nothing: no flapping.
+#[test]
+fn wavering_speeds_do_not_make_plans_flap() {
+    for declared in [true, false] {
+        let speeds = [4e6, 4e6, 20e6, 20e6];
+        let mut scenario = senders_and_receivers(&speeds, 60 * 48_000_000, Some("out"));
+        if declared {
+            scenario = scenario.declared();
+        }
+        let mut chance = Chance::new(7);
+        for second in 1..60 {
+            for node in 0..8_u32 {
+                let factor = 0.92 + chance.below(17) as f64 / 100.0;
+                let speed = Speed::both(speeds[node as usize % 4] * factor);
+                scenario = scenario.then(second * SECOND, node, Change::Speed(speed));
+            }
+        }
+        let bound = changed_bound(&scenario).unwrap();
+        let ended = scenario.run();
+        assert!(ended.replans <= 20, "{} plans in a minute", ended.replans);
+        assert!(
+            bound > ended.seconds * 0.93,
+            "{} s of {bound}",
+            ended.seconds
+        );
+    }
+}
+
 /// Two thousand seeds in which, beside the mishaps, up to three nodes join and up to two are asked to leave. It
 /// always ends; one that says it is done has every byte of a shared destination, wherever its writers went.
 #[test]

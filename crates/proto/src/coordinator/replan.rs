@@ -9,12 +9,14 @@
 //! 2. *plan*: what came back is planned as one problem, over the room that the work kept leaves every node;
 //! 3. *deal*: everybody learns what is new for him, and when to be done.
 //!
-//! In the meantime all go on with what they kept, so a round costs messages and no time. Where nobody knew
-//! any speeds, receivers first take what they can from several holders; the first round then
-//! recalls all but a moment's work and settles on few lanes (weights are soft, CEP section 3.2).
+//! In the meantime all go on with what they kept or have under way, so a round costs messages and no time. Where
+//! much could be saved everything is recalled and planned anew. Where nobody knew any speeds, receivers first
+//! take what they can from several holders; the first round then settles on few lanes (weights are soft,
+//! CEP section 3.2).
 //!
 //! No flapping: a gain must exceed the error of what is observed; the time between rounds is a part of the time
-//! left; and a round whose plan was hardly better doubles it until one is, or a node comes or goes.
+//! left; and a round that brought hardly anything doubles it until one does, or a node comes or goes, or
+//! much more could be saved than before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
