@@ -93,20 +93,23 @@ fn spread(problem: &Problem, optimal: &Certified) -> Result<Option<Schedule>, Pl
         return Ok(None);
     }
     // Pairs that have each other alone share nothing.
-    let mut pairs: Vec<(usize, usize)> = optimal
-        .schedule
-        .assignments
-        .iter()
-        .map(|a| (a.receiver, a.sender))
-        .collect();
-    pairs.sort_unstable();
-    pairs.dedup();
+    let pairs = pairs(&optimal.schedule);
     if pairs.windows(2).all(|two| two[0].0 != two[1].0) {
         return Ok(None);
     }
     let greedy = spread_plan(problem)?;
     let seconds = greedy.predicted_seconds(problem);
-    Ok((seconds <= optimal.bound_seconds * SPREAD_COST).then_some(greedy))
+    let differs = self::pairs(&greedy) != pairs;
+    Ok((differs && seconds <= optimal.bound_seconds * SPREAD_COST).then_some(greedy))
+}
+
+/// Who has anything from whom: (receiver, sender), each once, in order.
+fn pairs(schedule: &Schedule) -> Vec<(usize, usize)> {
+    let assignments = schedule.assignments.iter();
+    let mut pairs: Vec<(usize, usize)> = assignments.map(|a| (a.receiver, a.sender)).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    pairs
 }
 
 fn judged(scheduler: &'static str, certified: Certified) -> (Schedule, Quality) {
