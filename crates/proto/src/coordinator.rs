@@ -195,6 +195,8 @@ pub struct Coordinator {
     next_news_ns: u64,
     newest_part: f64,
     newest: replan::Newest,
+    // When the newest plan of everything ends, and the sums of speeds (up, down) it was made with.
+    whole_plan: (u64, f64, f64),
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
     // Bytes that had come before the newest round, and bytes that it recalled.
@@ -250,6 +252,7 @@ impl Coordinator {
             next_news_ns: 0,
             newest_part: 0.0,
             newest: replan::Newest::default(),
+            whole_plan: (0, 0.0, 0.0),
             patience: 1.0,
             last_round: (0, 0),
             now_ns,

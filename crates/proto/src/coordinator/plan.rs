@@ -275,6 +275,9 @@ impl Coordinator {
         self.planning_ns = now_ns.saturating_sub(self.plan_asked_ns);
         match self.phase {
             Phase::Planning if purpose.first => {
+                if !self.exploring {
+                    self.note_whole_plan(planned.predicted_seconds, now_ns);
+                }
                 self.planned = planned;
                 self.phase = Phase::Moving;
                 self.moving_ns = Some(now_ns);
@@ -312,6 +315,9 @@ impl Coordinator {
             true => self.end_round(planned.predicted_seconds),
             false => replan::Settled::default(),
         };
+        if round.settle {
+            self.note_whole_plan(planned.predicted_seconds, now_ns);
+        }
         let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
         for (node, kept) in &round.kept_lanes {
             let own = told.entry(*node).or_default();

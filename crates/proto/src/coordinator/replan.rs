@@ -50,6 +50,9 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 /// ones.
 const MISPLACED: f64 = 0.3;
 
+/// Nodes that together turn out to be faster by this factor make a plan's time say nothing.
+const FASTER: f64 = 1.1;
+
 /// A round does not wait for its turn when it could save this part of the time more than the newest one ...
 const NEWS: f64 = 0.15;
 
@@ -197,6 +200,7 @@ impl Coordinator {
         if members.iter().any(|member| member.rate.is_none()) {
             return;
         }
+        let seconds = seconds.max(self.planned_seconds(now_ns));
         let last = working()
             .filter(|member| self.has_choice(member.node))
             .map(Member::seconds)
@@ -411,6 +415,25 @@ impl Coordinator {
         shared.fold(least, f64::max)
     }
 
+    /// The newest plan of everything is this long before its end, and knew who holds what. 0 when nodes turned out
+    /// to be faster than it took them for, or joined: then it says nothing of what is possible.
+    fn planned_seconds(&self, now_ns: u64) -> f64 {
+        let (end_ns, up, down) = self.whole_plan;
+        let room = self.whole_room();
+        let sum = |rates: &[f64]| rates.iter().sum::<f64>();
+        match sum(&room.up) > up * FASTER || sum(&room.down) > down * FASTER {
+            true => 0.0,
+            false => end_ns.saturating_sub(now_ns) as f64 / 1e9,
+        }
+    }
+
+    /// A plan of everything that is left takes so long from now.
+    pub(super) fn note_whole_plan(&mut self, predicted: f64, now_ns: u64) {
+        let room = self.whole_room();
+        let end_ns = now_ns.saturating_add((predicted.min(1e9) * 1e9) as u64);
+        self.whole_plan = (end_ns, room.up.iter().sum(), room.down.iter().sum());
+    }
+
     /// Whether a plan could give the node's work to anybody else.
     fn has_choice(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
@@ -526,6 +549,7 @@ impl Coordinator {
         self.next_look_ns = 0;
         self.next_round_ns = 0;
         self.newest = Newest::default();
+        self.whole_plan.0 = 0;
         self.patience = 1.0;
     }
 
