@@ -410,10 +410,6 @@ impl Driver {
                 self.coordinator.handle_message(node, *message, now);
             }
             Input::Lost(node, reason) => {
-                // Who is not one of them yet cannot fail the others.
-                if self.doorman.awaits(node) {
-                    self.coordinator.handle_join_lost(node, &reason);
-                }
                 let now = self.now_ns();
                 self.coordinator.handle_lost(node, &reason, now);
             }

@@ -176,13 +176,6 @@ impl Ledger {
         self.place(run, planned);
     }
 
-    /// Puts bytes that are already safe (from an earlier attempt) on record.
-    pub fn already_delivered(&mut self, range: Range) {
-        self.wanted_bytes += range.len();
-        self.delivered_bytes += range.len();
-        self.delivered.insert(range);
-    }
-
     fn place(&mut self, mut run: ReadyRun, planned: bool) {
         run.holders
             .retain(|&lane| self.lanes.get(lane).is_some_and(|l| !l.lost));

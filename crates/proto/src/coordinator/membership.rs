@@ -94,14 +94,6 @@ impl Coordinator {
         }
     }
 
-    /// The connection of a node that was to join broke before it had opened what it has.
-    pub fn handle_join_lost(&mut self, node: u32, reason: &str) {
-        let state = self.nodes.get(node as usize);
-        if state.is_some_and(|state| state.opened.is_none() && state.alive()) {
-            self.turn_away(node, reason);
-        }
-    }
-
     fn dismiss(&mut self, node: u32, discard: bool) {
         self.nodes[node as usize].finish_sent = true;
         let finish = control::Finish {
@@ -242,16 +234,7 @@ impl Coordinator {
         self.nodes[at].leaving = true;
         self.note(format!("{name} leaves"));
         if self.nodes[at].is_sender() {
-            let revision = control::Revision {
-                lost: vec![node],
-                ..Default::default()
-            };
-            for other in self.receivers().collect::<Vec<_>>() {
-                let state = &self.nodes[other as usize];
-                if state.alive() && state.done.is_none() {
-                    self.send(other, to_agent::Body::Revision(revision.clone()));
-                }
-            }
+            self.tell_gone(node);
         }
         if self.nodes[at].is_receiver() && self.nodes[at].done.is_none() {
             self.recall_all(node, now_ns);

@@ -91,6 +91,20 @@ impl Coordinator {
         true
     }
 
+    /// Tells the receivers that are at work that a sender is not to be asked any more.
+    pub(super) fn tell_gone(&mut self, sender: u32) {
+        let revision = control::Revision {
+            lost: vec![sender],
+            ..Default::default()
+        };
+        for other in self.receivers().collect::<Vec<_>>() {
+            let state = &self.nodes[other as usize];
+            if state.alive() && state.done.is_none() {
+                self.send(other, to_agent::Body::Revision(revision.clone()));
+            }
+        }
+    }
+
     /// A node's connection is gone.
     pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
         let Some(state) = self.nodes.get_mut(node as usize) else {
@@ -114,16 +128,7 @@ impl Coordinator {
             Phase::Moving => {
                 self.note(format!("{name} is lost: {reason}"));
                 if sender {
-                    let revision = control::Revision {
-                        lost: vec![node],
-                        ..Default::default()
-                    };
-                    for other in self.receivers().collect::<Vec<_>>() {
-                        let state = &self.nodes[other as usize];
-                        if state.alive() && state.done.is_none() {
-                            self.send(other, to_agent::Body::Revision(revision.clone()));
-                        }
-                    }
+                    self.tell_gone(node);
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
                     self.last_done_ns = Some(now_ns);

@@ -128,6 +128,21 @@ pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec
     out
 }
 
+/// A transfer that has asked its nodes to open what they have.
+fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes,
+        mapping: Mapping::Rows,
+        limit,
+        options: control::Options::default(),
+    };
+    let mut coordinator = Coordinator::new(setup, 0);
+    coordinator.start(0);
+    actions(&mut coordinator);
+    coordinator
+}
+
 pub(super) fn started(nodes: Vec<NodeSetup>) -> (Coordinator, Vec<Action>) {
     started_with(nodes, None)
 }
@@ -136,16 +151,7 @@ pub(super) fn started_with(
     nodes: Vec<NodeSetup>,
     limit: Option<u64>,
 ) -> (Coordinator, Vec<Action>) {
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: nodes.clone(),
-        mapping: Mapping::Rows,
-        limit,
-        options: control::Options::default(),
-    };
-    let mut coordinator = Coordinator::new(setup, 0);
-    coordinator.start(0);
-    actions(&mut coordinator);
+    let mut coordinator = begun(nodes.clone(), limit);
     for (at, node) in nodes.iter().enumerate() {
         coordinator.handle_message(at as u32, opened(node, 7), 1);
     }
@@ -230,15 +236,7 @@ fn stale_replicas_are_refused() {
         node("b", &[(0, 100)], &[], None),
         node("c", &[], &[(0, 100)], None),
     ];
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: nodes.clone(),
-        mapping: Mapping::Rows,
-        limit: None,
-        options: control::Options::default(),
-    };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
+    let mut c = begun(nodes.clone(), None);
     for (at, node) in nodes.iter().enumerate() {
         c.handle_message(at as u32, opened(node, at as i64), 1);
     }
@@ -372,15 +370,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
         node("b", &[], &[(0, 200 * MB)], Some("fs")),
         node("c", &[], &[(0, 100 * MB)], Some("fs")),
     ];
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: nodes.clone(),
-        mapping: Mapping::Rows,
-        limit: None,
-        options: control::Options::default(),
-    };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
+    let mut c = begun(nodes.clone(), None);
     for (at, node) in nodes.iter().enumerate() {
         c.handle_message(at as u32, opened(node, 7), 1);
     }
@@ -463,15 +453,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
     let mut nodes = vec![];
     nodes.extend(["a", "b", "c", "d"].map(|name| node(name, &all, &[], None)));
     nodes.extend(["w", "x", "y", "z"].map(|name| node(name, &[], &all, Some("fs"))));
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: nodes.clone(),
-        mapping: Mapping::Rows,
-        limit: None,
-        options: control::Options::default(),
-    };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
+    let mut c = begun(nodes.clone(), None);
     for (at, node) in nodes.iter().enumerate() {
         c.handle_message(at as u32, opened(node, 7), 1);
     }
@@ -741,16 +723,7 @@ fn actions_clone(c: &mut Coordinator, node: u32) -> Vec<Action> {
 fn remembered_speeds_are_hints() {
     let problem_of = |a: NodeSetup, b: NodeSetup| {
         let nodes = vec![a, b];
-        let setup = Setup {
-            transfer: vec![1; 16],
-            nodes: nodes.clone(),
-            mapping: Mapping::Rows,
-            limit: None,
-            options: control::Options::default(),
-        };
-        let mut coordinator = Coordinator::new(setup, 0);
-        coordinator.start(0);
-        actions(&mut coordinator);
+        let mut coordinator = begun(nodes.clone(), None);
         for (at, node) in nodes.iter().enumerate() {
             let mut message = opened(node, 7);
             if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
