@@ -33,6 +33,8 @@ mod observe;
 mod plan;
 mod recover;
 mod replan;
+#[cfg(test)]
+mod replan_tests;
 mod setup;
 mod summary;
 #[cfg(test)]
