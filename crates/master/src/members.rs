@@ -269,12 +269,6 @@ impl Doorman {
         self.waiting.push(party);
     }
 
-    /// Whether this node is one of those that somebody waits for.
-    pub fn awaits(&self, node: u32) -> bool {
-        let numbers = self.waiting.iter().flat_map(|party| &party.numbers);
-        numbers.into_iter().any(|number| *number == Ok(node))
-    }
-
     /// Answers those whose nodes have all been taken in or turned away.
     pub fn answer(&mut self, coordinator: &Coordinator) {
         let mut at = 0;
