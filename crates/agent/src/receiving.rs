@@ -23,6 +23,7 @@ use crate::transfer::Transfer;
 
 mod finish;
 mod manifests;
+mod meter;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
 /// node has finished waits as well: the master may bring more.
@@ -59,6 +60,7 @@ struct LaneInfo {
     live: u32,
     waited: Duration,
     cancel: Vec<Range>,
+    meter: meter::Meter,
 }
 
 struct State {
@@ -364,6 +366,7 @@ impl Fetch {
             return Ok(Moved::default());
         };
         let key = self.transfer.remember(half.stopper());
+        self.state.lock().lanes[lane].meter.add(key, half.stopper());
         let mut landing = SinkLanding::new(self.clone(), sinks.clone());
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
@@ -501,6 +504,7 @@ impl Fetch {
         let now = self.transfer.now_ns();
         let mut state = self.state.lock();
         state.lanes[lane].waited += half.observe().waited;
+        state.lanes[lane].meter.remove(key);
         // The connection goes before its units become ready again, so that no late byte of this
         // stream can reach the sink after another copy.
         drop(half);
@@ -538,7 +542,13 @@ impl Fetch {
 
     /// Progress for the master.
     pub fn status(&self) -> control::Status {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let State {
+            receiving, lanes, ..
+        } = &mut *state;
+        for (lane, info) in lanes.iter_mut().enumerate() {
+            receiving.handle_bytes(lane, info.meter.fresh());
+        }
         control::Status {
             delivered: self.safe.load(Ordering::Acquire),
             checked: state.receiving.ledger().delivered_bytes(),

@@ -46,6 +46,7 @@ pub(crate) async fn run<S>(
     });
     let (outbox, mut outgoing) = mpsc::unbounded_channel::<FromAgent>();
     let mut session = Session {
+        status_every: HEARTBEAT,
         shared: shared.clone(),
         reached_as,
         credentials: None,
@@ -53,8 +54,7 @@ pub(crate) async fn run<S>(
         outbox,
         ended: false,
     };
-    let mut beat = tokio::time::interval(HEARTBEAT);
-    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut beat = every(HEARTBEAT);
     let mut shutdown = shared.shutdown.clone();
     loop {
         let message = tokio::select! {
@@ -118,7 +118,15 @@ async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
     control::decode(&bytes).ok()
 }
 
+/// Statuses with this pause, the first one at once.
+fn every(pause: Duration) -> tokio::time::Interval {
+    let mut beat = tokio::time::interval(pause);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    beat
+}
+
 struct Session {
+    status_every: Duration,
     shared: Arc<Shared>,
     reached_as: Option<IpAddr>,
     credentials: Option<control::Credentials>,
@@ -145,9 +153,8 @@ impl Session {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
             Some(to_agent::Body::Open(open)) => {
                 if let Some(milliseconds) = open.options.as_ref().map(|o| o.status_milliseconds).filter(|&m| m > 0) {
-                    let every = Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
-                    *beat = tokio::time::interval(every);
-                    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                    self.status_every = Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
+                    *beat = every(self.status_every);
                 }
                 self.open(open).await;
             }
@@ -159,10 +166,19 @@ impl Session {
                 }
             }
             Some(to_agent::Body::Plan(plan)) => match &self.transfer {
-                Some(transfer) => transfer.clone().start(plan),
+                Some(transfer) => {
+                    if plan.beat_milliseconds > 0 {
+                        let pause = Duration::from_millis(plan.beat_milliseconds.into());
+                        *beat = every(pause.clamp(STATUS_MIN, self.status_every));
+                    }
+                    transfer.clone().start(plan);
+                }
                 None => self.refuse("a plan came before the transfer was opened"),
             },
             Some(to_agent::Body::Revision(revision)) => {
+                if revision.settle && beat.period() < self.status_every {
+                    *beat = every(self.status_every);
+                }
                 if let Some(transfer) = &self.transfer {
                     transfer.revise(&revision);
                 }

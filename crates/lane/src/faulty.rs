@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::half::Handle;
 use crate::receive::Receiver;
 use crate::wire::{Interest, Wire};
 use crate::{LaneError, Protection, ReceiveHalf, tcp};
@@ -124,7 +125,7 @@ impl<W: Wire> Wire for Faulty<W> {
         self.inner.wait(interest, deadline)
     }
 
-    fn closer(&self) -> io::Result<Arc<dyn Fn() + Send + Sync>> {
-        self.inner.closer()
+    fn handle(&self) -> io::Result<Arc<dyn Handle>> {
+        self.inner.handle()
     }
 }

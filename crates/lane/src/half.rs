@@ -105,11 +105,21 @@ pub struct Observation {
     pub waited: Duration,
 }
 
-/// Ends a stream from any thread: both ends return at once, in-flight units are lost.
+/// Ends a stream from any thread: both ends return at once, in-flight units are lost. It can also see how much has
+/// come.
 #[derive(Clone)]
 pub struct Stopper {
     pub(crate) stopped: Arc<AtomicBool>,
-    pub(crate) close: Arc<dyn Fn() + Send + Sync>,
+    pub(crate) handle: Arc<dyn Handle>,
+}
+
+/// A connection as any thread may touch it.
+pub(crate) trait Handle: Send + Sync {
+    /// Closes both directions and wakes both ends.
+    fn close(&self);
+
+    /// Bytes that have come, framing and what nobody read yet included; `None` where nobody counts.
+    fn received(&self) -> Option<u64>;
 }
 
 impl Stopper {
@@ -117,7 +127,14 @@ impl Stopper {
     /// peer sees it closed. Calling twice does nothing more.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        (self.close)();
+        self.handle.close();
+    }
+
+    /// Bytes that have come on the stream's connection, framing and what was not read yet included: exact to the packet
+    /// while units are not. `None` where the system does not count (Unix sockets). Costs a system call.
+    #[must_use]
+    pub fn received(&self) -> Option<u64> {
+        self.handle.received()
     }
 }
 

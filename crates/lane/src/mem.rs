@@ -6,6 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::half::Handle;
 use crate::receive::Receiver;
 use crate::send::Sender;
 use crate::wire::{Interest, Wire};
@@ -146,9 +147,18 @@ impl Wire for MemoryWire {
         }
     }
 
-    fn closer(&self) -> io::Result<Arc<dyn Fn() + Send + Sync>> {
-        let shared = self.shared.clone();
-        Ok(Arc::new(move || shared.close()))
+    fn handle(&self) -> io::Result<Arc<dyn Handle>> {
+        Ok(self.shared.clone())
+    }
+}
+
+impl Handle for Shared {
+    fn close(&self) {
+        self.close();
+    }
+
+    fn received(&self) -> Option<u64> {
+        None
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
+use crate::half::Handle;
 use crate::sys;
 use crate::wire::{Interest, Wire};
 
@@ -101,9 +102,22 @@ impl Wire for Socket {
         }
     }
 
-    fn closer(&self) -> io::Result<Arc<dyn Fn() + Send + Sync>> {
-        let handle = socket2::Socket::from(self.fd.as_fd().try_clone_to_owned()?);
+    fn handle(&self) -> io::Result<Arc<dyn Handle>> {
+        let copy = self.fd.as_fd().try_clone_to_owned()?;
+        Ok(Arc::new(Copy(socket2::Socket::from(copy))))
+    }
+}
+
+/// Another descriptor of the same connection.
+struct Copy(socket2::Socket);
+
+impl Handle for Copy {
+    fn close(&self) {
         // A peer that is gone already makes this fail; the stream is over either way.
-        Ok(Arc::new(move || drop(handle.shutdown(Shutdown::Both))))
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+
+    fn received(&self) -> Option<u64> {
+        sys::bytes_received(&self.0)
     }
 }

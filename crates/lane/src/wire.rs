@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::half::Handle;
 use crate::{LaneError, Observation, Stopper};
 
 /// How long a peer may be silent before its stream is given up, unless set otherwise. Longer than
@@ -43,8 +44,8 @@ pub(crate) trait Wire: Send + 'static {
     /// Returns once what `interest` names is possible, or the connection broke, or at `deadline`.
     fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()>;
 
-    /// Closes both directions from any thread and wakes both ends.
-    fn closer(&self) -> io::Result<Arc<dyn Fn() + Send + Sync>>;
+    /// What other threads need of it.
+    fn handle(&self) -> io::Result<Arc<dyn Handle>>;
 }
 
 /// A wire with counters, patience and a stopper.
@@ -59,7 +60,7 @@ pub(crate) struct Link<W> {
 
 impl<W: Wire> Link<W> {
     pub(crate) fn new(wire: W) -> Result<Self, LaneError> {
-        let close = wire.closer().map_err(|source| LaneError::Socket {
+        let handle = wire.handle().map_err(|source| LaneError::Socket {
             doing: "copying the stream's handle",
             source,
         })?;
@@ -70,7 +71,7 @@ impl<W: Wire> Link<W> {
             moved: Instant::now(),
             stopper: Stopper {
                 stopped: Arc::new(AtomicBool::new(false)),
-                close,
+                handle,
             },
         })
     }

@@ -86,6 +86,8 @@ pub struct PairTotals {
     pub delivered: u64,
     /// Units that came damaged.
     pub corrupt: u64,
+    // All bytes that came, parts of units and later copies, too.
+    come: u64,
 }
 
 /// The receiving side of one transfer on one node. See the module documentation.
@@ -357,6 +359,11 @@ impl Receiving {
         window.min(self.prefetch)
     }
 
+    /// So many more bytes came on the lane, of whatever: its speed shows before a unit is whole.
+    pub fn handle_bytes(&mut self, lane: LaneId, bytes: u64) {
+        self.pairs[lane].come += bytes;
+    }
+
     /// A unit came whole and was checked. Returns whether it was the first copy.
     pub fn handle_unit(
         &mut self,
@@ -519,6 +526,7 @@ impl Receiving {
         let status = |(lane, pair): (LaneId, &PairTotals)| control::PairStatus {
             sender: pair.sender,
             delivered: pair.delivered,
+            come: pair.come.max(pair.delivered),
             busy: self.ledger.busy_ns(lane, now_ns),
         };
         let pairs = self.pairs.iter().enumerate().map(status);

@@ -213,6 +213,7 @@ fn status(runs: &[Run], round: u64) -> Status {
                 busy: 1,
                 sender: run.sender,
                 delivered: bytes(run),
+                come: bytes(run),
             })
             .collect(),
     }

@@ -51,6 +51,8 @@ pub(crate) struct Agent {
     disk_full: bool,
     // It had its last message: no status any more.
     over: bool,
+    /// Time between its statuses, when it is not what all were told.
+    pub beat_ns: Option<u64>,
     /// When it last said that it was done without error.
     pub done_ns: Option<u64>,
     /// Bytes that crossed to it.
@@ -66,6 +68,7 @@ impl Agent {
             receiver: None,
             disk_full: false,
             over: false,
+            beat_ns: None,
             done_ns: None,
             carried_bytes: 0.0,
             duplicate_bytes: 0,
@@ -154,6 +157,8 @@ impl Agent {
         machine.handle_plan(plan, around.now_ns, &|offset| {
             layout.unit_at(offset, unit_len)
         });
+        let beat = u64::from(plan.beat_milliseconds) * MS;
+        self.beat_ns = Some(beat).filter(|beat| *beat > 0);
         self.receiver = Some(Box::new(Receiver {
             machine,
             layout,
@@ -175,6 +180,9 @@ impl Agent {
             return;
         };
         receiver.revision = receiver.revision.max(revision.number);
+        if revision.settle {
+            self.beat_ns = None;
+        }
         if !revision.runs.is_empty() {
             receiver.done_sent = false;
             self.done_ns = None;
@@ -294,6 +302,7 @@ impl Agent {
                 lane.come = (lane.come - unit.len() as f64).max(0.0);
                 lane.queue.pop_front();
                 lane.outstanding -= unit.len();
+                lane.landed += unit.len();
                 self.carried_bytes += unit.len() as f64;
                 if receiver.machine.handle_unit(number, unit, None, now_ns) {
                     let again = receiver.delivered.clipped(unit);
@@ -306,6 +315,7 @@ impl Agent {
             if lane.queue.is_empty() {
                 lane.come = 0.0;
             }
+            receiver.machine.handle_bytes(number, lane.take_fresh());
         }
     }
 

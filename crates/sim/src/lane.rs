@@ -14,6 +14,9 @@ pub(crate) struct Lane {
     pub queue: VecDeque<Range>,
     pub outstanding: u64,
     pub come: f64,
+    // Bytes of units that came whole, and of all that the participant was told of.
+    pub landed: u64,
+    told: u64,
     pub at_ns: u64,
     // `None` while the queue is empty.
     pub flow: Option<Flow>,
@@ -29,6 +32,8 @@ impl Lane {
             queue: VecDeque::new(),
             outstanding: 0,
             come: 0.0,
+            landed: 0,
+            told: 0,
             at_ns: now_ns,
             flow: None,
             rate: 0.0,
@@ -39,6 +44,14 @@ impl Lane {
     pub fn advance(&mut self, now_ns: u64) {
         self.come += self.rate * (now_ns - self.at_ns) as f64 / 1e9;
         self.at_ns = now_ns;
+    }
+
+    /// Bytes that came since this was asked last.
+    pub fn take_fresh(&mut self) -> u64 {
+        let come = self.landed + self.torn() as u64;
+        let fresh = come.saturating_sub(self.told);
+        self.told += fresh;
+        fresh
     }
 
     /// When the first unit is whole at the present rate.

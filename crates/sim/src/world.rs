@@ -295,8 +295,9 @@ impl<'a> World<'a> {
             .filter(|e| *e.key() <= self.now_ns)
         {
             let (at_ns, nodes) = first.remove_entry();
-            let next_ns = at_ns + self.status_ns();
             for node in nodes {
+                let beat = self.agents[node as usize].beat_ns;
+                let next_ns = at_ns + beat.unwrap_or(self.status_ns());
                 let body = self.agents[node as usize].status(self.now_ns);
                 let Some(body) = body.filter(|_| !self.dead[node as usize]) else {
                     continue;

@@ -278,3 +278,32 @@ fn idle_is_resumed() {
         assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
     }
 }
+
+/// What has come of a unit can be told, from any thread, while the unit is not whole. Only TCP counts.
+#[test]
+fn what_came_is_counted_before_a_unit_is_whole() {
+    for kind in KINDS {
+        let (mut receiver, mut sender) = pair(kind, &protections()[0].1);
+        let meter = receiver.stopper();
+        let gate = ends::Gate::default();
+        let provider = ends::Gated { gate: gate.clone() };
+        let serving = thread::spawn(move || sender.serve(&provider, ends::LONG));
+        let mut landing = Memory::new(false);
+        receiver.grant(&[grant(1, 0, 1 << 20, false)]).unwrap();
+        let counts = matches!(kind, ends::Kind::Tcp4 | ends::Kind::Tcp6);
+        assert_eq!(meter.received().is_some(), counts, "{kind:?}");
+        // The sender waits at the gate with the unit half sent.
+        while counts && meter.received() < Some(400 << 10) {
+            let soon = std::time::Instant::now() + Duration::from_millis(5);
+            let received = receiver.receive(&mut landing, soon).unwrap();
+            assert!(matches!(received, Received::Idle), "{received:?}");
+        }
+        gate.open_after_waiting();
+        let received = receive(&mut *receiver, &mut landing);
+        assert!(matches!(received, Received::Unit { .. }), "{received:?}");
+        assert!(!counts || meter.received() >= Some(1 << 20));
+        // A stopper keeps the connection.
+        drop((receiver, meter));
+        assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
+    }
+}

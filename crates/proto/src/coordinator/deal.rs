@@ -38,7 +38,7 @@ impl Coordinator {
         if !settle {
             let runs = self.over_kept_lanes(&mut takers, &room, seconds);
             if let Some(round) = &mut self.round {
-                round.kept_lanes = runs;
+                round.kept_lanes.extend(runs);
             }
         }
         takers.retain(|(_, ranges)| !ranges.is_empty());
@@ -151,9 +151,11 @@ impl Coordinator {
         let mut pools: BTreeMap<u32, RangeSet> = BTreeMap::new();
         let mut own: Vec<RangeSet> = Vec::new();
         let mut stays: Vec<(u32, RangeSet)> = Vec::new();
+        let mut gave: Vec<(u32, u32, RangeSet)> = Vec::new();
         for (giver, ranges) in released {
             match self.nodes[giver as usize].group {
                 Some(group) => {
+                    gave.push((group, giver, ranges.clone()));
                     let pool = pools.entry(group).or_default();
                     *pool = pool.union(&ranges);
                 }
@@ -194,6 +196,15 @@ impl Coordinator {
                 open = open.difference(&mine);
                 if !mine.is_empty() {
                     takers.insert(node, mine);
+                }
+            }
+            // Where nobody has room, it stays with those who had it.
+            let works = |node: u32| members.iter().any(|m| m.node == node && m.works());
+            for (_, giver, ranges) in gave.iter().filter(|gave| gave.0 == group) {
+                let mine = ranges.intersection(&open);
+                if let Some(round) = self.round.as_mut().filter(|_| works(*giver)) {
+                    round.give_back_to(*giver, &mine);
+                    open = open.difference(&mine);
                 }
             }
             let able = self.receivers().filter(|&node| self.is_able(node));

@@ -198,6 +198,7 @@ fn a_limit_is_no_reason_to_plan_anew() {
         for receiver in [2, 3] {
             let pair = control::PairStatus {
                 sender: receiver - 2,
+                come: half * 500_000,
                 delivered: half * 500_000,
                 busy: now,
             };

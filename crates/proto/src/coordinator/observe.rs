@@ -41,6 +41,15 @@ const WANTING: f64 = 0.7;
 /// A lane slower than this part of another lane of the same node is held up at its other end.
 const CLEARLY_SLOWER: f64 = 0.6;
 
+/// A node has this long to show the speed that is hoped for.
+const HOPE_NS: u64 = 1_500_000_000;
+
+/// Time constant of a rising estimate.
+const RISE_SECONDS: f64 = 1.0;
+
+/// A node that carries this many times what another does.
+const CLEARLY_MORE: f64 = 1.3;
+
 /// Time constant of a falling estimate when the node is what holds lanes up.
 const FALL_SECONDS: f64 = 0.7;
 
@@ -91,7 +100,7 @@ pub(super) struct Observed {
     began_ns: Option<u64>,
     // Time of the status that the next one is compared with; `None` while it had nothing to do.
     since_ns: Option<u64>,
-    checked: u64,
+    come: u64,
     // Time observed.
     seconds: f64,
     // Bytes per second while it had work, long and short memory.
@@ -101,12 +110,17 @@ pub(super) struct Observed {
     pairs: BTreeMap<u32, Pair>,
 }
 
+/// Bytes that came over all lanes.
+fn come(status: &Status) -> u64 {
+    status.pairs.iter().map(|pair| pair.come).sum()
+}
+
 impl Observed {
     /// A status while the node has work.
     pub fn working(&mut self, status: &Status, now_ns: u64) {
         let Some(since) = self.since_ns else {
             // Connecting is over when the first byte is there.
-            if status.checked > self.checked || self.rate.is_some() {
+            if come(status) > self.come || self.rate.is_some() {
                 self.start(status, now_ns);
             }
             return;
@@ -125,17 +139,18 @@ impl Observed {
             true => rate,
             false => old * keep + rate * (1.0 - keep),
         };
-        let now = status.checked.saturating_sub(self.checked) as f64 / seconds;
+        let come = come(status);
+        let now = come.saturating_sub(self.come) as f64 / seconds;
         let rate = smooth(self.rate.unwrap_or(now), now, keep);
         self.rate = Some(rate);
         self.recent = smooth(self.recent, now, keep_recent);
         for pair in &status.pairs {
             let known = self.pairs.entry(pair.sender).or_default();
-            let now = pair.delivered.saturating_sub(known.bytes) as f64 / seconds;
+            let now = pair.come.saturating_sub(known.bytes) as f64 / seconds;
             let busy = pair.busy.saturating_sub(known.busy_ns) as f64 / passed as f64;
             *known = Pair {
                 first: known.first,
-                bytes: pair.delivered,
+                bytes: pair.come,
                 busy_ns: pair.busy,
                 rate: smooth(known.rate, now, keep),
                 recent: smooth(known.recent, now, keep_recent),
@@ -153,7 +168,7 @@ impl Observed {
             self.forget_old();
         }
         self.since_ns = Some(now_ns);
-        self.checked = status.checked;
+        self.come = come;
     }
 
     /// The speed is another one now.
@@ -168,14 +183,14 @@ impl Observed {
 
     fn start(&mut self, status: &Status, now_ns: u64) {
         self.since_ns = Some(now_ns);
-        self.checked = status.checked;
+        self.come = come(status);
         let begins = self.began_ns.is_none();
         self.began_ns.get_or_insert(now_ns);
         for pair in &status.pairs {
             let known = self.pairs.entry(pair.sender).or_default();
-            (known.bytes, known.busy_ns) = (pair.delivered, pair.busy);
+            (known.bytes, known.busy_ns) = (pair.come, pair.busy);
             if begins {
-                known.first = pair.delivered;
+                known.first = pair.come;
             }
         }
     }
@@ -249,6 +264,10 @@ pub(super) struct Estimate {
     rate: Option<f64>,
     updated_ns: u64,
     is_told: bool,
+    // It was what held lanes up.
+    is_certain: bool,
+    // Hoped for, not seen; doubted from this time on.
+    hope_until_ns: Option<u64>,
 }
 
 impl Estimate {
@@ -258,6 +277,8 @@ impl Estimate {
             rate: rate.map(|rate| rate as f64),
             updated_ns: 0,
             is_told: rate.is_some(),
+            is_certain: rate.is_some(),
+            hope_until_ns: None,
         }
     }
 
@@ -266,29 +287,43 @@ impl Estimate {
         self.rate
     }
 
+    /// Unless it is known to be slower, the node is taken to be as fast as the fastest until it is asked for that: what
+    /// is hoped in vain costs little, since all stay busy until it shows.
+    fn hope(&mut self, fastest: f64, now_ns: u64) {
+        if !self.is_certain && self.rate.is_some_and(|rate| rate < fastest) {
+            self.rate = Some(fastest);
+            self.hope_until_ns = Some(now_ns + HOPE_NS);
+        }
+    }
+
     /// What is not told is to be seen anew.
     fn forget_seen(&mut self) {
         if !self.is_told {
             self.rate = None;
+            self.is_certain = false;
         }
     }
 
     /// The node carries `total` bytes per second, over lanes that want `wants` more than they get.
-    fn see(&mut self, total: f64, wants: Wants, now_ns: u64) {
+    fn see(&mut self, total: f64, (wants, is_likely): (Wants, bool), now_ns: u64) {
         let passed = now_ns.saturating_sub(self.updated_ns) as f64 / 1e9;
         self.updated_ns = now_ns;
+        self.is_certain |= wants == Wants::More || is_likely;
         let known = self.rate.unwrap_or(0.0);
         let constant = match wants {
-            _ if total >= known => {
+            _ if total >= known => match self.rate {
+                Some(_) => RISE_SECONDS,
                 // Asked, and mute: it can do next to nothing.
-                if total > 0.0 || wants > Wants::Nothing {
+                None if total > 0.0 || wants > Wants::Nothing => {
                     self.rate = Some(total.max(1.0));
+                    return;
                 }
-                return;
-            }
+                None => return,
+            },
             Wants::Nothing => return,
-            Wants::Perhaps => FALL_SECONDS_PERHAPS,
-            Wants::More => FALL_SECONDS,
+            _ if self.hope_until_ns.is_some_and(|until| now_ns < until) => return,
+            Wants::Perhaps if self.hope_until_ns.is_none() => FALL_SECONDS_PERHAPS,
+            _ => FALL_SECONDS,
         };
         let keep = (-passed.min(1.0) / constant).exp();
         self.rate = Some(known * keep + total * (1.0 - keep));
@@ -312,12 +347,15 @@ struct Side {
     // The fastest lane that wants more.
     fastest: f64,
     wants: Wants,
+    // It is at least as likely to hold a lane up as the other end.
+    is_likely: bool,
 }
 
 const IDLE: Side = Side {
     total: 0.0,
     fastest: 0.0,
     wants: Wants::Nothing,
+    is_likely: false,
 };
 
 impl Coordinator {
@@ -354,6 +392,19 @@ impl Coordinator {
         rate.or((moving > MUTE_NS).then_some(0.0))
     }
 
+    /// Nodes that were not seen at their limit may be as fast as the fastest of their side.
+    pub(super) fn hope(&mut self, now_ns: u64) {
+        let fastest = |side: &dyn Fn(&super::Node) -> Estimate| {
+            let rates = self.nodes.iter().filter_map(|node| side(node).rate());
+            rates.fold(0.0, f64::max)
+        };
+        let (up, down) = (fastest(&|node| node.up), fastest(&|node| node.down));
+        for node in &mut self.nodes {
+            node.up.hope(up, now_ns);
+            node.down.hope(down, now_ns);
+        }
+    }
+
     /// Brings the estimates of all nodes up to date. Cost O(nodes + pairs observed).
     pub(super) fn estimate(&mut self, now_ns: u64) {
         let mut senders = vec![IDLE; self.nodes.len()];
@@ -379,22 +430,37 @@ impl Coordinator {
                 }
             }
         }
-        for (receiver, (&sender, pair)) in lanes().filter(|(_, (_, pair))| pair.at_work > WANTING) {
-            let held_up_there = |other: f64| match pair.recent < other * CLEARLY_SLOWER {
-                true => Wants::Nothing,
-                false => Wants::Perhaps,
-            };
-            let by_sender = held_up_there(senders[sender as usize].fastest);
-            let by_receiver = held_up_there(receivers[receiver].fastest);
-            let certain = |own: Wants, other: Wants| match (own, other) {
-                (Wants::Nothing, _) => Wants::Nothing,
-                (_, Wants::Nothing) => Wants::More,
-                _ => Wants::Perhaps,
-            };
-            let side = &mut senders[sender as usize];
-            side.wants = side.wants.max(certain(by_sender, by_receiver));
-            let side = &mut receivers[receiver];
-            side.wants = side.wants.max(certain(by_receiver, by_sender));
+        // A lane is held up where it is among the fastest, relatively: there all have the same share. Where only one
+        // end can be the cause, that explains the other lanes that it may hold up, too.
+        let wanting = || lanes().filter(|(_, (_, pair))| pair.at_work > WANTING);
+        let may = |pair: &Pair, from: &Side, to: &Side| {
+            let by_sender = pair.recent / from.fastest.max(1.0);
+            let by_receiver = pair.recent / to.fastest.max(1.0);
+            (
+                by_sender >= by_receiver * CLEARLY_SLOWER,
+                by_receiver >= by_sender * CLEARLY_SLOWER,
+            )
+        };
+        for (receiver, (&sender, pair)) in wanting() {
+            let (from, to) = (&mut senders[sender as usize], &mut receivers[receiver]);
+            match may(pair, from, to) {
+                (true, false) => from.wants = Wants::More,
+                (false, true) => to.wants = Wants::More,
+                _ => {}
+            }
+        }
+        for (receiver, (&sender, pair)) in wanting() {
+            let (from, to) = (&mut senders[sender as usize], &mut receivers[receiver]);
+            let (by_sender, by_receiver) = may(pair, from, to);
+            let explained = (by_sender && from.wants == Wants::More)
+                || (by_receiver && to.wants == Wants::More);
+            if !explained {
+                // Who carries much more besides is the likelier one.
+                from.is_likely |= to.total < from.total * CLEARLY_MORE;
+                to.is_likely |= from.total < to.total * CLEARLY_MORE;
+                from.wants = from.wants.max(Wants::Perhaps);
+                to.wants = to.wants.max(Wants::Perhaps);
+            }
         }
         let exploring = self.exploring;
         for ((node, sent), received) in self.nodes.iter_mut().zip(senders).zip(receivers) {
@@ -403,8 +469,10 @@ impl Coordinator {
                 node.up.forget_seen();
                 node.down.forget_seen();
             }
-            node.up.see(sent.total, sent.wants, now_ns);
-            node.down.see(received.total, received.wants, now_ns);
+            node.up
+                .see(sent.total, (sent.wants, sent.is_likely), now_ns);
+            node.down
+                .see(received.total, (received.wants, received.is_likely), now_ns);
         }
     }
 }

@@ -41,6 +41,12 @@ const SPARES: usize = 2;
 /// And where nobody told speeds, so that receivers find out who is fast.
 const SPARES_EXPLORING: usize = 7;
 
+/// Until a plan is settled receivers speak this often ...
+const BEAT_MILLISECONDS: u32 = 150;
+
+/// ... if there are not more nodes than that: it costs the master up to a kilobyte a word.
+const BEAT_NODES_MAX: usize = 100;
+
 /// What nodes can still carry, for work that is planned anew.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -253,6 +259,9 @@ impl Coordinator {
             Err(text) if self.phase == Phase::Planning => return self.refuse(text),
             Err(text) => return self.end(Outcome::Failed, Some(text)),
         };
+        let in_vain = purpose.in_round && self.is_in_vain(planned.predicted_seconds);
+        let nothing = Planned::default();
+        let planned = if in_vain { nothing } else { planned };
         let runs: Vec<(u32, Vec<Run>)> = purpose
             .receivers
             .iter()
@@ -470,6 +479,9 @@ impl Coordinator {
         plan.length = self.data_length;
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;
+        if self.exploring && self.nodes.len() <= BEAT_NODES_MAX {
+            plan.beat_milliseconds = BEAT_MILLISECONDS;
+        }
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state
             .runs

@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Range, RangeSet};
 
 use super::{Coordinator, Phase};
 use crate::control::{self, Run, to_agent};
@@ -42,6 +42,9 @@ const EMPTY_NS: u64 = 2_000_000_000;
 
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
+
+/// A node that is busy for less than this part of the time left can help.
+const HELPS: f64 = 0.95;
 
 /// Planning may take this long without a receiver that gave up all running dry: so much is under way.
 const UNDER_WAY_SECONDS: f64 = 0.1;
@@ -66,7 +69,7 @@ const REBUILD: f64 = 0.2;
 const REBUILD_SECONDS_MIN: f64 = 3.0;
 
 /// Receivers show what they can for so long before a plan without told speeds is settled ...
-const EXPLORE_SECONDS: f64 = 1.5;
+const EXPLORE_SECONDS: f64 = 0.55;
 
 /// ... but the others do not wait longer than this for one that shows nothing.
 const EXPLORE_NS_MAX: u64 = 4_000_000_000;
@@ -119,6 +122,28 @@ impl Round {
     pub fn released(&self) -> impl Iterator<Item = &RangeSet> {
         self.released.iter().map(|(_, ranges)| ranges)
     }
+
+    /// All that nodes gave but for these ranges goes back to them.
+    pub fn give_back(&mut self, except: &RangeSet) {
+        for (node, runs) in std::mem::take(&mut self.gave) {
+            let back = runs.iter().flat_map(|run| {
+                let own = RangeSet::from(control::range(run.start, run.length));
+                parts_of(run, &own.difference(except))
+            });
+            self.kept_lanes.push((node, back.collect()));
+        }
+    }
+
+    /// Of what a node gave, these ranges go back to it.
+    pub fn give_back_to(&mut self, node: u32, ranges: &RangeSet) {
+        let own = self.gave.iter().filter(|(giver, _)| *giver == node);
+        let back = own.flat_map(|(_, runs)| runs).flat_map(|run| {
+            let own = RangeSet::from(control::range(run.start, run.length));
+            parts_of(run, &own.intersection(ranges))
+        });
+        let back = back.collect();
+        self.kept_lanes.push((node, back));
+    }
 }
 
 impl Settled {
@@ -126,6 +151,12 @@ impl Settled {
     pub fn tells(&self, node: u32) -> bool {
         self.settle || self.givers.contains(&node)
     }
+}
+
+/// What nodes with room hold, and want by destination.
+struct Help {
+    holds: RangeSet,
+    wants: BTreeMap<u32, RangeSet>,
 }
 
 /// A recall under way.
@@ -138,6 +169,8 @@ pub(super) struct Round {
     // Lanes without work stand by afterwards.
     pub(super) settle: bool,
     released: Vec<(u32, RangeSet)>,
+    // The same with its senders.
+    gave: Vec<(u32, Vec<Run>)>,
     givers: BTreeSet<u32>,
     // What goes to receivers over lanes they have, beside what is planned.
     pub(super) kept_lanes: Vec<(u32, Vec<Run>)>,
@@ -159,6 +192,11 @@ pub(super) struct Member {
 impl Member {
     fn speed(&self) -> f64 {
         self.rate.unwrap_or(0.0)
+    }
+
+    /// Whether anything comes to it.
+    pub fn works(&self) -> bool {
+        self.speed() > 0.0
     }
 
     fn seconds(&self) -> f64 {
@@ -201,8 +239,9 @@ impl Coordinator {
             return;
         }
         let seconds = seconds.max(self.planned_seconds(now_ns));
+        let help = self.help(&members, seconds);
         let last = working()
-            .filter(|member| self.has_choice(member.node))
+            .filter(|member| self.has_choice(member.node) && self.takeable(member, &help) > 0)
             .map(Member::seconds)
             .fold(0.0, f64::max);
         // Of those who are done it does not matter how well they are known.
@@ -246,8 +285,62 @@ impl Coordinator {
                 false => over as u64,
             }
         };
-        let asked = members.iter().map(|member| (member.node, bytes(member)));
+        let asked = members.iter().map(|member| {
+            let most = self.takeable(member, &help);
+            (member.node, bytes(member).min(most))
+        });
         self.recall(asked.collect(), (last, seconds), false, now_ns);
+    }
+
+    /// Who has room, when all should be done after so many seconds.
+    fn help(&self, members: &[Member], seconds: f64) -> Help {
+        let room = self.whole_room();
+        let mut load = vec![0.0; self.nodes.len()];
+        let mut wants: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
+        for member in members {
+            let node = &self.nodes[member.node as usize];
+            let pairs = || node.observed.pairs();
+            let total: f64 = pairs().map(|(_, rate)| rate).sum();
+            for (sender, rate) in pairs() {
+                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
+                    *load += member.left * rate / total;
+                }
+            }
+            let down = room.down[member.node as usize] * HELPS;
+            if let Some(group) = node.group.filter(|_| member.left < down * seconds) {
+                wants.entry(group).or_default().extend(node.wants.iter());
+            }
+        }
+        let helps = |node: &u32| {
+            let at = *node as usize;
+            self.nodes[at].can_send() && load[at] < room.up[at] * HELPS * seconds
+        };
+        let holds = self.senders().filter(helps);
+        let holds = holds.flat_map(|node| self.nodes[node as usize].holds.iter());
+        let to_set = |(group, ranges)| (group, RangeSet::from_ranges(ranges));
+        Help {
+            holds: RangeSet::from_ranges(holds),
+            wants: wants.into_iter().map(to_set).collect(),
+        }
+    }
+
+    /// About how much of a receiver's work others could do.
+    fn takeable(&self, member: &Member, help: &Help) -> u64 {
+        let node = &self.nodes[member.node as usize];
+        let wants = node.group.map(|group| help.wants.get(&group));
+        let takeable = |run: &Run| {
+            let held = help.holds.clipped(control::range(run.start, run.length));
+            match wants {
+                None => held.len_bytes(),
+                Some(None) => 0,
+                Some(Some(wants)) => held
+                    .iter()
+                    .map(|part| wants.clipped(part).len_bytes())
+                    .sum(),
+            }
+        };
+        let bytes: u128 = node.runs.iter().map(|run| u128::from(takeable(run))).sum();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
@@ -285,6 +378,7 @@ impl Coordinator {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
+        self.hope(now_ns);
         self.rebuild(members, (last, seconds), now_ns);
     }
 
@@ -456,13 +550,14 @@ impl Coordinator {
         self.let_go(node);
         // What a node had that stopped went to others already.
         if !released.is_empty() && self.is_able(node) {
-            self.forget(node, released);
+            let gave = self.forget(node, released);
             // An answer that comes late makes a round of its own.
             let round = self.round.get_or_insert_with(|| Round {
                 asked_ns: now_ns,
                 ..Round::default()
             });
             round.released.push((node, released.clone()));
+            round.gave.push((node, gave));
             round.givers.insert(node);
         }
         self.share_released(now_ns, false);
@@ -490,6 +585,27 @@ impl Coordinator {
         self.deal(released, now_ns);
     }
 
+    /// What a round recalled, and where its plan would take longer than without it, goes back to those who gave it, over
+    /// the lanes that they have. True then.
+    pub(super) fn is_in_vain(&mut self, predicted: f64) -> bool {
+        let Some(round) = self.round.as_mut() else {
+            return false;
+        };
+        let is_better = round.settle || round.last == 0.0 || predicted <= round.last;
+        if is_better
+            || round
+                .gave
+                .iter()
+                .any(|(node, _)| !self.nodes[*node as usize].alive())
+        {
+            return false;
+        }
+        let kept = round.kept_lanes.iter().flat_map(|(_, runs)| runs);
+        let kept = kept.map(|run| control::range(run.start, run.length));
+        round.give_back(&RangeSet::from_ranges(kept));
+        true
+    }
+
     /// A round has its plan, which takes so many seconds.
     pub(super) fn end_round(&mut self, predicted: f64) -> Settled {
         let Some(mut round) = self.round.take() else {
@@ -500,7 +616,12 @@ impl Coordinator {
             .max(round.seconds)
             .min(round.last.max(round.seconds));
         let settled = Settled {
-            expected_ns: (expected * 1e9) as u64,
+            // Nothing planned: all is as before.
+            expected_ns: if predicted > 0.0 {
+                (expected * 1e9) as u64
+            } else {
+                0
+            },
             settle: round.settle,
             givers: std::mem::take(&mut round.givers),
             kept_lanes: std::mem::take(&mut round.kept_lanes),
@@ -553,18 +674,27 @@ impl Coordinator {
         self.patience = 1.0;
     }
 
-    /// Takes ranges out of what the plan asks of a node.
-    pub(super) fn forget(&mut self, node: u32, ranges: &RangeSet) {
+    /// Takes ranges out of what the plan asks of a node. Returns what it asked of them.
+    pub(super) fn forget(&mut self, node: u32, ranges: &RangeSet) -> Vec<Run> {
         let runs = std::mem::take(&mut self.nodes[node as usize].runs);
+        let mut forgotten = Vec::new();
         for run in runs {
-            let kept = RangeSet::from(control::range(run.start, run.length)).difference(ranges);
-            for part in kept.iter() {
-                self.nodes[node as usize].runs.push(Run {
-                    start: part.start,
-                    length: part.len(),
-                    ..run.clone()
-                });
-            }
+            let own = RangeSet::from(control::range(run.start, run.length));
+            let kept = own.difference(ranges);
+            forgotten.extend(parts_of(&run, &own.difference(&kept)));
+            let state = &mut self.nodes[node as usize];
+            state.runs.extend(parts_of(&run, &kept));
         }
+        forgotten
     }
+}
+
+/// A run for each of the ranges, with the senders of `run`.
+fn parts_of(run: &Run, ranges: &RangeSet) -> Vec<Run> {
+    let part = |range: Range| Run {
+        start: range.start,
+        length: range.len(),
+        ..run.clone()
+    };
+    ranges.iter().map(part).collect()
 }

@@ -47,6 +47,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             checked: half * 5 * MB,
             pairs: vec![control::PairStatus {
                 sender: 0,
+                come: half * 5 * MB,
                 delivered: half * 5 * MB,
                 busy: half * second / 2,
             }],
@@ -129,6 +130,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
                 busy: half * SECOND / 2,
                 sender: at as u32,
                 delivered,
+                come: delivered,
             }];
             let status = control::Status {
                 checked: delivered,
@@ -149,7 +151,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
 #[test]
 fn a_plan_without_told_speeds_is_settled_by_what_shows() {
     let (mut c, asked) = uneven();
-    for (node, left) in [(4, 98), (5, 98), (6, 98), (7, 80)] {
+    for (node, left) in [(4, 99), (5, 99), (6, 99), (7, 85)] {
         let [to_agent::Body::Release(release)] = sent(&asked, node)[..] else {
             panic!("{asked:?}")
         };

@@ -41,6 +41,9 @@ const END_NS_MAX: u64 = 1_000_000_000;
 /// A node with this much more left than its pace allows lets lanes that are done take what others own.
 const PACE_SLACK: f64 = 1.03;
 
+/// And this much: lanes that become others lose some time.
+const PACE_SLACK_NS: f64 = 0.5e9;
+
 /// See [`END_NS_MAX`].
 const END_PART: u64 = 10;
 
@@ -255,7 +258,7 @@ impl Receiving {
     /// Whether the node is as far with its work as it should be with so much time left.
     fn keeps_pace(&self, left_ns: u64) -> bool {
         let left = self.ledger.wanted_bytes() as f64 - self.come();
-        left < self.spares.pace * left_ns as f64 * PACE_SLACK
+        left < self.spares.pace * (left_ns as f64 * PACE_SLACK + PACE_SLACK_NS)
     }
 
     fn call_all(&mut self) {
