@@ -536,6 +536,7 @@ fn plan(problem: &Problem, scheduler: &str, first: bool, spares: usize) -> Resul
     Ok(Planned {
         runs,
         scheduler: name.into(),
+        is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: schedule.predicted_seconds(problem),
         bound: bound.map(|bound| (bound.seconds, bound.binding, bound.is_exact)),
     })

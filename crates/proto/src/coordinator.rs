@@ -136,6 +136,8 @@ pub struct Planned {
     pub scheduler: String,
     /// Predicted time.
     pub predicted_seconds: f64,
+    /// No plan takes much less.
+    pub is_near_bound: bool,
     /// Least time and the nodes that set it.
     pub bound: Option<(f64, Vec<String>, bool)>,
 }
@@ -197,8 +199,7 @@ pub struct Coordinator {
     next_news_ns: u64,
     newest_part: f64,
     newest: replan::Newest,
-    // When the newest plan of everything ends, and the sums of speeds (up, down) it was made with.
-    whole_plan: (u64, f64, f64),
+    whole_plan: replan::WholePlan,
     // Rounds that brought nothing make the next one wait longer by this factor.
     patience: f64,
     // Bytes that had come before the newest round, and bytes that it recalled.
@@ -254,7 +255,7 @@ impl Coordinator {
             next_news_ns: 0,
             newest_part: 0.0,
             newest: replan::Newest::default(),
-            whole_plan: (0, 0.0, 0.0),
+            whole_plan: replan::WholePlan::default(),
             patience: 1.0,
             last_round: (0, 0),
             now_ns,

@@ -354,6 +354,8 @@ impl Receiving {
                 };
                 (timed as u64).max(units * self.unit_len)
             }
+            // What all holders send at once while it is found out who is fast may be the wrong bytes.
+            None if self.spares.is_exploring() => WINDOW_UNITS * self.unit_len,
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
         window.min(self.prefetch)

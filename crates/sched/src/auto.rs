@@ -142,6 +142,10 @@ impl Scheduler for Auto {
         "auto"
     }
 
+    fn is_near_bound(&self) -> bool {
+        true
+    }
+
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         Ok(plan_auto(problem)?.0)
     }

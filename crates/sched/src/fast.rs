@@ -63,6 +63,10 @@ impl Scheduler for Fast {
         "fast"
     }
 
+    fn is_near_bound(&self) -> bool {
+        true
+    }
+
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         Ok(self.plan_certified(problem)?.schedule)
     }

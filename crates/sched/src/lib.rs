@@ -61,6 +61,11 @@ pub trait Scheduler: std::fmt::Debug + Send + Sync {
         Ok((self.plan(problem)?, self.name()))
     }
 
+    /// Whether its plans take about the least time that there is, so that nothing else could end much earlier.
+    fn is_near_bound(&self) -> bool {
+        false
+    }
+
     /// Time in seconds of the rule's shares before they are rounded to whole bytes, pair caps and
     /// trunks counted.
     ///

@@ -75,6 +75,10 @@ impl Scheduler for Optimal {
         "optimal"
     }
 
+    fn is_near_bound(&self) -> bool {
+        true
+    }
+
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         Ok(self.plan_certified(problem)?.schedule)
     }

@@ -380,6 +380,7 @@ fn plan(problem: &Problem, scheduler: &dyn Scheduler, spares: usize) -> Result<P
             .map(|runs| runs.into_iter().map(to_run).collect())
             .collect(),
         scheduler: scheduler.name().into(),
+        is_near_bound: scheduler.is_near_bound(),
         predicted_seconds: schedule.predicted_seconds(problem),
         ..Planned::default()
     })

@@ -38,6 +38,37 @@ fn unequal_pairs_without_hints_come_close_to_the_bound() {
     }
 }
 
+/// CEP Figure 7 without hints, slow and fast nodes in two blocks: what slow nodes alone hold and want takes them all the
+/// time there is, and nobody knows at first which bytes these are. What it costs to find out is a second or two.
+#[test]
+fn windows_without_hints_come_close_to_the_bound() {
+    for halves in [4, 6, 8, 9, 12] {
+        let bytes = 1 << 30;
+        let window = |at: u64| {
+            let (start, end) = (bytes * at / 8, bytes * (2 * at + halves) / 16);
+            let wrapped = Range::new(0, end.saturating_sub(bytes));
+            [Range::new(start, end.min(bytes)), wrapped]
+        };
+        let holds = (0..8).map(|at| node(format!("s{at}"), &window(at), &[], None));
+        let wants = (0..8).map(|at| node(format!("r{at}"), &[], &window(at), Some("out")));
+        let speed = |at: u64, factor: f64| match at % 8 {
+            0..4 => Speed::both((1e6 * factor).round()),
+            _ => Speed::both((1e7 * factor).round()),
+        };
+        let scenario = |factor: f64| {
+            let speeds = (0..16).map(|at| speed(at, factor));
+            Scenario::new(
+                holds.clone().chain(wants.clone()).collect(),
+                speeds.collect(),
+            )
+        };
+        let factor = changed_bound(&scenario(1.0)).unwrap() / 20.0;
+        let ended = scenario(factor).run();
+        assert_eq!(ended.outcome, Some(Outcome::Done));
+        assert!(ended.seconds < 20.0 + 2.5, "{halves}: {} s", ended.seconds);
+    }
+}
+
 /// A transfer drawn from a seed: speeds, layout, hints, delays, and up to three deaths, silences and full disks.
 struct Drawn {
     scenario: Scenario,

@@ -39,7 +39,7 @@ const SAMPLE_NS_MIN: u64 = 100_000_000;
 const WANTING: f64 = 0.7;
 
 /// A lane slower than this part of another lane of the same node is held up at its other end.
-const CLEARLY_SLOWER: f64 = 0.6;
+const CLEARLY_SLOWER: f64 = 0.5;
 
 /// A node has this long to show the speed that is hoped for.
 const HOPE_NS: u64 = 1_500_000_000;

@@ -48,7 +48,7 @@ const BEAT_MILLISECONDS: u32 = 150;
 const BEAT_NODES_MAX: usize = 100;
 
 /// What nodes can still carry, for work that is planned anew.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Room {
     /// Bytes per second that each node can still send.
     pub up: Vec<f64>,
@@ -259,7 +259,7 @@ impl Coordinator {
             Err(text) if self.phase == Phase::Planning => return self.refuse(text),
             Err(text) => return self.end(Outcome::Failed, Some(text)),
         };
-        let in_vain = purpose.in_round && self.is_in_vain(planned.predicted_seconds);
+        let in_vain = purpose.in_round && self.is_in_vain(&planned);
         let nothing = Planned::default();
         let planned = if in_vain { nothing } else { planned };
         let runs: Vec<(u32, Vec<Run>)> = purpose
@@ -285,7 +285,7 @@ impl Coordinator {
         match self.phase {
             Phase::Planning if purpose.first => {
                 if !self.exploring {
-                    self.note_whole_plan(planned.predicted_seconds, now_ns);
+                    self.note_whole_plan(&planned, now_ns);
                 }
                 self.planned = planned;
                 self.phase = Phase::Moving;
@@ -325,7 +325,7 @@ impl Coordinator {
             false => replan::Settled::default(),
         };
         if round.settle {
-            self.note_whole_plan(planned.predicted_seconds, now_ns);
+            self.note_whole_plan(planned, now_ns);
         }
         let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
         for (node, kept) in &round.kept_lanes {

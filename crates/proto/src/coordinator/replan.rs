@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Phase};
+use super::plan::Room;
+use super::{Coordinator, Phase, Planned};
 use crate::control::{self, Run, to_agent};
 
 /// A round must bring the end this much nearer, in seconds, and by more than the error of the estimates.
@@ -53,8 +54,8 @@ const UNDER_WAY_SECONDS: f64 = 0.1;
 /// ones.
 const MISPLACED: f64 = 0.3;
 
-/// Nodes that together turn out to be faster by this factor make a plan's time say nothing.
-const FASTER: f64 = 1.1;
+/// A node that turns out to be faster than that makes a plan's time too long; less is noise.
+const FASTER: f64 = 1.2;
 
 /// A round does not wait for its turn when it could save this part of the time more than the newest one ...
 const NEWS: f64 = 0.15;
@@ -153,10 +154,18 @@ impl Settled {
     }
 }
 
-/// What nodes with room hold, and want by destination.
+/// The newest plan of everything: when it ends, and by which speeds.
+#[derive(Debug, Default)]
+pub(super) struct WholePlan {
+    end_ns: u64,
+    room: Room,
+}
+
+/// What nodes with room hold, and want by destination; and who could take more than it gets.
 struct Help {
     holds: RangeSet,
     wants: BTreeMap<u32, RangeSet>,
+    hungry: BTreeSet<u32>,
 }
 
 /// A recall under way.
@@ -297,6 +306,7 @@ impl Coordinator {
         let room = self.whole_room();
         let mut load = vec![0.0; self.nodes.len()];
         let mut wants: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
+        let mut hungry = BTreeSet::new();
         for member in members {
             let node = &self.nodes[member.node as usize];
             let pairs = || node.observed.pairs();
@@ -307,6 +317,9 @@ impl Coordinator {
                 }
             }
             let down = room.down[member.node as usize] * HELPS;
+            if member.speed() < down {
+                hungry.insert(member.node);
+            }
             if let Some(group) = node.group.filter(|_| member.left < down * seconds) {
                 wants.entry(group).or_default().extend(node.wants.iter());
             }
@@ -319,6 +332,7 @@ impl Coordinator {
         let holds = holds.flat_map(|node| self.nodes[node as usize].holds.iter());
         let to_set = |(group, ranges)| (group, RangeSet::from_ranges(ranges));
         Help {
+            hungry,
             holds: RangeSet::from_ranges(holds),
             wants: wants.into_iter().map(to_set).collect(),
         }
@@ -327,7 +341,8 @@ impl Coordinator {
     /// About how much of a receiver's work others could do.
     fn takeable(&self, member: &Member, help: &Help) -> u64 {
         let node = &self.nodes[member.node as usize];
-        let wants = node.group.map(|group| help.wants.get(&group));
+        let shared = node.group.filter(|_| !help.hungry.contains(&member.node));
+        let wants = shared.map(|group| help.wants.get(&group));
         let takeable = |run: &Run| {
             let held = help.holds.clipped(control::range(run.start, run.length));
             match wants {
@@ -509,23 +524,33 @@ impl Coordinator {
         shared.fold(least, f64::max)
     }
 
-    /// The newest plan of everything is this long before its end, and knew who holds what. 0 when nodes turned out
-    /// to be faster than it took them for, or joined: then it says nothing of what is possible.
+    /// The newest plan of everything is this long before its end, and knew who holds what. Nodes that turn out to be
+    /// faster than it took them for could end it earlier by as much as the one that is so most. 0 without such a plan.
     fn planned_seconds(&self, now_ns: u64) -> f64 {
-        let (end_ns, up, down) = self.whole_plan;
         let room = self.whole_room();
-        let sum = |rates: &[f64]| rates.iter().sum::<f64>();
-        match sum(&room.up) > up * FASTER || sum(&room.down) > down * FASTER {
-            true => 0.0,
-            false => end_ns.saturating_sub(now_ns) as f64 / 1e9,
+        let faster = |now: &[f64], then: &[f64]| {
+            let ratios = now.iter().zip(then).filter(|(_, then)| **then > 0.0);
+            ratios.map(|(now, then)| now / then).fold(1.0, f64::max)
+        };
+        let then = &self.whole_plan.room;
+        let most = faster(&room.up, &then.up).max(faster(&room.down, &then.down));
+        let left = self.whole_plan.end_ns.saturating_sub(now_ns) as f64 / 1e9;
+        match most < FASTER {
+            true => left,
+            false => left / most,
         }
     }
 
-    /// A plan of everything that is left takes so long from now.
-    pub(super) fn note_whole_plan(&mut self, predicted: f64, now_ns: u64) {
-        let room = self.whole_room();
-        let end_ns = now_ns.saturating_add((predicted.min(1e9) * 1e9) as u64);
-        self.whole_plan = (end_ns, room.up.iter().sum(), room.down.iter().sum());
+    /// A plan of everything that is left is carried out from now on.
+    pub(super) fn note_whole_plan(&mut self, planned: &Planned, now_ns: u64) {
+        let seconds = match planned.is_near_bound {
+            true => planned.predicted_seconds.min(1e9),
+            false => 0.0,
+        };
+        self.whole_plan = WholePlan {
+            end_ns: now_ns.saturating_add((seconds * 1e9) as u64),
+            room: self.whole_room(),
+        };
     }
 
     /// Whether a plan could give the node's work to anybody else.
@@ -587,22 +612,28 @@ impl Coordinator {
 
     /// What a round recalled, and where its plan would take longer than without it, goes back to those who gave it, over
     /// the lanes that they have. True then.
-    pub(super) fn is_in_vain(&mut self, predicted: f64) -> bool {
-        let Some(round) = self.round.as_mut() else {
+    pub(super) fn is_in_vain(&mut self, planned: &Planned) -> bool {
+        let Some(round) = &self.round else {
             return false;
         };
-        let is_better = round.settle || round.last == 0.0 || predicted <= round.last;
-        if is_better
-            || round
-                .gave
-                .iter()
-                .any(|(node, _)| !self.nodes[*node as usize].alive())
+        let is_gone = |(node, _): &(u32, Vec<Run>)| {
+            !self.is_able(*node) || self.nodes[*node as usize].leaving
+        };
+        if round.settle
+            || !planned.is_near_bound
+            || round.last == 0.0
+            || planned.predicted_seconds <= round.last
+            || round.gave.iter().any(is_gone)
         {
             return false;
         }
         let kept = round.kept_lanes.iter().flat_map(|(_, runs)| runs);
-        let kept = kept.map(|run| control::range(run.start, run.length));
-        round.give_back(&RangeSet::from_ranges(kept));
+        let kept: Vec<Range> = kept
+            .map(|run| control::range(run.start, run.length))
+            .collect();
+        if let Some(round) = &mut self.round {
+            round.give_back(&RangeSet::from_ranges(kept));
+        }
         true
     }
 
@@ -670,7 +701,7 @@ impl Coordinator {
         self.next_look_ns = 0;
         self.next_round_ns = 0;
         self.newest = Newest::default();
-        self.whole_plan.0 = 0;
+        self.whole_plan = WholePlan::default();
         self.patience = 1.0;
     }
 

@@ -110,6 +110,11 @@ impl Spares {
         self.exploring = exploring && !self.fixed;
     }
 
+    /// Whether all holders take what they can.
+    pub fn is_exploring(&self) -> bool {
+        self.exploring
+    }
+
     /// Lanes become others now: what is under way on the old ones comes first.
     pub fn settle(&mut self, now_ns: u64) {
         self.exploring = false;
