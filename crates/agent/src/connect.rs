@@ -1,10 +1,9 @@
 //! Reaches a peer: which address, which kind of lane, the pair's handshake, the joins.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
@@ -13,6 +12,7 @@ use ropewalk_proto::control::Peer;
 
 use crate::AgentError;
 use crate::listen::local_name;
+use crate::rails::{self, Rail, Search};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 
@@ -21,6 +21,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The handshake, once connected, takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who refuses a stream closes it within so many times what connecting took, and this.
+const REFUSAL_ROUND_TRIPS: u32 = 3;
+const REFUSAL_MIN: Duration = Duration::from_millis(20);
+
+/// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
+pub(crate) const RAIL_AT: usize = 8;
 
 /// Numbers of [`ropewalk_proto::control::Options::lane`].
 const LANE_TCP: u32 = 1;
@@ -32,11 +39,14 @@ pub(crate) struct Connected {
     address: Address,
     secret: [u8; 32],
     join_key: MacKey,
+    // This host's address of the connection, where it has any.
+    local: Option<IpAddr>,
 }
 
 #[derive(Clone)]
 enum Address {
     Tcp(SocketAddr),
+    Rail(Rail),
     Unix(Vec<u8>),
 }
 
@@ -44,6 +54,7 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
+            Self::Rail(rail) => write!(f, "{rail}"),
             Self::Unix(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
         }
     }
@@ -54,6 +65,11 @@ impl Address {
         match self {
             Self::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
+                stream.set_nodelay(true)?;
+                Ok(DataSocket::Tcp(stream))
+            }
+            Self::Rail(rail) => {
+                let stream = rail.connect()?;
                 stream.set_nodelay(true)?;
                 Ok(DataSocket::Tcp(stream))
             }
@@ -72,23 +88,26 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
         addresses.push(Address::Unix(local_name(&peer.instance)));
     }
     if transfer.options.lane != LANE_UNIX {
-        addresses.extend(
-            peer.addresses
-                .iter()
-                .filter_map(|text| text.parse().ok())
-                .map(Address::Tcp),
-        );
+        let remotes = peer.addresses.iter().filter_map(|text| text.parse().ok());
+        match transfer.is_restricted {
+            true => {
+                let rails = remotes.flat_map(|remote| rails::to(&transfer.interfaces, remote));
+                addresses.extend(rails.map(Address::Rail));
+            }
+            false => addresses.extend(remotes.map(Address::Tcp)),
+        }
     }
     let mut tried = Vec::new();
     for address in addresses {
         match handshake(transfer, peer, &address) {
-            Ok(secret) => {
+            Ok((secret, local)) => {
                 let join_key = MacKey::new(&derive(&secret, "join", b""));
                 return Ok(Connected {
                     peer: peer.clone(),
                     address,
                     secret,
                     join_key,
+                    local,
                 });
             }
             Err(error) => tried.push((address.to_string(), error.to_string())),
@@ -128,18 +147,27 @@ impl Wire for UnixStream {
     }
 }
 
-fn extra(node: u32, stream: u32) -> [u8; 16] {
+fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&node.to_le_bytes());
     out[4..8].copy_from_slice(&stream.to_le_bytes());
+    out[RAIL_AT] = u8::from(is_rail);
     out
 }
 
-fn handshake(transfer: &Transfer, peer: &Peer, address: &Address) -> std::io::Result<[u8; 32]> {
+/// Returns the pair's secret, and this host's address of the connection.
+fn handshake(
+    transfer: &Transfer,
+    peer: &Peer,
+    address: &Address,
+) -> std::io::Result<([u8; 32], Option<IpAddr>)> {
     let socket = address.connect()?;
-    let mut wire: Box<dyn Wire> = match socket {
-        DataSocket::Tcp(stream) => Box::new(stream),
-        DataSocket::Unix(stream) => Box::new(stream),
+    let (mut wire, local): (Box<dyn Wire>, _) = match socket {
+        DataSocket::Tcp(stream) => {
+            let local = stream.local_addr().ok();
+            (Box::new(stream), local.map(|local| local.ip()))
+        }
+        DataSocket::Unix(stream) => (Box::new(stream), None),
     };
     wire.set_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let head = Preface {
@@ -148,7 +176,7 @@ fn handshake(transfer: &Transfer, peer: &Peer, address: &Address) -> std::io::Re
         key_id: [0; 16],
         transfer_id: transfer.id,
         nonce: preface::random_bytes(),
-        extra: extra(transfer.node, 0),
+        extra: extra(transfer.node, 0, false),
     };
     wire.write_all(&head.encode(&transfer.preface_key))?;
     let other = std::io::Error::other;
@@ -158,41 +186,100 @@ fn handshake(transfer: &Transfer, peer: &Peer, address: &Address) -> std::io::Re
     let mut stream = rustls::Stream::new(&mut tls, &mut wire);
     let mut ready = [0];
     stream.read_exact(&mut ready)?;
-    tls.export_keying_material([0; 32], tls::PAIR_LABEL, None)
-        .map_err(other)
+    let secret = tls
+        .export_keying_material([0; 32], tls::PAIR_LABEL, None)
+        .map_err(other)?;
+    Ok((secret, local))
 }
 
 impl Connected {
-    /// Opens one more stream.
-    pub fn join(
-        &self,
-        transfer: &Arc<Transfer>,
-        index: u32,
-    ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
-        let failed = |reason: String| AgentError::Peer {
-            node: self.peer.name.clone(),
-            address: self.address.to_string(),
-            reason,
+    /// The search for further rails, where there can be any.
+    pub fn search(&self, transfer: &Transfer) -> Option<Search> {
+        let remote = match &self.address {
+            Address::Tcp(remote) => *remote,
+            Address::Rail(rail) => rail.remote(),
+            Address::Unix(_) => return None,
         };
-        let mut socket = self.address.connect().map_err(|e| failed(e.to_string()))?;
+        let local = self.local.filter(|_| !transfer.one_rail)?;
+        let here = transfer.interfaces.clone();
+        Some(Search::new(here, &self.peer, local, remote))
+    }
+
+    /// What the first rail is called in reports; empty within a host.
+    pub fn first_rail(&self) -> String {
+        match (&self.address, self.local) {
+            (Address::Tcp(remote), Some(local)) => format!("{local} - {}", remote.ip()),
+            (Address::Rail(rail), _) => rail.to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// Connects and says who it is, over a rail or as the pair was connected.
+    fn greet(
+        &self,
+        transfer: &Transfer,
+        rail: Option<&Rail>,
+        index: u32,
+    ) -> Result<(DataSocket, [u8; 32]), AgentError> {
+        let address = match rail {
+            Some(rail) => Address::Rail(rail.clone()),
+            None => self.address.clone(),
+        };
+        let failed = |error: std::io::Error| AgentError::Peer {
+            node: self.peer.name.clone(),
+            address: address.to_string(),
+            reason: error.to_string(),
+        };
+        let mut socket = address.connect().map_err(failed)?;
         let head = Preface {
             kind: Kind::Join,
             flags: 0,
             key_id: [0; 16],
             transfer_id: transfer.id,
             nonce: preface::random_bytes(),
-            extra: extra(transfer.node, index),
+            extra: extra(transfer.node, index, matches!(address, Address::Rail(_))),
         };
         let bytes = head.encode(&self.join_key);
         match &mut socket {
             DataSocket::Tcp(stream) => stream.write_all(&bytes),
             DataSocket::Unix(stream) => stream.write_all(&bytes),
         }
-        .map_err(|e| failed(e.to_string()))?;
+        .map_err(failed)?;
+        Ok((socket, head.nonce))
+    }
+
+    /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses,
+    /// close the connection.
+    pub fn is_answered(&self, transfer: &Transfer, rail: Option<&Rail>) -> bool {
+        let began = Instant::now();
+        let Ok((DataSocket::Tcp(stream), _)) = self.greet(transfer, rail, 0) else {
+            return false;
+        };
+        let wait = REFUSAL_MIN + began.elapsed() * REFUSAL_ROUND_TRIPS;
+        if stream.set_read_timeout(Some(wait)).is_err() {
+            return false;
+        }
+        // The peer says nothing before it is asked for something.
+        let error = stream.peek(&mut [0]).err().map(|error| error.kind());
+        matches!(error, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    /// Opens one more stream, over a rail or as the pair was connected.
+    pub fn join(
+        &self,
+        transfer: &Transfer,
+        rail: Option<&Rail>,
+        index: u32,
+    ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
+        let (socket, nonce) = self.greet(transfer, rail, index)?;
         let kind = socket.kind();
         let half = socket
-            .receive_half(&transfer.options, &PairSecret(self.secret), head.nonce)
-            .map_err(|e| failed(e.to_string()))?;
+            .receive_half(&transfer.options, &PairSecret(self.secret), nonce)
+            .map_err(|error| AgentError::Peer {
+                node: self.peer.name.clone(),
+                address: self.first_rail(),
+                reason: error.to_string(),
+            })?;
         Ok((half, kind))
     }
 }

@@ -18,6 +18,7 @@ mod interfaces;
 mod landing;
 mod listen;
 mod open;
+mod rails;
 mod receiving;
 mod sending;
 mod session;

@@ -14,9 +14,10 @@ use ropewalk_store::{Access, Roots};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
+use crate::connect::RAIL_AT;
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
-use crate::{AgentError, session};
+use crate::{AgentError, rails, session};
 
 /// A connection that has not sent its preface by then is closed.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -321,6 +322,9 @@ async fn welcome<S: Incoming>(
                 return;
             };
             if let Ok(socket) = stream.into_data() {
+                if let (DataSocket::Tcp(stream), 1) = (&socket, head.extra[RAIL_AT]) {
+                    rails::bind_accepted(stream);
+                }
                 transfer.serve_stream(socket, &secret, head.nonce);
             }
         }

@@ -15,15 +15,17 @@ use ropewalk_proto::control::{self, Peer, from_agent};
 use ropewalk_proto::participant::{Event, Receiving, Take};
 use ropewalk_proto::wire::SPACE_DATA;
 
-use crate::connect::{self, Connected};
+use crate::connect;
 use crate::landing::{SinkLanding, SinkSet};
 use crate::open::OpenSink;
 use crate::streams::{STACK_LEN, verify};
 use crate::transfer::Transfer;
+use rails::Way;
 
 mod finish;
 mod manifests;
 mod meter;
+mod rails;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
 /// node has finished waits as well: the master may bring more.
@@ -46,6 +48,9 @@ const STREAMS_PER_PAIR: u32 = 4;
 /// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
 const STREAMS_PER_NODE: u32 = 32;
 
+/// A stream that owes units and brings nothing for so long is given up while another rail to the same host works.
+const RAIL_SILENCE: Duration = Duration::from_millis(1500);
+
 /// Unsynced bytes that start a sync before its second is over (256 MiB).
 const SYNC_BYTES: u64 = 256 << 20;
 
@@ -60,6 +65,8 @@ struct LaneInfo {
     live: u32,
     waited: Duration,
     cancel: Vec<Range>,
+    // The interfaces it uses, in words; empty within a host.
+    rail: String,
     meter: meter::Meter,
 }
 
@@ -280,17 +287,7 @@ impl Fetch {
                 return;
             }
             match connect::pair(&self.transfer, peer) {
-                Ok(connected) => {
-                    let connected = Arc::new(connected);
-                    for index in 1..self.streams {
-                        let connected = connected.clone();
-                        self.spawn("receive", move |fetch| {
-                            fetch.run_stream(lane, &connected, index)
-                        });
-                    }
-                    self.run_stream(lane, &connected, 0);
-                    return;
-                }
+                Ok(connected) => return self.run_first_rail(lane, connected),
                 Err(error) => last = error.to_string(),
             }
         }
@@ -311,10 +308,12 @@ impl Fetch {
     }
 
     /// Runs one stream, opening it again when it breaks, until nothing is left to do.
-    fn run_stream(self: &Arc<Self>, lane: usize, connected: &Connected, index: u32) {
+    fn run_stream(self: &Arc<Self>, lane: usize, way: &Way, index: u32) {
+        let began = Instant::now();
         let mut retries = RETRIES.iter();
         let reason = loop {
-            let reason = match connected.join(&self.transfer, index) {
+            let rail = way.rail.as_ref();
+            let reason = match way.connected.join(&self.transfer, rail, index) {
                 Ok((half, kind)) => {
                     {
                         let mut state = self.state.lock();
@@ -338,7 +337,8 @@ impl Fetch {
                 }
                 Err(error) => error.to_string(),
             };
-            let Some(&pause) = retries.next() else {
+            // Another rail does the work meanwhile: this one is tried again at leisure.
+            let Some(&pause) = retries.next().filter(|_| !self.has_other_rail(lane)) else {
                 break reason;
             };
             if self.pause(pause) {
@@ -347,10 +347,14 @@ impl Fetch {
         };
         let mut state = self.state.lock();
         state.lanes[lane].live -= 1;
-        if state.lanes[lane].live == 0 {
+        let was_last = state.lanes[lane].live == 0;
+        if was_last {
             state.receiving.handle_lane_down(lane, &reason);
         }
         self.drain(state);
+        if was_last {
+            self.regain(lane, way, began.elapsed());
+        }
     }
 
     /// Drives one open stream.
@@ -372,10 +376,15 @@ impl Fetch {
         let mut outstanding = 0u64;
         let mut next_id = 0u32;
         let mut moved = Moved::default();
+        // Bytes that had come when the stream was last seen to bring some.
+        let mut seen = (0, Instant::now());
         let unit_at = |offset| sinks.unit_at(offset);
         let result: Result<(), LaneError> = loop {
             if self.stopped() {
                 break Ok(());
+            }
+            if granted.is_empty() {
+                seen.1 = Instant::now();
             }
             let now = self.transfer.now_ns();
             let (take, cancel) = {
@@ -496,7 +505,15 @@ impl Fetch {
                     }
                     self.drain(state);
                 }
-                Ok(Received::Idle) => {}
+                Ok(Received::Idle) => {
+                    let come = half.observe().bytes_in;
+                    if come != seen.0 {
+                        seen = (come, Instant::now());
+                    } else if seen.1.elapsed() > RAIL_SILENCE && self.other_rail_moves(lane) {
+                        moved.reason = "silent while another rail to the same host moves".into();
+                        break Ok(());
+                    }
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -516,7 +533,10 @@ impl Fetch {
         }
         self.drain(state);
         match result {
-            Ok(()) => Ok(moved),
+            Ok(()) => Ok(Moved {
+                reopen: !moved.reason.is_empty(),
+                ..moved
+            }),
             Err(LaneError::Stopped) => Ok(moved),
             Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
             Err(LaneError::Misuse(text)) => Err(text),

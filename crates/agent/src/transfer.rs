@@ -15,12 +15,13 @@ use ropewalk_proto::control::{self, FromAgent, from_agent};
 use ropewalk_store::{FileSource, PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
 use crate::listen::Shared;
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
 use crate::sending::Serving;
-use crate::{AgentError, interfaces, usage};
+use crate::{AgentError, usage};
 
 /// Streams one peer may join over the life of a transfer; bounds the memory of used nonces (32 bytes each).
 const JOINS_MAX: usize = 1 << 16;
@@ -37,6 +38,10 @@ pub(crate) struct Transfer {
     pub id: [u8; 16],
     pub node: u32,
     pub options: control::Options,
+    /// Interfaces of this host that carry data; whether others must not; whether more than one rail to a peer may be used.
+    pub interfaces: Vec<Interface>,
+    pub is_restricted: bool,
+    pub one_rail: bool,
     pub preface_key: MacKey,
     pub pair_server: Arc<rustls::ServerConfig>,
     pub pair_client: Arc<rustls::ClientConfig>,
@@ -71,14 +76,32 @@ impl Transfer {
             certificate: credentials.certificate.clone(),
             private_key: credentials.private_key.clone(),
         };
+        let is_restricted = !open.rails.is_empty();
+        let usable = interfaces::usable(&open.rails);
+        if is_restricted && usable.is_empty() {
+            let all = interfaces::usable(&[]).into_iter().map(|own| own.name);
+            let all: Vec<String> = all.collect();
+            return Err(AgentError::Refused(format!(
+                "no interface of this host is among the rails {}; it has {}",
+                open.rails.join(", "),
+                if all.is_empty() {
+                    "none that other hosts could reach".into()
+                } else {
+                    all.join(", ")
+                }
+            )));
+        }
+        let candidates = interfaces::candidates(&usable, is_restricted, reached_as, shared.port);
+        let (addresses, numbers) = candidates
+            .iter()
+            .map(|(address, number)| (address.to_string(), *number))
+            .unzip();
         let mut opened = control::Opened {
             instance: shared.instance.clone(),
-            addresses: interfaces::candidates(reached_as, shared.port)
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addresses,
+            interfaces: numbers,
             sources: Vec::new(),
-            interface_rate: interfaces::rate(),
+            interface_rate: interfaces::rate(&usable),
             host: String::new(),
         };
         let mut sources = Vec::new();
@@ -96,6 +119,9 @@ impl Transfer {
             id,
             node: open.node,
             options: open.options.unwrap_or_default(),
+            interfaces: usable,
+            is_restricted,
+            one_rail: open.one_rail,
             preface_key: tls::transfer_key(&credentials.secret),
             pair_server: tls::pair_server(&identity, &credentials.authority)?,
             pair_client: tls::pair_client(&identity, &credentials.authority)?,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
-use ropewalk::request::{self, LaneKind, NodeRequest, Options, Reach, Verify};
+use ropewalk::request::{self, LaneKind, NodeRequest, Options, Rails, Reach, Verify};
 
 use crate::endpoint::host_of;
 use crate::token;
@@ -31,6 +31,11 @@ pub(crate) struct MoveArgs {
     /// Kind of lane: auto (Unix sockets within a host, TCP between hosts), tcp or unix
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
+
+    /// Network interfaces to use side by side: auto (all that connect two hosts), one, or a list of names, addresses
+    /// or networks, of which every host must have one (eth0,10.1.0.0/16)
+    #[arg(long, value_name = "LIST", default_value = "auto", value_parser = rails, help_heading = "Moving")]
+    rails: Rails,
 
     /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
     /// speeds) or uniform (equal shares)
@@ -193,6 +198,20 @@ fn host_rate(text: &str) -> Result<(String, ByteRate), String> {
     }
 }
 
+fn rails(text: &str) -> Result<Rails, String> {
+    match text {
+        "auto" => Ok(Rails::All),
+        "one" => Ok(Rails::One),
+        _ if text.split(',').all(|name| !name.trim().is_empty()) => {
+            let names = text.split(',').map(|name| name.trim().to_owned());
+            Ok(Rails::Only(names.collect()))
+        }
+        _ => {
+            Err("write auto, one, or names, addresses or networks with commas between them".into())
+        }
+    }
+}
+
 fn lane(text: &str) -> Result<LaneKind, String> {
     match text {
         "auto" => Ok(LaneKind::Auto),
@@ -301,6 +320,7 @@ impl MoveArgs {
                 VerifyArg::Sink => Verify::Sink,
             },
             lane: self.lane,
+            rails: self.rails.clone(),
             scheduler: self.scheduler.clone(),
             replan: self.replan == Switch::On,
             limit: self.limit.map(|rate| rate.0),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ropewalk::model::{Bytes, format_seconds};
-use ropewalk::report::{Outcome, Report};
+use ropewalk::report::{Outcome, PairReport, Report};
 
 use crate::progress::rate;
 
@@ -266,16 +266,28 @@ fn decimal(bytes: u64) -> String {
     }
 }
 
+/// The rail of a pair that has several, and what it carried.
+fn rail(report: &Report, pair: &PairReport) -> String {
+    let same =
+        |other: &&PairReport| (&other.sender, &other.receiver) == (&pair.sender, &pair.receiver);
+    let (Some(rail), true) = (&pair.rail, report.pairs.iter().filter(same).count() > 1) else {
+        return String::new();
+    };
+    let share = pair.bytes as f64 / report.delivered_bytes.max(1) as f64;
+    format!("  {rail}  {}", rate(report.moving_bits_per_second * share))
+}
+
 fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
     for pair in report.pairs.iter().take(LINES_MAX) {
         writeln!(
             out,
-            "{} -> {}  {}  {} x{}",
+            "{} -> {}  {}  {} x{}{}",
             pair.sender,
             pair.receiver,
             Bytes(pair.bytes),
             pair.lane,
-            pair.streams
+            pair.streams,
+            rail(report, pair)
         )?;
     }
     if report.pairs.len() > LINES_MAX {
@@ -290,7 +302,7 @@ fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::report::{BoundReport, ControlReport, NodeReport, PairReport};
+    use ropewalk::report::{BoundReport, ControlReport, NodeReport};
 
     use super::*;
 
@@ -338,6 +350,7 @@ mod tests {
                 sender: "a".into(),
                 receiver: "b".into(),
                 lane: "tcp".into(),
+                rail: None,
                 streams: 4,
                 bytes: 4096,
                 corrupt_units: 0,

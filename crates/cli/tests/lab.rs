@@ -470,3 +470,130 @@ fn nodes_that_join_have_work() {
     }
     lab.close().unwrap();
 }
+
+/// A sender `a`, a receiver `b` with as many interfaces, each on a network of its own, and the master `m`.
+fn railed_lab(rates: &[u64]) -> (Lab, Vec<Child>) {
+    let railed = |name| {
+        let host = HostSpec::new(name);
+        let nics = rates.iter().map(|rate| NicSpec::rate_bits(*rate));
+        nics.fold(host, HostSpec::nic)
+    };
+    let master = HostSpec::new("m").nic(NicSpec::rate_bits(100_000_000));
+    let builder = LabBuilder::new().host(railed("a")).host(railed("b"));
+    let lab = builder.host(master).build().unwrap();
+    let agents = ["a", "b"].map(|host| agent(&lab, host, 7420, &["/data:rw"]));
+    (lab, agents.into())
+}
+
+/// Rails of the only pair by name, and the bytes they carried.
+fn rails(report: &Value) -> Vec<(String, u64)> {
+    let rail = |pair: &Value| {
+        let name = pair["rail"].as_str().unwrap_or_default();
+        (name.to_owned(), pair["bytes"].as_u64().unwrap())
+    };
+    report["pairs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(rail)
+        .collect()
+}
+
+/// Two interfaces carry what they can, a slow one less, and `--rails` says which.
+#[test]
+fn interfaces_work_side_by_side() {
+    if ropewalk_lab::skip("interfaces_work_side_by_side") {
+        return;
+    }
+    let (lab, agents) = railed_lab(&[100_000_000, 50_000_000]);
+    let data = bytes(24 << 20);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let copy = |rails: &str, name: &str| {
+        let to = format!("b:7420:/data/{name}");
+        master(
+            &lab,
+            "m",
+            &["copy", "--rails", rails, "a:7420:/data/set", &to],
+        )
+    };
+    let (status, report) = copy("auto", "both");
+    assert_eq!(status, Some(0), "{report:#}");
+    assert!(std::fs::read(lab.path_in("b", "/data/both")).unwrap() == data);
+    let both = rails(&report);
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert_ne!(both[0].0, both[1].0);
+    let (fast, slow) = (both[0].1.max(both[1].1), both[0].1.min(both[1].1));
+    assert!(slow > 4 << 20 && fast > slow, "{both:?}");
+    // The second interface alone, by its name; and one of them.
+    let nic = &lab.nics("b")[1];
+    let other = format!("{},{}", nic.name, lab.nics("a")[1].name);
+    let (status, report) = copy(&other, "second");
+    assert_eq!(status, Some(0), "{report:#}");
+    let second = rails(&report);
+    let address = lab.addresses("b")[1].to_string();
+    assert!(
+        second.len() == 1 && second[0].0.contains(&nic.name),
+        "{second:?} {address}"
+    );
+    let (status, report) = copy("one", "one");
+    assert_eq!((status, rails(&report).len()), (Some(0), 1), "{report:#}");
+    // A list that no interface is in is refused by name, before anything is made.
+    let (status, report) = copy("10.99.0.0/16", "none");
+    assert_eq!(status, Some(4), "{report:#}");
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        error.contains("10.99.0.0/16") && error.contains(&lab.nics("a")[0].name),
+        "{error}"
+    );
+    assert!(!lab.path_in("b", "/data/none").exists());
+    for mut agent in agents {
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+    lab.close().unwrap();
+}
+
+/// A rail that goes silent costs its capacity and nothing else, and works again once it can.
+#[test]
+fn a_silent_rail_is_given_up_and_taken_back() {
+    if ropewalk_lab::skip("a_silent_rail_is_given_up_and_taken_back") {
+        return;
+    }
+    let (lab, agents) = railed_lab(&[50_000_000, 50_000_000]);
+    let data = bytes(48 << 20);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    give_token(&lab, "m");
+    let mut command = lab.command("m", PROGRAM);
+    command.args(["copy", "--json", "--token-file", "/run/token"]);
+    command.args(["a:7420:/data/set", "b:7420:/data/copy"]);
+    command
+        .env("XDG_RUNTIME_DIR", "/run")
+        .env("XDG_STATE_HOME", "/run");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut events = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let has = |event: &Value, bytes: u64| {
+        event["event"] == "progress" && event["delivered_bytes"].as_u64() > Some(bytes)
+    };
+    assert!(events.by_ref().any(|event| has(&event, 6 << 20)));
+    lab.blackhole("a", 1, true).unwrap();
+    // The other rail alone brings this after the silent one has been noticed.
+    assert!(events.by_ref().any(|event| has(&event, 22 << 20)));
+    lab.blackhole("a", 1, false).unwrap();
+    let report = events.last().unwrap()["report"].clone();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
+    assert!(std::fs::read(lab.path_in("b", "/data/copy")).unwrap() == data);
+    let rails = rails(&report);
+    let first = &rails[0].0;
+    let again = rails
+        .iter()
+        .filter(|(name, bytes)| name != first && *bytes > 0);
+    assert!(again.count() >= 2, "before and after: {rails:?}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("one rail to a"), "{notes}");
+    for mut agent in agents {
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+    lab.close().unwrap();
+}

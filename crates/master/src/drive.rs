@@ -20,8 +20,8 @@ use crate::members::{self, Command, Doorman, Members, Party};
 use crate::reach::{Started, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
-    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources,
-    Verify,
+    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Rails, Reach, Request,
+    Sources, Verify,
 };
 use crate::speeds::{self, Hints, Observations};
 
@@ -274,6 +274,17 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         mapping,
         limit: options.limit,
         options: options_message,
+        rails: match &options.rails {
+            Rails::All => coordinator::Rails::default(),
+            Rails::One => coordinator::Rails {
+                one: true,
+                ..coordinator::Rails::default()
+            },
+            Rails::Only(only) => coordinator::Rails {
+                only: only.clone(),
+                ..coordinator::Rails::default()
+            },
+        },
     };
     (setup, sources)
 }

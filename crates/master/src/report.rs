@@ -262,6 +262,7 @@ pub(crate) fn final_report(
                         .into(),
                     receiver: node.name.into(),
                     lane: pair.lane.clone(),
+                    rail: Some(pair.rail.clone()).filter(|rail| !rail.is_empty()),
                     streams: pair.streams,
                     bytes: pair.delivered,
                     corrupt_units: pair.corrupt,

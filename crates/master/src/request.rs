@@ -144,6 +144,18 @@ pub enum LaneKind {
     Unix,
 }
 
+/// Which interfaces carry data between two hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rails {
+    /// All that reach each other.
+    #[default]
+    All,
+    /// The first that does.
+    One,
+    /// On every host those with one of these names or addresses, or in one of these networks.
+    Only(Vec<String>),
+}
+
 /// How to move.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -157,6 +169,8 @@ pub struct Options {
     pub verify: Verify,
     /// Lane kind.
     pub lane: LaneKind,
+    /// Interfaces that carry data.
+    pub rails: Rails,
     /// A name that the schedulers know, see [`ropewalk_sched::by_name`].
     pub scheduler: String,
     /// Whether work moves to faster nodes while bytes flow; without, only away from lost ones.
@@ -189,6 +203,7 @@ impl Default for Options {
             plain: false,
             verify: Verify::default(),
             lane: LaneKind::default(),
+            rails: Rails::default(),
             scheduler: "auto".into(),
             replan: true,
             limit: None,

@@ -41,7 +41,7 @@ mod summary;
 mod tests;
 
 use node::Node;
-pub use setup::{Destinations, Mapping, NodeSetup, Setup, SinkSetup, SourceSetup, Sources};
+pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use summary::NodeSummary;
 
 /// A node that says nothing for this long is lost (agents send a status at least each second).

@@ -15,7 +15,8 @@
 //!
 //! Policies, in the order they are tried by [`Ledger::take`]:
 //! 1. the lane's own ready runs, front to back (contiguous reads for the disks behind it);
-//! 2. stealing: part of the run of the lane that would finish last, in proportion to both speeds;
+//! 2. stealing: part of the run of the lane that would finish last, in proportion to both speeds; from the other
+//!    rails of its peer first, from other peers if it is free to;
 //! 3. end game: a unit in transit on a lane that is much slower is carried a second time; the first
 //!    copy wins.
 //!
@@ -84,6 +85,8 @@ struct InTransit {
 
 #[derive(Debug, Default)]
 struct Lane {
+    // The first lane to the same peer; lanes to one peer are rails, and do each other's work.
+    peer: LaneId,
     lost: bool,
     ready: VecDeque<ReadyRun>,
     ready_bytes: u64,
@@ -101,6 +104,13 @@ struct Lane {
 }
 
 impl Lane {
+    fn to(peer: LaneId) -> Self {
+        Self {
+            peer,
+            ..Self::default()
+        }
+    }
+
     fn carry(&mut self, bytes: u64, now_ns: u64) {
         if self.in_transit_bytes == 0 {
             self.busy_since_ns = now_ns;
@@ -138,7 +148,7 @@ impl Ledger {
     /// A ledger over `lanes` peers with nothing to do yet.
     pub fn new(lanes: usize) -> Self {
         Self {
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            lanes: (0..lanes).map(Lane::to).collect(),
             in_transit: BTreeMap::new(),
             delivered: RangeSet::new(),
             orphans: RangeSet::new(),
@@ -151,8 +161,45 @@ impl Ledger {
 
     /// Makes room for one more peer and returns its number.
     pub fn add_lane(&mut self) -> LaneId {
-        self.lanes.push(Lane::default());
-        self.lanes.len() - 1
+        let lane = self.lanes.len();
+        self.lanes.push(Lane::to(lane));
+        lane
+    }
+
+    /// One more lane to the peer of `lane`, over another rail: it may carry whatever that one may. Cost O(runs + in
+    /// transit).
+    pub fn add_rail(&mut self, lane: LaneId) -> LaneId {
+        let rail = self.lanes.len();
+        let peer = self.lanes.get(lane).map_or(rail, |l| l.peer);
+        let peers: Vec<LaneId> = self.lanes.iter().map(|l| l.peer).collect();
+        let join = |holders: &mut Vec<LaneId>| {
+            // Next to the others of its peer: who comes first is asked first.
+            if let Some(at) = holders.iter().rposition(|&holder| peers[holder] == peer) {
+                holders.insert(at + 1, rail);
+            }
+        };
+        for unit in self.in_transit.values_mut() {
+            join(&mut unit.holders);
+        }
+        for run in self.lanes.iter_mut().flat_map(|l| &mut l.ready) {
+            join(&mut run.holders);
+        }
+        self.lanes.push(Lane::to(peer));
+        rail
+    }
+
+    /// Whether two lanes lead to one peer.
+    pub fn are_rails(&self, a: LaneId, b: LaneId) -> bool {
+        match (self.lanes.get(a), self.lanes.get(b)) {
+            (Some(a), Some(b)) => a.peer == b.peer,
+            _ => false,
+        }
+    }
+
+    /// Lanes to the peer of `lane` that work, itself among them.
+    pub fn rails(&self, lane: LaneId) -> impl Iterator<Item = LaneId> + '_ {
+        let works = move |&other: &LaneId| self.are_rails(lane, other) && self.is_alive(other);
+        (0..self.lanes.len()).filter(works)
     }
 
     /// Adds wanted bytes. Runs must not overlap bytes already in the ledger; `holders` must name
@@ -198,7 +245,8 @@ impl Ledger {
         }
     }
 
-    /// Takes the next unit for a lane, or `None` when it can do nothing useful now.
+    /// Takes the next unit for a lane, or `None` when it can do nothing useful now. Work of other peers is left alone
+    /// unless the lane is `free` to take it.
     ///
     /// * `unit_at`: the longest unit that begins at an offset (chunk and file borders, from the layout).
     /// * `now_ns`: for speed estimates.
@@ -207,6 +255,7 @@ impl Ledger {
     pub fn take(
         &mut self,
         lane: LaneId,
+        free: bool,
         now_ns: u64,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
@@ -214,7 +263,7 @@ impl Ledger {
             return None;
         }
         if self.lanes[lane].ready.is_empty() {
-            self.steal(lane, now_ns, unit_at);
+            self.steal(lane, free, now_ns, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let unit = unit_at(run.range.start);
@@ -255,7 +304,7 @@ impl Ledger {
                 duplicate: false,
             });
         }
-        self.end_game(lane, now_ns)
+        self.end_game(lane, free, now_ns)
     }
 
     fn rate(&self, lane: LaneId) -> f64 {
@@ -386,6 +435,7 @@ impl Ledger {
         l.lost = true;
         l.in_transit_bytes = 0;
         l.ready_bytes = 0;
+        let peer = l.peer;
         let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
         let carried: Vec<u64> = self
             .in_transit
@@ -399,10 +449,13 @@ impl Ledger {
         for mut run in runs {
             run.holders
                 .retain(|&h| self.lanes.get(h).is_some_and(|l| !l.lost));
-            // Whoever would be done first takes it; stealing evens out the rest.
+            // Another rail of the peer, else whoever would be done first; stealing evens out the rest.
+            let is_other = |lane: LaneId| self.lanes[lane].peer != peer;
             let best = run.holders.iter().copied().min_by(|&a, &b| {
-                self.backlog_seconds(a)
-                    .total_cmp(&self.backlog_seconds(b))
+                let seconds = |lane| self.backlog_seconds(lane);
+                let rails_first = is_other(a).cmp(&is_other(b));
+                rails_first
+                    .then(seconds(a).total_cmp(&seconds(b)))
                     .then(a.cmp(&b))
             });
             match best {
@@ -592,9 +645,9 @@ impl Ledger {
         runs.into_iter().any(|run| run.holders.contains(&lane))
     }
 
-    /// Whether a plan, or the loss of another lane, ever gave the lane work of its own.
+    /// Whether a plan, or the loss of another lane, ever gave the lane's peer work of its own.
     pub fn is_planned(&self, lane: LaneId) -> bool {
-        self.lanes.get(lane).is_some_and(|l| l.planned)
+        self.rails(lane).any(|rail| self.lanes[rail].planned)
     }
 
     /// Shortest time a unit took on the lane, nanoseconds: never less than a round trip.

@@ -43,6 +43,9 @@ const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
 /// Units handed out at once: bounds the time the lock is held and the size of one write of grants.
 const UNITS_PER_TAKE_MAX: usize = 64;
 
+/// A rail that brought a unit so recently works.
+const RAIL_MOVES_NS: u64 = 1_000_000_000;
+
 /// How often a unit may come damaged, from any peer, before the node gives up on it.
 const CORRUPT_MAX: u32 = 8;
 
@@ -94,6 +97,7 @@ pub struct PairTotals {
 #[derive(Debug)]
 pub struct Receiving {
     ledger: Ledger,
+    // By lane; lanes to one node are rails.
     peers: Vec<Peer>,
     lane_of: BTreeMap<u32, LaneId>,
     pairs: Vec<PairTotals>,
@@ -197,7 +201,9 @@ impl Receiving {
         }
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {
-                self.lane_down(lane, "the master says so");
+                for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
+                    self.lane_down(rail, "the master says so");
+                }
             }
         }
         let mut runs: Vec<&Run> = revision.runs.iter().collect();
@@ -259,12 +265,47 @@ impl Receiving {
         }
         let lane = self.ledger.add_lane();
         self.lane_of.insert(peer.node, lane);
-        self.peers.push(peer.clone());
+        self.enter(peer.clone());
+    }
+
+    fn enter(&mut self, peer: Peer) {
         self.pairs.push(PairTotals {
             sender: peer.node,
             ..PairTotals::default()
         });
+        self.peers.push(peer);
         self.spares.add();
+    }
+
+    /// The peer of `lane` is connected over another rail, too. Returns the number of the new lane: it does part of all
+    /// that the others to this peer have to do, and their work when they fail.
+    pub fn add_rail(&mut self, lane: LaneId, now_ns: u64) -> LaneId {
+        self.now_ns = now_ns;
+        let rail = self.ledger.add_rail(lane);
+        self.enter(self.peers[lane].clone());
+        self.spares.is_called(rail, now_ns);
+        rail
+    }
+
+    /// Whether the peer of `lane` can still be reached over any rail.
+    pub fn is_reachable(&self, lane: LaneId) -> bool {
+        self.ledger.rails(lane).next().is_some()
+    }
+
+    /// Whether the peer of `lane` can be reached over another rail.
+    pub fn has_other_rail(&self, lane: LaneId) -> bool {
+        self.ledger.rails(lane).any(|rail| rail != lane)
+    }
+
+    /// Whether another rail to the same peer has brought a unit of late: silence on this one is its own then.
+    pub fn other_rail_moves(&self, lane: LaneId, now_ns: u64) -> bool {
+        let moves = |rail: LaneId| {
+            let moved = self.ledger.moved_ns(rail);
+            moved.is_some_and(|moved| now_ns.saturating_sub(moved) < RAIL_MOVES_NS)
+        };
+        self.ledger
+            .rails(lane)
+            .any(|rail| rail != lane && moves(rail))
     }
 
     fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
@@ -276,6 +317,7 @@ impl Receiving {
                 .filter(|lane| !holders.contains(*lane))
             {
                 holders.push(lane);
+                holders.extend(self.ledger.rails(lane).filter(|&rail| rail != lane));
             }
         }
         holders
@@ -318,17 +360,18 @@ impl Receiving {
         let mut taken = 0;
         while units.len() < UNITS_PER_TAKE_MAX && (taken == 0 || outstanding + taken < share) {
             let in_transit = self.ledger.in_transit_bytes(lane);
-            // Its own may come to an end in the middle.
-            if (in_transit > 0 && in_transit >= window) || self.holds_back(lane, now_ns) {
+            if in_transit > 0 && in_transit >= window {
                 break;
             }
+            // Its own may come to an end in the middle.
+            let free = !self.holds_back(lane, now_ns);
             if let Some(until) = self.pace.wait_until(now_ns) {
                 if units.is_empty() {
                     return Take::Wait(Some(until));
                 }
                 break;
             }
-            let Some(unit) = self.ledger.take(lane, now_ns, unit_at) else {
+            let Some(unit) = self.ledger.take(lane, free, now_ns, unit_at) else {
                 break;
             };
             taken += unit.range.len();
@@ -454,10 +497,16 @@ impl Receiving {
             return;
         }
         self.ledger.lane_failed(lane);
-        self.lost.insert(self.pairs[lane].sender);
+        let is_gone = self.ledger.rails(lane).next().is_none();
+        if is_gone {
+            self.lost.insert(self.pairs[lane].sender);
+        }
         let name = self.peer_name(lane);
         if !self.finished {
-            self.note(format!("sender {name} is gone: {reason}"));
+            self.note(match is_gone {
+                true => format!("sender {name} is gone: {reason}"),
+                false => format!("one rail to {name} is gone: {reason}"),
+            });
         }
     }
 
@@ -523,16 +572,21 @@ impl Receiving {
         &self.pairs
     }
 
-    /// What the master is told from time to time of each pair that has brought anything or tries to.
+    /// What the master is told from time to time of each sender that has brought anything or tries to.
     pub fn pair_statuses(&self, now_ns: u64) -> Vec<control::PairStatus> {
-        let status = |(lane, pair): (LaneId, &PairTotals)| control::PairStatus {
-            sender: pair.sender,
-            delivered: pair.delivered,
-            come: pair.come.max(pair.delivered),
-            busy: self.ledger.busy_ns(lane, now_ns),
-        };
-        let pairs = self.pairs.iter().enumerate().map(status);
-        pairs.filter(|pair| pair.busy > 0).collect()
+        let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
+        for (lane, pair) in self.pairs.iter().enumerate() {
+            let busy = self.ledger.busy_ns(lane, now_ns);
+            if busy == 0 {
+                continue;
+            }
+            let status = statuses.entry(pair.sender).or_default();
+            status.sender = pair.sender;
+            status.delivered += pair.delivered;
+            status.come += pair.come.max(pair.delivered);
+            status.busy = status.busy.max(busy);
+        }
+        statuses.into_values().collect()
     }
 
     /// Best second and longest stall so far.

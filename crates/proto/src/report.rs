@@ -215,6 +215,8 @@ pub struct PairReport {
     pub receiver: String,
     /// Lane kind.
     pub lane: String,
+    /// The receiver's interface and both ends' addresses; a pair has one row for each. `None` within a host.
+    pub rail: Option<String>,
     /// Streams in the lane.
     pub streams: u32,
     /// Delivered bytes.

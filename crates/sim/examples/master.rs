@@ -11,7 +11,9 @@ use ropewalk_proto::control::{
     Done, Finished, FromAgent, Identity, Opened, OpenedSource, PairDone, PairStatus, Released, Run,
     Status, ToAgent, from_agent, to_agent,
 };
-use ropewalk_proto::coordinator::{Action, Coordinator, Mapping, Planned, PlannedRun, Setup};
+use ropewalk_proto::coordinator::{
+    Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
+};
 use ropewalk_sim::{SECOND, Scenario};
 
 mod layouts;
@@ -53,6 +55,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         mapping: Mapping::Rows,
         limit: None,
         options: scenario.options,
+        rails: Rails::default(),
     };
     let mut master = Coordinator::new(setup, 0);
     timed(say, "open, all", || {

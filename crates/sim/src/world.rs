@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::{Problem, RangeSet, ReceiverRun, receiver_runs};
-use ropewalk_proto::coordinator::{Action, Coordinator, Mapping, Planned, PlannedRun, Setup};
+use ropewalk_proto::coordinator::{
+    Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
+};
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{PlanError, Scheduler};
 
@@ -59,6 +61,7 @@ impl<'a> World<'a> {
             mapping: Mapping::Rows,
             limit: scenario.limit,
             options: scenario.options,
+            rails: Rails::default(),
         };
         let mut script = scenario.script.clone();
         script.sort_by_key(|event| event.at_ns);

@@ -215,6 +215,7 @@ impl Fetch {
                     corrupt: pair.corrupt,
                     streams: lane.streams,
                     lane: lane.kind.into(),
+                    rail: lane.rail.clone(),
                     waiting: lane.waited.as_nanos() as u64 / u64::from(lane.streams.max(1)),
                 })
                 .collect(),

@@ -176,7 +176,7 @@ impl Fetch {
     ) -> Result<Manifest, String> {
         let connected = connect::pair(&self.transfer, peer).map_err(|e| e.to_string())?;
         let (mut half, _) = connected
-            .join(&self.transfer, u32::MAX)
+            .join(&self.transfer, None, u32::MAX)
             .map_err(|e| e.to_string())?;
         let key = self.transfer.remember(half.stopper());
         let mut landing = BufferLanding {

@@ -460,6 +460,7 @@ impl Coordinator {
             name: self.name(node).into(),
             instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
+            interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
         }
     }
 

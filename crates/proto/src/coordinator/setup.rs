@@ -17,6 +17,17 @@ pub struct Setup {
     pub limit: Option<u64>,
     /// What every agent is told.
     pub options: control::Options,
+    /// Which interfaces carry data.
+    pub rails: Rails,
+}
+
+/// Which interfaces carry data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rails {
+    /// Those with one of these names or addresses, or in one of these networks (`10.0.0.0/8`); all when empty.
+    pub only: Vec<String>,
+    /// No more than one between two nodes.
+    pub one: bool,
 }
 
 /// One node.
@@ -111,6 +122,8 @@ pub(super) fn open_message(setup: &Setup, node: u32) -> control::Open {
         sources: state.sources.iter().map(|s| s.source.clone()).collect(),
         sinks: state.sinks.iter().map(|s| s.sink.clone()).collect(),
         options: Some(setup.options),
+        rails: setup.rails.only.clone(),
+        one_rail: setup.rails.one,
     }
 }
 

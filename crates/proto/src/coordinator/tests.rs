@@ -136,6 +136,7 @@ pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
         mapping: Mapping::Rows,
         limit,
         options: control::Options::default(),
+        rails: Rails::default(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
     coordinator.start(0);
@@ -422,6 +423,7 @@ fn the_limit_is_shared_by_use() {
         mapping: Mapping::Rows,
         limit: Some(1000),
         options: control::Options::default(),
+        rails: Rails::default(),
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);

@@ -28,17 +28,25 @@ const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 const CARRIERS_MAX: usize = 2;
 
 impl Ledger {
-    /// Moves part of the run of the lane that would finish last to `thief`.
-    pub(super) fn steal(&mut self, thief: LaneId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
-        let victim = (0..self.lanes.len())
-            .filter(|&v| {
-                v != thief
-                    && self.lanes[v]
-                        .ready
-                        .iter()
-                        .any(|run| run.holders.contains(&thief))
-            })
-            .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
+    /// Moves part of the run of the lane that would finish last to `thief`: of another rail of its peer, else of another
+    /// peer if it is `free` to.
+    pub(super) fn steal(
+        &mut self,
+        thief: LaneId,
+        free: bool,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) {
+        let could = |lane: &LaneId| {
+            let ready = &self.lanes[*lane].ready;
+            *lane != thief && ready.iter().any(|run| run.holders.contains(&thief))
+        };
+        let slowest = |lanes: &mut dyn Iterator<Item = LaneId>| {
+            lanes.max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)))
+        };
+        let all = || (0..self.lanes.len()).filter(could);
+        let rail = slowest(&mut all().filter(|&lane| self.are_rails(lane, thief)));
+        let victim = rail.or_else(|| slowest(&mut all()).filter(|_| free));
         let Some(victim) = victim else { return };
         let slow = self.rate_at_most(victim, now_ns).unwrap_or(RATE_UNKNOWN);
         // A thief nobody has measured may be as fast as its victim.
@@ -54,7 +62,8 @@ impl Ledger {
         let share = fast / (fast + slow);
         let even = (self.lanes[victim].ready_bytes as f64 * share) as u64;
         let thief_lane = &self.lanes[thief];
-        let most = match (thief_lane.planned, thief_lane.rate.bytes_per_second()) {
+        let is_at_home = thief_lane.planned || rail.is_some();
+        let most = match (is_at_home, thief_lane.rate.bytes_per_second()) {
             (true, _) => STEAL_MAX,
             (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
             (false, None) => SPARE_STEAL_UNMEASURED,
@@ -99,7 +108,7 @@ impl Ledger {
         holders.iter().filter(lives).count()
     }
 
-    pub(super) fn end_game(&mut self, lane: LaneId, now_ns: u64) -> Option<Unit> {
+    pub(super) fn end_game(&mut self, lane: LaneId, free: bool, now_ns: u64) -> Option<Unit> {
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
         let (&start, _) = self
@@ -109,6 +118,7 @@ impl Ledger {
                 unit.carriers.len() < CARRIERS_MAX
                     && !unit.carriers.contains(&lane)
                     && unit.holders.contains(&lane)
+                    && (free || unit.carriers.iter().any(|&c| self.are_rails(c, lane)))
             })
             .filter(|(_, unit)| {
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;

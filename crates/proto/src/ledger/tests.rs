@@ -35,7 +35,7 @@ fn ledger(lanes: usize, runs: &[ReadyRun]) -> Ledger {
 fn own_runs_go_front_to_back() {
     let mut ledger = ledger(1, &[run(5, 33, &[0])]);
     let mut taken = Vec::new();
-    while let Some(unit) = ledger.take(0, 0, &unit_at) {
+    while let Some(unit) = ledger.take(0, true, 0, &unit_at) {
         taken.push((unit.range.start, unit.range.end));
     }
     assert_eq!(taken, [(5, 10), (10, 20), (20, 30), (30, 33)]);
@@ -47,9 +47,13 @@ fn own_runs_go_front_to_back() {
 #[test]
 fn an_idle_lane_steals_what_it_holds() {
     let mut ledger = ledger(3, &[run(0, 100, &[0, 1])]);
-    let unit = ledger.take(1, 0, &unit_at).unwrap();
+    let unit = ledger.take(1, true, 0, &unit_at).unwrap();
     assert_eq!(unit.range.start, 50, "equal speeds: half of the run");
-    assert_eq!(ledger.take(2, 0, &unit_at), None, "lane 2 holds nothing");
+    assert_eq!(
+        ledger.take(2, true, 0, &unit_at),
+        None,
+        "lane 2 holds nothing"
+    );
 }
 
 /// A lane ten times as fast takes about ten elevenths.
@@ -63,11 +67,11 @@ fn theft_follows_speed() {
             run(1000, 2100, &[0, 1]),
         ],
     );
-    let slow = ledger.take(0, 0, &unit_at).unwrap();
-    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    let slow = ledger.take(0, true, 0, &unit_at).unwrap();
+    let fast = ledger.take(1, true, 0, &unit_at).unwrap();
     ledger.delivered(1, fast.range, 100_000_000);
     ledger.delivered(0, slow.range, 1_000_000_000);
-    let stolen = ledger.take(1, 1_000_000_000, &unit_at).unwrap();
+    let stolen = ledger.take(1, true, 1_000_000_000, &unit_at).unwrap();
     assert_eq!(stolen.range.start, 1100);
 }
 
@@ -87,15 +91,15 @@ const SECOND: u64 = 1_000_000_000;
 #[test]
 fn the_last_unit_of_a_slow_lane_is_duplicated() {
     let mut ledger = ledger(2, &[run(0, 10 * MB, &[0, 1]), run(10 * MB, 20 * MB, &[1])]);
-    let slow = ledger.take(0, 0, &large_unit_at).unwrap();
-    let fast = ledger.take(1, 0, &large_unit_at).unwrap();
+    let slow = ledger.take(0, true, 0, &large_unit_at).unwrap();
+    let fast = ledger.take(1, true, 0, &large_unit_at).unwrap();
     assert_eq!(
-        ledger.take(1, 0, &large_unit_at),
+        ledger.take(1, true, 0, &large_unit_at),
         None,
         "speeds are unknown: no copy yet"
     );
     ledger.delivered(1, fast.range, SECOND / 10);
-    let copy = ledger.take(1, SECOND / 10, &large_unit_at).unwrap();
+    let copy = ledger.take(1, true, SECOND / 10, &large_unit_at).unwrap();
     assert_eq!((copy.range, copy.duplicate), (slow.range, true));
     assert_eq!(
         ledger.delivered(1, copy.range, SECOND / 5),
@@ -113,28 +117,30 @@ fn the_last_unit_of_a_slow_lane_is_duplicated() {
 #[test]
 fn nothing_is_duplicated_for_milliseconds() {
     let mut ledger = ledger(2, &[run(0, 10, &[0, 1]), run(10, 20, &[1])]);
-    ledger.take(0, 0, &unit_at).unwrap();
-    let fast = ledger.take(1, 0, &unit_at).unwrap();
+    ledger.take(0, true, 0, &unit_at).unwrap();
+    let fast = ledger.take(1, true, 0, &unit_at).unwrap();
     ledger.delivered(1, fast.range, 100);
-    assert_eq!(ledger.take(1, 100, &unit_at), None);
+    assert_eq!(ledger.take(1, true, 100, &unit_at), None);
 }
 
 /// A lane that stalls loses its unit to an equally fast one, though its measured speed is high.
 #[test]
 fn an_overdue_unit_is_duplicated() {
     let mut ledger = ledger(2, &[run(0, 20 * MB, &[0, 1]), run(20 * MB, 30 * MB, &[1])]);
-    let first = ledger.take(0, 0, &large_unit_at).unwrap();
-    let other = ledger.take(1, 0, &large_unit_at).unwrap();
+    let first = ledger.take(0, true, 0, &large_unit_at).unwrap();
+    let other = ledger.take(1, true, 0, &large_unit_at).unwrap();
     ledger.delivered(0, first.range, SECOND / 10);
     ledger.delivered(1, other.range, SECOND / 10);
-    let stalled = ledger.take(0, SECOND / 10, &large_unit_at).unwrap();
+    let stalled = ledger.take(0, true, SECOND / 10, &large_unit_at).unwrap();
     assert_eq!(
-        ledger.take(1, SECOND / 4, &large_unit_at),
+        ledger.take(1, true, SECOND / 4, &large_unit_at),
         None,
         "not late yet"
     );
     assert_eq!(
-        ledger.take(1, SECOND, &large_unit_at).map(|u| u.range),
+        ledger
+            .take(1, true, SECOND, &large_unit_at)
+            .map(|u| u.range),
         Some(stalled.range)
     );
 }
@@ -143,11 +149,11 @@ fn an_overdue_unit_is_duplicated() {
 #[test]
 fn a_dead_lane_leaves_its_work_to_others() {
     let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[0])]);
-    let lost = ledger.take(0, 0, &unit_at).unwrap();
+    let lost = ledger.take(0, true, 0, &unit_at).unwrap();
     ledger.lane_failed(0);
     assert_eq!(ledger.orphans().as_slice(), [Range { start: 20, end: 30 }]);
     let mut taken = RangeSet::new();
-    while let Some(unit) = ledger.take(1, 0, &unit_at) {
+    while let Some(unit) = ledger.take(1, true, 0, &unit_at) {
         taken.insert(unit.range);
         ledger.delivered(1, unit.range, 1);
     }
@@ -162,9 +168,9 @@ fn a_dead_lane_leaves_its_work_to_others() {
 #[test]
 fn a_unit_taken_back_and_delivered_twice_counts_once() {
     let mut ledger = ledger(2, &[run(0, 10, &[0, 1])]);
-    let unit = ledger.take(0, 0, &unit_at).unwrap();
+    let unit = ledger.take(0, true, 0, &unit_at).unwrap();
     ledger.failed(0, unit.range, 0);
-    let again = ledger.take(1, 0, &unit_at).unwrap();
+    let again = ledger.take(1, true, 0, &unit_at).unwrap();
     assert_eq!(again.range, unit.range);
     assert_eq!(ledger.delivered(0, unit.range, 1), Delivery::Duplicate);
     assert!(matches!(
@@ -178,12 +184,12 @@ fn a_unit_taken_back_and_delivered_twice_counts_once() {
 #[test]
 fn reassigning_moves_only_what_is_open() {
     let mut ledger = ledger(3, &[run(0, 40, &[0])]);
-    let first = ledger.take(0, 0, &unit_at).unwrap();
+    let first = ledger.take(0, true, 0, &unit_at).unwrap();
     ledger.delivered(0, first.range, 1);
-    let second = ledger.take(0, 1, &unit_at).unwrap();
+    let second = ledger.take(0, true, 1, &unit_at).unwrap();
     ledger.reassign([run(0, 40, &[2])]);
-    assert_eq!(ledger.take(0, 1, &unit_at), None);
-    let moved = ledger.take(2, 1, &unit_at).unwrap();
+    assert_eq!(ledger.take(0, true, 1, &unit_at), None);
+    let moved = ledger.take(2, true, 1, &unit_at).unwrap();
     assert_eq!((second.range.start, moved.range.start), (10, 20));
 }
 
@@ -229,7 +235,7 @@ proptest! {
             let now = now as u64 * 1_000_000;
             match step {
                 Step::Take(lane) => {
-                    if let Some(unit) = ledger.take(lane, now, &unit_at) {
+                    if let Some(unit) = ledger.take(lane, true, now, &unit_at) {
                         prop_assert!(!dead[lane]);
                         prop_assert!((unit.range.start..unit.range.end).all(|b| held[b as usize][lane]));
                         carried.push((lane, unit.range));
@@ -265,7 +271,7 @@ proptest! {
                 }
             }
             for lane in 0..4 {
-                match ledger.take(lane, u64::MAX / 2, &unit_at) {
+                match ledger.take(lane, true, u64::MAX / 2, &unit_at) {
                     Some(unit) => carried.push((lane, unit.range)),
                     None => idle += 1,
                 }
@@ -276,4 +282,45 @@ proptest! {
             prop_assert!(*times == 1 || !reachable, "byte {} came {} times", byte, times);
         }
     }
+}
+
+/// Rails do each other's work, in parts by their speed, and leave that of other peers alone unless they are free.
+#[test]
+fn rails_share_the_work_of_their_peer() {
+    let mut ledger = Ledger::new(2);
+    ledger.want(run(0, 64 << 20, &[0, 1]));
+    ledger.want(run(64 << 20, 128 << 20, &[1, 0]));
+    let rail = ledger.add_rail(0);
+    assert!(ledger.are_rails(0, rail) && !ledger.are_rails(1, rail));
+    let unit = ledger.take(rail, false, 0, &large_unit_at).unwrap();
+    assert!(unit.range.end <= 64 << 20, "{unit:?}");
+    // The rail alone does all of its peer's work, and then nothing.
+    let mut done = unit.range.len();
+    ledger.delivered(rail, unit.range, 1);
+    while let Some(unit) = ledger.take(rail, false, 2, &large_unit_at) {
+        assert!(unit.range.end <= 64 << 20 && !unit.duplicate, "{unit:?}");
+        done += unit.range.len();
+        ledger.delivered(rail, unit.range, 3);
+    }
+    assert_eq!(done, 64 << 20);
+    let free = ledger.take(rail, true, 4, &large_unit_at).unwrap();
+    assert!(free.range.start >= 64 << 20, "{free:?}");
+}
+
+/// What a rail that fails had to do goes to the others of its peer, not to another holder, and nothing is lost.
+#[test]
+fn a_failed_rail_loses_nothing() {
+    let mut ledger = Ledger::new(2);
+    ledger.want(run(0, 8 << 20, &[0, 1]));
+    let rail = ledger.add_rail(0);
+    ledger.take(0, true, 0, &large_unit_at).unwrap();
+    ledger.lane_failed(0);
+    assert_eq!(ledger.ready_bytes(rail), 8 << 20);
+    assert_eq!(ledger.rails(0).collect::<Vec<_>>(), [rail]);
+    // It comes back as one more rail.
+    let again = ledger.add_rail(rail);
+    assert!(ledger.take(again, false, 1, &large_unit_at).is_some());
+    ledger.lane_failed(rail);
+    ledger.lane_failed(again);
+    assert_eq!(ledger.ready_bytes(1), 8 << 20);
 }

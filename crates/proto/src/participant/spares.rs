@@ -100,6 +100,11 @@ impl Spares {
         self.called.push(None);
     }
 
+    /// The lane is connected already.
+    pub fn is_called(&mut self, lane: usize, now_ns: u64) {
+        self.called[lane] = Some(now_ns);
+    }
+
     /// Only the loss of a sender moves work.
     pub fn fix(&mut self) {
         self.fixed = true;

@@ -1,0 +1,138 @@
+//! Several rails to one peer: found once it is connected, given up and regained one by one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Fetch, LaneInfo};
+use crate::connect::Connected;
+use crate::rails::{Rail, Search};
+
+/// A rail that failed is tried again after this time; twice as long each time that it fails again soon ...
+const REGAIN_MIN: Duration = Duration::from_millis(500);
+
+/// ... up to this.
+const REGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// Pauses between attempts while it does not answer grow from this, by half each time ...
+const PROBE_MIN: Duration = Duration::from_millis(500);
+
+/// ... to this.
+const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// One that worked for so long did not flap: its pause begins anew.
+const STEADY: Duration = Duration::from_secs(20);
+
+/// How the streams of a lane connect.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub connected: Arc<Connected>,
+    /// `None`: as the pair was connected.
+    pub rail: Option<Rail>,
+    // Before it is tried again once it fails: longer for one that flaps.
+    pause: Duration,
+}
+
+impl Fetch {
+    /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
+    pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
+        self.state.lock().lanes[lane].rail = connected.first_rail();
+        let search = connected.search(&self.transfer);
+        let way = Way {
+            connected: Arc::new(connected),
+            rail: None,
+            pause: REGAIN_MIN,
+        };
+        if let Some(mut search) = search
+            && let Some(first) = search.next()
+        {
+            let way = way.clone();
+            self.spawn("rails", move |fetch| {
+                fetch.find_rails(lane, &way, first, search)
+            });
+        }
+        self.spawn_streams(lane, &way, 1);
+        self.run_stream(lane, &way, 0);
+    }
+
+    fn spawn_streams(self: &Arc<Self>, lane: usize, way: &Way, first: u32) {
+        for index in first..self.streams {
+            let way = way.clone();
+            self.spawn("receive", move |fetch| fetch.run_stream(lane, &way, index));
+        }
+    }
+
+    fn find_rails(
+        self: &Arc<Self>,
+        lane: usize,
+        way: &Way,
+        first: ((usize, usize), Rail),
+        mut search: Search,
+    ) {
+        let mut next = Some(first);
+        while let Some((pair, rail)) = next {
+            if self.stopped() {
+                return;
+            }
+            if way.connected.is_answered(&self.transfer, Some(&rail)) {
+                search.works(pair);
+                self.open_rail(
+                    lane,
+                    Way {
+                        rail: Some(rail),
+                        ..way.clone()
+                    },
+                );
+            }
+            next = search.next();
+        }
+    }
+
+    /// One more lane to the peer of `lane`.
+    fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
+        let mut state = self.state.lock();
+        let rail = state.receiving.add_rail(lane, self.transfer.now_ns());
+        if state.lanes.len() <= rail {
+            state.lanes.resize_with(rail + 1, LaneInfo::default);
+        }
+        state.lanes[rail].live = self.streams;
+        state.lanes[rail].rail = match &way.rail {
+            Some(rail) => rail.to_string(),
+            None => way.connected.first_rail(),
+        };
+        self.drain(state);
+        self.spawn_streams(rail, &way, 0);
+    }
+
+    /// Tries a rail that failed again as long as the peer can be reached over another one.
+    pub(super) fn regain(self: &Arc<Self>, lane: usize, way: &Way, worked: Duration) {
+        let first = match worked > STEADY {
+            true => REGAIN_MIN,
+            false => way.pause,
+        };
+        let way = Way {
+            pause: (first * 2).min(REGAIN_MAX),
+            ..way.clone()
+        };
+        let (mut pause, mut next) = (first, PROBE_MIN);
+        loop {
+            if self.pause(pause) || !self.state.lock().receiving.is_reachable(lane) {
+                return;
+            }
+            if way.connected.is_answered(&self.transfer, way.rail.as_ref()) {
+                return self.open_rail(lane, way);
+            }
+            (pause, next) = (next, (next * 3 / 2).min(PROBE_MAX));
+        }
+    }
+
+    /// Whether the peer can be reached over another rail.
+    pub(super) fn has_other_rail(&self, lane: usize) -> bool {
+        self.state.lock().receiving.has_other_rail(lane)
+    }
+
+    /// Whether silence of the lane is its own and not the peer's.
+    pub(super) fn other_rail_moves(&self, lane: usize) -> bool {
+        let now = self.transfer.now_ns();
+        self.state.lock().receiving.other_rail_moves(lane, now)
+    }
+}
