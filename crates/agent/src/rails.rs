@@ -66,6 +66,20 @@ impl Rail {
     }
 }
 
+impl Rail {
+    /// What the user should know where the kernel does not let the program bind to the interface.
+    pub fn warning(&self) -> Option<String> {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).ok()?;
+        let error = socket.bind_device(Some(self.interface.as_bytes())).err()?;
+        let (nic, local, remote) = (&self.interface, self.local, self.remote.ip());
+        Some(format!(
+            "cannot bind to {nic} ({error}): if `ip route get {remote} from {local}` names another interface, that one \
+             carries both rails; `ip rule add from {local} table 100` and `ip route add default dev {nic} table 100` \
+             keep them apart"
+        ))
+    }
+}
+
 /// Ways to an address over these interfaces, those on its network first.
 pub(crate) fn to(here: &[Interface], remote: SocketAddr) -> Vec<Rail> {
     let rail = |interface: &Interface| {

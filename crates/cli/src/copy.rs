@@ -145,6 +145,19 @@ impl CopyArgs {
     }
 }
 
+/// The nodes of a copy from one place to another.
+pub(crate) fn pair(from: Endpoint, to: Endpoint) -> Result<(Vec<NodeRequest>, Mapping)> {
+    let (sources, mut destinations) = (vec![from], vec![to]);
+    for destination in destinations.iter_mut().filter(|d| d.into) {
+        put_into(destination, &sources)?;
+    }
+    let mapping = Mapping::Trees {
+        sources: Sources::Auto,
+        destinations: Destinations::Copies,
+    };
+    Ok((nodes(&sources, &destinations)?, mapping))
+}
+
 /// Appends the sources' common name to a destination that was written with a trailing slash.
 fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
     let Object::Path(path) = &mut destination.object else {

@@ -9,6 +9,7 @@ mod members;
 mod options;
 mod plan;
 mod progress;
+mod put;
 mod run;
 mod status;
 mod summary;
@@ -44,6 +45,10 @@ before anything moved, 130 interrupted.";
 enum Command {
     /// Copy files or trees between hosts
     Copy(Box<copy::CopyArgs>),
+    /// Send a file, or part of one, to another host
+    Put(Box<put::PutArgs>),
+    /// Fetch a file, or part of one, from another host
+    Get(Box<put::GetArgs>),
     /// Carry out a specification file
     Transfer(Box<transfer::TransferArgs>),
     /// Say who would send what to whom, and how long it would take; nothing moves
@@ -74,6 +79,8 @@ const FAILED: u8 = 1;
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Copy(args) => start(args.request(), &args.output),
+        Command::Put(args) => start(args.request(), args.output()),
+        Command::Get(args) => start(args.request(), args.output()),
         Command::Transfer(args) => start(args.request(), &args.output),
         Command::Plan(args) => {
             sys::end_on_closed_pipe();

@@ -461,3 +461,28 @@ fn a_shared_copy_needs_a_shared_place() {
     );
     assert!(!place.path("one").exists() && !place.path("other").exists());
 }
+
+/// Whole files and parts of them go to an agent and come back.
+#[test]
+fn files_are_put_and_got() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("far")).unwrap();
+    let data = bytes((3 << 20) + 77, 5);
+    std::fs::write(place.path("file"), &data).unwrap();
+    let agent = place.agent(&place.path("far"));
+    let far = |name: &str| agent.at(place.path("far").join(name));
+    let run = |args: &[&str]| place.run(args);
+    run(&["put", "-q", "file", &far("all")]).assert_status(0);
+    assert!(std::fs::read(place.path("far/all")).unwrap() == data);
+    run(&["put", "-q", "--range", "1000-2000999", "file", &far("part")]).assert_status(0);
+    assert!(std::fs::read(place.path("far/part")).unwrap() == data[1000..2_001_000]);
+    run(&["get", "-q", "--range", "3145728+77", &far("all"), "tail"]).assert_status(0);
+    assert!(std::fs::read(place.path("tail")).unwrap() == data[3 << 20..]);
+    run(&["get", "-q", &far("all"), "back"]).assert_status(0);
+    assert!(std::fs::read(place.path("back")).unwrap() == data);
+    // Bytes that the file does not have are refused, and nothing is made.
+    let ran = run(&["get", "-q", "--range", "3145728+78", &far("all"), "beyond"]).assert_status(4);
+    assert!(ran.err().contains("far/all"), "{}", ran.err());
+    assert!(!place.path("beyond").exists());
+}

@@ -11,7 +11,8 @@ use common::{Place, assert_golden};
 fn help_is_as_recorded() {
     let place = Place::new();
     for command in [
-        "", "copy", "transfer", "plan", "agent", "status", "cancel", "join", "leave", "demo",
+        "", "copy", "put", "get", "transfer", "plan", "agent", "status", "cancel", "join", "leave",
+        "demo",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())
@@ -39,6 +40,10 @@ fn slips_are_explained() {
             "Usage: ropewalk copy [OPTIONS] SOURCE... DEST",
         ),
         (&["copy", "a:b", "/c"], "write ./a:b"),
+        (&["put", "a:/x", "/y"], "use get for the other way"),
+        (&["get", "x", "y"], "use put for the other way"),
+        (&["get", "a[1-2]:/x", "y"], "names 2 hosts"),
+        (&["get", "--range", "5-4", "a:/x", "y"], "both included"),
         (&["copy", "/a", "/a"], "both source and destination"),
         (&["copy", "null:", "/a"], "cannot be a source"),
         (&["copy", "mem:4K", "/a"], "could mean"),

@@ -9,5 +9,6 @@ pub(crate) mod figure2;
 pub(crate) mod heterogeneity;
 pub(crate) mod memory;
 pub(crate) mod peers;
+pub(crate) mod rails;
 pub(crate) mod traps;
 pub(crate) mod trees;

@@ -41,8 +41,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::Settings;
 use crate::figures::{
-    access, composition, control, events, faults, figure2, heterogeneity, memory, peers, traps,
-    trees,
+    access, composition, control, events, faults, figure2, heterogeneity, memory, peers, rails,
+    traps, trees,
 };
 
 /// Longer than all figures take.
@@ -102,6 +102,8 @@ enum Figure {
     Control,
     /// Senders killed at half way, in the lab
     Faults,
+    /// Several interfaces between two hosts, in the lab
+    Rails,
     /// Holdings that mislead proportional shares, in the lab
     Traps,
     /// A sender slows, a receiver pauses, nodes join and die at half way, in the lab
@@ -156,6 +158,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Memory,
         Figure::Control,
         Figure::Faults,
+        Figure::Rails,
         Figure::Trees,
         Figure::Peers,
     ];
@@ -179,6 +182,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
+        Figure::Rails => rails::run(settings),
         Figure::Traps => traps::run(settings),
         Figure::Events => events::run(settings),
         Figure::Figure2 => figure2::run(settings),

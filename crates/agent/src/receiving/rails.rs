@@ -95,6 +95,11 @@ impl Fetch {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
         }
         state.lanes[rail].live = self.streams;
+        if let Some(warning) = way.rail.as_ref().and_then(Rail::warning)
+            && !state.notes.contains(&warning)
+        {
+            state.notes.push(warning);
+        }
         state.lanes[rail].rail = match &way.rail {
             Some(rail) => rail.to_string(),
             None => way.connected.first_rail(),

@@ -1,0 +1,205 @@
+//! `put` and `get`: a file, or part of one, between this host and another (MuniSocket section 4, Table 2).
+//!
+//! The same transfer as `copy` between two places; with a range, explicit rows of one object on each side.
+
+use std::ffi::{OsStr, OsString};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use ropewalk::Request;
+use ropewalk::model::{Bytes, Range};
+use ropewalk::request::{Mapping, NodeRequest, ObjectRequest, Reach, RowRequest};
+
+use crate::copy;
+use crate::endpoint::{self, Endpoint, Side};
+use crate::options::{MoveArgs, OutputArgs};
+
+/// Arguments of `ropewalk put`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = PUT_EXAMPLES)]
+pub(crate) struct PutArgs {
+    /// File or folder of this host
+    #[arg(value_name = "FILE")]
+    from: OsString,
+
+    /// Where it goes on the other host
+    #[arg(value_name = "HOST:PATH")]
+    to: OsString,
+
+    #[command(flatten)]
+    part: PartArgs,
+}
+
+/// Arguments of `ropewalk get`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = GET_EXAMPLES)]
+pub(crate) struct GetArgs {
+    /// File or folder on the other host
+    #[arg(value_name = "HOST:PATH")]
+    from: OsString,
+
+    /// Where it goes on this host
+    #[arg(value_name = "FILE")]
+    to: OsString,
+
+    #[command(flatten)]
+    part: PartArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct PartArgs {
+    /// These bytes of the file only, both included, or START+LENGTH: the destination holds nothing else
+    #[arg(long, value_name = "A-B", value_parser = range)]
+    range: Option<Range>,
+
+    #[command(flatten)]
+    moving: MoveArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const PUT_EXAMPLES: &str = "\
+HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy.
+All network interfaces that connect the two hosts work side by side (--rails).
+
+Examples:
+  ropewalk put results.h5 store:/archive/results.h5
+  ropewalk put --range 0+16MiB image store:/tmp/head
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
+
+const GET_EXAMPLES: &str = "\
+HOST:PATH is host:/path (over ssh) or host:7420:/path (where `ropewalk agent` listens), as for copy.
+All network interfaces that connect the two hosts work side by side (--rails).
+
+Examples:
+  ropewalk get store:/archive/results.h5 results.h5
+  ropewalk get --range 1048576-2097151 store:/image second-mebibyte
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
+
+impl PutArgs {
+    /// The transfer that the arguments describe.
+    pub(crate) fn request(&self) -> Result<Request> {
+        let (from, to) = (
+            one(&self.from, Side::Source)?,
+            one(&self.to, Side::Destination)?,
+        );
+        if from.reach != Reach::Local || to.reach == Reach::Local {
+            bail!(
+                "put takes a file of this host and a place on another, host:/path; use get for the other way, copy for anything else"
+            );
+        }
+        self.part.request(from, to)
+    }
+
+    pub(crate) fn output(&self) -> &OutputArgs {
+        &self.part.output
+    }
+}
+
+impl GetArgs {
+    /// The transfer that the arguments describe.
+    pub(crate) fn request(&self) -> Result<Request> {
+        let (from, to) = (
+            one(&self.from, Side::Source)?,
+            one(&self.to, Side::Destination)?,
+        );
+        if from.reach == Reach::Local || to.reach != Reach::Local {
+            bail!(
+                "get takes a file on another host, host:/path, and a place on this one; use put for the other way, copy for anything else"
+            );
+        }
+        self.part.request(from, to)
+    }
+
+    pub(crate) fn output(&self) -> &OutputArgs {
+        &self.part.output
+    }
+}
+
+impl PartArgs {
+    fn request(&self, from: Endpoint, to: Endpoint) -> Result<Request> {
+        let (mut nodes, mut mapping) = copy::pair(from, to)?;
+        if let Some(range) = self.range {
+            mapping = Mapping::Rows;
+            for node in &mut nodes {
+                take_part(node, range);
+            }
+        }
+        self.moving.declare_rates(&mut nodes)?;
+        let options = self.moving.options(&nodes)?;
+        Ok(Request {
+            label: None,
+            nodes,
+            mapping,
+            options,
+        })
+    }
+}
+
+/// The range of the source is all of the data space, and all of the destination.
+fn take_part(node: &mut NodeRequest, range: Range) {
+    let whole = Range::new(0, range.len());
+    let row = |objects: &mut Vec<ObjectRequest>, object_offset| {
+        for object in objects {
+            object.rows = vec![RowRequest {
+                object_offset,
+                range: whole,
+            }];
+        }
+    };
+    row(&mut node.sources, range.start);
+    row(&mut node.sinks, 0);
+}
+
+fn one(text: &OsStr, side: Side) -> Result<Endpoint> {
+    match <[Endpoint; 1]>::try_from(endpoint::parse(text, side)?) {
+        Ok([endpoint]) => Ok(endpoint),
+        Err(all) => bail!(
+            "{} names {} hosts; put and get are for one, copy is for many",
+            text.to_string_lossy(),
+            all.len()
+        ),
+    }
+}
+
+fn range(text: &str) -> Result<Range, String> {
+    let help = "write START-END in bytes, both included, or START+LENGTH, as in 0+16MiB";
+    let number = |text: &str| text.parse::<u64>().map_err(|_| help.to_owned());
+    let range = if let Some((start, length)) = text.split_once('+') {
+        let length: Bytes = length.parse().map_err(|error| format!("{error}"))?;
+        Range::from_length(number(start)?, length.0)
+    } else if let Some((first, last)) = text.split_once('-') {
+        Range::from_inclusive(number(first)?, number(last)?)
+    } else {
+        return Err(help.to_owned());
+    };
+    range.ok_or_else(|| format!("it ends before it starts, or beyond 2^64; {help}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        assert_eq!(range("0-0"), Ok(Range::new(0, 1)));
+        assert_eq!(range("4096+1KiB"), Ok(Range::new(4096, 5120)));
+        assert_eq!(range("7+0"), Ok(Range::new(7, 7)));
+        for bad in [
+            "",
+            "5",
+            "5-",
+            "-5",
+            "5-4",
+            "1+",
+            "a-b",
+            "1+2XB",
+            "0-18446744073709551615",
+        ] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+    }
+}
