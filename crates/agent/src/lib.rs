@@ -16,6 +16,7 @@ mod connect;
 mod error;
 mod interfaces;
 mod landing;
+mod links;
 mod listen;
 mod open;
 mod rails;

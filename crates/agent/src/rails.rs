@@ -46,6 +46,15 @@ impl fmt::Display for Rail {
 }
 
 impl Rail {
+    /// Whether the interface still has the rail's address.
+    pub fn is_there(&self, here: &[Interface]) -> bool {
+        let has = |interface: &Interface| {
+            let mut own = interface.networks.iter();
+            interface.name == self.interface && own.any(|(own, _)| *own == self.local)
+        };
+        here.iter().any(has)
+    }
+
     /// The peer's end.
     pub fn remote(&self) -> SocketAddr {
         self.remote

@@ -18,6 +18,7 @@ use ropewalk_proto::wire::SPACE_DATA;
 use crate::connect;
 use crate::landing::{SinkLanding, SinkSet};
 use crate::open::OpenSink;
+use crate::rails::Rail;
 use crate::streams::{STACK_LEN, verify};
 use crate::transfer::Transfer;
 use rails::Way;
@@ -67,11 +68,16 @@ struct LaneInfo {
     cancel: Vec<Range>,
     // The interfaces it uses, in words; empty within a host.
     rail: String,
+    // The same for lanes that were found as further rails.
+    way: Option<Rail>,
     meter: meter::Meter,
 }
 
 struct State {
     receiving: Receiving,
+    // Somebody follows the links of this host; how often they changed.
+    watches_links: bool,
+    links_changed: u64,
     lanes: Vec<LaneInfo>,
     notes: Vec<String>,
     error: Option<String>,
@@ -126,6 +132,8 @@ impl Fetch {
         }
         let state = State {
             receiving,
+            watches_links: false,
+            links_changed: 0,
             lanes: Vec::new(),
             notes: Vec::new(),
             error: None,
@@ -537,7 +545,12 @@ impl Fetch {
                 reopen: !moved.reason.is_empty(),
                 ..moved
             }),
-            Err(LaneError::Stopped) => Ok(moved),
+            Err(LaneError::Stopped) if self.stopped() => Ok(moved),
+            Err(LaneError::Stopped) => Ok(Moved {
+                reopen: true,
+                reason: "this host's interface lost its link or its address".into(),
+                ..moved
+            }),
             Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
             Err(LaneError::Misuse(text)) => Err(text),
             Err(error) => Ok(Moved {

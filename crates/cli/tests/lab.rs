@@ -2,6 +2,7 @@
 //! where namespaces cannot be made.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -553,12 +554,11 @@ fn interfaces_work_side_by_side() {
     lab.close().unwrap();
 }
 
-/// A rail that goes silent costs its capacity and nothing else, and works again once it can.
-#[test]
-fn a_silent_rail_is_given_up_and_taken_back() {
-    if ropewalk_lab::skip("a_silent_rail_is_given_up_and_taken_back") {
-        return;
-    }
+/// Puts a rail of `host` out of work while bytes flow and in again; returns the report of a copy that must be whole.
+fn with_a_break(
+    host: &str,
+    fails: impl Fn(&Lab, &str, bool) -> Result<(), ropewalk_lab::LabError>,
+) -> Value {
     let (lab, agents) = railed_lab(&[50_000_000, 50_000_000]);
     let data = bytes(48 << 20);
     std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
@@ -576,24 +576,54 @@ fn a_silent_rail_is_given_up_and_taken_back() {
         event["event"] == "progress" && event["delivered_bytes"].as_u64() > Some(bytes)
     };
     assert!(events.by_ref().any(|event| has(&event, 6 << 20)));
-    lab.blackhole("a", 1, true).unwrap();
-    // The other rail alone brings this after the silent one has been noticed.
+    fails(&lab, host, true).unwrap();
+    // The other rail alone brings this after the failure has been noticed.
     assert!(events.by_ref().any(|event| has(&event, 22 << 20)));
-    lab.blackhole("a", 1, false).unwrap();
+    fails(&lab, host, false).unwrap();
     let report = events.last().unwrap()["report"].clone();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
     assert!(std::fs::read(lab.path_in("b", "/data/copy")).unwrap() == data);
-    let rails = rails(&report);
-    let first = &rails[0].0;
-    let again = rails
-        .iter()
-        .filter(|(name, bytes)| name != first && *bytes > 0);
-    assert!(again.count() >= 2, "before and after: {rails:?}");
-    let notes = report["notes"].to_string();
-    assert!(notes.contains("one rail to a"), "{notes}");
     for mut agent in agents {
         agent.kill().unwrap();
         agent.wait().unwrap();
     }
     lab.close().unwrap();
+    report
+}
+
+/// Rails that fail in all ways, at either end, cost their capacity and nothing else, and work again once they can.
+#[test]
+fn rails_that_fail_are_given_up_and_taken_back() {
+    if ropewalk_lab::skip("rails_that_fail_are_given_up_and_taken_back") {
+        return;
+    }
+    type Fails = fn(&Lab, &str, bool) -> Result<(), ropewalk_lab::LabError>;
+    let failures: [(&str, Fails); 4] = [
+        ("silence", |lab, host, on| lab.blackhole(host, 1, on)),
+        ("carrier", |lab, host, on| lab.plug(host, 1, !on)),
+        ("link", |lab, host, on| match on {
+            true => lab.link_down(host, 1),
+            false => lab.link_up(host, 1),
+        }),
+        ("address", |lab, host, on| {
+            let own = IpAddr::from([10, 1, 0, if host == "a" { 1 } else { 2 }]);
+            match on {
+                true => lab.delete_address(host, 1, own),
+                false => lab.add_address(host, 1, own),
+            }
+        }),
+    ];
+    for (name, fails) in failures {
+        for host in ["a", "b"] {
+            let report = with_a_break(host, fails);
+            let rails = rails(&report);
+            let first = &rails[0].0;
+            let again = rails
+                .iter()
+                .filter(|(rail, bytes)| rail != first && *bytes > 0);
+            assert!(again.count() >= 2, "{name} at {host}: {rails:?}");
+            let notes = report["notes"].to_string();
+            assert!(notes.contains("one rail to a"), "{name} at {host}: {notes}");
+        }
+    }
 }

@@ -22,6 +22,13 @@ impl Meter {
         }
     }
 
+    /// Ends all streams.
+    pub fn stop(&self) {
+        for (_, stream, _) in &self.streams {
+            stream.stop();
+        }
+    }
+
     /// It is over.
     pub fn remove(&mut self, key: u64) {
         if let Some(at) = self.streams.iter().position(|stream| stream.0 == key) {

@@ -1,10 +1,12 @@
 //! Several rails to one peer: found once it is connected, given up and regained one by one.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Fetch, LaneInfo};
 use crate::connect::Connected;
+use crate::interfaces;
+use crate::links::Links;
 use crate::rails::{Rail, Search};
 
 /// A rail that failed is tried again after this time; twice as long each time that it fails again soon ...
@@ -18,6 +20,9 @@ const PROBE_MIN: Duration = Duration::from_millis(500);
 
 /// ... to this.
 const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// How often the watch over links looks whether it is still needed.
+const LINKS_POLL: Duration = Duration::from_millis(250);
 
 /// One that worked for so long did not flap: its pause begins anew.
 const STEADY: Duration = Duration::from_secs(20);
@@ -87,6 +92,33 @@ impl Fetch {
         }
     }
 
+    /// Follows what the kernel says of this host's links, from the first rail on.
+    fn watch_links(self: &Arc<Self>) {
+        // Without it silence tells, later.
+        let Ok(links) = Links::open() else { return };
+        while !self.stopped() {
+            match links.changed(LINKS_POLL) {
+                Ok(false) => {}
+                Ok(true) => self.links_changed(),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Streams over rails that this host has no address for any more end at once; others may work again.
+    fn links_changed(&self) {
+        let here = interfaces::usable(&[]);
+        let mut state = self.state.lock();
+        state.links_changed += 1;
+        for info in &state.lanes {
+            if info.way.as_ref().is_some_and(|rail| !rail.is_there(&here)) {
+                info.meter.stop();
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// One more lane to the peer of `lane`.
     fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
         let mut state = self.state.lock();
@@ -95,6 +127,8 @@ impl Fetch {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
         }
         state.lanes[rail].live = self.streams;
+        state.lanes[rail].way = way.rail.clone();
+        let watches = std::mem::replace(&mut state.watches_links, true);
         if let Some(warning) = way.rail.as_ref().and_then(Rail::warning)
             && !state.notes.contains(&warning)
         {
@@ -105,6 +139,9 @@ impl Fetch {
             None => way.connected.first_rail(),
         };
         self.drain(state);
+        if !watches {
+            self.spawn("links", |fetch| fetch.watch_links());
+        }
         self.spawn_streams(rail, &way, 0);
     }
 
@@ -120,7 +157,7 @@ impl Fetch {
         };
         let (mut pause, mut next) = (first, PROBE_MIN);
         loop {
-            if self.pause(pause) || !self.state.lock().receiving.is_reachable(lane) {
+            if self.pause_for_links(pause) || !self.state.lock().receiving.is_reachable(lane) {
                 return;
             }
             if way.connected.is_answered(&self.transfer, way.rail.as_ref()) {
@@ -128,6 +165,18 @@ impl Fetch {
             }
             (pause, next) = (next, (next * 3 / 2).min(PROBE_MAX));
         }
+    }
+
+    /// Waits, until links change at most; true when there is no reason to go on.
+    fn pause_for_links(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let mut state = self.state.lock();
+        let before = state.links_changed;
+        while !self.stopped() && Instant::now() < until && state.links_changed == before {
+            self.changed.wait_until(&mut state, until);
+        }
+        drop(state);
+        self.stopped()
     }
 
     /// Whether the peer can be reached over another rail.
