@@ -104,6 +104,15 @@ fn figures() -> Vec<Network> {
             }
         }
     }
+    // The third reading of Figure 7: receivers are never the narrow side, and take anything.
+    for halves in [2, 6, 9, 16] {
+        let speeds = [vec![SLOW; 4], vec![FAST; 4]].concat();
+        networks.push(Network {
+            name: format!("Figure 7, 8 senders {}/8", halves as f64 / 2.0),
+            sides: [(speeds, halves), (vec![FAST; 8], 16)],
+            is_shared: true,
+        });
+    }
     networks
 }
 

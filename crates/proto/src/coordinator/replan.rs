@@ -309,11 +309,11 @@ impl Coordinator {
         let mut hungry = BTreeSet::new();
         for member in members {
             let node = &self.nodes[member.node as usize];
-            let pairs = || node.observed.pairs();
-            let total: f64 = pairs().map(|(_, rate)| rate).sum();
-            for (sender, rate) in pairs() {
-                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
-                    *load += member.left * rate / total;
+            // As planned: rates change as soon as somebody is done.
+            let assigned = node.assigned_bytes().max(1) as f64;
+            for run in &node.runs {
+                if let Some(load) = load.get_mut(run.sender as usize) {
+                    *load += run.length as f64 * member.left / assigned;
                 }
             }
             let down = room.down[member.node as usize] * HELPS;
