@@ -1,9 +1,9 @@
 //! Reaches a peer: which address, which kind of lane, the pair's handshake, the joins.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
@@ -22,9 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The handshake, once connected, takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who refuses a stream closes it within so many times what connecting took, and this.
-const REFUSAL_ROUND_TRIPS: u32 = 3;
-const REFUSAL_MIN: Duration = Duration::from_millis(20);
+/// A peer that takes a stream over a rail proves itself within this time.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
 pub(crate) const RAIL_AT: usize = 8;
@@ -147,6 +146,11 @@ impl Wire for UnixStream {
     }
 }
 
+/// What a peer answers to a stream over a rail, by the nonce of its preface: only the two of the pair know the secret.
+pub(crate) fn rail_proof(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
+    derive(secret, "rail", nonce)
+}
+
 fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&node.to_le_bytes());
@@ -165,7 +169,10 @@ fn handshake(
     let (mut wire, local): (Box<dyn Wire>, _) = match socket {
         DataSocket::Tcp(stream) => {
             let local = stream.local_addr().ok();
-            (Box::new(stream), local.map(|local| local.ip()))
+            (
+                Box::new(stream),
+                local.map(|local| local.ip().to_canonical()),
+            )
         }
         DataSocket::Unix(stream) => (Box::new(stream), None),
     };
@@ -245,23 +252,28 @@ impl Connected {
             DataSocket::Unix(stream) => stream.write_all(&bytes),
         }
         .map_err(failed)?;
+        if let (Address::Rail(_), DataSocket::Tcp(stream)) = (&address, &mut socket) {
+            self.expect_proof(stream, &head.nonce).map_err(failed)?;
+        }
         Ok((socket, head.nonce))
     }
 
-    /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses,
-    /// close the connection.
-    pub fn is_answered(&self, transfer: &Transfer, rail: Option<&Rail>) -> bool {
-        let began = Instant::now();
-        let Ok((DataSocket::Tcp(stream), _)) = self.greet(transfer, rail, 0) else {
-            return false;
-        };
-        let wait = REFUSAL_MIN + began.elapsed() * REFUSAL_ROUND_TRIPS;
-        if stream.set_read_timeout(Some(wait)).is_err() {
-            return false;
+    /// A rail leads to an address where the pair's handshake was not done: who is there shows that he is the peer.
+    fn expect_proof(&self, stream: &mut TcpStream, nonce: &[u8; 32]) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PROOF_TIMEOUT))?;
+        let mut proof = [0; 32];
+        stream.read_exact(&mut proof)?;
+        stream.set_read_timeout(None)?;
+        match proof == rail_proof(&self.secret, nonce) {
+            true => Ok(()),
+            false => Err(std::io::Error::other("another host answers there")),
         }
-        // The peer says nothing before it is asked for something.
-        let error = stream.peek(&mut [0]).err().map(|error| error.kind());
-        matches!(error, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses, have
+    /// no proof of it.
+    pub fn is_answered(&self, transfer: &Transfer, rail: Option<&Rail>) -> bool {
+        self.greet(transfer, rail, 0).is_ok()
     }
 
     /// Opens one more stream, over a rail or as the pair was connected.

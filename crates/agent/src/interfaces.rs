@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use if_addrs::IfOperStatus;
-
 /// An interface with the addresses under which other hosts may reach it, and the lengths of their network prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
@@ -30,7 +28,8 @@ impl Interface {
     }
 }
 
-fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
+/// Whether an address is in the network of another with this prefix length.
+pub(crate) fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
     let (bits, difference) = match (address, base) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (32, u128::from(a.to_bits() ^ b.to_bits())),
         (IpAddr::V6(a), IpAddr::V6(b)) => (128, a.to_bits() ^ b.to_bits()),
@@ -47,11 +46,7 @@ pub(crate) fn usable(only: &[String]) -> Vec<Interface> {
         let address = found.ip();
         // Link-local IPv6 addresses mean nothing on another host without its interface index.
         let local6 = matches!(address, IpAddr::V6(a) if a.segments()[0] & 0xffc0 == 0xfe80);
-        let is_down = matches!(
-            found.oper_status,
-            IfOperStatus::Down | IfOperStatus::NotPresent | IfOperStatus::LowerLayerDown
-        );
-        if found.is_loopback() || local6 || is_down {
+        if found.is_loopback() || local6 || !found.is_oper_up() {
             continue;
         }
         let length = match &found.addr {

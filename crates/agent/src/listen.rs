@@ -14,7 +14,7 @@ use ropewalk_store::{Access, Roots};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
-use crate::connect::RAIL_AT;
+use crate::connect::{self, RAIL_AT};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::{AgentError, rails, session};
@@ -279,7 +279,8 @@ async fn welcome<S: Incoming>(
                 tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
             drop(permit);
             if let Ok(Ok(stream)) = handshake {
-                session::run(stream, local.map(|a| a.ip()), shared).await;
+                let reached_as = local.map(|address| address.ip().to_canonical());
+                session::run(stream, reached_as, shared).await;
             }
         }
         Kind::Pair => {
@@ -321,8 +322,15 @@ async fn welcome<S: Incoming>(
             let Some(secret) = transfer.admit(node_of(&head), &bytes, &head) else {
                 return;
             };
+            let is_rail = head.extra[RAIL_AT] == 1;
+            if is_rail {
+                let proof = connect::rail_proof(&secret.0, &head.nonce);
+                if stream.write_all(&proof).await.is_err() {
+                    return;
+                }
+            }
             if let Ok(socket) = stream.into_data() {
-                if let (DataSocket::Tcp(stream), 1) = (&socket, head.extra[RAIL_AT]) {
+                if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
                     rails::bind_accepted(stream);
                 }
                 transfer.serve_stream(socket, &secret, head.nonce);

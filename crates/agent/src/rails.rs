@@ -17,7 +17,7 @@ use std::time::Duration;
 use ropewalk_proto::control::Peer;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, in_network};
 
 /// Pairs of interfaces that are tried for one peer.
 const TRIES_MAX: usize = 16;
@@ -93,7 +93,9 @@ impl Rail {
 pub(crate) fn to(here: &[Interface], remote: SocketAddr) -> Vec<Rail> {
     let rail = |interface: &Interface| {
         let same = |(local, _): &&(IpAddr, u8)| local.is_ipv4() == remote.is_ipv4();
-        let (local, _) = interface.networks.iter().find(same)?;
+        let near = |(local, length): &&(IpAddr, u8)| in_network(remote.ip(), *local, *length);
+        let mut own = interface.networks.iter();
+        let (local, _) = own.clone().find(near).or_else(|| own.find(same))?;
         let rail = Rail {
             interface: interface.name.clone(),
             local: *local,
@@ -111,7 +113,9 @@ pub(crate) fn bind_accepted(stream: &TcpStream) {
     let Ok(local) = stream.local_addr() else {
         return;
     };
-    let owns = |interface: &Interface| interface.networks.iter().any(|(own, _)| *own == local.ip());
+    // A listener of both families gives IPv4 addresses as IPv6 ones.
+    let local = local.ip().to_canonical();
+    let owns = |interface: &Interface| interface.networks.iter().any(|(own, _)| *own == local);
     if let Some(interface) = crate::interfaces::usable(&[]).into_iter().find(owns) {
         let _ = socket2::SockRef::from(stream).bind_device(Some(interface.name.as_bytes()));
     }
@@ -120,6 +124,8 @@ pub(crate) fn bind_accepted(stream: &TcpStream) {
 /// The search for further rails to one peer.
 #[derive(Debug)]
 pub(crate) struct Search {
+    // The connection there is, as a rail.
+    first: Option<Rail>,
     here: Vec<Interface>,
     // Addresses of each of the peer's interfaces.
     there: Vec<Vec<SocketAddr>>,
@@ -141,7 +147,13 @@ impl Search {
             }
         }
         let owns = |interface: &Interface| interface.networks.iter().any(|(own, _)| *own == local);
+        let owner = here.iter().find(|interface| owns(interface));
         Self {
+            first: owner.map(|interface| Rail {
+                interface: interface.name.clone(),
+                local,
+                remote,
+            }),
             used_here: here.iter().position(owns).into_iter().collect(),
             used_there: there
                 .iter()
@@ -174,6 +186,11 @@ impl Search {
         Some((pair, rail))
     }
 
+    /// The connection that there is, as a rail; `None` when no interface that may be used has its address.
+    pub fn first(&self) -> Option<&Rail> {
+        self.first.as_ref()
+    }
+
     /// The rail connects.
     pub fn works(&mut self, (here, there): (usize, usize)) {
         self.used_here.insert(here);
@@ -190,15 +207,9 @@ impl Search {
             own.networks.iter().any(same)
         };
         let remote = *near.or_else(|| remotes.iter().find(family))?;
-        let same = |(local, length): &&(IpAddr, u8)| {
-            let network = Interface {
-                name: String::new(),
-                networks: vec![(*local, *length)],
-            };
-            match near.is_some() {
-                true => network.reaches(remote.ip()),
-                false => local.is_ipv4() == remote.is_ipv4(),
-            }
+        let same = |(local, length): &&(IpAddr, u8)| match near.is_some() {
+            true => in_network(remote.ip(), *local, *length),
+            false => local.is_ipv4() == remote.is_ipv4(),
         };
         let (local, _) = *own.networks.iter().find(same)?;
         let rail = Rail {

@@ -319,9 +319,9 @@ impl Fetch {
     fn run_stream(self: &Arc<Self>, lane: usize, way: &Way, index: u32) {
         let began = Instant::now();
         let mut retries = RETRIES.iter();
-        let reason = loop {
+        loop {
             let rail = way.rail.as_ref();
-            let reason = match way.connected.join(&self.transfer, rail, index) {
+            let (reason, gives_up) = match way.connected.join(&self.transfer, rail, index) {
                 Ok((half, kind)) => {
                     {
                         let mut state = self.state.lock();
@@ -338,30 +338,33 @@ impl Fetch {
                             if moved.units > 0 {
                                 retries = RETRIES.iter();
                             }
-                            moved.reason
+                            (moved.reason, moved.gives_up)
                         }
                         Err(text) => return self.fail(text),
                     }
                 }
-                Err(error) => error.to_string(),
+                Err(error) => (error.to_string(), false),
             };
-            // Another rail does the work meanwhile: this one is tried again at leisure.
-            let Some(&pause) = retries.next().filter(|_| !self.has_other_rail(lane)) else {
-                break reason;
-            };
-            if self.pause(pause) {
-                return;
+            let mut state = self.state.lock();
+            // While another rail does the work this one is tried again at leisure. The last one goes on trying.
+            let gives_up = gives_up && state.receiving.has_other_rail(lane);
+            if let Some(&pause) = retries.next().filter(|_| !gives_up) {
+                drop(state);
+                if self.pause(pause) {
+                    return;
+                }
+                continue;
             }
-        };
-        let mut state = self.state.lock();
-        state.lanes[lane].live -= 1;
-        let was_last = state.lanes[lane].live == 0;
-        if was_last {
-            state.receiving.handle_lane_down(lane, &reason);
-        }
-        self.drain(state);
-        if was_last {
-            self.regain(lane, way, began.elapsed());
+            state.lanes[lane].live -= 1;
+            let was_last = state.lanes[lane].live == 0;
+            if was_last {
+                state.receiving.handle_lane_down(lane, &reason);
+            }
+            self.drain(state);
+            if was_last {
+                self.regain(lane, way, began.elapsed());
+            }
+            return;
         }
     }
 
@@ -519,6 +522,7 @@ impl Fetch {
                         seen = (come, Instant::now());
                     } else if seen.1.elapsed() > RAIL_SILENCE && self.other_rail_moves(lane) {
                         moved.reason = "silent while another rail to the same host moves".into();
+                        moved.gives_up = true;
                         break Ok(());
                     }
                 }
@@ -548,6 +552,7 @@ impl Fetch {
             Err(LaneError::Stopped) if self.stopped() => Ok(moved),
             Err(LaneError::Stopped) => Ok(Moved {
                 reopen: true,
+                gives_up: true,
                 reason: "this host's interface lost its link or its address".into(),
                 ..moved
             }),
@@ -641,5 +646,7 @@ impl Fetch {
 struct Moved {
     units: u64,
     reopen: bool,
+    // Not at once, if another rail to the same host works.
+    gives_up: bool,
     reason: String,
 }

@@ -1,6 +1,7 @@
 //! Whole transfers between hosts of the lab: namespaces with interfaces of their own. Skipped, visibly,
 //! where namespaces cannot be made.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::path::Path;
@@ -41,7 +42,7 @@ fn agent(lab: &Lab, host: &str, port: u16, roots: &[&str]) -> Child {
         "--token-file",
         "/run/token",
         "--listen",
-        &format!("0.0.0.0:{port}"),
+        &format!("[::]:{port}"),
     ]);
     for root in roots {
         command.args(["--root", root]);
@@ -598,8 +599,11 @@ fn rails_that_fail_are_given_up_and_taken_back() {
         return;
     }
     type Fails = fn(&Lab, &str, bool) -> Result<(), ropewalk_lab::LabError>;
-    let failures: [(&str, Fails); 4] = [
+    let failures: [(&str, Fails); 5] = [
         ("silence", |lab, host, on| lab.blackhole(host, 1, on)),
+        ("silence of the first", |lab, host, on| {
+            lab.blackhole(host, 0, on)
+        }),
         ("carrier", |lab, host, on| lab.plug(host, 1, !on)),
         ("link", |lab, host, on| match on {
             true => lab.link_down(host, 1),
@@ -615,15 +619,28 @@ fn rails_that_fail_are_given_up_and_taken_back() {
     ];
     for (name, fails) in failures {
         for host in ["a", "b"] {
+            // The master talks to b over its first interface, and would hear of no progress.
+            if (name, host) == ("silence of the first", "b") {
+                continue;
+            }
             let report = with_a_break(host, fails);
-            let rails = rails(&report);
-            let first = &rails[0].0;
-            let again = rails
-                .iter()
-                .filter(|(rail, bytes)| rail != first && *bytes > 0);
-            assert!(again.count() >= 2, "{name} at {host}: {rails:?}");
+            let mut carried: BTreeMap<String, usize> = BTreeMap::new();
+            for (rail, bytes) in rails(&report) {
+                *carried.entry(rail).or_default() += usize::from(bytes > 0);
+            }
+            let before_and_after = carried.values().any(|times| *times >= 2);
+            assert!(before_and_after, "{name} at {host}: {carried:?}");
+            assert_eq!(carried.len(), 2, "{name} at {host}: {carried:?}");
             let notes = report["notes"].to_string();
-            assert!(notes.contains("one rail to a"), "{name} at {host}: {notes}");
+            // What happens at the receiver's own end the kernel tells; everything else shows by silence.
+            let reason = match (name, host) {
+                ("carrier" | "link" | "address", "b") => "lost its link or its address",
+                _ => "silent while another rail",
+            };
+            assert!(
+                notes.contains("one rail to a") && notes.contains(reason),
+                "{name} at {host}: {notes}"
+            );
         }
     }
 }

@@ -96,6 +96,8 @@ struct Lane {
     planned: bool,
     // When it last brought a unit, or began to after a pause.
     moved_ns: Option<u64>,
+    // When it last brought a unit.
+    brought_ns: Option<u64>,
     // Time with something in transit: up to the last pause, and since then.
     busy_ns: u64,
     busy_since_ns: u64,
@@ -343,6 +345,7 @@ impl Ledger {
             l.put_down(range.len(), now_ns);
             let busy = l.in_transit_bytes > 0;
             l.moved_ns = Some(now_ns);
+            l.brought_ns = Some(now_ns);
             l.rate.delivered(range.len(), now_ns, busy);
         }
         match self.in_transit.get(&range.start) {
@@ -620,6 +623,11 @@ impl Ledger {
     /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
     pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
         self.lanes.get(lane).and_then(|l| l.moved_ns)
+    }
+
+    /// When the lane last brought a unit, nanoseconds; `None` before the first.
+    pub fn brought_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.brought_ns)
     }
 
     /// Time in which the lane had something in transit, nanoseconds.

@@ -91,6 +91,8 @@ pub struct PairTotals {
     pub corrupt: u64,
     // All bytes that came, parts of units and later copies, too.
     come: u64,
+    // Time at work that the master knows of.
+    told_busy_ns: u64,
 }
 
 /// The receiving side of one transfer on one node. See the module documentation.
@@ -120,6 +122,8 @@ pub struct Receiving {
     damaged: BTreeMap<u64, u32>,
     digests: Vec<(Range, [u8; 32])>,
     corrupt: u64,
+    // Time that each sender was at work, as told to the master.
+    busy_ns: BTreeMap<u32, u64>,
     finished: bool,
     // When the driver last came.
     now_ns: u64,
@@ -149,6 +153,7 @@ impl Receiving {
             damaged: BTreeMap::new(),
             digests: Vec::new(),
             corrupt: 0,
+            busy_ns: BTreeMap::new(),
             finished: false,
             now_ns,
         }
@@ -297,11 +302,11 @@ impl Receiving {
         self.ledger.rails(lane).any(|rail| rail != lane)
     }
 
-    /// Whether another rail to the same peer has brought a unit of late: silence on this one is its own then.
+    /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
     pub fn other_rail_moves(&self, lane: LaneId, now_ns: u64) -> bool {
         let moves = |rail: LaneId| {
-            let moved = self.ledger.moved_ns(rail);
-            moved.is_some_and(|moved| now_ns.saturating_sub(moved) < RAIL_MOVES_NS)
+            let brought = self.ledger.brought_ns(rail);
+            brought.is_some_and(|brought| now_ns.saturating_sub(brought) < RAIL_MOVES_NS)
         };
         self.ledger
             .rails(lane)
@@ -572,19 +577,30 @@ impl Receiving {
         &self.pairs
     }
 
-    /// What the master is told from time to time of each sender that has brought anything or tries to.
-    pub fn pair_statuses(&self, now_ns: u64) -> Vec<control::PairStatus> {
+    /// What the master is told from time to time of each sender that has brought anything or tries to. A sender is at
+    /// work while any of its rails is.
+    pub fn pair_statuses(&mut self, now_ns: u64) -> Vec<control::PairStatus> {
         let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
-        for (lane, pair) in self.pairs.iter().enumerate() {
+        let mut more: BTreeMap<u32, u64> = BTreeMap::new();
+        for (lane, pair) in self.pairs.iter_mut().enumerate() {
             let busy = self.ledger.busy_ns(lane, now_ns);
             if busy == 0 {
                 continue;
             }
+            let longest = more.entry(pair.sender).or_default();
+            *longest = (*longest).max(busy.saturating_sub(pair.told_busy_ns));
+            pair.told_busy_ns = busy;
             let status = statuses.entry(pair.sender).or_default();
             status.sender = pair.sender;
             status.delivered += pair.delivered;
             status.come += pair.come.max(pair.delivered);
-            status.busy = status.busy.max(busy);
+        }
+        for (sender, more) in more {
+            let busy = self.busy_ns.entry(sender).or_default();
+            *busy += more;
+            if let Some(status) = statuses.get_mut(&sender) {
+                status.busy = *busy;
+            }
         }
         statuses.into_values().collect()
     }

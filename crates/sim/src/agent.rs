@@ -221,11 +221,11 @@ impl Agent {
     }
 
     /// The periodic message; `None` when it is past that.
-    pub fn status(&self, now_ns: u64) -> Option<from_agent::Body> {
+    pub fn status(&mut self, now_ns: u64) -> Option<from_agent::Body> {
         if self.over {
             return None;
         }
-        let Some(receiver) = self.receiver.as_deref() else {
+        let Some(receiver) = self.receiver.as_deref_mut() else {
             let status = control::SenderStatus { sent: 0 };
             return Some(from_agent::Body::SenderStatus(status));
         };

@@ -37,19 +37,34 @@ pub(super) struct Way {
     pause: Duration,
 }
 
+impl Way {
+    fn name(&self) -> String {
+        match &self.rail {
+            Some(rail) => rail.to_string(),
+            None => self.connected.first_rail(),
+        }
+    }
+}
+
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
     pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
-        self.state.lock().lanes[lane].rail = connected.first_rail();
         let search = connected.search(&self.transfer);
+        let first = search.and_then(|mut search| Some((search.next()?, search)));
         let way = Way {
+            // Where there are others it keeps to its own interface, too.
+            rail: first
+                .as_ref()
+                .and_then(|(_, search)| search.first().cloned()),
             connected: Arc::new(connected),
-            rail: None,
             pause: REGAIN_MIN,
         };
-        if let Some(mut search) = search
-            && let Some(first) = search.next()
         {
+            let mut state = self.state.lock();
+            state.lanes[lane].rail = way.name();
+            state.lanes[lane].way = way.rail.clone();
+        }
+        if let Some((first, search)) = first {
             let way = way.clone();
             self.spawn("rails", move |fetch| {
                 fetch.find_rails(lane, &way, first, search)
@@ -122,6 +137,10 @@ impl Fetch {
     /// One more lane to the peer of `lane`.
     fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
         let mut state = self.state.lock();
+        // Who has been given up by all rails is the master's to replace.
+        if !state.receiving.is_reachable(lane) {
+            return;
+        }
         let rail = state.receiving.add_rail(lane, self.transfer.now_ns());
         if state.lanes.len() <= rail {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
@@ -134,10 +153,7 @@ impl Fetch {
         {
             state.notes.push(warning);
         }
-        state.lanes[rail].rail = match &way.rail {
-            Some(rail) => rail.to_string(),
-            None => way.connected.first_rail(),
-        };
+        state.lanes[rail].rail = way.name();
         self.drain(state);
         if !watches {
             self.spawn("links", |fetch| fetch.watch_links());
@@ -155,15 +171,19 @@ impl Fetch {
             pause: (first * 2).min(REGAIN_MAX),
             ..way.clone()
         };
-        let (mut pause, mut next) = (first, PROBE_MIN);
-        loop {
-            if self.pause_for_links(pause) || !self.state.lock().receiving.is_reachable(lane) {
-                return;
-            }
+        let mut next = PROBE_MIN;
+        // However much the links change.
+        if self.pause(first) {
+            return;
+        }
+        while self.state.lock().receiving.is_reachable(lane) {
             if way.connected.is_answered(&self.transfer, way.rail.as_ref()) {
                 return self.open_rail(lane, way);
             }
-            (pause, next) = (next, (next * 3 / 2).min(PROBE_MAX));
+            if self.pause_for_links(next) {
+                return;
+            }
+            next = (next * 3 / 2).min(PROBE_MAX);
         }
     }
 
@@ -177,11 +197,6 @@ impl Fetch {
         }
         drop(state);
         self.stopped()
-    }
-
-    /// Whether the peer can be reached over another rail.
-    pub(super) fn has_other_rail(&self, lane: usize) -> bool {
-        self.state.lock().receiving.has_other_rail(lane)
     }
 
     /// Whether silence of the lane is its own and not the peer's.

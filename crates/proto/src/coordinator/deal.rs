@@ -191,10 +191,11 @@ impl Coordinator {
                 if room_left <= 0.0 {
                     break;
                 }
-                room_left -= room * seconds;
                 let mine = self.nodes[node as usize].wants.intersection(&pool);
-                open = open.difference(&mine);
+                // Room of those who want nothing of it does not count.
                 if !mine.is_empty() {
+                    room_left -= room * seconds;
+                    open = open.difference(&mine);
                     takers.insert(node, mine);
                 }
             }

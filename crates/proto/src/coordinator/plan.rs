@@ -480,7 +480,8 @@ impl Coordinator {
         plan.length = self.data_length;
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;
-        if self.exploring && self.nodes.len() <= BEAT_NODES_MAX {
+        let is_open = || self.receivers().any(|receiver| self.has_choice(receiver));
+        if self.exploring && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());

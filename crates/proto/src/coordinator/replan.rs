@@ -126,7 +126,7 @@ impl Round {
 
     /// All that nodes gave but for these ranges goes back to them.
     pub fn give_back(&mut self, except: &RangeSet) {
-        for (node, runs) in std::mem::take(&mut self.gave) {
+        for (node, runs) in std::mem::take(&mut self.dealt) {
             let back = runs.iter().flat_map(|run| {
                 let own = RangeSet::from(control::range(run.start, run.length));
                 parts_of(run, &own.difference(except))
@@ -137,7 +137,7 @@ impl Round {
 
     /// Of what a node gave, these ranges go back to it.
     pub fn give_back_to(&mut self, node: u32, ranges: &RangeSet) {
-        let own = self.gave.iter().filter(|(giver, _)| *giver == node);
+        let own = self.dealt.iter().filter(|(giver, _)| *giver == node);
         let back = own.flat_map(|(_, runs)| runs).flat_map(|run| {
             let own = RangeSet::from(control::range(run.start, run.length));
             parts_of(run, &own.intersection(ranges))
@@ -178,8 +178,9 @@ pub(super) struct Round {
     // Lanes without work stand by afterwards.
     pub(super) settle: bool,
     released: Vec<(u32, RangeSet)>,
-    // The same with its senders.
+    // The same with its senders; and of what is being planned.
     gave: Vec<(u32, Vec<Run>)>,
+    dealt: Vec<(u32, Vec<Run>)>,
     givers: BTreeSet<u32>,
     // What goes to receivers over lanes they have, beside what is planned.
     pub(super) kept_lanes: Vec<(u32, Vec<Run>)>,
@@ -554,7 +555,7 @@ impl Coordinator {
     }
 
     /// Whether a plan could give the node's work to anybody else.
-    fn has_choice(&self, node: u32) -> bool {
+    pub(super) fn has_choice(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
         state
             .group
@@ -601,6 +602,7 @@ impl Coordinator {
             return;
         };
         let released = std::mem::take(&mut round.released);
+        round.dealt = std::mem::take(&mut round.gave);
         round.is_planned = true;
         if released.is_empty() {
             self.round = None;
@@ -623,7 +625,7 @@ impl Coordinator {
             || !planned.is_near_bound
             || round.last == 0.0
             || planned.predicted_seconds <= round.last
-            || round.gave.iter().any(is_gone)
+            || round.dealt.iter().any(is_gone)
         {
             return false;
         }
@@ -662,6 +664,7 @@ impl Coordinator {
             self.round = Some(Round {
                 settle: false,
                 is_planned: false,
+                dealt: Vec::new(),
                 ..round
             });
         }
