@@ -101,8 +101,8 @@ sender's clock ends when the receiver has confirmed every byte. Each side prints
   Send: et 40.151204 bytes 838860800 Mbytes/sec 20.892544 0.0u 31.0s 162im 0sw
 
 et: seconds; Mbytes/sec: 10^6 bytes a second; u, s: processor seconds in the program and in the
-system; im: most memory resident at once, in KiB; sw: times the process was swapped out. `multisocket`
-and `ropewalk multisocket` are the same.
+system; im: most memory resident at once, in KiB; sw: times the process was swapped out.
+The commands `multisocket` and `ropewalk multisocket` are the same.
 
 Exit status: 0 done, 1 failed (a connection was lost, nobody came or listened), 2 usage, 4 refused
 (the sides differ, or the receiver has another sender), 130 interrupted.";
