@@ -65,6 +65,8 @@ enum Command {
     Leave(members::LeaveArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
+    /// Measure what some number of sockets carry together, from one process to another
+    Multisocket(ropewalk_multisocket::MultisocketArgs),
 }
 
 /// Exit status of a specification that cannot be read, and of nodes that are turned away: nothing was changed.
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
         Command::Demo(args) => end(demo::run(&args)),
+        Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
     }
 }
 

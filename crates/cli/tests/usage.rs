@@ -11,8 +11,19 @@ use common::{Place, assert_golden};
 fn help_is_as_recorded() {
     let place = Place::new();
     for command in [
-        "", "copy", "put", "get", "transfer", "plan", "agent", "status", "cancel", "join", "leave",
+        "",
+        "copy",
+        "put",
+        "get",
+        "transfer",
+        "plan",
+        "agent",
+        "status",
+        "cancel",
+        "join",
+        "leave",
         "demo",
+        "multisocket",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())
@@ -84,6 +95,11 @@ fn slips_are_explained() {
         (&["cancel"], "TRANSFER"),
         (&["status", "--agent", "host"], "has no port"),
         (&["demo", "--size", "5"], "multiple of 4"),
+        (&["multisocket"], "--receive"),
+        (&["multisocket", "-t"], "<HOST>"),
+        (&["multisocket", "-r", "-b", "4K"], "could mean"),
+        (&["multisocket", "-t", "h:10007"], "give the port after -p"),
+        (&["multisocket", "-r", "-p", "65535", "-n", "2"], "65535"),
     ];
     for (args, part) in cases {
         place.run(args).assert_status(2).assert_says(part);

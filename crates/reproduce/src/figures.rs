@@ -8,6 +8,7 @@ pub(crate) mod faults;
 pub(crate) mod figure2;
 pub(crate) mod heterogeneity;
 pub(crate) mod memory;
+pub(crate) mod multisocket;
 pub(crate) mod peers;
 pub(crate) mod rails;
 pub(crate) mod traps;

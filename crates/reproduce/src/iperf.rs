@@ -27,6 +27,31 @@ pub(crate) struct Pair<'l> {
     pub port: u16,
 }
 
+/// What each pair moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Bytes of all its streams together.
+    pub bytes: u64,
+    /// TCP connections.
+    pub streams: u32,
+    /// iperf3's -Z.
+    pub zero_copy: bool,
+    /// Bytes of one write, instead of iperf3's own 128 KiB.
+    pub block_len: Option<u64>,
+}
+
+impl Load {
+    /// As iperf3 does it by itself.
+    pub fn plain(bytes: u64, streams: u32) -> Self {
+        Self {
+            bytes,
+            streams,
+            zero_copy: false,
+            block_len: None,
+        }
+    }
+}
+
 /// What iperf3 pairs reached together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Carried {
@@ -59,14 +84,8 @@ fn received(output: &Value) -> Result<(u64, f64)> {
     }
 }
 
-/// Moves `bytes` over every pair at once, with `streams` streams each; `zero_copy` is iperf3's -Z.
-pub(crate) fn run(
-    pairs: &[Pair<'_>],
-    bytes: u64,
-    streams: u32,
-    zero_copy: bool,
-    deadline: Duration,
-) -> Result<Carried> {
+/// Moves a load over every pair at once.
+pub(crate) fn run(pairs: &[Pair<'_>], load: Load, deadline: Duration) -> Result<Carried> {
     let program = Path::new("iperf3");
     let mut servers = Vec::new();
     for pair in pairs {
@@ -88,9 +107,13 @@ pub(crate) fn run(
     for pair in pairs {
         let mut command = pair.from.command(program);
         command.args(["-J", "-c", pair.address, "-p", &pair.port.to_string()]);
-        command.args(["-n", &bytes.to_string(), "-P", &streams.to_string()]);
-        if zero_copy {
+        command.args(["-n", &load.bytes.to_string()]);
+        command.args(["-P", &load.streams.to_string()]);
+        if load.zero_copy {
             command.arg("-Z");
+        }
+        if let Some(len) = load.block_len {
+            command.args(["-l", &len.to_string()]);
         }
         clients.push(Process::start(command)?);
     }

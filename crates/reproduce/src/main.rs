@@ -41,8 +41,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::Settings;
 use crate::figures::{
-    access, composition, control, events, faults, figure2, heterogeneity, memory, peers, rails,
-    traps, trees,
+    access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
+    peers, rails, traps, trees,
 };
 
 /// Longer than all figures take.
@@ -96,6 +96,8 @@ enum Figure {
     },
     /// One pair on loopback beside iperf3 and other movers
     Peers,
+    /// The multisocket test on loopback, 1 to 1000 connections, beside iperf3
+    Multisocket,
     /// Peak resident memory by lanes, prefetch and nodes
     Memory,
     /// Control messages and bytes per node
@@ -161,6 +163,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Rails,
         Figure::Trees,
         Figure::Peers,
+        Figure::Multisocket,
     ];
     for figure in &all {
         // One figure that cannot be made here (no root, no ssh) does not keep the others from being made.
@@ -179,6 +182,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Cep { figure: 7 } => access::run(settings),
         Figure::Cep { .. } => heterogeneity::run(settings),
         Figure::Peers => peers::run(settings),
+        Figure::Multisocket => multisocket::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),

@@ -11,7 +11,7 @@ use anyhow::Result;
 use ropewalk_lab::Lab;
 
 use crate::bench::{Bench, Settings, Site};
-use crate::iperf::{self, Carried, Pair};
+use crate::iperf::{self, Carried, Load, Pair};
 use crate::network::{MASTER, TCP_SHARE, capped, hint, lab, tcp_rate};
 use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
@@ -142,7 +142,7 @@ fn plain_tcp(site: &Site, pairs: usize, bytes: u64) -> Result<Carried> {
             port: iperf::PORT,
         })
         .collect();
-    iperf::run(&all, bytes, 1, false, deadline(bytes))
+    iperf::run(&all, Load::plain(bytes, 1), deadline(bytes))
 }
 
 /// Makes Figures 4 and 5.

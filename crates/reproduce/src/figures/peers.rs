@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::faults::write_noise;
-use crate::iperf::{self, Pair};
+use crate::iperf::{self, Load, Pair};
 use crate::machine;
 use crate::movers::{Files, MOVERS, Mover, free_port};
 use crate::plot::{self, Bar, Titles};
@@ -179,7 +179,11 @@ fn run_iperf(streams: u32, zero_copy: bool, bytes: u64) -> Result<Sample> {
         address: "127.0.0.1",
         port: free_port()?,
     };
-    let carried = iperf::run(&[pair], bytes, streams, zero_copy, Duration::from_secs(120))?;
+    let load = Load {
+        zero_copy,
+        ..Load::plain(bytes, streams)
+    };
+    let carried = iperf::run(&[pair], load, Duration::from_secs(120))?;
     Ok(Sample {
         bytes: carried.bytes,
         seconds: carried.seconds,
