@@ -10,7 +10,7 @@ use ropewalk_lab::{HostSpec, Lab, NicSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
-use crate::iperf::{self, Pair};
+use crate::iperf::{self, Load, Pair};
 use crate::network::{MASTER, lab, tcp_rate};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::stats::summary;
@@ -112,7 +112,7 @@ fn plain(site: &Site, rails: &[u64], seconds: f64) -> Result<Run> {
             port: iperf::PORT,
         };
         let deadline = Duration::from_secs_f64(60.0 + 10.0 * seconds);
-        let carried = iperf::run(&[pair], size(&[*rate], seconds), 1, false, deadline)?;
+        let carried = iperf::run(&[pair], Load::plain(size(&[*rate], seconds), 1), deadline)?;
         run.megabits += carried.megabits();
         run.rails.push(carried.megabits());
         run.processor_seconds += carried.processor_seconds;
