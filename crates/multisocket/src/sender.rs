@@ -36,6 +36,11 @@ const BATCH: u32 = 128;
 /// Bytes sent over one connection before the thread looks at its others.
 const TURN_LEN: u64 = 1 << 20;
 
+/// Bytes that TCP may hold of one connection to this very machine, where no distance needs more. What sockets hold by
+/// themselves does not fit into the processor's cache: blocks of 1 MiB over one connection moved at 18 Gbit/s, and at 49
+/// with this, for a third of the processor time. Twice as much gained half as much.
+const LOCAL_BUFFER_LEN: usize = 128 << 10;
+
 /// Bytes that Unix sockets may hold unread, all connections together, and for one of them. Their default of 208 KiB
 /// makes sender and receiver take turns.
 const UNIX_BUFFERS_LEN: usize = 128 << 20;
@@ -242,6 +247,16 @@ impl Caller<'_> {
             run: self.run,
             shape: self.shape,
         };
+        let ends = (
+            socket.local_addr()?.as_socket(),
+            socket.peer_addr()?.as_socket(),
+        );
+        // A host reaches its own addresses from the same address.
+        if let (Some(near), Some(far)) = ends
+            && near.ip() == far.ip()
+        {
+            socket.set_send_buffer_size(LOCAL_BUFFER_LEN)?;
+        }
         wire::write(&socket, &header.encode())?;
         Ok(Outgoing {
             socket,
@@ -460,7 +475,10 @@ impl Outgoing {
                 0 => block,
                 rest => &block[(len - rest) as usize..],
             };
-            match send_bytes(&self.socket, rest, SendFlags::NOSIGNAL) {
+            // Blocks that others follow need not travel alone: over one connection, 4 KiB move twice as fast.
+            let mut flags = SendFlags::NOSIGNAL;
+            flags.set(SendFlags::MORE, self.left > len);
+            match send_bytes(&self.socket, rest, flags) {
                 Ok(count) => {
                     self.left -= count as u64;
                     if count < rest.len() {
