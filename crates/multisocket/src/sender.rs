@@ -497,22 +497,71 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+
+    fn outgoing(left: u64) -> (Outgoing, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let connection = Outgoing {
+            socket: Socket::from(std::os::fd::OwnedFd::from(near)),
+            index: 0,
+            answer: Partial::new(ANSWER_MAGIC),
+            left,
+            seconds: 0.0,
+        };
+        (connection, far)
+    }
+
+    /// A connection is done when the receiver has confirmed exactly what was sent, and nothing else counts for that.
+    #[test]
+    fn only_the_whole_is_confirmed() {
+        let shape = Shape {
+            connections_per_port: 1,
+            ports: 1,
+            block_len: 10,
+            blocks: 3,
+        };
+        let stop = AtomicBool::new(false);
+        let caller = Caller {
+            shape,
+            run: 1,
+            stop: &stop,
+        };
+        let round = Round {
+            caller: &caller,
+            block: &[],
+            place: "x",
+            began: Instant::now(),
+        };
+        let hear = |answer: Option<Answer>| {
+            let (mut connection, mut far) = outgoing(0);
+            if let Some(answer) = answer {
+                far.write_all(&answer.encode(shape)).unwrap();
+            }
+            round.is_confirmed(&mut connection)
+        };
+        assert!(hear(Some(Answer::Done(30))).unwrap());
+        assert!(!hear(None).unwrap());
+        let less = hear(Some(Answer::Done(29))).unwrap_err();
+        let is_counted = matches!(
+            less,
+            MultisocketError::Count {
+                sent: 30,
+                confirmed: 29,
+                ..
+            }
+        );
+        assert!(is_counted, "{less}");
+        let early = hear(Some(Answer::Go)).unwrap_err();
+        assert!(matches!(early, MultisocketError::Foreign { .. }), "{early}");
+    }
 
     /// Blocks that do not fit whole are continued where they were cut: the peer gets all of each, in order.
     #[test]
     fn cut_blocks_are_continued() {
-        let (near, mut far) = UnixStream::pair().unwrap();
-        near.set_nonblocking(true).unwrap();
         let block = block(100_003);
-        let mut connection = Outgoing {
-            socket: Socket::from(std::os::fd::OwnedFd::from(near)),
-            index: 0,
-            answer: Partial::new(ANSWER_MAGIC),
-            left: 7 * block.len() as u64,
-            seconds: 0.0,
-        };
+        let (mut connection, mut far) = outgoing(7 * block.len() as u64);
         let mut received = Vec::new();
         let mut piece = vec![0; 77_777];
         while connection.left > 0 || received.len() < 7 * block.len() {
