@@ -152,6 +152,29 @@ mod tests {
         }
     }
 
+    /// Silence ends a thread only when it has lasted, and says who was silent.
+    #[test]
+    fn silence() {
+        let long_ago = Instant::now().checked_sub(2 * SILENCE_MAX).unwrap();
+        let mut halt = Halt {
+            stop: &GO,
+            failed: &GO,
+            moved_at: long_ago,
+        };
+        let error = halt.check(false, || (3, 7)).unwrap_err();
+        let is_named = matches!(
+            error,
+            MultisocketError::Silent {
+                open: 3,
+                index: 7,
+                ..
+            }
+        );
+        assert!(is_named, "{error}");
+        halt.check(true, || (3, 7)).unwrap();
+        halt.check(false, || (3, 7)).unwrap();
+    }
+
     /// What went wrong in one thread ends the others, and is what is told.
     #[test]
     fn one_failure_ends_all() {

@@ -28,7 +28,7 @@
 //! Strangers are turned away and change nothing. Every wait has a deadline.
 //!
 //! **Not goals.** No encryption, no checksums, no content: what is measured is the network and the sockets.
-//! Congestion control and TCP's buffers stay as the host has them.
+//! Congestion control stays as the host has it, and so do TCP's buffers between hosts.
 //!
 //! Threads are as many as cores (at most one a connection); each drives its share of connections by epoll, so that
 //! a thousand connections cost no more memory in the process than one.

@@ -36,6 +36,11 @@ const BATCH: u32 = 128;
 /// Bytes sent over one connection before the thread looks at its others.
 const TURN_LEN: u64 = 1 << 20;
 
+/// Bytes that TCP may hold of one connection to this very machine, where no distance needs more. What sockets hold by
+/// themselves does not fit into the processor's cache: blocks of 1 MiB over one connection moved at 18 Gbit/s, and at 49
+/// with this, for a third of the processor time. Twice as much gained half as much.
+const LOCAL_BUFFER_LEN: usize = 128 << 10;
+
 /// Bytes that Unix sockets may hold unread, all connections together, and for one of them. Their default of 208 KiB
 /// makes sender and receiver take turns.
 const UNIX_BUFFERS_LEN: usize = 128 << 20;
@@ -242,6 +247,16 @@ impl Caller<'_> {
             run: self.run,
             shape: self.shape,
         };
+        let ends = (
+            socket.local_addr()?.as_socket(),
+            socket.peer_addr()?.as_socket(),
+        );
+        // A host reaches its own addresses from the same address.
+        if let (Some(near), Some(far)) = ends
+            && near.ip() == far.ip()
+        {
+            socket.set_send_buffer_size(LOCAL_BUFFER_LEN)?;
+        }
         wire::write(&socket, &header.encode())?;
         Ok(Outgoing {
             socket,
@@ -460,7 +475,10 @@ impl Outgoing {
                 0 => block,
                 rest => &block[(len - rest) as usize..],
             };
-            match send_bytes(&self.socket, rest, SendFlags::NOSIGNAL) {
+            // Blocks that others follow need not travel alone: over one connection, 4 KiB move twice as fast.
+            let mut flags = SendFlags::NOSIGNAL;
+            flags.set(SendFlags::MORE, self.left > len);
+            match send_bytes(&self.socket, rest, flags) {
                 Ok(count) => {
                     self.left -= count as u64;
                     if count < rest.len() {
@@ -479,22 +497,71 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+
+    fn outgoing(left: u64) -> (Outgoing, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let connection = Outgoing {
+            socket: Socket::from(std::os::fd::OwnedFd::from(near)),
+            index: 0,
+            answer: Partial::new(ANSWER_MAGIC),
+            left,
+            seconds: 0.0,
+        };
+        (connection, far)
+    }
+
+    /// A connection is done when the receiver has confirmed exactly what was sent, and nothing else counts for that.
+    #[test]
+    fn only_the_whole_is_confirmed() {
+        let shape = Shape {
+            connections_per_port: 1,
+            ports: 1,
+            block_len: 10,
+            blocks: 3,
+        };
+        let stop = AtomicBool::new(false);
+        let caller = Caller {
+            shape,
+            run: 1,
+            stop: &stop,
+        };
+        let round = Round {
+            caller: &caller,
+            block: &[],
+            place: "x",
+            began: Instant::now(),
+        };
+        let hear = |answer: Option<Answer>| {
+            let (mut connection, mut far) = outgoing(0);
+            if let Some(answer) = answer {
+                far.write_all(&answer.encode(shape)).unwrap();
+            }
+            round.is_confirmed(&mut connection)
+        };
+        assert!(hear(Some(Answer::Done(30))).unwrap());
+        assert!(!hear(None).unwrap());
+        let less = hear(Some(Answer::Done(29))).unwrap_err();
+        let is_counted = matches!(
+            less,
+            MultisocketError::Count {
+                sent: 30,
+                confirmed: 29,
+                ..
+            }
+        );
+        assert!(is_counted, "{less}");
+        let early = hear(Some(Answer::Go)).unwrap_err();
+        assert!(matches!(early, MultisocketError::Foreign { .. }), "{early}");
+    }
 
     /// Blocks that do not fit whole are continued where they were cut: the peer gets all of each, in order.
     #[test]
     fn cut_blocks_are_continued() {
-        let (near, mut far) = UnixStream::pair().unwrap();
-        near.set_nonblocking(true).unwrap();
         let block = block(100_003);
-        let mut connection = Outgoing {
-            socket: Socket::from(std::os::fd::OwnedFd::from(near)),
-            index: 0,
-            answer: Partial::new(ANSWER_MAGIC),
-            left: 7 * block.len() as u64,
-            seconds: 0.0,
-        };
+        let (mut connection, mut far) = outgoing(7 * block.len() as u64);
         let mut received = Vec::new();
         let mut piece = vec![0; 77_777];
         while connection.left > 0 || received.len() < 7 * block.len() {
