@@ -7,6 +7,7 @@ mod desk;
 mod endpoint;
 mod members;
 mod options;
+mod pingpong;
 mod plan;
 mod progress;
 mod run;
@@ -58,6 +59,8 @@ enum Command {
     Join(members::JoinArgs),
     /// Let a node of a running transfer go; the others take over
     Leave(members::LeaveArgs),
+    /// Measure round trips against message size: plain TCP and message sockets over several interfaces
+    Pingpong(pingpong::PingPongArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
 }
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Cancel(args) => end(status::cancel(&args)),
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
+        Command::Pingpong(args) => end(pingpong::run(&args)),
         Command::Demo(args) => end(demo::run(&args)),
     }
 }

@@ -11,7 +11,8 @@ use common::{Place, assert_golden};
 fn help_is_as_recorded() {
     let place = Place::new();
     for command in [
-        "", "copy", "transfer", "plan", "agent", "status", "cancel", "join", "leave", "demo",
+        "", "copy", "transfer", "plan", "agent", "status", "cancel", "join", "leave", "pingpong",
+        "demo",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())
@@ -79,6 +80,8 @@ fn slips_are_explained() {
         (&["cancel"], "TRANSFER"),
         (&["status", "--agent", "host"], "has no port"),
         (&["demo", "--size", "5"], "multiple of 4"),
+        (&["pingpong"], "HOST"),
+        (&["pingpong", "--sizes", "3..8", "h"], "powers of two"),
     ];
     for (args, part) in cases {
         place.run(args).assert_status(2).assert_says(part);
