@@ -131,6 +131,8 @@ struct Pending {
     link: u64,
     frames: u32,
     frames_told: u32,
+    /// A frame brought nothing that could be told: its count alone gives the fragment back to the sender.
+    in_vain: bool,
     entries: Vec<Entry>,
 }
 
@@ -184,6 +186,7 @@ impl Receiver {
         if let Some(pending) = self.pending.get_mut(rail) {
             pending.link = link;
             (pending.frames, pending.frames_told) = (0, 0);
+            pending.in_vain = false;
         }
     }
 
@@ -291,6 +294,8 @@ impl Receiver {
         let whole = m.whole;
         if m.arrived.contains(number) {
             report(self);
+        } else if let Some(pending) = self.pending.get_mut(rail) {
+            pending.in_vain |= pending.link == link;
         }
         match (fresh, whole) {
             (false, _) => Arrival::Nothing,
@@ -452,7 +457,7 @@ impl Receiver {
     pub fn owes(&self, rail: RailId) -> bool {
         let news = self.done_told < self.done_below
             || self.credit() - self.credit_told >= (self.window / CREDIT_PART).max(1);
-        news || self.waiting_entries(rail) > 0
+        news || self.waiting_entries(rail) > 0 || self.pending.get(rail).is_some_and(|p| p.in_vain)
     }
 
     /// Entries that wait to be told on a rail.
@@ -469,6 +474,7 @@ impl Receiver {
         // A count must not get ahead of its entries: the peer would take the fragments for lost.
         if pending.entries.is_empty() {
             pending.frames_told = pending.frames;
+            pending.in_vain = false;
         }
         Some(Ack {
             frames: pending.frames_told,

@@ -425,3 +425,24 @@ fn lies_are_found_out() {
         "claimed memory needs no window"
     );
 }
+
+/// A copy that lost its fragment to another link is told, too: the other may break before it is whole, and then
+/// nothing else would make the sender send again.
+#[test]
+fn copies_in_vain_are_told() {
+    let mut world = World::new(2);
+    world.start(100, Spread::Single, 0);
+    assert!(world.send(0));
+    let header = world.links[0].forward[0];
+    world.links[1].forward.push_back(header);
+    assert!(
+        world.receive(0, false) && world.receive(1, false),
+        "both land"
+    );
+    assert!(world.receive(0, false), "the first ends, in vain");
+    world.fail(1);
+    assert!(world.acknowledge(0) && world.hear(0));
+    assert!(world.send(0), "sent again");
+    world.settle();
+    world.check();
+}
