@@ -319,6 +319,15 @@ impl Session {
             .as_ref()
             .and_then(|link| link.reader.try_lock().map(|held| (link, held)));
         let Some((link, mut reader)) = held else {
+            let any = link
+                .clone()
+                .or_else(|| state.links.iter().flatten().next().cloned());
+            if let Some(any) = any.filter(|any| state.receiver.owes(any.rail)) {
+                // Whoever reads may be waiting for what the peer sends only when it hears this.
+                drop(state);
+                self.tell(&any);
+                return Ok(self.state());
+            }
             state.waiting += 1;
             self.changed.wait_for(&mut state, left(TAKE_OVER));
             state.waiting -= 1;
@@ -463,6 +472,26 @@ impl Session {
             return Ok(());
         };
         self.acknowledge_as(link, &mut writer)
+    }
+
+    /// Acknowledges; a link that cannot is over.
+    fn tell(&self, link: &Arc<Link>) {
+        if let Err(error) = self.acknowledge(link) {
+            self.fail(link, &error);
+        }
+    }
+
+    /// Tells the peer of credit that came free, when it may be waiting for it.
+    pub(crate) fn tell_credit(&self, state: MutexGuard<'_, State>) {
+        if !state.receiver.owes_credit() {
+            return;
+        }
+        let own = state.links.get(state.favourite).cloned().flatten();
+        let any = own.or_else(|| state.links.iter().flatten().next().cloned());
+        drop(state);
+        if let Some(any) = any {
+            self.tell(&any);
+        }
     }
 
     /// Sends what the peer waits for on a link, as its writer.

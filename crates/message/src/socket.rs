@@ -354,6 +354,7 @@ impl MessageSocket {
                     }
                     state.claimed = None;
                     state.receiver.deliver();
+                    session.tell_credit(state);
                     return Ok(Some(length as usize));
                 }
                 Front::Partial { message, .. } => {

@@ -455,9 +455,14 @@ impl Receiver {
     /// Whether the peer waits for an acknowledgement on this rail.
     #[must_use]
     pub fn owes(&self, rail: RailId) -> bool {
-        let news = self.done_told < self.done_below
-            || self.credit() - self.credit_told >= (self.window / CREDIT_PART).max(1);
+        let news = self.done_told < self.done_below || self.owes_credit();
         news || self.waiting_entries(rail) > 0 || self.pending.get(rail).is_some_and(|p| p.in_vain)
+    }
+
+    /// Whether so much credit came free that the peer may be waiting for it.
+    #[must_use]
+    pub fn owes_credit(&self) -> bool {
+        self.credit() - self.credit_told >= (self.window / CREDIT_PART).max(1)
     }
 
     /// Entries that wait to be told on a rail.
