@@ -336,6 +336,8 @@ async fn welcome<S: Incoming>(
                 transfer.serve_stream(socket, &secret, head.nonce);
             }
         }
+        // Message sockets have listeners of their own.
+        Kind::Message => {}
     }
 }
 

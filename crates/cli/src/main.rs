@@ -7,6 +7,7 @@ mod desk;
 mod endpoint;
 mod members;
 mod options;
+mod pingpong;
 mod plan;
 mod progress;
 mod put;
@@ -63,6 +64,8 @@ enum Command {
     Join(members::JoinArgs),
     /// Let a node of a running transfer go; the others take over
     Leave(members::LeaveArgs),
+    /// Measure round trips against message size: plain TCP and message sockets over several interfaces
+    Pingpong(pingpong::PingPongArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
     /// Measure what some number of sockets carry together, from one process to another
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Cancel(args) => end(status::cancel(&args)),
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
+        Command::Pingpong(args) => end(pingpong::run(&args)),
         Command::Demo(args) => end(demo::run(&args)),
         Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
     }

@@ -24,6 +24,7 @@ fn help_is_as_recorded() {
         "leave",
         "demo",
         "multisocket",
+        "pingpong",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())
@@ -100,6 +101,8 @@ fn slips_are_explained() {
         (&["multisocket", "-r", "-b", "4K"], "could mean"),
         (&["multisocket", "-t", "h:10007"], "give the port after -p"),
         (&["multisocket", "-r", "-p", "65535", "-n", "2"], "65535"),
+        (&["pingpong"], "HOST"),
+        (&["pingpong", "--sizes", "3..8", "h"], "powers of two"),
     ];
     for (args, part) in cases {
         place.run(args).assert_status(2).assert_says(part);

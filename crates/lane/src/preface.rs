@@ -30,6 +30,8 @@ pub enum Kind {
     Pair = 2,
     /// A data stream of an existing pair.
     Join = 3,
+    /// A link of a message socket, from either side; see the `message` crate.
+    Message = 4,
 }
 
 /// Who connects, for what.
@@ -115,6 +117,7 @@ impl Preface {
             1 => Kind::Control,
             2 => Kind::Pair,
             3 => Kind::Join,
+            4 => Kind::Message,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

@@ -6,6 +6,7 @@
 pub mod control;
 pub mod coordinator;
 pub mod ledger;
+pub mod message;
 pub mod participant;
 pub mod report;
 pub mod wire;

@@ -9,6 +9,7 @@
 //! | plan without moving | [`sched::plan_output`] on a [`model::Problem`] |
 //! | read a specification file | [`model::TransferSpec`] |
 //! | take nodes into a running transfer, or let them go | [`Members`] |
+//! | send messages over several interfaces | [`message::MessageSocket`] |
 //! | follow a transfer | [`Event`], [`Report`] |
 //!
 //! ```
@@ -23,6 +24,7 @@
 
 pub use ropewalk_agent as agent;
 pub use ropewalk_master as master;
+pub use ropewalk_message as message;
 pub use ropewalk_model as model;
 pub use ropewalk_proto as proto;
 pub use ropewalk_sched as sched;

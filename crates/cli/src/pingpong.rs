@@ -1,0 +1,456 @@
+//! `pingpong`: the measurement of the MuniSocket paper. One host serves, the other sends messages of every size
+//! and waits for them to come back, over plain TCP on the first rail and over message sockets.
+//!
+//! ```text
+//!   bandwidth  = (8 size / 10^6) / (round trip / 2)             Mbit/s
+//!   efficiency = bandwidth / (bandwidth of TCP x rails) x 100   percent
+//! ```
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use ropewalk::message::{self, CutOff, Listener, MessageSocket, Method, Options};
+use ropewalk::model::Bytes;
+use serde::Serialize;
+
+use crate::token;
+
+mod cpu;
+mod order;
+mod serve;
+
+use cpu::Clock;
+use order::{ORDER_LEN, Order, WELCOME_MAX};
+
+/// Where the measurement listens unless told otherwise.
+const PORT: u16 = 7430;
+/// Time that each point may take, and rounds it has at least and at most, unless `--rounds` says otherwise.
+const POINT: Duration = Duration::from_millis(300);
+const ROUNDS_MIN: u32 = 3;
+const ROUNDS_MAX: u32 = 2000;
+/// Rounds before counting begins: connections and caches get warm.
+const WARM_UP: u32 = 2;
+/// Longest time for one message; a path that is slower is not worth measuring.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The largest message: what both ends hold in memory.
+const SIZE_MAX: u64 = 1 << 30;
+/// Sizes of the sweep that the cut-off is compared with, as powers of two.
+const SWEEP: std::ops::RangeInclusive<u32> = 6..=20;
+
+/// Arguments of `ropewalk pingpong`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct PingPongArgs {
+    /// The other host, once for each rail: its address on that network, with :PORT where it is not 7430. With --serve:
+    /// the addresses to listen on [default with --serve: 127.0.0.1]
+    #[arg(value_name = "HOST", required_unless_present = "serve")]
+    hosts: Vec<String>,
+
+    /// Answer measurements until interrupted
+    #[arg(long, conflicts_with_all = ["sizes", "rounds", "rails", "mode", "json", "quick"])]
+    serve: bool,
+
+    /// Message sizes, powers of two
+    #[arg(long, value_name = "A..B", default_value = "1..16MiB", value_parser = sizes)]
+    sizes: Sizes,
+
+    /// Rounds of each point [default: as many as fit 0.3 s, 3 to 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: Option<u32>,
+
+    /// Own addresses, one for each rail; without a source rule for it, an address does not choose its interface
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    rails: Vec<IpAddr>,
+
+    /// What is measured beside plain TCP; repeat for several [default: all]
+    #[arg(long, value_name = "MODE")]
+    mode: Vec<Mode>,
+
+    /// No search for the cut-off, and no sweep
+    #[arg(long)]
+    quick: bool,
+
+    /// Data crosses a network in the clear; needed for addresses that are not on this host
+    #[arg(long)]
+    plain: bool,
+
+    /// A secret that both ends prove: 64 hexadecimal digits in a file of mode 0600
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ropewalk pingpong --serve 127.0.0.1 127.0.0.2
+  ropewalk pingpong 127.0.0.1 127.0.0.2
+      on one host
+  ropewalk pingpong --plain --serve 10.0.0.5 10.0.1.5
+  ropewalk pingpong --plain --rails 10.0.0.4,10.0.1.4 10.0.0.5 10.0.1.5
+      two networks between two hosts, each rail bound to its own address
+
+Bandwidth is 8 x size / (round trip / 2), of medians; efficiency is that of TCP on the first rail times the number
+of rails. CPU is that of this host, all of its processors together, while the point was measured.
+
+Exit status: 0 done, 1 failed, 2 usage.";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// The message socket on its best rail
+    Single,
+    /// Equal parts, one for each rail
+    Basic,
+    /// One rail below the cut-off, above it small fragments that rails pull
+    Enhanced,
+}
+
+impl From<Mode> for message::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Single => Self::Single,
+            Mode::Basic => Self::Basic,
+            Mode::Enhanced => Self::Enhanced,
+        }
+    }
+}
+
+/// Powers of two from the first to the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes(u64, u64);
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let bad = || "write A..B with powers of two up to 1GiB, for instance 1..16MiB".to_owned();
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let read = |text: &str| match text.parse::<Bytes>() {
+        Ok(size) if size.0.is_power_of_two() && size.0 <= SIZE_MAX => Ok(size.0),
+        _ => Err(bad()),
+    };
+    let sizes = Sizes(read(first)?, read(last)?);
+    if sizes.0 > sizes.1 {
+        return Err(bad());
+    }
+    Ok(sizes)
+}
+
+/// One measured point.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    bytes: u64,
+    /// `tcp`, or a mode.
+    method: String,
+    rounds: u32,
+    /// Median.
+    round_trip_seconds: f64,
+    bits_per_second: f64,
+    efficiency_percent: Option<f64>,
+    /// Of all processors of this host.
+    cpu_percent: f64,
+}
+
+/// Where several rails begin to be faster; `None` for never.
+#[derive(Clone, Debug, Default, Serialize)]
+struct CutOffs {
+    fit_bytes: Option<u64>,
+    search_bytes: Option<u64>,
+    sweep_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    rails: usize,
+    points: Vec<Point>,
+    cut_off: Option<CutOffs>,
+}
+
+/// Serves, or measures and prints.
+pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
+    let mut options = Options {
+        plain: args.plain,
+        local: args.rails.clone(),
+        deadline: Some(PATIENCE),
+        // Found when it is asked for, or by the measurement itself.
+        cut_off: CutOff::Fixed(DEFAULT_CUT_OFF),
+        ..Options::default()
+    };
+    if args.token_file.is_some() {
+        options.token = Some(token::load(args.token_file.as_deref())?);
+    }
+    let mut addresses = Vec::new();
+    for host in &args.hosts {
+        addresses.push(resolve(host)?);
+    }
+    if args.serve {
+        if addresses.is_empty() {
+            addresses.push(SocketAddr::from(([127, 0, 0, 1], PORT)));
+        }
+        let listener = Listener::bind(
+            &addresses,
+            &Options {
+                deadline: None,
+                ..options
+            },
+        )?;
+        return serve::run(&listener);
+    }
+    let report = Measurement::connect(&addresses, &options)?.run(args)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The cut-off where none is looked for.
+const DEFAULT_CUT_OFF: u64 = 32 << 10;
+
+fn resolve(text: &str) -> Result<SocketAddr> {
+    let with_port = || text.to_socket_addrs().ok()?.next();
+    let without = || (text, PORT).to_socket_addrs().ok()?.next();
+    with_port()
+        .or_else(without)
+        .with_context(|| format!("{text} is no host, and no HOST:PORT"))
+}
+
+/// The connections of a measurement.
+struct Measurement {
+    socket: MessageSocket,
+    rails: usize,
+    /// Plain TCP on the first rail.
+    tcp: TcpStream,
+    message: Vec<u8>,
+}
+
+impl Measurement {
+    fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self> {
+        let socket = MessageSocket::connect(addresses, options)?;
+        let mut room = [0; WELCOME_MAX];
+        let length = socket
+            .receive(&mut room)?
+            .context("the peer serves no measurements")?;
+        let (port, ticket) =
+            order::read_welcome(&room[..length]).context("the peer serves no measurements")?;
+        let peer = SocketAddr::new(addresses[0].ip(), port);
+        let mut tcp = TcpStream::connect_timeout(&peer, PATIENCE)
+            .with_context(|| format!("cannot connect to {peer} for plain TCP"))?;
+        tcp.set_nodelay(true)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_write_timeout(Some(PATIENCE))?;
+        tcp.write_all(&ticket)?;
+        Ok(Self {
+            rails: addresses.len().max(options.local.len()),
+            socket,
+            tcp,
+            message: Vec::new(),
+        })
+    }
+
+    fn run(mut self, args: &PingPongArgs) -> Result<Report> {
+        let modes = if args.mode.is_empty() {
+            vec![Mode::Basic, Mode::Enhanced]
+        } else {
+            args.mode.clone()
+        };
+        let several = self.rails > 1 && modes.contains(&Mode::Enhanced);
+        let mut cut_off = None;
+        let mut used = DEFAULT_CUT_OFF;
+        if several && !args.quick {
+            let finite = |bytes: u64| (bytes != message::NEVER).then_some(bytes);
+            let fit = self.socket.find_cut_off(Method::Fit)?;
+            used = self.socket.find_cut_off(Method::Search)?;
+            cut_off = Some(CutOffs {
+                fit_bytes: finite(fit),
+                search_bytes: finite(used),
+                sweep_bytes: self.sweep(args.rounds)?,
+            });
+        }
+        let mut points = Vec::new();
+        let mut size = args.sizes.0;
+        while size <= args.sizes.1 {
+            let tcp = self.measure_tcp(size, args.rounds)?;
+            for mode in &modes {
+                let mut point = self.measure(*mode, used, size, args.rounds)?;
+                let share = point.bits_per_second / (tcp.bits_per_second * self.rails as f64);
+                point.efficiency_percent = Some(share * 100.0);
+                points.push(point);
+            }
+            points.push(tcp);
+            size *= 2;
+        }
+        Ok(Report {
+            rails: self.rails,
+            points,
+            cut_off,
+        })
+    }
+
+    /// The least power of two from which on all rails stay faster than the best one.
+    fn sweep(&mut self, rounds: Option<u32>) -> Result<Option<u64>> {
+        let mut found = None;
+        for power in SWEEP {
+            let one = self.measure(Mode::Single, 0, 1 << power, rounds)?;
+            let all = self.measure(Mode::Enhanced, 0, 1 << power, rounds)?;
+            if all.round_trip_seconds >= one.round_trip_seconds {
+                found = None;
+            } else if found.is_none() {
+                found = Some(1 << power);
+            }
+        }
+        Ok(found)
+    }
+
+    fn measure_tcp(&mut self, size: u64, rounds: Option<u32>) -> Result<Point> {
+        self.message.resize(usize::try_from(size)?, 0x5a);
+        let (tcp, message) = (&mut self.tcp, &mut self.message);
+        // Both ends know the size beforehand, as with any plain protocol.
+        tcp.write_all(&size.to_le_bytes())?;
+        let point = point("tcp", size, rounds, |last| {
+            // One byte apart from the message tells whether another round follows.
+            message[0] = u8::from(last);
+            tcp.write_all(message)?;
+            tcp.read_exact(message)?;
+            Ok(())
+        })?;
+        Ok(point)
+    }
+
+    fn measure(
+        &mut self,
+        mode: Mode,
+        cut_off: u64,
+        size: u64,
+        rounds: Option<u32>,
+    ) -> Result<Point> {
+        self.message.resize(usize::try_from(size)?, 0x5a);
+        let order = Order {
+            mode,
+            cut_off,
+            size,
+        };
+        let (socket, message) = (&self.socket, &mut self.message);
+        socket.set_mode(mode.into());
+        socket.set_cut_off(cut_off);
+        socket.send(&order.encode())?;
+        let name = mode
+            .to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned());
+        point(&name, size, rounds, |last| {
+            message[0] = u8::from(last);
+            socket.send(message)?;
+            match socket.receive(message)? {
+                Some(length) if length as u64 == size => Ok(()),
+                _ => bail!("the peer answers with another message"),
+            }
+        })
+    }
+}
+
+/// Runs rounds until there are enough; `round` is told whether it is the last.
+fn point(
+    method: &str,
+    size: u64,
+    rounds: Option<u32>,
+    mut round: impl FnMut(bool) -> Result<()>,
+) -> Result<Point> {
+    let mut took = Vec::new();
+    for _ in 0..WARM_UP {
+        round(false)?;
+    }
+    let clock = Clock::start();
+    let begun = Instant::now();
+    loop {
+        let done = took.len() as u32 + 1;
+        let last = rounds.map_or_else(
+            || done >= ROUNDS_MAX || (done >= ROUNDS_MIN && begun.elapsed() >= POINT),
+            |rounds| done >= rounds,
+        );
+        let from = Instant::now();
+        round(last)?;
+        took.push(from.elapsed());
+        if last {
+            break;
+        }
+    }
+    took.sort_unstable();
+    let median = took[took.len() / 2].as_secs_f64().max(1e-9);
+    Ok(Point {
+        bytes: size,
+        method: method.to_owned(),
+        rounds: took.len() as u32,
+        round_trip_seconds: median,
+        bits_per_second: 8.0 * size as f64 / (median / 2.0),
+        efficiency_percent: None,
+        cpu_percent: clock.busy_percent(),
+    })
+}
+
+fn print(report: &Report) {
+    println!(
+        "{:>9}  {:<9} {:>12} {:>12} {:>7} {:>6} {:>7}",
+        "size", "method", "round trip", "bandwidth", "effic.", "CPU", "rounds"
+    );
+    for point in &report.points {
+        let efficiency = point
+            .efficiency_percent
+            .map_or_else(|| "-".to_owned(), |share| format!("{share:.1} %"));
+        println!(
+            "{:>9}  {:<9} {:>9.1} us {:>7.1} Mb/s {:>7} {:>4.1} % {:>7}",
+            Bytes(point.bytes).to_string(),
+            point.method,
+            point.round_trip_seconds * 1e6,
+            point.bits_per_second / 1e6,
+            efficiency,
+            point.cpu_percent,
+            point.rounds
+        );
+    }
+    if let Some(found) = &report.cut_off {
+        let shown = |bytes: Option<u64>| {
+            bytes.map_or_else(|| "never".to_owned(), |bytes| Bytes(bytes).to_string())
+        };
+        println!(
+            "cut-off, one rail below, {} from there on: {} by curves, {} by search, {} by sweep over powers of two",
+            report.rails,
+            shown(found.fit_bytes),
+            shown(found.search_bytes),
+            shown(found.sweep_bytes)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges of powers of two are read, anything else is explained.
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!(sizes("1..16MiB"), Ok(Sizes(1, 16 << 20)));
+        assert_eq!(sizes("64KiB"), Ok(Sizes(64 << 10, 64 << 10)));
+        for text in ["", "3..8", "8..4", "0..1", "1..2GiB", "1..1MB"] {
+            assert!(sizes(text).unwrap_err().contains("powers of two"), "{text}");
+        }
+    }
+
+    /// The last round is told so, and the median is what counts.
+    #[test]
+    fn rounds_are_counted() {
+        let mut seen = Vec::new();
+        let point = point("tcp", 1 << 20, Some(4), |last| {
+            seen.push(last);
+            Ok(())
+        });
+        assert_eq!(seen, [false, false, false, false, false, true]);
+        assert_eq!(point.unwrap().rounds, 4);
+    }
+}

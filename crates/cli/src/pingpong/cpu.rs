@@ -1,0 +1,39 @@
+//! How busy the processors of this host are.
+
+/// Times of all processors together, as `/proc/stat` counts them.
+fn times() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields: Vec<u64> = text
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal; guest times are within user.
+    let all = fields.iter().take(8).sum();
+    let idle = fields.get(3)? + fields.get(4)?;
+    Some((all, idle))
+}
+
+/// Measures from when it was started.
+pub(super) struct Clock(Option<(u64, u64)>);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(times())
+    }
+
+    /// Percent of the time of all processors that was not idle; 0 where nothing tells, or too little time passed.
+    pub(super) fn busy_percent(&self) -> f64 {
+        let (Some((all_before, idle_before)), Some((all, idle))) = (self.0, times()) else {
+            return 0.0;
+        };
+        let passed = all.saturating_sub(all_before);
+        let rested = idle.saturating_sub(idle_before).min(passed);
+        if passed == 0 {
+            return 0.0;
+        }
+        (passed - rested) as f64 / passed as f64 * 100.0
+    }
+}

@@ -1,0 +1,70 @@
+//! `pingpong` between two processes.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use common::{Place, RunningAgent};
+
+/// Both ends agree on every point, and the report holds what the options asked for.
+#[test]
+fn round_trips_are_measured() {
+    let place = Place::new();
+    let mut serve = place.command();
+    serve.args(["pingpong", "--serve", "127.0.0.1:0", "127.0.0.2:0"]);
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut address = || {
+        let line = lines.next().unwrap().unwrap();
+        line.strip_prefix("listening on ").unwrap().to_owned()
+    };
+    let (first, second) = (address(), address());
+    // Ends the serving process whatever happens below.
+    let _serving = RunningAgent { child, port: 0 };
+
+    let measure = [
+        "pingpong",
+        "--json",
+        "--sizes",
+        "1..64KiB",
+        "--rounds",
+        "3",
+        "--quick",
+        "--rails",
+        "127.0.0.1",
+        &first,
+        &second,
+    ];
+    let ran = place.run(&measure).assert_status(0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+    assert_eq!(report["rails"], 2);
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 17 * 3, "17 sizes: TCP, basic, enhanced");
+    for point in points {
+        assert_eq!(point["rounds"], 3, "{point}");
+        assert!(
+            point["round_trip_seconds"].as_f64().unwrap() > 0.0,
+            "{point}"
+        );
+        let efficiency = &point["efficiency_percent"];
+        assert_eq!(point["method"] == "tcp", efficiency.is_null(), "{point}");
+    }
+
+    let found = [
+        "pingpong", "--json", "--sizes", "1", "--rounds", "3", &first, &second,
+    ];
+    let ran = place.run(&found).assert_status(0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+    assert!(report["cut_off"].is_object(), "{report}");
+}
+
+/// Addresses of other hosts need the word that data is not encrypted.
+#[test]
+fn clear_text_is_asked_for() {
+    let place = Place::new();
+    place
+        .run(&["pingpong", "192.0.2.1"])
+        .assert_status(1)
+        .assert_says("set `plain`");
+}

@@ -1,0 +1,85 @@
+//! Why an operation on a message socket failed.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why an operation failed. Sorted by who must act: the caller, the peer, the network.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The arguments cannot be meant.
+    #[error("{0}")]
+    Misuse(String),
+    /// Data would cross a network in the clear and nobody said that it may.
+    #[error(
+        "{address} is not on this host, and message sockets cannot seal their records in this version; set `plain` for a network you trust"
+    )]
+    NotSealed {
+        /// The address that is not on this host.
+        address: SocketAddr,
+    },
+    /// The next message is longer than the memory given. It stays; receive it with more.
+    #[error("the next message has {length} bytes, {room} were given; receive it with more")]
+    TooLong {
+        /// Bytes of the message.
+        length: u64,
+        /// Bytes given.
+        room: u64,
+    },
+    /// The deadline passed. A message that was being sent is cancelled (it may have arrived); one that was being
+    /// received stays.
+    #[error("the deadline passed")]
+    Deadline,
+    /// The message was cancelled before the peer had it.
+    #[error("the message was cancelled")]
+    Cancelled,
+    /// This end has announced that it sends nothing more, or was closed.
+    #[error("the socket is closed on this side")]
+    Closed,
+    /// The peer has closed its socket.
+    #[error("the peer has closed its socket")]
+    PeerClosed,
+    /// No rail has worked for the whole [`peer_timeout`](crate::Options::peer_timeout).
+    #[error("no rail to the peer has worked for {seconds} s; last cause: {cause}")]
+    PeerLost {
+        /// The timeout.
+        seconds: u64,
+        /// Why the last rail failed.
+        cause: String,
+    },
+    /// No connection could be made, or the peer did not prove the token.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// The last address tried.
+        address: SocketAddr,
+        /// What went wrong there.
+        source: io::Error,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The operating system refused something else.
+    #[error("{doing} failed: {source}")]
+    System {
+        /// Operation that failed.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl MessageError {
+    /// Whether the same call, or a new socket to the same peer, may succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Deadline | Self::PeerClosed | Self::PeerLost { .. } | Self::Connect { .. }
+        )
+    }
+}

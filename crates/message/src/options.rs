@@ -1,0 +1,99 @@
+//! How a message socket works.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+pub use ropewalk_proto::message::cutoff::Method;
+
+use crate::MessageError;
+
+/// How messages use the rails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The best rail carries everything.
+    Single,
+    /// One equal part of every message for each rail (MuniSocket section 2.1); for comparison.
+    Basic,
+    /// One rail below the cut-off, above it small fragments that rails pull (sections 3 and 4).
+    #[default]
+    Enhanced,
+}
+
+/// Where the cut-off of [`Mode::Enhanced`] comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutOff {
+    /// Measured by the connecting end at the start, then refined by both while messages flow.
+    Measured(Method),
+    /// Messages of this many bytes and more take all rails.
+    Fixed(u64),
+}
+
+/// Options of a socket or a listener.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A secret of both ends, proved by both at the start of every connection. Data is not encrypted by it.
+    pub token: Option<[u8; 32]>,
+    /// Data may cross a network in the clear. Without it only addresses of this host are taken.
+    pub plain: bool,
+    /// Local addresses of the rails: rail i is bound to the i-th, from the start again where there are fewer than
+    /// peer addresses. Empty: the system chooses. Only for [`connect`](crate::MessageSocket::connect).
+    pub local: Vec<IpAddr>,
+    /// How messages use the rails.
+    pub mode: Mode,
+    /// Where the cut-off comes from.
+    pub cut_off: CutOff,
+    /// Whether frames are checked with CRC-64 on the way. The connecting end decides for both.
+    pub check: bool,
+    /// Bytes of messages that are kept while nobody receives them, at least 64 KiB; the sender waits beyond.
+    pub window: u64,
+    /// How long no rail may work before the peer counts as lost.
+    pub peer_timeout: Duration,
+    /// Longest time that a call may take; `None` for no limit but `peer_timeout`.
+    pub deadline: Option<Duration>,
+}
+
+/// Least window: a fragment and some small messages.
+const WINDOW_MIN: u64 = 64 << 10;
+
+/// Window unless set: a long message of the usual measurements needs no credit from a receiver that is late.
+const WINDOW: u64 = 16 << 20;
+
+/// Time without a rail unless set. Longer than three attempts to connect again.
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Default for Options {
+    /// For this host only: enhanced, checked, the cut-off by search. Both ways agree where rails differ little from straight
+    /// lines; the search needs no such curve.
+    fn default() -> Self {
+        Self {
+            token: None,
+            plain: false,
+            local: Vec::new(),
+            mode: Mode::Enhanced,
+            cut_off: CutOff::Measured(Method::Search),
+            check: true,
+            window: WINDOW,
+            peer_timeout: PEER_TIMEOUT,
+            deadline: None,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot be meant or would be unsafe.
+    pub(crate) fn verify(&self, addresses: &[SocketAddr]) -> Result<(), MessageError> {
+        if addresses.is_empty() {
+            return Err(MessageError::Misuse("no address was given".to_owned()));
+        }
+        if self.window < WINDOW_MIN {
+            return Err(MessageError::Misuse(format!(
+                "a window of {} bytes is less than the {WINDOW_MIN} that are needed",
+                self.window
+            )));
+        }
+        match addresses.iter().find(|address| !address.ip().is_loopback()) {
+            Some(&address) if !self.plain => Err(MessageError::NotSealed { address }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! The socket that users hold.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use ropewalk_lane::preface;
+use ropewalk_proto::message::cutoff::{Method, Sample};
+use ropewalk_proto::message::frame::PROMPT;
+use ropewalk_proto::message::{Front, RAILS_MAX, Spread};
+
+use crate::dial::{DialError, Dialer, Proof};
+use crate::listen::Door;
+use crate::memory::{Place, Source};
+use crate::session::{Session, State, Way};
+use crate::{CutOff, MessageError, Mode, Options, threads};
+
+/// A connection for messages over all rails between two hosts; see the crate's documentation.
+///
+/// May be used from several threads at once: any number send, one at a time receives.
+pub struct MessageSocket {
+    pub(crate) session: Arc<Session>,
+    deadline: RwLock<Option<Duration>>,
+    receiving: Mutex<()>,
+    /// Keeps the way back open for failed rails.
+    _door: Option<Arc<Door>>,
+}
+
+/// What a rail did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RailReport {
+    /// Whether it has a working connection.
+    pub is_up: bool,
+    /// Bytes of messages given to it, second copies included.
+    pub bytes_sent: u64,
+    /// Bytes of messages that came on it first.
+    pub bytes_received: u64,
+    /// Bytes per second while it had work to send; `None` before it did.
+    pub bytes_per_second: Option<f64>,
+}
+
+impl MessageSocket {
+    /// Connects to a [`Listener`](crate::Listener): rail i goes from the i-th local address of the options to the
+    /// i-th address. One rail must work; the others are tried again until they do. In enhanced mode with a
+    /// [measured](CutOff::Measured) cut-off this takes up to 3 s more, 0.2 s at 100 Mbit/s.
+    ///
+    /// # Errors
+    /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::NotSealed`] for one that is
+    /// not on this host, [`MessageError::Misuse`] for what cannot be meant.
+    pub fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
+        options.verify(addresses)?;
+        let count = addresses.len().max(options.local.len());
+        if count > RAILS_MAX {
+            return Err(MessageError::Misuse(format!(
+                "{count} rails are more than {RAILS_MAX}"
+            )));
+        }
+        let rails: Vec<_> = (0..count)
+            .map(|rail| {
+                let local = options
+                    .local
+                    .get(rail % options.local.len().max(1))
+                    .copied();
+                (local, addresses[rail % addresses.len()])
+            })
+            .collect();
+        for (local, peer) in &rails {
+            if local.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
+                return Err(MessageError::Misuse(format!(
+                    "a rail cannot go from {} to {peer}: one is IPv4, the other IPv6",
+                    local.map_or_else(String::new, |local| local.to_string())
+                )));
+            }
+        }
+        let dialer = Arc::new(Dialer {
+            session: preface::random_bytes(),
+            rails,
+            proof: Proof::new(options.token.as_ref()),
+            check: options.check,
+            window: options.window,
+            dialled: AtomicU32::new(0),
+        });
+        let socket = Self::say_hello(&dialer, options)?;
+        let kept = (socket.session.clone(), dialer);
+        threads::spawn("rail-keep", move || threads::keep(&kept.0, Some(&kept.1)))
+            .map_err(starting)?;
+        if let (Mode::Enhanced, CutOff::Measured(method)) = (options.mode, options.cut_off)
+            && count > 1
+        {
+            socket.find_cut_off(method)?;
+        }
+        Ok(socket)
+    }
+
+    /// Connects the first rail that can be, then the others.
+    fn say_hello(dialer: &Arc<Dialer>, options: &Options) -> Result<Self, MessageError> {
+        let mut failed = None;
+        for rail in 0..dialer.rails.len() {
+            let address = dialer.rails[rail].1;
+            let connect = |source| MessageError::Connect { address, source };
+            let (link, window) = match dialer.dial(rail, true) {
+                Ok(made) => made,
+                Err(DialError::Io(error)) => {
+                    failed = Some(connect(error));
+                    continue;
+                }
+                Err(DialError::Gone) => return Err(MessageError::PeerClosed),
+            };
+            let session = Session::new(dialer.rails.len(), options, options.check, window)
+                .map(Arc::new)
+                .map_err(starting)?;
+            session.add_link(link).map_err(connect)?;
+            for other in (0..dialer.rails.len()).filter(|&other| other != rail) {
+                // Begun as a probe: what fails here is tried again by the keeper.
+                let probing = session.state().health[other].begin_probe(session.now_ns());
+                let made = dialer.dial(other, false);
+                let added = made.is_ok_and(|(link, _)| session.add_link(link).is_ok());
+                if probing && !added {
+                    session.state().health[other].failed(session.now_ns());
+                }
+            }
+            return Ok(Self::new(session, None, options));
+        }
+        Err(failed.unwrap_or(MessageError::PeerClosed))
+    }
+
+    fn new(session: Arc<Session>, door: Option<Arc<Door>>, options: &Options) -> Self {
+        Self {
+            session,
+            deadline: RwLock::new(options.deadline),
+            receiving: Mutex::new(()),
+            _door: door,
+        }
+    }
+
+    pub(crate) fn accepted(
+        session: Arc<Session>,
+        door: Arc<Door>,
+        options: &Options,
+    ) -> Result<Self, MessageError> {
+        let kept = session.clone();
+        threads::spawn("rail-keep", move || threads::keep(&kept, None)).map_err(starting)?;
+        Ok(Self::new(session, Some(door), options))
+    }
+
+    /// Sets how long each later call may take; `None` for no limit but [`Options::peer_timeout`].
+    pub fn set_deadline(&self, most: Option<Duration>) {
+        *self.deadline.write() = most;
+    }
+
+    fn until(&self) -> Option<Instant> {
+        self.deadline.read().map(|most| Instant::now() + most)
+    }
+
+    /// Sends a message from where it lies and returns when the peer has all of it. Below the cut-off the calling
+    /// thread does everything.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`]: the message is cancelled, the peer may have it all the same.
+    /// [`MessageError::Closed`], [`MessageError::PeerClosed`], [`MessageError::PeerLost`].
+    pub fn send(&self, bytes: &[u8]) -> Result<(), MessageError> {
+        let until = self.until();
+        // SAFETY: `Lent` takes it back when this function returns, whichever way.
+        let source = Arc::new(unsafe { Source::lent(bytes) });
+        let _lent = Lent(&source);
+        let measured = Cell::new(None);
+        let begun = Instant::now();
+        let length = bytes.len() as u64;
+        let way = |state: &mut State| self.way(state, length, &measured);
+        let message = self.session.start(way, length, &source, until)?;
+        let result = self.wait_until(message, until);
+        match (&result, measured.get()) {
+            (Err(MessageError::Deadline), _) => self.cancel(message),
+            (Ok(()), Some(several)) => self.session.state().cut_off.observe(Sample {
+                size: length,
+                several,
+                round_trip_ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            }),
+            _ => {}
+        }
+        result
+    }
+
+    /// Begins to send a message and gives its number for [`wait_sent`](Self::wait_sent) or [`cancel`](Self::cancel).
+    /// Several may be on their way; they arrive in the order begun. Waits only while 1024 are.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_start(&self, bytes: Vec<u8>) -> Result<u64, MessageError> {
+        let length = bytes.len() as u64;
+        let source = Arc::new(Source::owned(bytes));
+        let way = |state: &mut State| self.way(state, length, &Cell::new(None));
+        self.session.start(way, length, &source, self.until())
+    }
+
+    /// Waits until the peer has the whole message.
+    ///
+    /// # Errors
+    /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`], and as
+    /// [`send`](Self::send).
+    pub fn wait_sent(&self, message: u64) -> Result<(), MessageError> {
+        self.wait_until(message, self.until())
+    }
+
+    /// Whether the peer has the whole message. Does not wait.
+    #[must_use]
+    pub fn is_sent(&self, message: u64) -> bool {
+        let state = self.session.state();
+        state.sender.is_finished(message) && !state.sender.is_cancelled(message)
+    }
+
+    /// Gives a message up unless it is known to have arrived; those behind it go on. Does not wait.
+    pub fn cancel(&self, message: u64) {
+        let mut state = self.session.state();
+        state.sender.cancel(message);
+        if let Some(source) = state.sources.remove(&message) {
+            source.take_back();
+        }
+        self.session.more_work(&mut state);
+    }
+
+    pub(crate) fn wait_until(
+        &self,
+        message: u64,
+        until: Option<Instant>,
+    ) -> Result<(), MessageError> {
+        let mut state = self.session.state();
+        loop {
+            if state.sender.is_cancelled(message) {
+                return Err(MessageError::Cancelled);
+            }
+            if state.sender.is_finished(message) {
+                return Ok(());
+            }
+            if let Some(error) = self.session.verdict(&state) {
+                return Err(error);
+            }
+            state = self.session.wait(state, until)?;
+        }
+    }
+
+    /// How a message of this length goes; `measured` is set when its round trip shall correct the cut-off.
+    fn way(&self, state: &mut State, length: u64, measured: &Cell<Option<bool>>) -> Way {
+        let plain = |spread| Way { spread, flags: 0 };
+        match state.mode {
+            Mode::Single => plain(Spread::Single),
+            Mode::Basic => plain(Spread::Equal),
+            Mode::Enhanced if state.links.iter().flatten().count() < 2 => plain(Spread::Single),
+            Mode::Enhanced => {
+                let choice = state.cut_off.choose(length);
+                let spread = if choice.several {
+                    Spread::Balanced
+                } else {
+                    Spread::Single
+                };
+                // Others on the way would be measured, too.
+                if !choice.measured || !state.follows || state.sender.unfinished() > 0 {
+                    return plain(spread);
+                }
+                measured.set(Some(choice.several));
+                Way {
+                    spread,
+                    flags: PROMPT,
+                }
+            }
+        }
+    }
+
+    /// Receives the next message into `room` and gives its length; `None` when the peer has announced the end.
+    /// Fragments come straight into `room`, whose bytes beyond the message may be overwritten when messages are cancelled.
+    ///
+    /// # Errors
+    /// [`MessageError::TooLong`] and [`MessageError::Deadline`]: the message stays, nothing is lost.
+    /// [`MessageError::Closed`], [`MessageError::PeerClosed`], [`MessageError::PeerLost`].
+    pub fn receive(&self, room: &mut [u8]) -> Result<Option<usize>, MessageError> {
+        let until = self.until();
+        let _one = self.turn(until)?;
+        self.receive_until(room, until)
+    }
+
+    /// Receives the next message into memory of its own, of at most `most` bytes; else as
+    /// [`receive`](Self::receive). What comes before its length is known is copied once.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_vec(&self, most: usize) -> Result<Option<Vec<u8>>, MessageError> {
+        let until = self.until();
+        let _one = self.turn(until)?;
+        let mut state = self.session.state();
+        let length = loop {
+            match state.receiver.front() {
+                Front::End => return Ok(None),
+                Front::Whole { length, .. } | Front::Partial { length, .. } => break length,
+                Front::Unknown => {}
+            }
+            if let Some(error) = self.session.verdict(&state) {
+                return Err(error);
+            }
+            state = self.session.wait(state, until)?;
+        };
+        drop(state);
+        let room = most as u64;
+        let fits = usize::try_from(length).ok().filter(|_| length <= room);
+        let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
+        // A message that is cancelled meanwhile may be followed by one of another length.
+        match self.receive_until(&mut bytes, until)? {
+            Some(length) => {
+                bytes.truncate(length);
+                Ok(Some(bytes))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn turn(
+        &self,
+        until: Option<Instant>,
+    ) -> Result<parking_lot::MutexGuard<'_, ()>, MessageError> {
+        match until {
+            Some(until) => self
+                .receiving
+                .try_lock_until(until)
+                .ok_or(MessageError::Deadline),
+            None => Ok(self.receiving.lock()),
+        }
+    }
+
+    fn receive_until(
+        &self,
+        room: &mut [u8],
+        until: Option<Instant>,
+    ) -> Result<Option<usize>, MessageError> {
+        let session = &*self.session;
+        let mut guest = Guest::new(session, room);
+        let mut state = session.state();
+        loop {
+            match state.receiver.front() {
+                Front::End => return Ok(None),
+                Front::Whole { length, .. } | Front::Partial { length, .. }
+                    if length > guest.length as u64 =>
+                {
+                    return Err(MessageError::TooLong {
+                        length,
+                        room: guest.length as u64,
+                    });
+                }
+                Front::Whole { message, length } => {
+                    if state.claimed.is_none() {
+                        session.claim(&mut state, message, &guest.place);
+                    }
+                    state.claimed = None;
+                    state.receiver.deliver();
+                    session.tell_credit(state);
+                    return Ok(Some(length as usize));
+                }
+                Front::Partial { message, .. } => {
+                    if state.claimed.is_none() {
+                        session.claim(&mut state, message, &guest.place);
+                    }
+                }
+                Front::Unknown => state.offer = Some(guest.place.clone()),
+            }
+            if let Some(error) = session.verdict(&state) {
+                return Err(error);
+            }
+            state = session.wait(state, until)?;
+            if !guest.place.is_open() {
+                guest.lend_again();
+            }
+        }
+    }
+
+    /// Announces that nothing more will be sent, and waits until the peer has everything. Receiving goes on.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn finish_sending(&self) -> Result<(), MessageError> {
+        let until = self.until();
+        let mut state = self.session.state();
+        state.sender.end();
+        self.session.more_work(&mut state);
+        loop {
+            if state.sender.unfinished() == 0 {
+                return Ok(());
+            }
+            if let Some(error) = self.session.verdict(&state) {
+                return Err(error);
+            }
+            state = self.session.wait(state, until)?;
+        }
+    }
+
+    /// Ends the socket from any thread: every call that waits returns [`MessageError::Closed`], the peer learns of it.
+    /// Messages that the peer does not have are lost. Dropping the socket does the same.
+    pub fn close(&self) {
+        self.session.close();
+    }
+
+    /// Bytes from which on messages take all rails, as far as it is known by now.
+    #[must_use]
+    pub fn cut_off(&self) -> u64 {
+        self.session.state().cut_off.value()
+    }
+
+    /// What each rail did, in the order of the addresses.
+    #[must_use]
+    pub fn rails(&self) -> Vec<RailReport> {
+        let state = self.session.state();
+        (0..state.links.len())
+            .map(|rail| RailReport {
+                is_up: state.links[rail].is_some(),
+                bytes_sent: state.carried[rail],
+                bytes_received: state.brought[rail],
+                bytes_per_second: state.sender.bytes_per_second(rail),
+            })
+            .collect()
+    }
+
+    /// Closes the connection of a rail, as if the network had. The connecting end makes another one.
+    pub fn break_rail(&self, rail: usize) {
+        let link = self.session.state().links.get(rail).cloned().flatten();
+        if let Some(link) = link {
+            link.kill();
+        }
+    }
+
+    /// Changes how messages use the rails from the next one on, at this end.
+    pub fn set_mode(&self, mode: Mode) {
+        self.session.state().mode = mode;
+    }
+
+    /// Fixes the cut-off at this end: it follows neither measurements nor the peer any more.
+    pub fn set_cut_off(&self, bytes: u64) {
+        let mut state = self.session.state();
+        state.cut_off = ropewalk_proto::message::cutoff::CutOff::new(bytes);
+        state.follows = false;
+    }
+
+    /// Finds the cut-off anew and uses it, at both ends. Takes up to 3 s; the peer's application sees nothing of it.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn find_cut_off(&self, method: Method) -> Result<u64, MessageError> {
+        crate::tune::find(self, method)
+    }
+}
+
+impl Drop for MessageSocket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for MessageSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageSocket")
+            .field("rails", &self.rails())
+            .finish_non_exhaustive()
+    }
+}
+
+fn starting(source: std::io::Error) -> MessageError {
+    MessageError::System {
+        doing: "starting the threads of a socket",
+        source,
+    }
+}
+
+/// Bytes on loan to the threads of rails.
+struct Lent<'a>(&'a Source);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.take_back();
+    }
+}
+
+/// Memory on loan for the next message.
+struct Guest<'a> {
+    session: &'a Session,
+    start: *mut u8,
+    length: usize,
+    place: Arc<Place>,
+    _room: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Guest<'a> {
+    fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
+        let (start, length) = (room.as_mut_ptr(), room.len());
+        // SAFETY: closed when the guest leaves; the memory is borrowed until then.
+        let place = Arc::new(unsafe { Place::lent(start, length) });
+        Self {
+            session,
+            start,
+            length,
+            place,
+            _room: PhantomData,
+        }
+    }
+
+    /// After a message was cancelled: what is still on its way to the old place must not disturb the next.
+    fn lend_again(&mut self) {
+        // SAFETY: as in `new`; the place before is closed.
+        self.place = Arc::new(unsafe { Place::lent(self.start, self.length) });
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut state = self.session.state();
+        state.offer = None;
+        self.place.close();
+        let own = |(_, place): &(u64, Arc<Place>)| Arc::ptr_eq(place, &self.place);
+        let Some((message, place)) = state.claimed.take_if(|claimed| own(claimed)) else {
+            return;
+        };
+        // What has come of the message stays here until somebody asks again.
+        for range in state.receiver.front_bytes().iter() {
+            state
+                .kept
+                .insert((message, range.start), place.copy_closed(range));
+        }
+    }
+}

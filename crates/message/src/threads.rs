@@ -1,0 +1,187 @@
+//! The threads of a socket: two for each link, and a keeper that watches the rails.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use ropewalk_proto::message::frame::{Header, Kind};
+
+use crate::dial::{DialError, Dialer};
+use crate::link::{Link, LinkError, Step};
+use crate::session::{IDLE, LEASE, Session};
+
+/// Stack of a thread: its buffers are on the heap.
+const STACK_LEN: usize = 256 << 10;
+/// How often the keeper looks: an eighth of the shortest silence that counts.
+const TICK: Duration = Duration::from_millis(40);
+/// A link that has said nothing for this long says that it lives, so that silence of the path shows.
+const ALIVE_NS: u64 = 1_000_000_000;
+
+/// Starts a thread of this name.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.stack_size(STACK_LEN).spawn(body).map(drop)
+}
+
+/// Starts the threads of a link; they end with it.
+pub(crate) fn start(session: &Arc<Session>, link: &Arc<Link>) -> io::Result<()> {
+    for (name, body) in [
+        ("rail-send", sending as fn(&Session, &Link) -> LinkError),
+        ("rail-receive", receiving),
+    ] {
+        let (session, own) = (session.clone(), link.clone());
+        let run = move || {
+            let cause = body(&session, &own);
+            session.fail(&own, &cause);
+        };
+        if let Err(error) = spawn(name, run) {
+            link.kill();
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn sending(session: &Session, link: &Link) -> LinkError {
+    let turn = || -> Result<(), LinkError> {
+        let seen = session.state().work;
+        let mut writer = link.writer.lock();
+        link.flush(&mut writer, true)?;
+        if link.take_nudge() {
+            session.acknowledge_as(link, &mut writer)?;
+        }
+        session.send_ready(link, &mut writer, None)?;
+        drop(writer);
+        session.wait_for_work(seen);
+        Ok(())
+    };
+    loop {
+        if link.is_dead() {
+            return LinkError::Closed;
+        }
+        if let Err(error) = turn() {
+            return error;
+        }
+    }
+}
+
+fn receiving(session: &Session, link: &Link) -> LinkError {
+    loop {
+        if link.is_dead() {
+            return LinkError::Closed;
+        }
+        if session.callers_read(link) {
+            thread::sleep(LEASE);
+            continue;
+        }
+        if let Err(error) = read_on(session, link) {
+            return error;
+        }
+    }
+}
+
+/// Reads until a caller wants to do so himself.
+fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
+    session.acknowledge(link)?;
+    let Some(mut reader) = link.reader.try_lock_for(LEASE) else {
+        return Ok(());
+    };
+    while !session.callers_read(link) {
+        if link.read(&mut reader, session)? == Step::Frame {
+            continue;
+        }
+        session.acknowledge(link)?;
+        if session.callers_read(link) {
+            break;
+        }
+        link.wait_readable(None, IDLE)?;
+    }
+    Ok(())
+}
+
+/// Watches the rails until the socket closes; the connecting end makes new links of failed ones.
+pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
+    loop {
+        let mut state = session.state();
+        if !state.closed {
+            session.closing.wait_for(&mut state, TICK);
+        }
+        if session.verdict(&state).is_some() {
+            return;
+        }
+        let now = session.now_ns();
+        let timeout = u64::try_from(session.peer_timeout.as_nanos()).unwrap_or(u64::MAX);
+        if state
+            .down
+            .as_ref()
+            .is_some_and(|(since, _)| now.saturating_sub(*since) > timeout)
+        {
+            state.lost = true;
+            session.finish(&mut state);
+            return;
+        }
+        let links: Vec<Arc<Link>> = state.links.iter().flatten().cloned().collect();
+        let mut due = Vec::new();
+        if dialer.is_some() {
+            let health = state.health.iter_mut().enumerate();
+            due.extend(health.filter_map(|(rail, health)| health.begin_probe(now).then_some(rail)));
+        }
+        if state.sender.unfinished() > 0 {
+            session.more_work(&mut state);
+        }
+        drop(state);
+        for link in links {
+            check(session, &link, now);
+        }
+        for rail in due {
+            let Some(dialer) = dialer.cloned() else {
+                continue;
+            };
+            let own = session.clone();
+            if spawn("rail-dial", move || dial(&own, &dialer, rail)).is_err() {
+                session.state().health[rail].failed(now);
+            }
+        }
+    }
+}
+
+fn check(session: &Session, link: &Arc<Link>, now: u64) {
+    let silent = link
+        .seen()
+        .is_some_and(|seen| session.state().health[link.rail].is_silent(seen, now));
+    let said = if silent {
+        Err(LinkError::Socket(io::ErrorKind::TimedOut.into()))
+    } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {
+        session.say(link, Header::new(Kind::Alive), Duration::ZERO)
+    } else {
+        Ok(())
+    };
+    if let Err(error) = said {
+        session.fail(link, &error);
+    }
+}
+
+/// Tries to make a new link of a failed rail.
+fn dial(session: &Arc<Session>, dialer: &Dialer, rail: usize) {
+    let made = dialer.dial(rail, false).and_then(|(link, _)| {
+        session.add_link(link)?;
+        Ok(())
+    });
+    let Err(error) = made else {
+        return;
+    };
+    let mut state = session.state();
+    state.health[rail].failed(session.now_ns());
+    match error {
+        DialError::Gone => {
+            state.peer_closed = true;
+            session.finish(&mut state);
+        }
+        DialError::Io(error) => {
+            if let Some((_, cause)) = &mut state.down {
+                *cause = error.to_string();
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Measuring rails and finding the cut-off with messages that the peer's application never sees.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ropewalk_proto::message::cutoff::{self, Finder, Method, Sample, Step};
+use ropewalk_proto::message::frame::{DISCARD, Header, Kind};
+use ropewalk_proto::message::{RailId, Spread};
+
+use crate::MessageError;
+use crate::link::SLICE;
+use crate::memory::Source;
+use crate::session::Way;
+use crate::socket::MessageSocket;
+
+/// Longest time for all measurements together; a path that needs more keeps the cut-off it had.
+const TIME_MAX: Duration = Duration::from_secs(3);
+/// Bytes of the messages that show which rail is best: latency and speed both count, as in small messages.
+const TRIAL_LEN: u64 = 8 << 10;
+/// Trials of each rail; the shortest counts.
+const TRIALS: usize = 4;
+
+/// Names the best rail, finds the cut-off and tells the peer.
+pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<u64, MessageError> {
+    let until = Instant::now() + TIME_MAX;
+    match measure(socket, method, until) {
+        Ok((best, found)) => {
+            let mut state = socket.session.state();
+            state.cut_off = cutoff::CutOff::new(found);
+            state.follows = true;
+            let link = state.links.get(best).cloned().flatten();
+            drop(state);
+            if let Some(link) = link {
+                let header = Header {
+                    message: found,
+                    fragment: best as u32,
+                    ..Header::new(Kind::CutOff)
+                };
+                // A link that breaks here shows to its own threads.
+                let _ = socket.session.say(&link, header, SLICE);
+            }
+            Ok(found)
+        }
+        Err(MessageError::Deadline) => Ok(socket.cut_off()),
+        Err(error) => Err(error),
+    }
+}
+
+fn measure(
+    socket: &MessageSocket,
+    method: Method,
+    until: Instant,
+) -> Result<(RailId, u64), MessageError> {
+    let up: Vec<RailId> = {
+        let state = socket.session.state();
+        (0..state.links.len())
+            .filter(|&rail| state.links[rail].is_some())
+            .collect()
+    };
+    let mut best: Option<(u64, RailId)> = None;
+    for rail in up {
+        for _ in 0..TRIALS {
+            let took = round_trip(socket, TRIAL_LEN, Spread::On(rail), until)?;
+            if best.is_none_or(|(least, _)| took < least) {
+                best = Some((took, rail));
+            }
+        }
+    }
+    let best = best.map_or(0, |(_, rail)| rail);
+    socket.session.state().sender.set_best(best);
+    let mut finder = Finder::new(method);
+    loop {
+        let (size, several) = match finder.step() {
+            Step::Done(found) => return Ok((best, found)),
+            Step::Measure { size, several } => (size, several),
+        };
+        let spread = if several {
+            Spread::Balanced
+        } else {
+            Spread::Single
+        };
+        let round_trip_ns = round_trip(socket, size, spread, until)?;
+        finder.observe(Sample {
+            size,
+            several,
+            round_trip_ns,
+        });
+    }
+}
+
+/// Time until the peer has acknowledged a message of this size, nanoseconds.
+fn round_trip(
+    socket: &MessageSocket,
+    size: u64,
+    spread: Spread,
+    until: Instant,
+) -> Result<u64, MessageError> {
+    let source = Arc::new(Source::owned(vec![0; size as usize]));
+    let way = Way {
+        spread,
+        flags: DISCARD,
+    };
+    let begun = Instant::now();
+    let message = socket.session.start(|_| way, size, &source, Some(until))?;
+    let result = socket.wait_until(message, Some(until));
+    if result.is_err() {
+        socket.cancel(message);
+    }
+    result.map(|()| u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,365 @@
+//! Whole sockets over loopback addresses.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ropewalk_message::{
+    CutOff, Listener, MessageError, MessageSocket, Method, Mode, Options, RailReport,
+};
+
+/// Longest time that anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options {
+        cut_off: CutOff::Fixed(16 << 10),
+        deadline: Some(PATIENCE),
+        ..Options::default()
+    }
+}
+
+fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// Two rails; a third over IPv6 where the host has it.
+fn rails() -> Vec<SocketAddr> {
+    let mut all = addresses(&["127.0.0.1:0", "127.0.0.2:0"]);
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        all.extend(addresses(&["[::1]:0"]));
+    }
+    all
+}
+
+/// Both ends of a socket over these rails.
+fn pair_with(
+    rails: &[SocketAddr],
+    near: &Options,
+    far: &Options,
+) -> (MessageSocket, MessageSocket) {
+    let listener = Listener::bind(rails, far).unwrap();
+    let connected = MessageSocket::connect(&listener.addresses(), near).unwrap();
+    (connected, listener.accept().unwrap())
+}
+
+fn pair() -> (MessageSocket, MessageSocket) {
+    pair_with(&rails(), &options(), &options())
+}
+
+/// Bytes that show where they belong.
+fn pattern(message: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at * 7 + at / 251 + message * 31) as u8)
+        .collect()
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what} takes too long");
+        thread::yield_now();
+    }
+}
+
+const SIZES: [usize; 9] = [0, 1, 3, 1000, 16383, 16384, 100_001, 1 << 20, 16 << 20];
+
+/// Every size arrives whole in every mode, checked or not, and comes back.
+#[test]
+fn sizes_go_around_in_every_mode() {
+    for (mode, check) in [
+        (Mode::Single, true),
+        (Mode::Basic, true),
+        (Mode::Enhanced, true),
+        (Mode::Enhanced, false),
+    ] {
+        let own = Options {
+            mode,
+            check,
+            ..options()
+        };
+        let (near, far) = pair_with(&rails(), &own, &own);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut room = vec![0; 16 << 20];
+                while let Some(length) = far.receive(&mut room).unwrap() {
+                    far.send(&room[..length]).unwrap();
+                }
+                far.finish_sending().unwrap();
+            });
+            let mut room = vec![0; 16 << 20];
+            for (number, size) in SIZES.into_iter().enumerate() {
+                let message = pattern(number, size);
+                near.send(&message).unwrap();
+                assert_eq!(near.receive(&mut room).unwrap(), Some(size), "{mode:?}");
+                assert!(room[..size] == message, "{mode:?} {size}");
+            }
+            near.finish_sending().unwrap();
+            assert_eq!(near.receive(&mut room).unwrap(), None);
+        });
+    }
+}
+
+/// Many messages in flight both ways at once come in order, and all rails carry.
+#[test]
+fn many_messages_cross_both_ways() {
+    let (near, far) = pair();
+    let length = |number: usize| SIZES[number % 7] + number;
+    thread::scope(|scope| {
+        for (own, seed) in [(&near, 1000), (&far, 2000)] {
+            scope.spawn(move || {
+                let numbers: Vec<u64> = (0..300)
+                    .map(|n| own.send_start(pattern(seed + n, length(n))).unwrap())
+                    .collect();
+                for number in numbers {
+                    own.wait_sent(number).unwrap();
+                    assert!(own.is_sent(number));
+                }
+                own.finish_sending().unwrap();
+            });
+            let other = 3000 - seed;
+            scope.spawn(move || {
+                for n in 0..300 {
+                    let got = own.receive_vec(1 << 20).unwrap().unwrap();
+                    assert!(got == pattern(other + n, length(n)), "message {n}");
+                }
+                assert_eq!(own.receive_vec(0).unwrap(), None);
+            });
+        }
+    });
+    let carried: Vec<RailReport> = near.rails();
+    assert!(
+        carried.iter().all(|rail| rail.is_up && rail.bytes_sent > 0),
+        "{carried:?}"
+    );
+}
+
+/// A rail that breaks again and again loses and doubles nothing, and is taken back.
+#[test]
+fn broken_rails_come_back() {
+    let (near, far) = pair();
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Acquire);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..60 {
+                near.send(&pattern(n, 1 << 20)).unwrap();
+            }
+            near.finish_sending().unwrap();
+            over.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            let mut rail = 0;
+            while !is_over() {
+                let before = near.rails()[rail].bytes_sent;
+                wait_for("traffic on a rail", || {
+                    is_over() || near.rails()[rail].bytes_sent > before + (1 << 20)
+                });
+                if rail == 0 { &near } else { &far }.break_rail(rail);
+                rail = 1 - rail;
+            }
+        });
+        for n in 0..60 {
+            let got = far.receive_vec(1 << 20).unwrap().unwrap();
+            assert!(got == pattern(n, 1 << 20), "message {n}");
+        }
+        assert_eq!(far.receive_vec(1).unwrap(), None);
+    });
+    wait_for("all rails", || near.rails().iter().all(|rail| rail.is_up));
+}
+
+/// A receiver that gives up in the middle of a message, or has too little room, loses nothing.
+#[test]
+fn messages_outlast_their_receivers() {
+    let (near, far) = pair();
+    let message = pattern(1, 8 << 20);
+    far.set_deadline(Some(Duration::from_millis(1)));
+    thread::scope(|scope| {
+        scope.spawn(|| near.send(&message).unwrap());
+        let mut room = vec![0; 8 << 20];
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE);
+            match far.receive(&mut room) {
+                Ok(length) => {
+                    assert_eq!(length, Some(8 << 20));
+                    break;
+                }
+                Err(MessageError::Deadline) => room.fill(0),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(room == message);
+    });
+    far.set_deadline(Some(PATIENCE));
+    near.send(b"four").unwrap();
+    let error = far.receive(&mut [0; 3]).unwrap_err();
+    assert!(
+        matches!(error, MessageError::TooLong { length: 4, room: 3 }),
+        "{error}"
+    );
+    assert_eq!(far.receive_vec(4).unwrap().unwrap(), b"four");
+}
+
+/// What is cancelled does not come, what follows does.
+#[test]
+fn cancelled_messages_are_skipped() {
+    let small = Options {
+        window: 64 << 10,
+        ..options()
+    };
+    let (near, far) = pair_with(&rails(), &options(), &small);
+    let first = near.send_start(pattern(1, 10_000)).unwrap();
+    let long = near.send_start(pattern(2, 50 << 20)).unwrap();
+    let last = near.send_start(pattern(3, 10_000)).unwrap();
+    near.wait_sent(first).unwrap();
+    near.cancel(long);
+    assert!(matches!(near.wait_sent(long), Err(MessageError::Cancelled)));
+    assert_eq!(
+        far.receive_vec(64 << 20).unwrap().unwrap(),
+        pattern(1, 10_000)
+    );
+    assert_eq!(
+        far.receive_vec(64 << 20).unwrap().unwrap(),
+        pattern(3, 10_000)
+    );
+    near.wait_sent(last).unwrap();
+}
+
+/// Nobody waits beyond his deadline, and a message whose sender did not wait is cancelled.
+#[test]
+fn deadlines_are_kept() {
+    let small = Options {
+        window: 64 << 10,
+        ..options()
+    };
+    let (near, far) = pair_with(&rails(), &options(), &small);
+    let short = Duration::from_millis(50);
+    near.set_deadline(Some(short));
+    let begun = Instant::now();
+    assert!(matches!(
+        near.receive(&mut [0; 10]),
+        Err(MessageError::Deadline)
+    ));
+    assert!(matches!(
+        near.send(&pattern(1, 4 << 20)),
+        Err(MessageError::Deadline)
+    ));
+    assert!(begun.elapsed() >= 2 * short);
+    near.set_deadline(Some(PATIENCE));
+    thread::scope(|scope| {
+        scope.spawn(|| near.send(b"after").unwrap());
+        assert_eq!(far.receive_vec(64 << 20).unwrap().unwrap(), b"after");
+    });
+}
+
+/// A peer that closes, and one that is gone without a word, end every wait in bounded time.
+#[test]
+fn peers_that_vanish_are_noticed() {
+    let (near, far) = pair();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| near.receive(&mut [0; 10]));
+        drop(far);
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(error, MessageError::PeerClosed), "{error}");
+    });
+
+    // A peer that answers nothing any more: its listener takes connections, and nobody reads them.
+    let brief = Options {
+        peer_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let (near, far) = pair_with(&addresses(&["127.0.0.1:0"]), &brief, &brief);
+    far.break_rail(0);
+    near.break_rail(0);
+    near.close();
+    assert!(matches!(near.send(b"x"), Err(MessageError::Closed)));
+    let begun = Instant::now();
+    let error = far.receive(&mut [0; 10]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            MessageError::PeerLost { .. } | MessageError::PeerClosed
+        ),
+        "{error}"
+    );
+    assert!(begun.elapsed() < PATIENCE / 2);
+}
+
+/// A socket that is closed in one thread ends the waits of the others.
+#[test]
+fn closing_ends_waits() {
+    let (near, _far) = pair();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| near.receive(&mut [0; 10]));
+        near.close();
+        assert!(matches!(waiting.join().unwrap(), Err(MessageError::Closed)));
+    });
+}
+
+/// Strangers on the port disturb nobody: silence, noise, and a peer with another token.
+#[test]
+fn strangers_disturb_nobody() {
+    let own = Options {
+        token: Some([1; 32]),
+        ..options()
+    };
+    let listener = Listener::bind(&rails(), &own).unwrap();
+    let at = listener.addresses()[0];
+    let silent = TcpStream::connect(at).unwrap();
+    let mut noisy = TcpStream::connect(at).unwrap();
+    noisy.write_all(&[b'x'; 1000]).unwrap();
+    let wrong = Options {
+        token: Some([2; 32]),
+        ..options()
+    };
+    let error = MessageSocket::connect(&[at], &wrong).unwrap_err();
+    assert!(matches!(error, MessageError::Connect { .. }), "{error}");
+    let near = MessageSocket::connect(&listener.addresses(), &own).unwrap();
+    let far = listener.accept().unwrap();
+    near.send(b"friends").unwrap();
+    assert_eq!(far.receive_vec(10).unwrap().unwrap(), b"friends");
+    // Noise is answered with the end of the connection, or with a reset.
+    let answer = noisy.read(&mut [0; 10]);
+    assert!(answer.map_or(true, |count| count == 0));
+    drop(silent);
+}
+
+/// The cut-off is found by both ways at the start, and the peer's application sees none of the trials.
+#[test]
+fn the_cut_off_is_measured() {
+    for method in [Method::Fit, Method::Search] {
+        let own = Options {
+            cut_off: CutOff::Measured(method),
+            ..options()
+        };
+        let (near, far) = pair_with(&rails(), &own, &own);
+        near.find_cut_off(method).unwrap();
+        near.send(b"first").unwrap();
+        assert_eq!(far.receive_vec(10).unwrap().unwrap(), b"first");
+    }
+}
+
+/// What cannot be meant, or would be unsafe, is refused by name.
+#[test]
+fn misuse_is_refused() {
+    let refused = |result: Result<MessageSocket, MessageError>| result.unwrap_err().to_string();
+    assert!(refused(MessageSocket::connect(&[], &options())).contains("no address"));
+    let far = addresses(&["192.0.2.1:9"]);
+    assert!(refused(MessageSocket::connect(&far, &options())).contains("set `plain`"));
+    let mixed = Options {
+        local: vec!["::1".parse().unwrap()],
+        ..options()
+    };
+    let near = addresses(&["127.0.0.1:9"]);
+    assert!(refused(MessageSocket::connect(&near, &mixed)).contains("IPv6"));
+    let narrow = Options {
+        window: 1,
+        ..options()
+    };
+    assert!(refused(MessageSocket::connect(&near, &narrow)).contains("window"));
+    let error = Listener::bind(&far, &options()).err().unwrap();
+    assert!(matches!(error, MessageError::NotSealed { .. }), "{error}");
+}

@@ -1,0 +1,192 @@
+//! When a rail counts as failed, and when it is tried again.
+//!
+//! ```text
+//!          silent, or broken                pause over
+//!    up ---------------------> down ------------------> probing
+//!     ^                         ^                          |
+//!     |                         +------ refused -----------+
+//!     +------------------ connected ------------------------+
+//! ```
+//!
+//! A kernel tells of most failures late or never: an own interface that goes down is silence, too. So
+//! a rail is taken for dead when bytes are unacknowledged and nothing moved for a while; the time is
+//! shorter when the kernel has already sent them again twice. A false alarm costs a few fragments
+//! sent twice and a connection.
+
+/// Silence that fails a rail when the kernel has retransmitted twice: second timeouts fire 0.65 to 0.8 s after a
+/// failure, on paths of 20 ms.
+const SILENCE_RETRANSMITTED_NS: u64 = 300_000_000;
+/// Silence that fails a rail in any case. Longer than a lost last packet and its repeats take.
+const SILENCE_NS: u64 = 1_500_000_000;
+/// Retransmissions in a row that make silence suspicious.
+const RETRANSMITS: u8 = 2;
+/// First pause before a failed rail is tried again.
+const PAUSE_MIN_NS: u64 = 100_000_000;
+/// Longest pause: a rail that flaps is tried twelve times a minute, and within the time a peer may be without any.
+const PAUSE_MAX_NS: u64 = 5_000_000_000;
+/// A rail that stayed up so long does not flap.
+const STEADY_NS: u64 = 10_000_000_000;
+
+/// What the kernel says of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes that came, plus own bytes that the other kernel has acknowledged: grows while the path works.
+    pub moved: u64,
+    /// Whether own bytes are unacknowledged.
+    pub unacknowledged: bool,
+    /// Retransmissions of the oldest of them.
+    pub retransmits: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up {
+        since_ns: u64,
+        moved_ns: u64,
+        seen: u64,
+    },
+    Down {
+        until_ns: u64,
+    },
+    Probing,
+}
+
+/// The health of one rail. Timed by the caller's clock, in nanoseconds from any zero.
+#[derive(Clone, Debug)]
+pub struct RailHealth {
+    state: State,
+    pause_ns: u64,
+}
+
+impl Default for RailHealth {
+    fn default() -> Self {
+        Self {
+            state: State::Down { until_ns: 0 },
+            pause_ns: PAUSE_MIN_NS,
+        }
+    }
+}
+
+impl RailHealth {
+    /// The rail has a working link. From any state.
+    pub fn connected(&mut self, now_ns: u64) {
+        self.state = State::Up {
+            since_ns: now_ns,
+            moved_ns: now_ns,
+            seen: 0,
+        };
+    }
+
+    /// Judges a rail that is up: `true` when it has to be given up.
+    pub fn is_silent(&mut self, seen: Seen, now_ns: u64) -> bool {
+        let State::Up {
+            moved_ns,
+            seen: before,
+            ..
+        } = &mut self.state
+        else {
+            return false;
+        };
+        if seen.moved != *before || !seen.unacknowledged {
+            (*before, *moved_ns) = (seen.moved, now_ns);
+            return false;
+        }
+        let silence = now_ns.saturating_sub(*moved_ns);
+        silence >= SILENCE_NS
+            || (seen.retransmits >= RETRANSMITS && silence >= SILENCE_RETRANSMITTED_NS)
+    }
+
+    /// The link broke, or an attempt to make one failed. The pause doubles unless the rail was steady.
+    pub fn failed(&mut self, now_ns: u64) {
+        match self.state {
+            State::Up { since_ns, .. } if now_ns.saturating_sub(since_ns) >= STEADY_NS => {
+                self.pause_ns = PAUSE_MIN_NS;
+            }
+            State::Up { .. } | State::Probing => {}
+            State::Down { .. } => return,
+        }
+        self.state = State::Down {
+            until_ns: now_ns.saturating_add(self.pause_ns),
+        };
+        self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
+    }
+
+    /// Whether a failed rail is to be tried now; then it is being tried until [`connected`](Self::connected) or
+    /// [`failed`](Self::failed).
+    #[must_use]
+    pub fn begin_probe(&mut self, now_ns: u64) -> bool {
+        let due = matches!(self.state, State::Down { until_ns } if now_ns >= until_ns);
+        if due {
+            self.state = State::Probing;
+        }
+        due
+    }
+
+    /// Whether the rail has a working link.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn seen(moved: u64, retransmits: u8) -> Seen {
+        Seen {
+            moved,
+            unacknowledged: true,
+            retransmits,
+        }
+    }
+
+    /// Silence counts only while bytes are unacknowledged, and sooner after retransmissions.
+    #[test]
+    fn silence_fails_a_rail() {
+        let mut health = RailHealth::default();
+        health.connected(0);
+        let idle = Seen {
+            unacknowledged: false,
+            ..seen(5, 0)
+        };
+        assert!(!health.is_silent(idle, 100_000 * MS), "idle is not silent");
+        assert!(!health.is_silent(seen(6, 0), 100_001 * MS));
+        assert!(!health.is_silent(seen(6, 2), 100_200 * MS));
+        assert!(health.is_silent(seen(6, 2), 100_301 * MS));
+        assert!(
+            !health.is_silent(seen(7, 2), 100_302 * MS),
+            "it moved after all"
+        );
+        assert!(!health.is_silent(seen(7, 1), 101_000 * MS));
+        assert!(health.is_silent(seen(7, 1), 101_802 * MS));
+    }
+
+    /// Each failure doubles the pause up to a limit; a steady rail starts anew.
+    #[test]
+    fn a_rail_that_flaps_waits_longer() {
+        let mut health = RailHealth::default();
+        assert!(health.begin_probe(0), "a new rail is tried at once");
+        assert!(!health.begin_probe(0), "but once");
+        let mut now = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            health.failed(now);
+            health.failed(now);
+            let from = now;
+            while !health.begin_probe(now) {
+                now += 10 * MS;
+            }
+            pauses.push((now - from) / MS);
+            health.connected(now);
+            assert!(health.is_up());
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        now += 11_000 * MS;
+        health.failed(now);
+        assert!(!health.begin_probe(now + 99 * MS));
+        assert!(health.begin_probe(now + 100 * MS), "it was steady before");
+    }
+}

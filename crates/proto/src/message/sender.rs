@@ -1,0 +1,626 @@
+//! The sending side: every fragment of every message in exactly one state.
+
+use std::collections::VecDeque;
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
+use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
+use crate::ledger::RateMeter;
+
+/// Fragments that each rail should find in a balanced message: the last one of a rail is then at most
+/// an eighth of its part.
+const PIECES_PER_RAIL: u64 = 8;
+
+/// Shortest balanced fragment, and what their lengths are multiples of: a header and a system call
+/// cost about as much as the bytes of a page.
+const BALANCED_MIN: u64 = 4 << 10;
+
+/// Longest balanced fragment: 21 ms on a rail of 100 Mbit/s, and long enough for one call to the kernel
+/// to cost nothing beside its copy.
+const BALANCED_MAX: u64 = 256 << 10;
+
+/// A second copy is sent when the first should need so many times longer.
+const END_GAME_ADVANTAGE: f64 = 2.0;
+
+/// And when it saves this much, in seconds; less is below what speeds are known to.
+const END_GAME_GAIN_MIN: f64 = 0.005;
+
+/// How a message uses the rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// The best rail alone (below the cut-off).
+    Single,
+    /// Only this rail while it lives (to measure it).
+    On(RailId),
+    /// One equal part for each rail (MuniSocket section 2.1).
+    Equal,
+    /// Small fragments that rails pull (MuniSocket section 4).
+    Balanced,
+}
+
+/// What a number in the sequence of messages stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A message.
+    Bytes,
+    /// A message that was given up; the peer goes on with the next.
+    Cancelled,
+    /// The end of the sequence.
+    End,
+}
+
+/// What a rail is to send next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Number of the message.
+    pub message: u64,
+    /// What the message is.
+    pub body: Body,
+    /// Bytes of the message.
+    pub message_len: u64,
+    /// Number of the fragment; [`WHOLE`] where the body has none.
+    pub fragment: u32,
+    /// Bytes of all fragments but the last.
+    pub fragment_len: u32,
+    /// Bytes of the message to send.
+    pub range: Range,
+    /// Flags of its DATA frames.
+    pub flags: u8,
+    /// Whether another rail carries the fragment, too.
+    pub duplicate: bool,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    body: Body,
+    /// Position of the first byte in the sequence of all bytes, each message's cost included; credit counts in it.
+    base: u64,
+    length: u64,
+    fragment_len: u32,
+    spread: Spread,
+    /// Rails that [`Spread::Equal`] gives the parts to, in turn.
+    owners: Vec<RailId>,
+    flags: u8,
+    /// Fragments in no other state; disjoint from `acknowledged`.
+    ready: RangeSet,
+    acknowledged: RangeSet,
+    /// Nothing of it is ready any more, and what is in transit means nothing.
+    finished: bool,
+}
+
+impl Outgoing {
+    fn bytes(&self, fragments: Range) -> u64 {
+        let at = |fragment: u64| (fragment * u64::from(self.fragment_len)).min(self.length);
+        at(fragments.end) - at(fragments.start)
+    }
+
+    fn ready_bytes(&self) -> u64 {
+        self.ready.iter().map(|run| self.bytes(run)).sum()
+    }
+}
+
+#[derive(Debug)]
+struct Transit {
+    /// Frames sent on the link before this one, modulo 2^32.
+    frame: u32,
+    message: u64,
+    fragment: u32,
+    bytes: u64,
+    taken_ns: u64,
+    duplicate: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rail {
+    up: bool,
+    /// In the order sent; the link keeps it.
+    transit: VecDeque<Transit>,
+    in_transit_bytes: u64,
+    frames: u32,
+    rate: RateMeter,
+}
+
+impl Rail {
+    fn pop(&mut self, now_ns: u64) -> Option<Transit> {
+        let transit = self.transit.pop_front()?;
+        self.in_transit_bytes -= transit.bytes;
+        let busy = self.in_transit_bytes > 0;
+        self.rate.delivered(transit.bytes, now_ns, busy);
+        Some(transit)
+    }
+
+    /// Seconds until `more` bytes behind all that is in transit have arrived; `None` while the speed is unknown.
+    fn seconds(&self, more: u64) -> Option<f64> {
+        let rate = self.rate.bytes_per_second()?.max(1.0);
+        Some((self.in_transit_bytes + more) as f64 / rate)
+    }
+}
+
+/// The status vectors of all messages on their way. Memory is O(runs + in transit).
+///
+/// The caller starts messages, lets rails [`take`](Self::take), and passes on what the peer says. Frames must be
+/// sent on a link in the order in which they were taken for its rail.
+#[derive(Debug)]
+pub struct Sender {
+    rails: Vec<Rail>,
+    best: RailId,
+    messages: VecDeque<Outgoing>,
+    /// Number of the first of `messages`.
+    first: u64,
+    /// Bytes and costs of all messages started.
+    started_bytes: u64,
+    /// Of them, bytes that are ready.
+    ready_bytes: u64,
+    credit: u64,
+    ended: bool,
+    /// Numbers of messages that were given up.
+    cancelled: RangeSet,
+}
+
+impl Sender {
+    /// A sender over `rails` rails, all down, that may send what begins within `credit` bytes before the peer says more.
+    #[must_use]
+    pub fn new(rails: usize, credit: u64) -> Self {
+        Self {
+            rails: (0..rails).map(|_| Rail::default()).collect(),
+            best: 0,
+            messages: VecDeque::new(),
+            first: 0,
+            started_bytes: 0,
+            ready_bytes: 0,
+            credit,
+            ended: false,
+            cancelled: RangeSet::new(),
+        }
+    }
+
+    /// Begins a message and gives its number; `None` when [`MESSAGES_MAX`] are on their way, the end was
+    /// announced, or it is longer than [`MESSAGE_MAX`]. `flags` are those of its DATA frames.
+    pub fn start(&mut self, length: u64, spread: Spread, flags: u8) -> Option<u64> {
+        let room = self.messages.len() < MESSAGES_MAX && length <= MESSAGE_MAX;
+        if self.ended || !room {
+            return None;
+        }
+        let up: Vec<RailId> = (0..self.rails.len())
+            .filter(|&r| self.rails[r].up)
+            .collect();
+        let ways = (up.len() as u64).max(1);
+        let fragment_len = match spread {
+            Spread::Single | Spread::On(_) => length,
+            Spread::Equal => length.div_ceil(ways),
+            Spread::Balanced => length
+                .div_ceil(ways * PIECES_PER_RAIL)
+                .next_multiple_of(BALANCED_MIN)
+                .min(BALANCED_MAX),
+        };
+        let fragment_len = fragment_len.clamp(1, u64::from(FRAGMENT_MAX)) as u32;
+        let owners = match spread {
+            Spread::Equal => up,
+            Spread::Single | Spread::On(_) | Spread::Balanced => Vec::new(),
+        };
+        self.messages.push_back(Outgoing {
+            body: Body::Bytes,
+            base: self.started_bytes,
+            length,
+            fragment_len,
+            spread,
+            owners,
+            flags,
+            ready: RangeSet::from_ranges([Range::new(0, fragments(length, fragment_len))]),
+            acknowledged: RangeSet::new(),
+            finished: false,
+        });
+        self.started_bytes += MESSAGE_COST + length;
+        self.ready_bytes += length;
+        Some(self.first + self.messages.len() as u64 - 1)
+    }
+
+    /// Announces the end behind the last message; later calls do nothing more.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.messages.push_back(Outgoing {
+            body: Body::End,
+            base: self.started_bytes,
+            length: 0,
+            fragment_len: 1,
+            spread: Spread::Single,
+            owners: Vec::new(),
+            flags: 0,
+            ready: RangeSet::from_ranges([Range::new(0, 1)]),
+            acknowledged: RangeSet::new(),
+            finished: false,
+        });
+    }
+
+    /// Gives a message up: nothing of it is sent any more but the news. Nothing happens when it is finished.
+    pub fn cancel(&mut self, message: u64) {
+        let Some(at) = self.index(message) else {
+            return;
+        };
+        let m = &mut self.messages[at];
+        if m.finished || m.body != Body::Bytes {
+            return;
+        }
+        self.ready_bytes -= m.ready_bytes();
+        self.cancelled.insert(Range::new(message, message + 1));
+        m.body = Body::Cancelled;
+        m.ready = RangeSet::from_ranges([Range::new(0, 1)]);
+        m.acknowledged = RangeSet::new();
+    }
+
+    fn index(&self, message: u64) -> Option<usize> {
+        let at = usize::try_from(message.checked_sub(self.first)?).ok()?;
+        (at < self.messages.len()).then_some(at)
+    }
+
+    /// The next fragment for a rail that has room, or `None` when it can do nothing useful now: ask again after
+    /// any news.
+    ///
+    /// A slow rail leaves the last fragments to faster ones that will have them there before it would.
+    /// Cost O(messages on their way + rails).
+    pub fn take(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
+        if !self.rails.get(rail)?.up {
+            return None;
+        }
+        let best = self.best();
+        for at in 0..self.messages.len() {
+            let m = &self.messages[at];
+            let Some(number) = self.first_for(m, rail, best) else {
+                continue;
+            };
+            let bytes = match m.body {
+                Body::Bytes => m.bytes(Range::new(number, number + 1)),
+                Body::Cancelled | Body::End => 0,
+            };
+            if m.base + MESSAGE_COST + number * u64::from(m.fragment_len) > self.credit {
+                break;
+            }
+            if m.spread == Spread::Balanced && m.body == Body::Bytes && self.declines(rail, bytes) {
+                return None;
+            }
+            let m = &mut self.messages[at];
+            m.ready.remove(Range::new(number, number + 1));
+            self.ready_bytes -= bytes;
+            return Some(self.put_in_transit(rail, at, number, false, now_ns));
+        }
+        self.end_game(rail, now_ns)
+    }
+
+    /// The first ready fragment of a message that the rail may carry.
+    fn first_for(&self, m: &Outgoing, rail: RailId, best: Option<RailId>) -> Option<u64> {
+        let lowest = m.ready.first()?.start;
+        if m.body != Body::Bytes {
+            return Some(lowest);
+        }
+        match m.spread {
+            Spread::Balanced => Some(lowest),
+            Spread::Single => (best == Some(rail)).then_some(lowest),
+            Spread::On(only) => (only == rail || !self.is_up(only)).then_some(lowest),
+            Spread::Equal => m.ready.iter().flat_map(|run| run.start..run.end).find(|f| {
+                let ways = m.owners.len().max(1) as u64;
+                let owner = m.owners.get((f % ways) as usize);
+                owner.is_none_or(|&owner| owner == rail || !self.is_up(owner))
+            }),
+        }
+    }
+
+    /// Whether other rails would have all that is ready delivered before this one has one fragment. The rail that
+    /// would be first never declines.
+    fn declines(&self, rail: RailId, bytes: u64) -> bool {
+        let Some(own) = self.rails[rail].seconds(bytes) else {
+            return false;
+        };
+        let (mut rate, mut backlog, mut soonest) = (0.0, self.ready_bytes as f64, f64::MAX);
+        for (other, r) in self.rails.iter().enumerate() {
+            if other == rail || !r.up {
+                continue;
+            }
+            let (Some(speed), Some(seconds)) = (r.rate.bytes_per_second(), r.seconds(bytes)) else {
+                continue;
+            };
+            rate += speed;
+            backlog += r.in_transit_bytes as f64;
+            soonest = soonest.min(seconds);
+        }
+        rate > 0.0 && own > (backlog / rate).max(soonest)
+    }
+
+    fn put_in_transit(
+        &mut self,
+        rail: RailId,
+        at: usize,
+        number: u64,
+        duplicate: bool,
+        now_ns: u64,
+    ) -> Fragment {
+        let m = &self.messages[at];
+        let message = self.first + at as u64;
+        // Numbers of a message with bytes stay below WHOLE: its length is bounded by `start`.
+        let (fragment, range) = match m.body {
+            Body::Bytes => {
+                let fragment = u32::try_from(number).unwrap_or(WHOLE);
+                (fragment, fragment_range(m.length, m.fragment_len, fragment))
+            }
+            Body::Cancelled | Body::End => (WHOLE, Range::new(0, 0)),
+        };
+        let r = &mut self.rails[rail];
+        r.rate.busy(now_ns);
+        r.in_transit_bytes += range.len();
+        r.transit.push_back(Transit {
+            frame: r.frames,
+            message,
+            fragment,
+            bytes: range.len(),
+            taken_ns: now_ns,
+            duplicate,
+        });
+        r.frames = r.frames.wrapping_add(1);
+        Fragment {
+            message,
+            body: m.body,
+            message_len: m.length,
+            fragment,
+            fragment_len: m.fragment_len,
+            range,
+            flags: m.flags,
+            duplicate,
+        }
+    }
+
+    /// A fragment in transit on a rail that is much slower than this idle one.
+    fn end_game(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
+        let mut chosen: Option<(f64, usize, u32)> = None;
+        for (other, r) in self.rails.iter().enumerate() {
+            if other == rail || !r.up {
+                continue;
+            }
+            let mut backlog = 0;
+            for transit in &r.transit {
+                backlog += transit.bytes;
+                let Some(at) = self.index(transit.message) else {
+                    continue;
+                };
+                let m = &self.messages[at];
+                let open = !m.finished
+                    && m.body == Body::Bytes
+                    && m.spread == Spread::Balanced
+                    && !m.acknowledged.contains(u64::from(transit.fragment))
+                    && !m.ready.contains(u64::from(transit.fragment));
+                if transit.duplicate
+                    || !open
+                    || self.carriers(transit.message, transit.fragment) > 1
+                {
+                    continue;
+                }
+                let own = self.rails[rail].seconds(transit.bytes)?;
+                let waited = now_ns.saturating_sub(transit.taken_ns) as f64 / 1e9;
+                let due = r
+                    .rate
+                    .bytes_per_second()
+                    .map_or(0.0, |rate| backlog as f64 / rate.max(1.0));
+                // What is overdue is expected to take as long again as it is late.
+                let left = due.max(waited - due);
+                let gain = left - own;
+                if left > own * END_GAME_ADVANTAGE
+                    && gain > END_GAME_GAIN_MIN
+                    && chosen.is_none_or(|(most, ..)| gain > most)
+                {
+                    chosen = Some((gain, at, transit.fragment));
+                }
+            }
+        }
+        let (_, at, fragment) = chosen?;
+        Some(self.put_in_transit(rail, at, u64::from(fragment), true, now_ns))
+    }
+
+    fn carriers(&self, message: u64, fragment: u32) -> usize {
+        let transits = self.rails.iter().flat_map(|r| &r.transit);
+        transits
+            .filter(|t| t.message == message && t.fragment == fragment)
+            .count()
+    }
+
+    /// The peer has these fragments.
+    pub fn arrived(&mut self, entry: Entry) {
+        let Some(at) = self.index(entry.message) else {
+            return;
+        };
+        let m = &mut self.messages[at];
+        if m.finished || (m.body == Body::Bytes) == (entry.first == WHOLE) {
+            return;
+        }
+        if entry.first == WHOLE {
+            self.finish(at);
+            return;
+        }
+        let count = fragments(m.length, m.fragment_len);
+        let first = u64::from(entry.first);
+        let range = Range::new(
+            first.min(count),
+            (first + u64::from(entry.count)).min(count),
+        );
+        let early: u64 = m.ready.clipped(range).iter().map(|run| m.bytes(run)).sum();
+        self.ready_bytes -= early;
+        m.ready.remove(range);
+        m.acknowledged.insert(range);
+        if m.acknowledged.len_bytes() == count {
+            self.finish(at);
+        }
+    }
+
+    fn finish(&mut self, at: usize) {
+        let m = &mut self.messages[at];
+        if m.body == Body::Bytes {
+            self.ready_bytes -= m.ready_bytes();
+        }
+        m.ready = RangeSet::new();
+        m.finished = true;
+    }
+
+    /// All messages below `number` have arrived. `false` when the peer speaks of messages that never were.
+    #[must_use]
+    pub fn done_below(&mut self, number: u64, now_ns: u64) -> bool {
+        if number > self.first + self.messages.len() as u64 {
+            return false;
+        }
+        let count = number.saturating_sub(self.first) as usize;
+        for at in 0..count {
+            if !self.messages[at].finished {
+                self.finish(at);
+            }
+        }
+        while self.messages.front().is_some_and(|m| m.finished) {
+            self.messages.pop_front();
+            self.first += 1;
+        }
+        if count > 0 {
+            self.forget_finished(now_ns);
+        }
+        true
+    }
+
+    /// Drops transits of finished messages as far as they stand in front.
+    fn forget_finished(&mut self, now_ns: u64) {
+        for rail in 0..self.rails.len() {
+            while let Some(transit) = self.rails[rail].transit.front()
+                && self.is_finished(transit.message)
+            {
+                self.rails[rail].pop(now_ns);
+            }
+        }
+    }
+
+    /// The rail's link has brought the peer its first `frames` frames, modulo 2^32. Fragments among them that did
+    /// not arrive become ready.
+    pub fn processed(&mut self, rail: RailId, frames: u32, now_ns: u64) {
+        while let Some(r) = self.rails.get_mut(rail)
+            && let Some(front) = r.transit.front()
+            && (front.frame.wrapping_sub(frames) as i32) < 0
+        {
+            if let Some(transit) = r.pop(now_ns) {
+                self.back_to_ready(&transit);
+            }
+        }
+    }
+
+    fn back_to_ready(&mut self, transit: &Transit) {
+        let Some(at) = self.index(transit.message) else {
+            return;
+        };
+        let whole = transit.fragment == WHOLE;
+        let m = &self.messages[at];
+        let open = !m.finished
+            && (m.body == Body::Bytes) != whole
+            && !m.acknowledged.contains(u64::from(transit.fragment));
+        if !open || self.carriers(transit.message, transit.fragment) > 0 {
+            return;
+        }
+        let number = if whole {
+            0
+        } else {
+            u64::from(transit.fragment)
+        };
+        let m = &mut self.messages[at];
+        if !m.ready.contains(number) {
+            m.ready.insert(Range::new(number, number + 1));
+            self.ready_bytes += transit.bytes;
+        }
+    }
+
+    /// The peer may be sent bytes up to this position; credit never shrinks. `true` when it grew.
+    pub fn allow(&mut self, credit: u64) -> bool {
+        let grew = credit > self.credit;
+        self.credit = self.credit.max(credit);
+        grew
+    }
+
+    /// The rail has a fresh link.
+    pub fn rail_up(&mut self, rail: RailId) {
+        self.rail_failed(rail);
+        if let Some(r) = self.rails.get_mut(rail) {
+            *r = Rail {
+                up: true,
+                ..Rail::default()
+            };
+        }
+    }
+
+    /// The rail's link is over: what it carried alone becomes ready.
+    pub fn rail_failed(&mut self, rail: RailId) {
+        let Some(r) = self.rails.get_mut(rail) else {
+            return;
+        };
+        r.up = false;
+        r.in_transit_bytes = 0;
+        let lost = std::mem::take(&mut r.transit);
+        for transit in &lost {
+            self.back_to_ready(transit);
+        }
+    }
+
+    /// Names the rail that messages below the cut-off take.
+    pub fn set_best(&mut self, rail: RailId) {
+        self.best = rail;
+    }
+
+    /// The rail for messages below the cut-off: the one named while it is up, else the first that is.
+    #[must_use]
+    pub fn best(&self) -> Option<RailId> {
+        if self.is_up(self.best) {
+            return Some(self.best);
+        }
+        (0..self.rails.len()).find(|&rail| self.rails[rail].up)
+    }
+
+    fn is_up(&self, rail: RailId) -> bool {
+        self.rails.get(rail).is_some_and(|r| r.up)
+    }
+
+    /// Whether the peer has the whole message, or knows that it was cancelled.
+    #[must_use]
+    pub fn is_finished(&self, message: u64) -> bool {
+        message < self.first
+            || self
+                .index(message)
+                .is_some_and(|at| self.messages[at].finished)
+    }
+
+    /// Whether the message was given up before it was known to be whole.
+    #[must_use]
+    pub fn is_cancelled(&self, message: u64) -> bool {
+        self.cancelled.contains(message)
+    }
+
+    /// Whether the end was announced.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Messages, announced ends included, that the peer does not have yet.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.messages.iter().filter(|m| !m.finished).count()
+    }
+
+    /// Bytes that a rail carries.
+    #[must_use]
+    pub fn in_transit_bytes(&self, rail: RailId) -> u64 {
+        self.rails.get(rail).map_or(0, |r| r.in_transit_bytes)
+    }
+
+    /// Whether a rail has anything in transit, empty messages and ends included.
+    #[must_use]
+    pub fn is_busy(&self, rail: RailId) -> bool {
+        self.rails.get(rail).is_some_and(|r| !r.transit.is_empty())
+    }
+
+    /// Speed of a rail while it had work, bytes per second; `None` before it brought anything.
+    #[must_use]
+    pub fn bytes_per_second(&self, rail: RailId) -> Option<f64> {
+        self.rails.get(rail)?.rate.bytes_per_second()
+    }
+}
