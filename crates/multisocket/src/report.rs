@@ -5,7 +5,8 @@
 //! it is no count of messages, which would be far apart between a sender and a receiver, but memory; and their `sw` is 0
 //! after 40 s of waiting for sockets, so it counts swaps, not switches. Here `im` is the most memory that was resident at
 //! once in KiB (`ru_maxrss`; Linux does not keep the integrals of older systems) and `sw` is `ru_nswap`, which Linux
-//! always leaves at 0.
+//! always leaves at 0. Linux counts into `ru_maxrss` what the process held before it became this program, so that a large
+//! parent can show through.
 
 use serde_json::{Value, json};
 
