@@ -194,6 +194,13 @@ impl Session {
             || self.now_ns().saturating_sub(left) < LEASE.as_nanos() as u64
     }
 
+    /// A thread has stopped reading a link: a caller who waits for it can.
+    pub(crate) fn reader_is_free(&self) {
+        if self.state().waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
     /// Takes a fresh connection into use.
     pub(crate) fn add_link(self: &Arc<Self>, link: Link) -> std::io::Result<()> {
         let link = Arc::new(link);
@@ -328,6 +335,8 @@ impl Session {
                 self.tell(&any);
                 return Ok(self.state());
             }
+            // The link's own thread makes room after the frame it is at.
+            self.left_ns.store(self.now_ns(), Ordering::Relaxed);
             state.waiting += 1;
             self.changed.wait_for(&mut state, left(TAKE_OVER));
             state.waiting -= 1;

@@ -97,6 +97,8 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
         }
         link.wait_readable(None, IDLE)?;
     }
+    drop(reader);
+    session.reader_is_free();
     Ok(())
 }
 
