@@ -37,8 +37,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(2);
 const TAKE_OVER: Duration = Duration::from_millis(5);
 /// Entries of acknowledgements that may wait on one rail: more frames than a peer has credit for.
 const ENTRIES_WAITING_MAX: usize = 1 << 16;
-/// Acknowledgements are sent at the latest after so many fragments, so that the sender's speeds are fresh.
-const ENTRIES_PROMPT: usize = 4;
+/// Acknowledgements are sent at the latest after so many fragments: a rail of the sender has two in transit.
+const ENTRIES_PROMPT: usize = 1;
 
 /// How long threads of rails rest at a time while nothing happens; whatever does wakes them.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);

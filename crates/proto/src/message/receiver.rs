@@ -183,6 +183,7 @@ impl Receiver {
 
     /// The rail has a fresh link with this number. What the old one owed in acknowledgements is kept.
     pub fn link_up(&mut self, rail: RailId, link: u64) {
+        (self.done_told, self.credit_told) = (0, 0);
         if let Some(pending) = self.pending.get_mut(rail) {
             pending.link = link;
             (pending.frames, pending.frames_told) = (0, 0);
@@ -489,6 +490,8 @@ impl Receiver {
 
     /// A rail's link is over: what it owed is told on another rail.
     pub fn link_failed(&mut self, rail: RailId, heir: Option<RailId>) {
+        // What was told on it last may be lost with it.
+        (self.done_told, self.credit_told) = (0, 0);
         let Some(heir) = heir.filter(|&heir| heir != rail && heir < self.pending.len()) else {
             return;
         };

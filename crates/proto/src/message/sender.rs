@@ -20,6 +20,10 @@ const BALANCED_MIN: u64 = 4 << 10;
 /// to cost nothing beside its copy.
 const BALANCED_MAX: u64 = 256 << 10;
 
+/// Fragments of a balanced message in transit on a rail at once: the kernel would take a whole short message for
+/// whichever rail asks first, and what it holds is lost to the others.
+const PIPELINE: u64 = 2;
+
 /// A second copy is sent when the first should need so many times longer.
 const END_GAME_ADVANTAGE: f64 = 2.0;
 
@@ -278,8 +282,12 @@ impl Sender {
             if m.base + MESSAGE_COST + number * u64::from(m.fragment_len) > self.credit {
                 break;
             }
-            if m.spread == Spread::Balanced && m.body == Body::Bytes && self.declines(rail, bytes) {
-                return None;
+            if m.spread == Spread::Balanced && m.body == Body::Bytes {
+                let carried = self.missing_bytes(rail);
+                let full = carried > 0 && carried + bytes > PIPELINE * u64::from(m.fragment_len);
+                if full || self.declines(rail, bytes) {
+                    return None;
+                }
             }
             let m = &mut self.messages[at];
             m.ready.remove(Range::new(number, number + 1));
@@ -287,6 +295,17 @@ impl Sender {
             return Some(self.put_in_transit(rail, at, number, false, now_ns));
         }
         self.end_game(rail, now_ns)
+    }
+
+    /// Bytes in transit on a rail that the peer is not known to have by another one.
+    fn missing_bytes(&self, rail: RailId) -> u64 {
+        let missing = |transit: &&Transit| {
+            let at = self.index(transit.message);
+            let m = at.map(|at| &self.messages[at]).filter(|m| !m.finished);
+            m.is_some_and(|m| !m.acknowledged.contains(u64::from(transit.fragment)))
+        };
+        let transits = self.rails[rail].transit.iter();
+        transits.filter(missing).map(|t| t.bytes).sum()
     }
 
     /// The first ready fragment of a message that the rail may carry.
