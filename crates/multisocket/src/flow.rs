@@ -124,6 +124,10 @@ pub(crate) fn run<C: Send>(
             Ok(share) => done.extend(share),
             // A thread that another one stopped says the same as one that a signal stopped.
             Err(error @ MultisocketError::Interrupted) => interrupted = Some(error),
+            // The other side may have seen one thread go before this one learned of the signal.
+            Err(_) if stop.load(Ordering::Relaxed) => {
+                interrupted = Some(MultisocketError::Interrupted);
+            }
             Err(error) => return Err(error),
         }
     }
