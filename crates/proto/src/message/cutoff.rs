@@ -136,7 +136,7 @@ impl CutOff {
         self.value
     }
 
-    /// How a message of this size goes. Near the cut-off one in [`MEASURE_EVERY`] is measured, and every second of
+    /// How a message of this size goes. Near the cut-off one in `MEASURE_EVERY` is measured, and every second of
     /// these goes the other way, so that both curves stay known.
     pub fn choose(&mut self, size: u64) -> Choice {
         let several = size >= self.value;
