@@ -68,6 +68,7 @@ mod send;
 mod socket;
 mod sys;
 pub mod tcp;
+mod tcp_info;
 pub mod tls;
 pub mod unix;
 mod wire;
@@ -79,4 +80,5 @@ pub use half::{
     Absent, Extent, Grant, Landing, OUTSTANDING_MAX, Observation, Provider, ReceiveHalf, Received,
     SendHalf, Served, Stopper, missing,
 };
+pub use tcp_info::TcpInfo;
 pub use wire::PATIENCE;

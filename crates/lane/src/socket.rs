@@ -15,6 +15,7 @@ use rustix::net::{
 
 use crate::half::Handle;
 use crate::sys;
+use crate::tcp_info::TcpInfo;
 use crate::wire::{Interest, Wire};
 
 /// Most bytes a wait for reading asks for. Half of it fits any receive window that lets a lane run
@@ -118,6 +119,6 @@ impl Handle for Copy {
     }
 
     fn received(&self) -> Option<u64> {
-        sys::bytes_received(&self.0)
+        TcpInfo::of(&self.0).map(|info| info.bytes_received)
     }
 }

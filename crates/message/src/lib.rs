@@ -42,7 +42,6 @@ mod memory;
 mod options;
 mod session;
 mod socket;
-mod sys;
 mod threads;
 mod tune;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crc_fast::{CrcAlgorithm, Digest};
 use parking_lot::Mutex;
+use ropewalk_lane::TcpInfo;
 use ropewalk_model::Range;
 use ropewalk_proto::message::frame::{
     ENTRIES_MAX, ENTRY_LEN, HEADER_LEN, Header, HeaderError, Kind, TAKEN_BACK, TRAILER_LEN,
@@ -25,7 +26,6 @@ use rustix::net::{
 use socket2::SockRef;
 
 use crate::memory::{Place, Source};
-use crate::sys;
 
 /// Bytes read ahead. Small messages come whole in one call; of a long fragment no more than this is copied twice.
 const AHEAD_LEN: usize = 16 << 10;
@@ -201,7 +201,12 @@ impl Link {
     }
 
     pub(crate) fn seen(&self) -> Option<Seen> {
-        sys::seen(&self.socket)
+        let info = TcpInfo::of(&self.socket)?;
+        Some(Seen {
+            moved: info.bytes_acknowledged.wrapping_add(info.bytes_received),
+            unacknowledged: info.unacknowledged > 0,
+            retransmits: info.retransmits,
+        })
     }
 
     pub(crate) fn sent_ns(&self) -> u64 {

@@ -26,6 +26,8 @@ use super::plan::Room;
 use super::{Coordinator, Phase, Planned};
 use crate::control::{self, Run, to_agent};
 
+mod help;
+
 /// A round must bring the end this much nearer, in seconds, and by more than the error of the estimates.
 const GAIN_SECONDS_MIN: f64 = 0.1;
 
@@ -43,9 +45,6 @@ const EMPTY_NS: u64 = 2_000_000_000;
 
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
-
-/// A node that is busy for less than this part of the time left can help.
-const HELPS: f64 = 0.95;
 
 /// Planning may take this long without a receiver that gave up all running dry: so much is under way.
 const UNDER_WAY_SECONDS: f64 = 0.1;
@@ -159,13 +158,6 @@ impl Settled {
 pub(super) struct WholePlan {
     end_ns: u64,
     room: Room,
-}
-
-/// What nodes with room hold, and want by destination; and who could take more than it gets.
-struct Help {
-    holds: RangeSet,
-    wants: BTreeMap<u32, RangeSet>,
-    hungry: BTreeSet<u32>,
 }
 
 /// A recall under way.
@@ -300,63 +292,6 @@ impl Coordinator {
             (member.node, bytes(member).min(most))
         });
         self.recall(asked.collect(), (last, seconds), false, now_ns);
-    }
-
-    /// Who has room, when all should be done after so many seconds.
-    fn help(&self, members: &[Member], seconds: f64) -> Help {
-        let room = self.whole_room();
-        let mut load = vec![0.0; self.nodes.len()];
-        let mut wants: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
-        let mut hungry = BTreeSet::new();
-        for member in members {
-            let node = &self.nodes[member.node as usize];
-            // As planned: rates change as soon as somebody is done.
-            let assigned = node.assigned_bytes().max(1) as f64;
-            for run in &node.runs {
-                if let Some(load) = load.get_mut(run.sender as usize) {
-                    *load += run.length as f64 * member.left / assigned;
-                }
-            }
-            let down = room.down[member.node as usize] * HELPS;
-            if member.speed() < down {
-                hungry.insert(member.node);
-            }
-            if let Some(group) = node.group.filter(|_| member.left < down * seconds) {
-                wants.entry(group).or_default().extend(node.wants.iter());
-            }
-        }
-        let helps = |node: &u32| {
-            let at = *node as usize;
-            self.nodes[at].can_send() && load[at] < room.up[at] * HELPS * seconds
-        };
-        let holds = self.senders().filter(helps);
-        let holds = holds.flat_map(|node| self.nodes[node as usize].holds.iter());
-        let to_set = |(group, ranges)| (group, RangeSet::from_ranges(ranges));
-        Help {
-            hungry,
-            holds: RangeSet::from_ranges(holds),
-            wants: wants.into_iter().map(to_set).collect(),
-        }
-    }
-
-    /// About how much of a receiver's work others could do.
-    fn takeable(&self, member: &Member, help: &Help) -> u64 {
-        let node = &self.nodes[member.node as usize];
-        let shared = node.group.filter(|_| !help.hungry.contains(&member.node));
-        let wants = shared.map(|group| help.wants.get(&group));
-        let takeable = |run: &Run| {
-            let held = help.holds.clipped(control::range(run.start, run.length));
-            match wants {
-                None => held.len_bytes(),
-                Some(None) => 0,
-                Some(Some(wants)) => held
-                    .iter()
-                    .map(|part| wants.clipped(part).len_bytes())
-                    .sum(),
-            }
-        };
-        let bytes: u128 = node.runs.iter().map(|run| u128::from(takeable(run))).sum();
-        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
