@@ -23,6 +23,7 @@
 pub mod cutoff;
 pub mod frame;
 mod health;
+mod pace;
 mod receiver;
 mod sender;
 #[cfg(test)]

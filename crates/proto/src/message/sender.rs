@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use ropewalk_model::{Range, RangeSet};
 
 use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
+use super::pace::Pace;
 use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
-use crate::ledger::RateMeter;
 
 /// Fragments that each rail should find in a balanced message: the last one of a rail is then at most
 /// an eighth of its part.
@@ -122,22 +122,29 @@ struct Rail {
     transit: VecDeque<Transit>,
     in_transit_bytes: u64,
     frames: u32,
-    rate: RateMeter,
+    pace: Pace,
 }
 
 impl Rail {
     fn pop(&mut self, now_ns: u64) -> Option<Transit> {
         let transit = self.transit.pop_front()?;
         self.in_transit_bytes -= transit.bytes;
-        let busy = self.in_transit_bytes > 0;
-        self.rate.delivered(transit.bytes, now_ns, busy);
+        let busy = !self.transit.is_empty();
+        self.pace
+            .delivered(transit.bytes, transit.taken_ns, now_ns, busy);
         Some(transit)
     }
 
     /// Seconds until `more` bytes behind all that is in transit have arrived; `None` while the speed is unknown.
-    fn seconds(&self, more: u64) -> Option<f64> {
-        let rate = self.rate.bytes_per_second()?.max(1.0);
-        Some((self.in_transit_bytes + more) as f64 / rate)
+    /// What is overdue is expected to take as long again as it is late.
+    fn seconds(&self, more: u64, now_ns: u64) -> Option<f64> {
+        let expected = self.pace.seconds(self.in_transit_bytes + more)?;
+        let late = self.transit.front().map_or(0.0, |front| {
+            let waited = now_ns.saturating_sub(front.taken_ns) as f64 / 1e9;
+            let due = self.pace.seconds(self.in_transit_bytes).unwrap_or(0.0);
+            (waited - due).max(0.0)
+        });
+        Some(expected + late)
     }
 }
 
@@ -284,9 +291,13 @@ impl Sender {
             }
             if m.spread == Spread::Balanced && m.body == Body::Bytes {
                 let carried = self.missing_bytes(rail);
-                let full = carried > 0 && carried + bytes > PIPELINE * u64::from(m.fragment_len);
-                if full || self.declines(rail, bytes) {
+                let fill = self.rails[rail].pace.bytes_to_fill();
+                let room = fill.max(PIPELINE * u64::from(m.fragment_len));
+                if carried > 0 && carried + bytes > room {
                     return None;
+                }
+                if self.declines(rail, bytes, now_ns) {
+                    break;
                 }
             }
             let m = &mut self.messages[at];
@@ -327,9 +338,13 @@ impl Sender {
     }
 
     /// Whether other rails would have all that is ready delivered before this one has one fragment. The rail that
-    /// would be first never declines.
-    fn declines(&self, rail: RailId, bytes: u64) -> bool {
-        let Some(own) = self.rails[rail].seconds(bytes) else {
+    /// would be first never declines, nor does one whose speed was last seen too long ago.
+    fn declines(&self, rail: RailId, bytes: u64, now_ns: u64) -> bool {
+        let own = &self.rails[rail];
+        let Some(own) = own
+            .seconds(bytes, now_ns)
+            .filter(|_| own.pace.is_fresh(now_ns))
+        else {
             return false;
         };
         let (mut rate, mut backlog, mut soonest) = (0.0, self.ready_bytes as f64, f64::MAX);
@@ -337,7 +352,8 @@ impl Sender {
             if other == rail || !r.up {
                 continue;
             }
-            let (Some(speed), Some(seconds)) = (r.rate.bytes_per_second(), r.seconds(bytes)) else {
+            let speed = r.pace.bytes_per_second();
+            let (Some(speed), Some(seconds)) = (speed, r.seconds(bytes, now_ns)) else {
                 continue;
             };
             rate += speed;
@@ -366,7 +382,6 @@ impl Sender {
             Body::Cancelled | Body::End => (WHOLE, Range::new(0, 0)),
         };
         let r = &mut self.rails[rail];
-        r.rate.busy(now_ns);
         r.in_transit_bytes += range.len();
         r.transit.push_back(Transit {
             frame: r.frames,
@@ -414,12 +429,9 @@ impl Sender {
                 {
                     continue;
                 }
-                let own = self.rails[rail].seconds(transit.bytes)?;
+                let own = self.rails[rail].seconds(transit.bytes, now_ns)?;
                 let waited = now_ns.saturating_sub(transit.taken_ns) as f64 / 1e9;
-                let due = r
-                    .rate
-                    .bytes_per_second()
-                    .map_or(0.0, |rate| backlog as f64 / rate.max(1.0));
+                let due = r.pace.seconds(backlog).unwrap_or(0.0);
                 // What is overdue is expected to take as long again as it is late.
                 let left = due.max(waited - due);
                 let gain = left - own;
@@ -640,6 +652,6 @@ impl Sender {
     /// Speed of a rail while it had work, bytes per second; `None` before it brought anything.
     #[must_use]
     pub fn bytes_per_second(&self, rail: RailId) -> Option<f64> {
-        self.rails.get(rail)?.rate.bytes_per_second()
+        self.rails.get(rail)?.pace.bytes_per_second()
     }
 }

@@ -1,0 +1,155 @@
+//! How fast a rail is and how long it takes, from when fragments were given to it and acknowledged.
+//!
+//! Fragments that follow each other without a pause are a **train**. What came after the first acknowledgement of a
+//! train, over the time since, is the rail's speed, whatever the path and the threads at both ends add to every
+//! round trip; that shows in the first fragment alone. Messages too short for a train say nothing about speed.
+
+/// Shortest stretch of a train that makes a sample by itself.
+const SAMPLE_NS_MIN: u64 = 10_000_000;
+/// And the least that a whole train has to bring: less is acknowledged in too few pieces.
+const TRAIN_BYTES_MIN: u64 = 16 << 10;
+/// Time constant of the smoothing.
+const SMOOTHING_SECONDS: f64 = 0.1;
+/// Least part of the estimate that a sample replaces: short messages are all that some sockets send.
+const SHARE_MIN: f64 = 0.2;
+/// An estimate older than this is not worth declining work for.
+const STALE_NS: u64 = 500_000_000;
+
+/// Speed and delay of one rail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    /// When the running sample began, by an acknowledgement; `None` before the first of a train.
+    since_ns: Option<u64>,
+    bytes: u64,
+    bytes_per_second: Option<f64>,
+    /// Time beside that of its bytes that a fragment takes until it is acknowledged.
+    delay_seconds: f64,
+    sampled_ns: u64,
+}
+
+impl Pace {
+    /// The rail has brought `bytes` that were given to it at `taken_ns`; `busy` says whether the train goes on.
+    pub fn delivered(&mut self, bytes: u64, taken_ns: u64, now_ns: u64, busy: bool) {
+        match self.since_ns {
+            None => {
+                self.since_ns = Some(now_ns);
+                if let Some(rate) = self.bytes_per_second {
+                    let took = now_ns.saturating_sub(taken_ns) as f64 / 1e9;
+                    let delay = (took - bytes as f64 / rate).max(0.0);
+                    self.delay_seconds += (delay - self.delay_seconds) * SHARE_MIN;
+                }
+            }
+            // What one acknowledgement brings with the first took no time of its own.
+            Some(since) if now_ns > since => self.bytes += bytes,
+            Some(_) => {}
+        }
+        self.sample(now_ns, busy);
+        if !busy {
+            self.since_ns = None;
+            self.bytes = 0;
+        }
+    }
+
+    fn sample(&mut self, now_ns: u64, busy: bool) {
+        let Some(since) = self.since_ns else { return };
+        let took = now_ns.saturating_sub(since);
+        let enough = took >= SAMPLE_NS_MIN || (!busy && self.bytes >= TRAIN_BYTES_MIN);
+        if self.bytes == 0 || took == 0 || !enough {
+            return;
+        }
+        let seconds = took as f64 / 1e9;
+        let rate = (self.bytes as f64 / seconds).max(1.0);
+        let share = (1.0 - (-seconds / SMOOTHING_SECONDS).exp()).max(SHARE_MIN);
+        self.bytes_per_second = Some(
+            self.bytes_per_second
+                .map_or(rate, |old| old + (rate - old) * share),
+        );
+        (self.since_ns, self.bytes, self.sampled_ns) = (Some(now_ns), 0, now_ns);
+    }
+
+    /// Bytes per second; `None` before the first train.
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        self.bytes_per_second
+    }
+
+    /// Whether the estimate is recent enough to leave the rail idle for it.
+    pub fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.sampled_ns) < STALE_NS
+    }
+
+    /// Seconds until the last of `bytes` is acknowledged, the first being given to the rail now.
+    pub fn seconds(&self, bytes: u64) -> Option<f64> {
+        Some(self.delay_seconds + bytes as f64 / self.bytes_per_second?)
+    }
+
+    /// Bytes that fill the time until an acknowledgement can have come back, twice over: threads are late at times.
+    pub fn bytes_to_fill(&self) -> u64 {
+        let rate = self.bytes_per_second.unwrap_or(0.0);
+        (2.0 * rate * self.delay_seconds) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    /// A rail of 100 MB/s that takes 200 us beside the bytes, in trains of so many fragments of 10 kB.
+    fn trains(fragments: u64, count: u64) -> Pace {
+        let mut pace = Pace::default();
+        for train in 0..count {
+            let begun = train * 50_000 * US;
+            for fragment in 1..=fragments {
+                let now = begun + (200 + fragment * 100) * US;
+                pace.delivered(10_000, begun, now, fragment < fragments);
+            }
+        }
+        pace
+    }
+
+    /// What every round trip costs is no part of the speed.
+    #[test]
+    fn speed_is_apart_from_delay() {
+        for fragments in [3, 8, 500] {
+            let pace = trains(fragments, 40);
+            let rate = pace.bytes_per_second().unwrap();
+            assert!((rate / 100e6 - 1.0).abs() < 0.01, "{fragments}: {rate}");
+            let seconds = pace.seconds(1_000_000).unwrap();
+            assert!((seconds - 0.0102).abs() < 1e-4, "{fragments}: {seconds}");
+            assert!((pace.bytes_to_fill() as f64 / 40_000.0 - 1.0).abs() < 0.05);
+        }
+    }
+
+    /// Single small fragments show a delay and nothing of the speed.
+    #[test]
+    fn small_messages_say_nothing() {
+        assert_eq!(trains(1, 100).bytes_per_second(), None);
+        assert_eq!(
+            trains(2, 100).bytes_per_second(),
+            None,
+            "10 kB after the first"
+        );
+        let mut pace = trains(8, 40);
+        let before = pace.bytes_per_second();
+        for turn in 0..1000 {
+            pace.delivered(64, turn * 100 * US, (turn * 100 + 90) * US, false);
+        }
+        assert_eq!(pace.bytes_per_second(), before);
+    }
+
+    /// A rail that becomes slower is known to be so after a few trains, and an old estimate is not trusted.
+    #[test]
+    fn changes_show() {
+        let mut pace = trains(8, 40);
+        let begun = 40 * 50_000 * US;
+        for fragment in 1..=60 {
+            pace.delivered(10_000, begun, begun + fragment * 10_000 * US, fragment < 60);
+        }
+        let rate = pace.bytes_per_second().unwrap();
+        assert!((0.9e6..1.5e6).contains(&rate), "{rate}");
+        let end = begun + 600_000 * US;
+        assert!(pace.is_fresh(end));
+        assert!(!pace.is_fresh(end + STALE_NS));
+    }
+}
