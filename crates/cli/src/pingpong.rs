@@ -265,12 +265,13 @@ impl Measurement {
         let mut cut_off = None;
         let mut used = DEFAULT_CUT_OFF;
         if several && !args.quick {
-            let finite = |bytes: u64| (bytes != message::NEVER).then_some(bytes);
+            let finite = |found: Option<u64>| found.filter(|&bytes| bytes != message::NEVER);
             let fit = self.socket.find_cut_off(Method::Fit)?;
-            used = self.socket.find_cut_off(Method::Search)?;
+            let search = self.socket.find_cut_off(Method::Search)?;
+            used = search.unwrap_or(DEFAULT_CUT_OFF);
             cut_off = Some(CutOffs {
                 fit_bytes: finite(fit),
-                search_bytes: finite(used),
+                search_bytes: finite(search),
                 sweep_bytes: self.sweep(args.rounds)?,
             });
         }

@@ -141,6 +141,8 @@ pub(crate) struct Link {
     dead: AtomicBool,
     /// The sending thread has to flush, or to acknowledge.
     nudged: AtomicBool,
+    /// Acknowledgements came: the rail may take more.
+    room: AtomicBool,
     /// When something was last sent, on the session's clock.
     sent_ns: AtomicU64,
 }
@@ -174,6 +176,7 @@ impl Link {
             check,
             dead: AtomicBool::new(false),
             nudged: AtomicBool::new(false),
+            room: AtomicBool::new(false),
             sent_ns: AtomicU64::new(0),
         })
     }
@@ -198,6 +201,14 @@ impl Link {
 
     pub(crate) fn take_nudge(&self) -> bool {
         self.nudged.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn found_room(&self) {
+        self.room.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_room(&self) -> bool {
+        self.room.load(Ordering::Relaxed) && self.room.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn seen(&self) -> Option<Seen> {
@@ -305,21 +316,24 @@ impl Link {
         self.flush(writer, true)?;
         let mut frame = Outgoing::new(header, self.digest());
         while !frame.is_sent() {
-            let late = until.is_some_and(|until| Instant::now() >= until);
-            let most = if late { usize::MAX } else { CHUNK };
-            let mut attempt = |parts: [&[u8]; 3]| {
-                if !late {
-                    return self.send_some(&parts.map(IoSlice::new));
+            let mut trailer = [0; TRAILER_LEN];
+            let mut attempt = |parts: [&[u8]; 3]| -> io::Result<Option<usize>> {
+                // Behind bytes that were copied, all others are.
+                if writer.is_clear() {
+                    let sent = self.send_some(&parts.map(IoSlice::new))?;
+                    let late = || until.is_some_and(|until| Instant::now() >= until);
+                    if sent.is_some() || !late() {
+                        return Ok(sent);
+                    }
                 }
-                parts
-                    .iter()
-                    .for_each(|part| writer.unsent.extend_from_slice(part));
+                for part in parts {
+                    writer.unsent.extend_from_slice(part);
+                }
                 Ok(Some(parts.iter().map(|part| part.len()).sum()))
             };
-            let mut trailer = [0; TRAILER_LEN];
             let sent = if frame.needs_bytes() {
                 let sent = source.with(header.range(), |bytes| {
-                    attempt(frame.parts(bytes, most, &mut trailer))
+                    attempt(frame.parts(bytes, CHUNK, &mut trailer))
                 });
                 let Some(sent) = sent else {
                     frame.taken_back = true;
@@ -327,7 +341,7 @@ impl Link {
                 };
                 sent
             } else {
-                attempt(frame.parts(&[], most, &mut trailer))
+                attempt(frame.parts(&[], CHUNK, &mut trailer))
             };
             match sent? {
                 Some(count) => frame.done += count,

@@ -37,8 +37,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(2);
 const TAKE_OVER: Duration = Duration::from_millis(5);
 /// Entries of acknowledgements that may wait on one rail: more frames than a peer has credit for.
 const ENTRIES_WAITING_MAX: usize = 1 << 16;
-/// Acknowledgements are sent at the latest after so many fragments: a rail of the sender has two in transit.
-const ENTRIES_PROMPT: usize = 1;
+/// Acknowledgements are sent after so many fragments, or when there is nothing more to read.
+const ENTRIES_PROMPT: usize = 2;
 
 /// How long threads of rails rest at a time while nothing happens; whatever does wakes them.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
@@ -72,8 +72,8 @@ pub(crate) struct State {
     /// Callers in `poll`: the bell wakes them. Callers in `changed`.
     polling: usize,
     waiting: usize,
-    /// Counts news for sending threads.
-    pub work: u64,
+    /// Counts news for each sending thread.
+    work: Vec<u64>,
     pub closed: bool,
     pub peer_closed: bool,
     /// Since when no rail works, and why the last one failed.
@@ -84,6 +84,15 @@ pub(crate) struct State {
     pub carried: Vec<u64>,
 }
 
+impl State {
+    /// Other rails work than before.
+    fn rails_changed(&mut self) {
+        if self.follows {
+            self.cut_off.rails_changed(CUT_OFF_UNKNOWN);
+        }
+    }
+}
+
 /// One socket, as its threads see it.
 pub(crate) struct Session {
     pub check: bool,
@@ -91,8 +100,8 @@ pub(crate) struct Session {
     state: Mutex<State>,
     /// For callers.
     changed: Condvar,
-    /// For sending threads.
-    work: Condvar,
+    /// For the sending thread of each rail.
+    work: Vec<Condvar>,
     /// For the keeper, when the socket closes.
     pub closing: Condvar,
     bell: OwnedFd,
@@ -132,7 +141,7 @@ impl Session {
                 favourite: 0,
                 polling: 0,
                 waiting: 0,
-                work: 0,
+                work: vec![0; rails],
                 closed: false,
                 peer_closed: false,
                 down: None,
@@ -141,7 +150,7 @@ impl Session {
                 carried: vec![0; rails],
             }),
             changed: Condvar::new(),
-            work: Condvar::new(),
+            work: (0..rails).map(|_| Condvar::new()).collect(),
             closing: Condvar::new(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             epoch: Instant::now(),
@@ -170,17 +179,27 @@ impl Session {
         }
     }
 
-    /// Wakes sending threads.
+    /// Wakes all sending threads.
     pub(crate) fn more_work(&self, state: &mut State) {
-        state.work += 1;
-        self.work.notify_all();
+        (0..self.work.len()).for_each(|rail| self.wake(state, rail));
     }
 
-    /// Waits for news as a sending thread that has seen `work`.
-    pub(crate) fn wait_for_work(&self, seen: u64) {
+    /// Wakes the sending threads of one rail: a new link's, and an old one's that is leaving.
+    pub(crate) fn wake(&self, state: &mut State, rail: RailId) {
+        state.work[rail] += 1;
+        self.work[rail].notify_all();
+    }
+
+    /// What [`wait_for_work`](Self::wait_for_work) has to be told.
+    pub(crate) fn work_seen(&self, rail: RailId) -> u64 {
+        self.state().work[rail]
+    }
+
+    /// Waits for news as a sending thread that has seen so much of it.
+    pub(crate) fn wait_for_work(&self, rail: RailId, seen: u64) {
         let mut state = self.state();
-        if state.work == seen && !state.closed {
-            self.work.wait_for(&mut state, IDLE);
+        if state.work[rail] == seen && !state.closed {
+            self.work[rail].wait_for(&mut state, IDLE);
         }
     }
 
@@ -220,6 +239,7 @@ impl Session {
         state.receiver.link_up(rail, link.number);
         state.health[rail].connected(now);
         state.links[rail] = Some(link.clone());
+        state.rails_changed();
         state.down = None;
         self.news(&mut state);
         self.more_work(&mut state);
@@ -240,6 +260,7 @@ impl Session {
             return;
         }
         state.links[rail] = None;
+        state.rails_changed();
         state.sender.rail_failed(rail);
         let heir = state.links.iter().position(Option::is_some);
         state.receiver.link_failed(rail, heir);
@@ -356,7 +377,8 @@ impl Session {
                     let _ = rustix::io::read(&self.bell, &mut [0; 8]);
                 }
             }
-            link.read(&mut reader, self)
+            link.read(&mut reader, self)?;
+            self.send_on(link, deadline)
         })();
         drop(reader);
         self.left_ns.store(self.now_ns(), Ordering::Relaxed);
@@ -394,14 +416,14 @@ impl Session {
                 continue;
             };
             state.sources.insert(message, source.clone());
-            let single = matches!(spread, Spread::Single | Spread::On(_));
             let rail = match spread {
                 Spread::On(rail) => Some(rail),
                 Spread::Single | Spread::Equal | Spread::Balanced => state.sender.best(),
             };
-            let link = rail
-                .and_then(|rail| state.links[rail].clone())
-                .filter(|_| single);
+            if matches!(spread, Spread::Equal | Spread::Balanced) {
+                self.more_work(&mut state);
+            }
+            let link = rail.and_then(|rail| state.links[rail].clone());
             // A rail that is busy finishes what it does, then its own thread goes on with this.
             let writer = link
                 .as_ref()
@@ -418,6 +440,21 @@ impl Session {
                 _ => self.more_work(&mut state),
             }
             return Ok(message);
+        }
+    }
+
+    /// Sends what acknowledgements have made room for, without a change of threads. Whatever is left when `until` has
+    /// passed is for the sending thread.
+    pub(crate) fn send_on(&self, link: &Link, until: Option<Instant>) -> Result<(), LinkError> {
+        if !link.take_room() {
+            return Ok(());
+        }
+        match link.writer.try_lock() {
+            Some(mut writer) if writer.is_clear() => self.send_ready(link, &mut writer, until),
+            _ => {
+                self.wake(&mut self.state(), link.rail);
+                Ok(())
+            }
         }
     }
 
@@ -465,8 +502,7 @@ impl Session {
             }
             if !writer.is_clear() {
                 // The deadline passed in the middle: the sending thread goes on.
-                let mut state = self.state();
-                self.more_work(&mut state);
+                self.wake(&mut self.state(), link.rail);
                 return Ok(());
             }
         }
@@ -476,8 +512,7 @@ impl Session {
     pub(crate) fn acknowledge(&self, link: &Link) -> Result<(), LinkError> {
         let Some(mut writer) = link.writer.try_lock() else {
             link.nudge();
-            let mut state = self.state();
-            self.more_work(&mut state);
+            self.wake(&mut self.state(), link.rail);
             return Ok(());
         };
         self.acknowledge_as(link, &mut writer)
@@ -511,7 +546,7 @@ impl Session {
             let mut state = self.state();
             if !writer.is_clear() {
                 // The kernel is full: the sending thread waits for it.
-                self.more_work(&mut state);
+                self.wake(&mut state, link.rail);
                 return Ok(());
             }
             if !state.receiver.owes(link.rail) {
@@ -737,7 +772,7 @@ impl Frames for Session {
                     self.news(&mut state);
                 }
                 if state.sender.unfinished() > 0 {
-                    self.more_work(&mut state);
+                    link.found_room();
                 }
             }
             Kind::Cancel | Kind::End => {

@@ -170,7 +170,7 @@ impl MessageSocket {
         let measured = Cell::new(None);
         let begun = Instant::now();
         let length = bytes.len() as u64;
-        let way = |state: &mut State| self.way(state, length, &measured);
+        let way = |state: &mut State| self.way(state, length, Some(&measured));
         let message = self.session.start(way, length, &source, until)?;
         let result = self.wait_until(message, until);
         match (&result, measured.get()) {
@@ -193,7 +193,7 @@ impl MessageSocket {
     pub fn send_start(&self, bytes: Vec<u8>) -> Result<u64, MessageError> {
         let length = bytes.len() as u64;
         let source = Arc::new(Source::owned(bytes));
-        let way = |state: &mut State| self.way(state, length, &Cell::new(None));
+        let way = |state: &mut State| self.way(state, length, None);
         self.session.start(way, length, &source, self.until())
     }
 
@@ -244,26 +244,32 @@ impl MessageSocket {
     }
 
     /// How a message of this length goes; `measured` is set when its round trip shall correct the cut-off.
-    fn way(&self, state: &mut State, length: u64, measured: &Cell<Option<bool>>) -> Way {
+    fn way(&self, state: &mut State, length: u64, measured: Option<&Cell<Option<bool>>>) -> Way {
         let plain = |spread| Way { spread, flags: 0 };
         match state.mode {
             Mode::Single => plain(Spread::Single),
             Mode::Basic => plain(Spread::Equal),
             Mode::Enhanced if state.links.iter().flatten().count() < 2 => plain(Spread::Single),
             Mode::Enhanced => {
-                let choice = state.cut_off.choose(length);
-                let spread = if choice.several {
-                    Spread::Balanced
-                } else {
-                    Spread::Single
+                let spread = |several| {
+                    if several {
+                        Spread::Balanced
+                    } else {
+                        Spread::Single
+                    }
                 };
                 // Others on the way would be measured, too.
-                if !choice.measured || !state.follows || state.sender.unfinished() > 0 {
-                    return plain(spread);
+                let alone = state.follows && state.sender.unfinished() == 0;
+                let Some(measured) = measured.filter(|_| alone) else {
+                    return plain(spread(length >= state.cut_off.value()));
+                };
+                let choice = state.cut_off.choose(length);
+                if !choice.measured {
+                    return plain(spread(choice.several));
                 }
                 measured.set(Some(choice.several));
                 Way {
-                    spread,
+                    spread: spread(choice.several),
                     flags: PROMPT,
                 }
             }
@@ -440,11 +446,12 @@ impl MessageSocket {
         state.follows = false;
     }
 
-    /// Finds the cut-off anew and uses it, at both ends. Takes up to 3 s; the peer's application sees nothing of it.
+    /// Finds the cut-off anew and uses it, at both ends; `None` and no change when fewer than two rails work or 3 s are
+    /// not enough. The peer's application sees nothing of it.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn find_cut_off(&self, method: Method) -> Result<u64, MessageError> {
+    pub fn find_cut_off(&self, method: Method) -> Result<Option<u64>, MessageError> {
         crate::tune::find(self, method)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_proto::message::frame::{Header, Kind};
 
@@ -45,7 +45,7 @@ pub(crate) fn start(session: &Arc<Session>, link: &Arc<Link>) -> io::Result<()> 
 
 fn sending(session: &Session, link: &Link) -> LinkError {
     let turn = || -> Result<(), LinkError> {
-        let seen = session.state().work;
+        let seen = session.work_seen(link.rail);
         let mut writer = link.writer.lock();
         link.flush(&mut writer, true)?;
         if link.take_nudge() {
@@ -53,7 +53,7 @@ fn sending(session: &Session, link: &Link) -> LinkError {
         }
         session.send_ready(link, &mut writer, None)?;
         drop(writer);
-        session.wait_for_work(seen);
+        session.wait_for_work(link.rail, seen);
         Ok(())
     };
     loop {
@@ -88,7 +88,10 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
         return Ok(());
     };
     while !session.callers_read(link) {
-        if link.read(&mut reader, session)? == Step::Frame {
+        let step = link.read(&mut reader, session)?;
+        // Never waiting: the peer's threads may all be writing, too, and then nobody would read.
+        session.send_on(link, Some(Instant::now()))?;
+        if step == Step::Frame {
             continue;
         }
         session.acknowledge(link)?;

@@ -20,11 +20,13 @@ const TRIAL_LEN: u64 = 8 << 10;
 /// Trials of each rail; the shortest counts.
 const TRIALS: usize = 4;
 
-/// Names the best rail, finds the cut-off and tells the peer.
-pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<u64, MessageError> {
+/// Names the best rail, finds the cut-off and tells the peer; `None` when fewer than two rails work, or the time is
+/// over.
+pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<Option<u64>, MessageError> {
     let until = Instant::now() + TIME_MAX;
     match measure(socket, method, until) {
-        Ok((best, found)) => {
+        Ok(None) | Err(MessageError::Deadline) => Ok(None),
+        Ok(Some((best, found))) => {
             let mut state = socket.session.state();
             state.cut_off = cutoff::CutOff::new(found);
             state.follows = true;
@@ -39,9 +41,8 @@ pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<u64, Messag
                 // A link that breaks here shows to its own threads.
                 let _ = socket.session.say(&link, header, SLICE);
             }
-            Ok(found)
+            Ok(Some(found))
         }
-        Err(MessageError::Deadline) => Ok(socket.cut_off()),
         Err(error) => Err(error),
     }
 }
@@ -50,13 +51,16 @@ fn measure(
     socket: &MessageSocket,
     method: Method,
     until: Instant,
-) -> Result<(RailId, u64), MessageError> {
+) -> Result<Option<(RailId, u64)>, MessageError> {
     let up: Vec<RailId> = {
         let state = socket.session.state();
         (0..state.links.len())
             .filter(|&rail| state.links[rail].is_some())
             .collect()
     };
+    if up.len() < 2 {
+        return Ok(None);
+    }
     let mut best: Option<(u64, RailId)> = None;
     for rail in up {
         for _ in 0..TRIALS {
@@ -71,7 +75,7 @@ fn measure(
     let mut finder = Finder::new(method);
     loop {
         let (size, several) = match finder.step() {
-            Step::Done(found) => return Ok((best, found)),
+            Step::Done(found) => return Ok(Some((best, found))),
             Step::Measure { size, several } => (size, several),
         };
         let spread = if several {

@@ -9,24 +9,14 @@
 //! Both only say what to measure next; the caller measures. Later [`CutOff`] follows what real messages show.
 //! Nothing here counts rails: "several" is all of them, two or more, of whatever speeds.
 
-use std::mem;
-
 mod fit;
+mod refine;
 mod search;
 
-pub use fit::Line;
+pub use refine::{Choice, CutOff};
 
 /// Cut-off of a socket for which several rails never were faster.
 pub const NEVER: u64 = u64::MAX;
-
-/// Samples of each kind, near the cut-off, that a correction waits for.
-const CORRECTION_SAMPLES: u32 = 16;
-/// One in so many messages near the cut-off is measured.
-const MEASURE_EVERY: u32 = 16;
-/// Messages up to this factor away from the cut-off are near it.
-const NEAR: u64 = 2;
-/// Part of the way that one correction goes, in the logarithm.
-const CORRECTION: f64 = 0.5;
 
 /// How the cut-off is found at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +36,6 @@ pub struct Sample {
     pub several: bool,
     /// Time until its whole arrival was known, nanoseconds.
     pub round_trip_ns: u64,
-}
-
-/// How a message goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Over all rails, or over the best one.
-    pub several: bool,
-    /// Its round trip is to be [observed](CutOff::observe), if it has the rails for itself.
-    pub measured: bool,
 }
 
 /// What [`Finder::step`] asks for.
@@ -105,81 +86,6 @@ impl Finder {
         match &mut self.0 {
             Way::Fit(fit) => fit.observe(sample),
             Way::Search(search) => search.observe(sample),
-        }
-    }
-}
-
-/// The cut-off in use, corrected by what real messages show.
-#[derive(Clone, Debug)]
-pub struct CutOff {
-    value: u64,
-    one: Line,
-    all: Line,
-    near: u32,
-}
-
-impl CutOff {
-    /// A cut-off as found at the start.
-    #[must_use]
-    pub fn new(value: u64) -> Self {
-        Self {
-            value,
-            one: Line::default(),
-            all: Line::default(),
-            near: 0,
-        }
-    }
-
-    /// Bytes from which on all rails are used.
-    #[must_use]
-    pub fn value(&self) -> u64 {
-        self.value
-    }
-
-    /// How a message of this size goes. Near the cut-off one in `MEASURE_EVERY` is measured, and every second of
-    /// these goes the other way, so that both curves stay known.
-    pub fn choose(&mut self, size: u64) -> Choice {
-        let several = size >= self.value;
-        if !self.is_near(size) {
-            return Choice {
-                several,
-                measured: false,
-            };
-        }
-        self.near = self.near.wrapping_add(1);
-        let measured = self.near.is_multiple_of(MEASURE_EVERY);
-        let other = self.near.is_multiple_of(2 * MEASURE_EVERY);
-        Choice {
-            several: several != other,
-            measured,
-        }
-    }
-
-    fn is_near(&self, size: u64) -> bool {
-        self.value != NEVER
-            && (self.value / NEAR..=self.value.saturating_mul(NEAR)).contains(&size)
-            && self.value > 0
-    }
-
-    /// Takes the round trip of a message that had the rails for itself.
-    pub fn observe(&mut self, sample: Sample) {
-        if !self.is_near(sample.size) {
-            return;
-        }
-        let line = if sample.several {
-            &mut self.all
-        } else {
-            &mut self.one
-        };
-        line.add(sample.size, sample.round_trip_ns);
-        if self.one.samples() < CORRECTION_SAMPLES || self.all.samples() < CORRECTION_SAMPLES {
-            return;
-        }
-        let (one, all) = (mem::take(&mut self.one), mem::take(&mut self.all));
-        if let Some(shown) = fit::intersection(&one, &all) {
-            let shown = shown.clamp(self.value / NEAR, self.value.saturating_mul(NEAR));
-            let step = (shown.max(1) as f64 / self.value as f64).powf(CORRECTION);
-            self.value = ((self.value as f64 * step) as u64).max(1);
         }
     }
 }
@@ -268,19 +174,5 @@ mod tests {
             assert_eq!(never.find(method).0, NEVER, "{method:?}");
             assert!(always.find(method).0 <= 64, "{method:?}");
         }
-    }
-
-    /// A cut-off that is wrong comes right while messages flow.
-    #[test]
-    fn it_is_refined_while_running() {
-        let mut cutoff = CutOff::new(20_000);
-        for turn in 0..60_000_u64 {
-            let size = 500 + turn * 7919 % 40_000;
-            let choice = cutoff.choose(size);
-            if choice.measured {
-                cutoff.observe(EQUAL.sample(size, choice.several));
-            }
-        }
-        assert!((1200..1900).contains(&cutoff.value()), "{}", cutoff.value());
     }
 }

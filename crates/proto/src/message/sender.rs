@@ -8,21 +8,32 @@ use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
 use super::pace::Pace;
 use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
 
-/// Fragments that each rail should find in a balanced message: the last one of a rail is then at most
+/// Fragments that each rail finds in a long balanced message: the last one of a rail is then at most
 /// an eighth of its part.
 const PIECES_PER_RAIL: u64 = 8;
 
-/// Shortest balanced fragment, and what their lengths are multiples of: a header and a system call
-/// cost about as much as the bytes of a page.
+/// Shortest balanced fragment: a header and a system call cost about as much as the bytes of a page.
 const BALANCED_MIN: u64 = 4 << 10;
 
 /// Longest balanced fragment: 21 ms on a rail of 100 Mbit/s, and long enough for one call to the kernel
 /// to cost nothing beside its copy.
 const BALANCED_MAX: u64 = 256 << 10;
 
-/// Fragments of a balanced message in transit on a rail at once: the kernel would take a whole short message for
-/// whichever rail asks first, and what it holds is lost to the others.
+/// Fragments of a balanced message that may be in transit on a rail in any case: the kernel would take a whole short
+/// message for whichever rail asks first, and what it holds is lost to the others.
 const PIPELINE: u64 = 2;
+
+/// Time of a rail that a fragment should fill: many times what both ends need to handle it.
+const FRAGMENT_SECONDS: f64 = 200e-6;
+
+/// Speeds that are no further apart are taken for equal.
+const ABOUT_EQUAL: f64 = 1.5;
+
+/// What is left is dealt out when it takes less time than this.
+const SOON_SECONDS: f64 = 0.001;
+
+/// Most that a rail takes ahead for being fast: what it holds when it fails has to be sent again.
+const AHEAD_MAX: u64 = 1 << 20;
 
 /// A second copy is sent when the first should need so many times longer.
 const END_GAME_ADVANTAGE: f64 = 2.0;
@@ -200,10 +211,12 @@ impl Sender {
         let fragment_len = match spread {
             Spread::Single | Spread::On(_) => length,
             Spread::Equal => length.div_ceil(ways),
-            Spread::Balanced => length
-                .div_ceil(ways * PIECES_PER_RAIL)
-                .next_multiple_of(BALANCED_MIN)
-                .min(BALANCED_MAX),
+            Spread::Balanced => {
+                let part = length.div_ceil(ways);
+                let pieces = part / self.worth_a_fragment().max(1);
+                part.div_ceil(pieces.clamp(1, PIECES_PER_RAIL))
+                    .clamp(BALANCED_MIN, BALANCED_MAX)
+            }
         };
         let fragment_len = fragment_len.clamp(1, u64::from(FRAGMENT_MAX)) as u32;
         let owners = match spread {
@@ -291,9 +304,7 @@ impl Sender {
             }
             if m.spread == Spread::Balanced && m.body == Body::Bytes {
                 let carried = self.missing_bytes(rail);
-                let fill = self.rails[rail].pace.bytes_to_fill();
-                let room = fill.max(PIPELINE * u64::from(m.fragment_len));
-                if carried > 0 && carried + bytes > room {
+                if carried > 0 && carried + bytes > self.room(rail, m, carried) {
                     return None;
                 }
                 if self.declines(rail, bytes, now_ns) {
@@ -306,6 +317,47 @@ impl Sender {
             return Some(self.put_in_transit(rail, at, number, false, now_ns));
         }
         self.end_game(rail, now_ns)
+    }
+
+    /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
+    /// not equal then.
+    fn worth_a_fragment(&self) -> u64 {
+        let up = self.rails.iter().filter(|r| r.up);
+        let (mut sum, mut count, mut least, mut most) = (0.0, 0.0, f64::MAX, 0.0);
+        for speed in up.filter_map(|r| r.pace.bytes_per_second()) {
+            (sum, count) = (sum + speed, count + 1.0);
+            (least, most) = (f64::min(least, speed), f64::max(most, speed));
+        }
+        let seconds = if most <= least * ABOUT_EQUAL {
+            FRAGMENT_SECONDS
+        } else {
+            FRAGMENT_SECONDS / 4.0
+        };
+        (sum / f64::max(count, 1.0) * seconds) as u64
+    }
+
+    /// Bytes of balanced messages that a rail may have in transit, `carried` now: half of its part of all that is left,
+    /// so that no rail waits for acknowledgements until the end is near; and all of its part when that takes no longer
+    /// than acknowledgements and threads do at times.
+    fn room(&self, rail: RailId, m: &Outgoing, carried: u64) -> u64 {
+        let up = self.rails.iter().filter(|r| r.up);
+        let speeds = up.map(|r| r.pace.bytes_per_second());
+        let (sum, known, count) = speeds.fold((0.0, 0.0, 0.0), |(sum, known, count), speed| {
+            let is_known = f64::from(u8::from(speed.is_some()));
+            (sum + speed.unwrap_or(0.0), known + is_known, count + 1.0)
+        });
+        let pace = &self.rails[rail].pace;
+        let part = match pace.bytes_per_second() {
+            Some(own) if known == count => own / sum,
+            _ => 1.0 / f64::max(count, 1.0),
+        };
+        let in_transit = self.rails.iter().map(|r| r.in_transit_bytes).sum::<u64>();
+        let left = (self.ready_bytes + in_transit) as f64;
+        let soon = known == count && left < sum * SOON_SECONDS;
+        let share = part * (self.ready_bytes + carried) as f64;
+        let share = if soon { share } else { share / 2.0 } as u64;
+        let least = PIPELINE * u64::from(m.fragment_len);
+        share.min(AHEAD_MAX).max(least).max(pace.bytes_to_fill())
     }
 
     /// Bytes in transit on a rail that the peer is not known to have by another one.

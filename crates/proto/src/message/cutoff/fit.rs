@@ -13,8 +13,7 @@ const SLOPE_GAIN_MIN: f64 = 0.02;
 
 /// A line through points, least squares of the relative errors: a microsecond counts where messages take few.
 #[derive(Clone, Debug, Default)]
-pub struct Line {
-    samples: u32,
+pub(super) struct Line {
     weight: f64,
     x: f64,
     y: f64,
@@ -27,18 +26,11 @@ impl Line {
     pub fn add(&mut self, size: u64, round_trip_ns: u64) {
         let (x, y) = (size as f64, round_trip_ns.max(1) as f64);
         let weight = 1.0 / (y * y);
-        self.samples += 1;
         self.weight += weight;
         self.x += weight * x;
         self.y += weight * y;
         self.xx += weight * x * x;
         self.xy += weight * x * y;
-    }
-
-    /// Points added.
-    #[must_use]
-    pub fn samples(&self) -> u32 {
-        self.samples
     }
 
     /// Nanoseconds of an empty message, and of each byte; `None` unless points of different sizes are there.
