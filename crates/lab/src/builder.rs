@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::spec::{HostSpec, SharedDir, Topology};
+use crate::trunk::TrunkSpec;
 use crate::{Lab, LabError, sys};
 
 /// Says whether this process can build a lab; otherwise why not, in words for the skipping test to print.
@@ -136,6 +137,13 @@ impl LabBuilder {
     #[must_use]
     pub fn expose(mut self, path: impl Into<PathBuf>) -> Self {
         self.topology.exposed.push(path.into());
+        self
+    }
+
+    /// Joins two rails by a trunk; [`Lab::trunk`] counts them in this order.
+    #[must_use]
+    pub fn trunk(mut self, trunk: TrunkSpec) -> Self {
+        self.topology.trunks.push(trunk);
         self
     }
 

@@ -135,7 +135,7 @@ pub(crate) fn host_steps(
     hosts_file: &str,
 ) -> Result<Vec<Step>, LabError> {
     let mut plan = Plan {
-        steps: network_settings(machine, topology)?,
+        steps: network_settings(machine, topology, host)?,
     };
     plan.steps
         .push(Step::HostName(c_string(host.name.as_bytes())?));
@@ -238,7 +238,11 @@ pub(crate) fn switch_steps(machine: &Machine) -> Result<Vec<Step>, LabError> {
     Ok(steps)
 }
 
-fn network_settings(machine: &Machine, topology: &Topology) -> Result<Vec<Step>, LabError> {
+fn network_settings(
+    machine: &Machine,
+    topology: &Topology,
+    host: &HostSpec,
+) -> Result<Vec<Step>, LabError> {
     let mut settings = vec![
         // Else the slow-start threshold of one run leaks into the next.
         ("net.ipv4.tcp_no_metrics_save", "1"),
@@ -258,15 +262,21 @@ fn network_settings(machine: &Machine, topology: &Topology) -> Result<Vec<Step>,
             ("net.ipv6.conf.all.keep_addr_on_down", "1"),
         ]);
     }
-    if let Some(name) = &topology.congestion_control {
+    let congestion_control = host.congestion_control.as_ref();
+    if let Some(name) = congestion_control.or(topology.congestion_control.as_ref()) {
         settings.push(("net.ipv4.tcp_congestion_control", name));
     }
     settings.extend(
         topology
             .sysctls
             .iter()
+            .chain(&host.sysctls)
             .map(|(name, value)| (name.as_str(), value.as_str())),
     );
+    // A router's; there is no such setting where there is no IPv6.
+    if machine.has_ipv6 && host.sysctls.contains_key("net.ipv4.ip_forward") {
+        settings.push(("net.ipv6.conf.all.forwarding", "1"));
+    }
     settings
         .into_iter()
         .map(|(name, value)| setting(name, value))
