@@ -118,7 +118,8 @@ impl LabBuilder {
         self
     }
 
-    /// Sets every host's TCP congestion control, such as `cubic` or `reno`; default: the machine's.
+    /// Sets every host's TCP congestion control, such as `cubic` or `reno`; default: the machine's. It holds for
+    /// connections to other hosts.
     #[must_use]
     pub fn congestion_control(mut self, name: impl Into<String>) -> Self {
         self.topology.congestion_control = Some(name.into());

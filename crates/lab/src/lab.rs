@@ -86,7 +86,9 @@ impl Lab {
         let (all, trunks) = trunk::expand(&topology)?;
         all.check()?;
         let machine = root::Machine::look()?;
-        let wiring = Wiring::plan(&all, trunks, machine.has_ipv6)?;
+        let mut wiring = Wiring::plan(&all, trunks, machine.has_ipv6)?;
+        let control = |host| root::route_control(&machine, &all, host).cloned();
+        wiring.control_by_routes(all.hosts.iter().map(control).collect());
         let hosts_file = wiring.hosts_file(&all);
         let mut blueprints = vec![Blueprint {
             process_name: CString::from(c"lab:switch"),

@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     has_shm: bool,
     has_cgroup: bool,
     pub has_ipv6: bool,
+    /// TCP congestion controls that the kernel has, but does not let a network make its default.
+    restricted_controls: Vec<String>,
     /// Set when root's account is locked, which sshd takes for a refusal: the same file with it unlocked.
     shadow: Option<Vec<u8>>,
     resolv_conf: Option<PathBuf>,
@@ -63,7 +65,16 @@ impl Machine {
         let shadow = fs::read("/etc/shadow")
             .ok()
             .filter(|text| text.starts_with(b"root:!") || contains(text, b"\nroot:!"));
+        let controls = |which: &str| -> Vec<String> {
+            let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace().map(str::to_owned).collect()
+        };
+        let allowed = controls("allowed");
+        let mut restricted_controls = controls("available");
+        restricted_controls.retain(|name| !allowed.contains(name));
         Ok(Machine {
+            restricted_controls,
             top: entries("/")?,
             root_home: if Path::new("/root").is_dir() {
                 entries("/root")?
@@ -262,8 +273,9 @@ fn network_settings(
             ("net.ipv6.conf.all.keep_addr_on_down", "1"),
         ]);
     }
-    let congestion_control = host.congestion_control.as_ref();
-    if let Some(name) = congestion_control.or(topology.congestion_control.as_ref()) {
+    if route_control(machine, topology, host).is_none()
+        && let Some(name) = control(topology, host)
+    {
         settings.push(("net.ipv4.tcp_congestion_control", name));
     }
     settings.extend(
@@ -281,6 +293,22 @@ fn network_settings(
         .into_iter()
         .map(|(name, value)| setting(name, value))
         .collect()
+}
+
+/// The congestion control that a host was given.
+fn control<'t>(topology: &'t Topology, host: &'t HostSpec) -> Option<&'t String> {
+    let own = host.congestion_control.as_ref();
+    own.or(topology.congestion_control.as_ref())
+}
+
+/// The same when only the host's routes can say so: the kernel keeps some from being a network's default, unless the
+/// machine's administrator allows them.
+pub(crate) fn route_control<'t>(
+    machine: &Machine,
+    topology: &'t Topology,
+    host: &'t HostSpec,
+) -> Option<&'t String> {
+    control(topology, host).filter(|name| machine.restricted_controls.contains(name))
 }
 
 fn setting(name: &str, value: &str) -> Result<Step, LabError> {

@@ -53,6 +53,8 @@ pub(crate) struct Wiring {
     /// What [`Burst::Auto`] means in this lab.
     auto_burst: Burst,
     trunks: Vec<PlannedTrunk>,
+    /// TCP congestion control that a host's routes have to name; see [`Wiring::control_by_routes`].
+    route_controls: Vec<Option<String>>,
 }
 
 impl Wiring {
@@ -132,7 +134,21 @@ impl Wiring {
             networks,
             auto_burst,
             trunks,
+            route_controls: Vec::new(),
         })
+    }
+
+    /// Lets these hosts' routes name their congestion control, where the kernel refuses it as a network's default.
+    pub(crate) fn control_by_routes(&mut self, controls: Vec<Option<String>>) {
+        self.route_controls = controls;
+    }
+
+    /// The end of an `ip route` line of this host.
+    fn control(&self, host: usize) -> String {
+        let control = self.route_controls.get(host).and_then(Option::as_ref);
+        control
+            .map(|name| format!(" congctl {name}"))
+            .unwrap_or_default()
     }
 
     /// `ip` batch for the switch: one bridge per rail, one veth pair per interface whose far end starts life
@@ -257,6 +273,7 @@ impl Wiring {
         let source_table = self.hosts[host].len() > 1;
         let table = TABLE_BASE + number;
         let mut batch = String::new();
+        let control = self.control(host);
         for network in &self.networks[&nic.rail] {
             if network.ip.is_ipv4() != address.ip.is_ipv4() {
                 continue;
@@ -267,16 +284,24 @@ impl Wiring {
             );
             if *network != address.network() {
                 // Own metric, so that two interfaces on one rail do not replace each other's route.
-                let _ = writeln!(batch, "{route} metric {table}");
+                let _ = writeln!(batch, "{route} metric {table}{control}");
+            } else if !control.is_empty() {
+                // In place of the kernel's own route: IPv4's has no metric, IPv6's has 256.
+                let first = if address.ip.is_ipv6() {
+                    " metric 1"
+                } else {
+                    ""
+                };
+                let _ = writeln!(batch, "{route}{first}{control}");
             }
             if source_table {
-                let _ = writeln!(batch, "{route} table {table}");
+                let _ = writeln!(batch, "{route} table {table}{control}");
             }
         }
         for route in self.routes_over_trunks(host, number, address) {
-            let _ = writeln!(batch, "{route} metric {table}");
+            let _ = writeln!(batch, "{route} metric {table}{control}");
             if source_table {
-                let _ = writeln!(batch, "{route} table {table}");
+                let _ = writeln!(batch, "{route} table {table}{control}");
             }
         }
         batch
@@ -319,7 +344,7 @@ impl Wiring {
         let PlannedTrunk { device, mtu, ends } = &self.trunks[trunk];
         let (near, far) = (&ends[end], &ends[1 - end]);
         let addresses = &self.hosts[near.host][near.nic].addresses;
-        // Without an address of its own it says nothing of itself: the trunk carries what hosts send.
+        // Without an address of its own it has little to say of itself: the trunk carries what hosts send.
         let quiet = if addresses.iter().any(|address| address.ip.is_ipv6()) {
             " addrgenmode none"
         } else {
@@ -336,7 +361,11 @@ impl Wiring {
                 } else {
                     format!(" src {}", address.ip)
                 };
-                let _ = writeln!(batch, "route replace {network} dev {device}{source}");
+                let control = self.control(near.host);
+                let _ = writeln!(
+                    batch,
+                    "route replace {network} dev {device}{source}{control}"
+                );
             }
         }
         batch

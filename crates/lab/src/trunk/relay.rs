@@ -73,6 +73,14 @@ fn processor_time() -> Duration {
     Duration::from_nanos(nanoseconds(clock_gettime(ClockId::ThreadCPUTime)))
 }
 
+/// Whether a packet is what the kernel at the trunk's end says to its neighbour by itself: IPv6 to a multicast group of
+/// this link only, such as the reports of groups when the device comes up. Hosts' packets never are, and what the
+/// trunk is offered shall be theirs alone.
+fn is_own_talk(packet: &[u8]) -> bool {
+    matches!(packet.first(), Some(first) if first >> 4 == 6)
+        && matches!(packet.get(24..26), Some([0xff, scope]) if scope & 0x0f <= 2)
+}
+
 impl Relay {
     pub(crate) fn new(
         spec: &TrunkSpec,
@@ -197,13 +205,16 @@ impl Relay {
                 Some(slot) => self.slots.room(slot),
                 None => &mut self.sink,
             };
-            let len = match rustix::io::read(&*self.input, room) {
+            let len = match rustix::io::read(&*self.input, &mut *room) {
                 Ok(len) => len,
                 Err(Errno::AGAIN) => return Ok(count),
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno),
             };
             let bytes = len.saturating_sub(self.header_bytes) as u64;
+            if is_own_talk(room.get(self.header_bytes..len).unwrap_or_default()) {
+                continue;
+            }
             match self.spare.take() {
                 Some(slot) => {
                     let packet = slot.filled_to(len);
@@ -259,5 +270,27 @@ impl Relay {
             return Err(("wait for packets", Errno::NODEV));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only IPv6 to groups of the link itself is own talk: not IPv4, not larger scopes, not scraps.
+    #[test]
+    fn own_talk() {
+        let packet = |version: u8, scope: u8| {
+            let mut packet = [0; 40];
+            packet[0] = version << 4;
+            packet[24..26].copy_from_slice(&[0xff, scope]);
+            packet
+        };
+        assert!(is_own_talk(&packet(6, 0x02)) && is_own_talk(&packet(6, 0x12)));
+        assert!(!is_own_talk(&packet(6, 0x05)) && !is_own_talk(&packet(4, 0x02)));
+        let mut unicast = packet(6, 0x02);
+        unicast[24] = 0xfd;
+        assert!(!is_own_talk(&unicast));
+        assert!(!is_own_talk(&packet(6, 2)[..20]) && !is_own_talk(&[]));
     }
 }
