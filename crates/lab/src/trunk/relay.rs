@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  round: requests? ─▶ write what is due ─▶ read what is there ─▶ nothing left to do: sleep until due or readable
+//!                                          └─ due at once: written while it is in the cache
 //! ```
 //!
 //! One thread does both ends, so a packet's path has no lock, no allocation and no hand-over. Reads are one packet a
@@ -134,19 +135,25 @@ impl Relay {
     }
 
     fn rounds(&mut self) -> Result<(), (&'static str, Errno)> {
+        let mut may_read = true;
         loop {
             if let Next::End = self.answer() {
                 return Ok(());
             }
-            self.write_due();
-            let read = self
-                .read_some()
-                .map_err(|errno| ("read from its device", errno))?;
-            if self.tick_ns > 0 {
-                self.await_tick(read)?;
+            self.write_due(now_ns());
+            let read = match may_read {
+                true => self
+                    .read_some()
+                    .map_err(|errno| ("read from its device", errno))?,
+                false => 0,
+            };
+            may_read = if self.tick_ns > 0 {
+                self.await_tick(read)?
             } else if read < BATCH {
-                self.await_work()?;
-            }
+                self.await_work()?
+            } else {
+                true
+            };
         }
     }
 
@@ -180,8 +187,7 @@ impl Relay {
         Next::Round
     }
 
-    fn write_due(&mut self) {
-        let mut now = now_ns();
+    fn write_due(&mut self, mut now: u64) {
         for _ in 0..BATCH {
             let Some((slot, due_ns)) = self.link.take(now) else {
                 return;
@@ -218,7 +224,11 @@ impl Relay {
             match self.spare.take() {
                 Some(slot) => {
                     let packet = slot.filled_to(len);
-                    self.spare = self.link.offer(now_ns(), bytes, packet);
+                    let now = now_ns();
+                    self.spare = self.link.offer(now, bytes, packet);
+                    if self.link.next_due_ns().is_some_and(|due_ns| due_ns <= now) {
+                        self.write_due(now);
+                    }
                 }
                 None => {
                     self.counters.buffer_full.packets += 1;
@@ -229,14 +239,14 @@ impl Relay {
         Ok(BATCH)
     }
 
-    /// Sleeps until a packet is due or can be read, or somebody asks something.
-    fn await_work(&self) -> Result<(), (&'static str, Errno)> {
+    /// Sleeps until a packet is due or can be read, or somebody asks something. Returns whether one may be read.
+    fn await_work(&self) -> Result<bool, (&'static str, Errno)> {
         let timeout = match self.link.next_due_ns() {
             None => None,
             Some(due_ns) => {
                 let left = due_ns.saturating_sub(now_ns());
                 if left <= self.spin_ns {
-                    return Ok(());
+                    return Ok(true);
                 }
                 Some(timespec(left - self.spin_ns))
             }
@@ -245,17 +255,17 @@ impl Relay {
     }
 
     /// Sleeps until the next tick while packets come or are held; else until something happens.
-    fn await_tick(&self, read: usize) -> Result<(), (&'static str, Errno)> {
+    fn await_tick(&self, read: usize) -> Result<bool, (&'static str, Errno)> {
         if read == 0 && self.link.next_due_ns().is_none() {
             self.poll(None)?;
         }
         let next = (now_ns() / self.tick_ns + 1) * self.tick_ns;
         // Woken early by a signal: the round is early, too, which does no harm.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(next));
-        Ok(())
+        Ok(true)
     }
 
-    fn poll(&self, timeout: Option<&Timespec>) -> Result<(), (&'static str, Errno)> {
+    fn poll(&self, timeout: Option<&Timespec>) -> Result<bool, (&'static str, Errno)> {
         let mut events = [
             PollFd::from_borrowed_fd(self.input.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN),
@@ -269,7 +279,7 @@ impl Relay {
         if events[0].revents().intersects(gone) && !events[0].revents().contains(PollFlags::IN) {
             return Err(("wait for packets", Errno::NODEV));
         }
-        Ok(())
+        Ok(!events[0].revents().is_empty())
     }
 }
 

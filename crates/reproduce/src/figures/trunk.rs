@@ -28,8 +28,17 @@ const LOSSES: [f64; 3] = [0.0, 0.0001, 0.01];
 /// The trunk of that table.
 const RATE: u64 = 100_000_000;
 const MTU: u32 = 1500;
-/// Round trips of an idle path.
-const IDLE_MS: [u64; 6] = [0, 20, 50, 80, 120, 200];
+/// Idle paths: round trip in milliseconds, spinning in microseconds.
+const IDLE: [(u64, u64); 8] = [
+    (0, 0),
+    (20, 0),
+    (20, 200),
+    (50, 0),
+    (80, 0),
+    (80, 200),
+    (120, 0),
+    (200, 0),
+];
 /// What processor time and lateness are measured at: rate, MTU, tick and spinning in microseconds.
 const LOADS: [(u64, u32, u64, u64); 10] = [
     (100_000_000, 1500, 0, 0),
@@ -304,47 +313,40 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let flow = cell.flow(is_quick);
         flows.push((cell.key(&flow), flow));
     }
-    let echoes = IDLE_MS.map(|ms| (format!("idle {ms} ms, {} echoes", echo::COUNT), ms));
+    let echoes = IDLE.map(|(ms, spin)| {
+        let key = format!("idle {ms} ms, spin {spin}, {} echoes", echo::COUNT);
+        (key, ms, spin)
+    });
     let expected = |(key, flow): &(String, Flow)| (key.clone(), flow.expected_seconds());
     bench.expect(flows.iter().map(expected));
-    bench.expect(echoes.iter().map(|(key, ms)| {
+    bench.expect(echoes.iter().map(|(key, ms, _)| {
         let seconds = START_SECONDS + echo::COUNT as f64 * (*ms as f64 + 1.0) / 1e3;
         (key.clone(), seconds)
     }));
     bench.announce();
 
     let mut idle = Vec::new();
-    for (key, ms) in &echoes {
-        let measure = || echo::measure(&lab(trunk(None, MTU, *ms, 1), "cubic")?);
-        idle.push((*ms, bench.point(key, measure)));
+    for (key, ms, spin) in &echoes {
+        let trunk = TrunkSpec {
+            spin_microseconds: *spin,
+            ..trunk(None, MTU, *ms, 1)
+        };
+        let measure = || echo::measure(&lab(trunk, "cubic")?);
+        idle.push((*ms, *spin, bench.point(key, measure)));
     }
     let mut samples = Vec::new();
     for (key, flow) in &flows {
         samples.push(bench.point(key, || flow.run()));
     }
-    let mut rest = &samples[..];
-    let mut take = |count: usize| {
-        let (first, others) = rest.split_at(count);
-        rest = others;
-        first
+    // As the flows were listed: rounds first, cells last.
+    let (of_rounds, of_cells) = samples.split_at(samples.len() - cells.len());
+    let nth = |at: usize| -> Vec<Sample> {
+        let rounds = of_rounds.chunks(MTUS.len() + LOADS.len());
+        rounds.filter_map(|round| round[at].clone()).collect()
     };
-    let per_round: Vec<_> = (0..rounds)
-        .map(|_| (take(MTUS.len()), take(LOADS.len())))
-        .collect();
-    let of_cells = take(cells.len());
-    let nth = |at: usize,
-               of: fn(&(&'_ [Option<Sample>], &'_ [Option<Sample>])) -> Vec<Option<Sample>>|
-     -> Vec<Sample> {
-        per_round
-            .iter()
-            .filter_map(|round| of(round)[at].clone())
-            .collect()
-    };
-    let by_mtu: Vec<_> = (0..MTUS.len())
-        .map(|at| (MTUS[at], nth(at, |round| round.0.to_vec())))
-        .collect();
+    let by_mtu: Vec<_> = (0..MTUS.len()).map(|at| (MTUS[at], nth(at))).collect();
     let by_load: Vec<_> = (0..LOADS.len())
-        .map(|at| (LOADS[at], nth(at, |round| round.1.to_vec())))
+        .map(|at| (LOADS[at], nth(MTUS.len() + at)))
         .collect();
     bench.finish(&[
         tables::unlimited(&by_mtu),

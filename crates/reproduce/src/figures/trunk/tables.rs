@@ -1,8 +1,7 @@
 //! The tables about the trunk.
 
 use super::echo::Echoes;
-use super::{Cell, LOSSES, MTU, RATE, ROUND_TRIPS, Sample};
-use crate::figures::trunk::{CONTROLS, QUEUES, Queue};
+use super::{CONTROLS, Cell, LOSSES, MTU, QUEUES, Queue, RATE, ROUND_TRIPS, Sample};
 use crate::stats::summary;
 use crate::table::{self, Table, number};
 
@@ -155,11 +154,12 @@ fn queue_packets(round_trip_ms: u64, queue: Queue) -> u32 {
 }
 
 /// How true the delay is.
-pub(super) fn idle(idle: &[(u64, Option<Echoes>)]) -> Table {
+pub(super) fn idle(idle: &[(u64, u64, Option<Echoes>)]) -> Table {
     let mut table = Table::new(
         "Round trips of small datagrams over an idle trunk, in ms",
         &[
             ("set_milliseconds", "set"),
+            ("spin_microseconds", "spin us"),
             ("milliseconds_min", "min"),
             ("milliseconds_median", "median"),
             ("milliseconds_mean", "mean"),
@@ -169,10 +169,11 @@ pub(super) fn idle(idle: &[(u64, Option<Echoes>)]) -> Table {
             ("late_max_microseconds", "max"),
         ],
     );
-    for (ms, echoes) in idle {
+    for (ms, spin, echoes) in idle {
         let of = |value: fn(&Echoes) -> f64| echoes.as_ref().map(value);
         table.row(vec![
             number(*ms as f64, 0),
+            number(*spin as f64, 0),
             number(of(|e| e.milliseconds.min), 3),
             number(of(|e| e.milliseconds.median), 3),
             number(of(|e| e.mean_milliseconds), 3),
