@@ -433,6 +433,43 @@ fn validity() {
     );
 }
 
+/// What the kernel drops because the relay does not read in time is no loss of the link: it makes the run invalid.
+#[test]
+fn drops_beside_the_relay() {
+    if skip("drops_beside_the_relay") {
+        return;
+    }
+    let lab = pair(TrunkSpec {
+        tick_microseconds: 100_000,
+        ..TrunkSpec::default()
+    });
+    let device = ["link", "set", "trunk0", "txqueuelen", "10"];
+    output(lab.command("sender", "ip").args(device));
+    let (a, _b, target) = sockets(&lab, "sender", "receiver");
+    let mut sent = 0;
+    wait_until("a burst comes between two ticks", || {
+        for _ in 0..100 {
+            a.send_to(&[0; 20], target).expect("send");
+        }
+        sent += 100;
+        let now = lab.trunk(0).counters().expect("counters").a_to_b;
+        now.dropped_kernel_packets > 0
+    });
+    let counters = settled(&lab, sent);
+    assert_eq!(
+        counters.offered.packets + counters.dropped_kernel_packets,
+        sent
+    );
+    assert_eq!(counters.delivered, counters.offered);
+    let reasons = lab.trunk(0).validity().expect("validity").reasons;
+    assert!(
+        reasons
+            .iter()
+            .any(|reason| reason.contains("dropped by the kernel")),
+        "{reasons:?}"
+    );
+}
+
 /// A contradiction is refused before anything is made, and names the trunk.
 #[test]
 fn contradictions() {

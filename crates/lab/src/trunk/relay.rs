@@ -147,12 +147,15 @@ impl Relay {
                     .map_err(|errno| ("read from its device", errno))?,
                 false => 0,
             };
-            may_read = if self.tick_ns > 0 {
-                self.await_tick(read)?
-            } else if read < BATCH {
-                self.await_work()?
-            } else {
+            // More than a batch is there: no time to sleep.
+            let is_due = |due_ns| due_ns <= now_ns();
+            let has_more = read == BATCH || self.link.next_due_ns().is_some_and(is_due);
+            may_read = if has_more {
                 true
+            } else if self.tick_ns > 0 {
+                self.await_tick(read)?
+            } else {
+                self.await_work()?
             };
         }
     }
