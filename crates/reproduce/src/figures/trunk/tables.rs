@@ -1,7 +1,7 @@
 //! The tables about the trunk.
 
 use super::echo::Echoes;
-use super::{CONTROLS, Cell, LOSSES, MTU, QUEUES, Queue, RATE, ROUND_TRIPS, Sample};
+use super::{CONTROLS, Cell, LOSSES, MTU, QUEUES, Queue, RATE, ROUND_TRIPS, Sample, Setting};
 use crate::stats::summary;
 use crate::table::{self, Table, number};
 
@@ -188,9 +188,9 @@ pub(super) fn idle(idle: &[(u64, u64, Option<Echoes>)]) -> Table {
 }
 
 /// What lateness and processor time the settings of the relay come to.
-pub(super) fn loads(by_load: &[((u64, u32, u64, u64), Vec<Sample>)]) -> Table {
+pub(super) fn loads(by_load: &[(Setting, Vec<Sample>)]) -> Table {
     let mut table = Table::new(
-        "One cubic flow, RTT 20 ms, queue of one bandwidth-delay product",
+        "Four cubic flows together, RTT 20 ms, queue of one bandwidth-delay product",
         &[
             ("bits_per_second", "Mbit/s"),
             ("mtu_bytes", "MTU"),
