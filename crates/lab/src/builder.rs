@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::spec::{HostSpec, SharedDir, Topology};
+use crate::trunk::TrunkSpec;
 use crate::{Lab, LabError, sys};
 
 /// Says whether this process can build a lab; otherwise why not, in words for the skipping test to print.
@@ -117,7 +118,8 @@ impl LabBuilder {
         self
     }
 
-    /// Sets every host's TCP congestion control, such as `cubic` or `reno`; default: the machine's.
+    /// Sets every host's TCP congestion control, such as `cubic` or `reno`; default: the machine's. It holds for
+    /// connections to other hosts.
     #[must_use]
     pub fn congestion_control(mut self, name: impl Into<String>) -> Self {
         self.topology.congestion_control = Some(name.into());
@@ -136,6 +138,13 @@ impl LabBuilder {
     #[must_use]
     pub fn expose(mut self, path: impl Into<PathBuf>) -> Self {
         self.topology.exposed.push(path.into());
+        self
+    }
+
+    /// Joins two rails by a trunk; [`Lab::trunk`] counts them in this order.
+    #[must_use]
+    pub fn trunk(mut self, trunk: TrunkSpec) -> Self {
+        self.topology.trunks.push(trunk);
         self
     }
 

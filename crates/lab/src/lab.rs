@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::spec::{Address, Topology};
 use crate::ssh::Ssh;
 use crate::sys::{self, Blueprint, Holder, Keeper, StartError};
+use crate::trunk::{self, Device, Trunk};
 use crate::wiring::Wiring;
 use crate::{LabError, root};
 
@@ -55,7 +56,12 @@ pub struct Counters {
 /// A running lab. Dropping it kills every process in it and removes it; that takes well below a second.
 #[derive(Debug)]
 pub struct Lab {
+    /// First, so that it goes first: its devices would keep their networks alive.
+    trunks: Vec<Trunk>,
+    /// As it was described.
     topology: Topology,
+    /// With the routers of trunks after the hosts; holders and wiring are in its order.
+    all: Topology,
     wiring: Wiring,
     /// The switch, then one per host.
     switch: Holder,
@@ -77,22 +83,26 @@ impl Lab {
                 topology.hosts.len()
             )));
         }
+        let (all, trunks) = trunk::expand(&topology)?;
+        all.check()?;
         let machine = root::Machine::look()?;
-        let wiring = Wiring::plan(&topology, machine.has_ipv6)?;
-        let hosts_file = wiring.hosts_file(&topology);
+        let mut wiring = Wiring::plan(&all, trunks, machine.has_ipv6)?;
+        let control = |host| root::route_control(&machine, &all, host).cloned();
+        wiring.control_by_routes(all.hosts.iter().map(control).collect());
+        let hosts_file = wiring.hosts_file(&all);
         let mut blueprints = vec![Blueprint {
             process_name: CString::from(c"lab:switch"),
             steps: root::switch_steps(&machine)?,
         }];
-        for host in &topology.hosts {
+        for host in &all.hosts {
             blueprints.push(Blueprint {
                 process_name: CString::new(format!("lab:{}", host.name)).unwrap_or_default(),
-                steps: root::host_steps(&machine, &topology, host, &hosts_file)?,
+                steps: root::host_steps(&machine, &all, host, &hosts_file)?,
             });
         }
         crate::available().map_err(|reason| LabError::NotPermitted { reason })?;
         let (keeper, mut holders) =
-            sys::start(&blueprints).map_err(|error| start_error(error, &topology, &blueprints))?;
+            sys::start(&blueprints).map_err(|error| start_error(error, &all, &blueprints))?;
         let switch = holders.remove(0);
         let addresses = wiring
             .hosts
@@ -105,8 +115,10 @@ impl Lab {
         });
         let bursts = Mutex::new(bursts.collect());
         let (addresses, ssh) = (Mutex::new(addresses), Mutex::new(Ssh::default()));
-        let lab = Lab {
+        let mut lab = Lab {
+            trunks: Vec::new(),
             topology,
+            all,
             wiring,
             switch,
             holders,
@@ -115,8 +127,34 @@ impl Lab {
             ssh,
             keeper,
         };
+        // Devices before links: a host's routes may lead over them.
+        let devices = lab.trunk_devices()?;
         lab.wire()?;
+        for (spec, devices) in lab.topology.trunks.clone().into_iter().zip(devices) {
+            lab.trunks.push(Trunk::start(spec, devices)?);
+        }
         Ok(lab)
+    }
+
+    /// Creates the devices of all trunks, in the networks of the hosts and routers that carry them.
+    fn trunk_devices(&self) -> Result<Vec<[Device; 2]>, LabError> {
+        let planned = self.wiring.trunks().iter().zip(&self.topology.trunks);
+        let both = planned.map(|(planned, spec)| {
+            let device = |end: usize| -> Result<Device, LabError> {
+                let index = planned.ends[end].host;
+                let host = &self.all.hosts[index].name;
+                let name = &planned.device;
+                let made = self.in_network(host, || trunk::create(name, spec.offload))?;
+                let action = format!("create a TUN device in {host}; needs /dev/net/tun");
+                Ok(Device {
+                    fd: made.map_err(LabError::system(action))?,
+                    name: name.clone(),
+                    counts: format!("/proc/{}/net/dev", self.holders[index].pid).into(),
+                })
+            };
+            Ok([device(0)?, device(1)?])
+        });
+        both.collect()
     }
 
     fn wire(&self) -> Result<(), LabError> {
@@ -127,6 +165,12 @@ impl Lab {
             // Caps first: no packet ever leaves uncapped.
             self.batch(Some(host), "tc", &self.wiring.host_caps(host))?;
             self.batch(Some(host), "ip", &self.wiring.host_links(host))?;
+        }
+        for (number, trunk) in self.wiring.trunks().iter().enumerate() {
+            for (end, planned) in trunk.ends.iter().enumerate() {
+                let links = self.wiring.trunk_links(number, end);
+                self.batch(Some(planned.host), "ip", &links)?;
+            }
         }
         self.await_ports()
     }
@@ -182,7 +226,7 @@ impl Lab {
         }
         let holder = host.map_or(&self.switch, |host| &self.holders[host]);
         let name = || {
-            host.map_or("switch", |host| &self.topology.hosts[host].name)
+            host.map_or("switch", |host| &self.all.hosts[host].name)
                 .to_owned()
         };
         let failed = |message: String| LabError::Program {
@@ -268,9 +312,22 @@ impl Lab {
         })
     }
 
-    /// Host names in the order they were described.
+    /// Host names in the order they were described. Routers of trunks are not among them: `trunk0-a` and `trunk0-b`
+    /// may be used as names of hosts all the same.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &str> {
         self.topology.hosts.iter().map(|host| host.name.as_str())
+    }
+
+    /// A trunk, counted from 0 in the description's order.
+    ///
+    /// # Panics
+    /// When the lab has no such trunk.
+    #[must_use]
+    pub fn trunk(&self, number: usize) -> &Trunk {
+        let count = self.trunks.len();
+        self.trunks.get(number).unwrap_or_else(|| {
+            panic!("the lab has {count} trunks; there is no number {number} (they count from 0)")
+        })
     }
 
     /// The description this lab was built from.
@@ -391,6 +448,7 @@ impl Lab {
     /// # Errors
     /// [`LabError::Leftover`] when a process did not die within five seconds.
     pub fn close(mut self) -> Result<(), LabError> {
+        self.trunks.clear();
         self.keeper.close().map_err(|error| LabError::Leftover {
             what: format!("processes behind ({error})"),
         })
@@ -407,7 +465,7 @@ impl Lab {
     }
 
     pub(crate) fn host_index(&self, host: &str) -> Result<usize, LabError> {
-        self.topology
+        self.all
             .hosts
             .iter()
             .position(|spec| spec.name == host)

@@ -18,8 +18,7 @@
 //!
 //! Goals: rates exact to half a percent, failures on command, 64 hosts in seconds, no leftovers.
 //! Non-goals: isolation against hostile programs; processes see each other, and the file system outside the
-//! private directories is shared. A trunk with delay, queue and loss is not here yet: it will join two rails in
-//! the switch, as a relay between two TUN devices.
+//! private directories is shared. A [`trunk`] with rate, delay, queue and loss joins two rails.
 //!
 //! Needs root and the programs `ip` and `tc`; [`available`] says whether a lab is possible here, so that tests
 //! can skip with a visible line.
@@ -33,6 +32,7 @@ mod spec;
 mod ssh;
 mod step;
 mod sys;
+pub mod trunk;
 mod wiring;
 
 pub use builder::{LabBuilder, available, skip};

@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     has_shm: bool,
     has_cgroup: bool,
     pub has_ipv6: bool,
+    /// TCP congestion controls that the kernel has, but does not let a network make its default.
+    restricted_controls: Vec<String>,
     /// Set when root's account is locked, which sshd takes for a refusal: the same file with it unlocked.
     shadow: Option<Vec<u8>>,
     resolv_conf: Option<PathBuf>,
@@ -63,7 +65,16 @@ impl Machine {
         let shadow = fs::read("/etc/shadow")
             .ok()
             .filter(|text| text.starts_with(b"root:!") || contains(text, b"\nroot:!"));
+        let controls = |which: &str| -> Vec<String> {
+            let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace().map(str::to_owned).collect()
+        };
+        let allowed = controls("allowed");
+        let mut restricted_controls = controls("available");
+        restricted_controls.retain(|name| !allowed.contains(name));
         Ok(Machine {
+            restricted_controls,
             top: entries("/")?,
             root_home: if Path::new("/root").is_dir() {
                 entries("/root")?
@@ -135,7 +146,7 @@ pub(crate) fn host_steps(
     hosts_file: &str,
 ) -> Result<Vec<Step>, LabError> {
     let mut plan = Plan {
-        steps: network_settings(machine, topology)?,
+        steps: network_settings(machine, topology, host)?,
     };
     plan.steps
         .push(Step::HostName(c_string(host.name.as_bytes())?));
@@ -238,7 +249,11 @@ pub(crate) fn switch_steps(machine: &Machine) -> Result<Vec<Step>, LabError> {
     Ok(steps)
 }
 
-fn network_settings(machine: &Machine, topology: &Topology) -> Result<Vec<Step>, LabError> {
+fn network_settings(
+    machine: &Machine,
+    topology: &Topology,
+    host: &HostSpec,
+) -> Result<Vec<Step>, LabError> {
     let mut settings = vec![
         // Else the slow-start threshold of one run leaks into the next.
         ("net.ipv4.tcp_no_metrics_save", "1"),
@@ -258,19 +273,42 @@ fn network_settings(machine: &Machine, topology: &Topology) -> Result<Vec<Step>,
             ("net.ipv6.conf.all.keep_addr_on_down", "1"),
         ]);
     }
-    if let Some(name) = &topology.congestion_control {
+    if route_control(machine, topology, host).is_none()
+        && let Some(name) = control(topology, host)
+    {
         settings.push(("net.ipv4.tcp_congestion_control", name));
     }
     settings.extend(
         topology
             .sysctls
             .iter()
+            .chain(&host.sysctls)
             .map(|(name, value)| (name.as_str(), value.as_str())),
     );
+    // A router's; there is no such setting where there is no IPv6.
+    if machine.has_ipv6 && host.sysctls.contains_key("net.ipv4.ip_forward") {
+        settings.push(("net.ipv6.conf.all.forwarding", "1"));
+    }
     settings
         .into_iter()
         .map(|(name, value)| setting(name, value))
         .collect()
+}
+
+/// The congestion control that a host was given.
+fn control<'t>(topology: &'t Topology, host: &'t HostSpec) -> Option<&'t String> {
+    let own = host.congestion_control.as_ref();
+    own.or(topology.congestion_control.as_ref())
+}
+
+/// The same when only the host's routes can say so: the kernel keeps some from being a network's default, unless the
+/// machine's administrator allows them.
+pub(crate) fn route_control<'t>(
+    machine: &Machine,
+    topology: &'t Topology,
+    host: &'t HostSpec,
+) -> Option<&'t String> {
+    control(topology, host).filter(|name| machine.restricted_controls.contains(name))
 }
 
 fn setting(name: &str, value: &str) -> Result<Step, LabError> {

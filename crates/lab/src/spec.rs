@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::LabError;
+use crate::trunk::TrunkSpec;
 
 /// An address and the length of its network prefix, `192.168.3.4/24`.
 ///
@@ -123,6 +124,8 @@ pub struct NicSpec {
     pub burst: Burst,
     /// Bytes that may queue at each end; `None` = 50 ms of the rate, at least 128 KiB.
     pub queue_bytes: Option<u32>,
+    /// Largest IP packet; `None` = 1500. Hosts that share a rail should agree.
+    pub mtu: Option<u32>,
 }
 
 impl NicSpec {
@@ -182,6 +185,12 @@ pub struct HostSpec {
     /// Byte limits of `tmp`, `data`, `run` or `shm` on this host; overrides the lab's.
     #[serde(default)]
     pub tmpfs_bytes: BTreeMap<String, u64>,
+    /// TCP congestion control of this host; `None` = the lab's.
+    #[serde(default)]
+    pub congestion_control: Option<String>,
+    /// `net.*` settings of this host; they override the lab's.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
 }
 
 impl HostSpec {
@@ -197,6 +206,20 @@ impl HostSpec {
     #[must_use]
     pub fn nic(mut self, nic: NicSpec) -> Self {
         self.nics.push(nic);
+        self
+    }
+
+    /// Sets this host's TCP congestion control, such as `cubic` or `reno`.
+    #[must_use]
+    pub fn congestion_control(mut self, name: impl Into<String>) -> Self {
+        self.congestion_control = Some(name.into());
+        self
+    }
+
+    /// Sets a `net.*` setting on this host.
+    #[must_use]
+    pub fn sysctl(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.sysctls.insert(name.into(), value.into());
         self
     }
 
@@ -237,6 +260,8 @@ pub struct Topology {
     pub sysctls: BTreeMap<String, String>,
     /// Machine paths that stay visible in every host although they lie below a private directory.
     pub exposed: Vec<PathBuf>,
+    /// Wide-area links between rails.
+    pub trunks: Vec<TrunkSpec>,
 }
 
 /// The directories each host has for itself, as `tmpfs_bytes` names them.
@@ -291,6 +316,12 @@ impl Topology {
                         "host {name} interface {number}: the rate is in bits per second, at least 8000"
                     ));
                 }
+                // IPv6 needs 1280; a veth takes 65535.
+                if nic.mtu.is_some_and(|mtu| !(1280..=65_535).contains(&mtu)) {
+                    return bad(format!(
+                        "host {name} interface {number}: an MTU is 1280 to 65535 bytes"
+                    ));
+                }
                 for v4 in [true, false] {
                     if nic
                         .addresses
@@ -341,9 +372,9 @@ impl Topology {
                 ));
             }
         }
-        if let Some(name) = self
-            .sysctls
-            .keys()
+        let sysctls = self.hosts.iter().flat_map(|host| host.sysctls.keys());
+        if let Some(name) = sysctls
+            .chain(self.sysctls.keys())
             .find(|name| !name.starts_with("net.") || name.contains('/'))
         {
             return bad(format!(

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::LabError;
 use crate::spec::{Address, Burst, NicSpec, Topology};
+use crate::trunk::PlannedTrunk;
 
 /// From this sum of caps on, packets pass in lumps: 8 pairs of 100 Mbit/s. Two cores can space 16 pairs packet by
 /// packet (measured: 1.8 cores), but then nothing is left for the programs under test.
@@ -24,6 +25,8 @@ const BURST_BYTES_WHOLE: u64 = 70_000;
 const QUEUE_BYTES_MIN: u64 = 128 * 1024;
 /// First routing table of the source rules; tables and priorities count on from here.
 const TABLE_BASE: usize = 100;
+/// The kernel's 500 drop silently when a burst comes between two looks of the relay.
+const TRUNK_QUEUE_PACKETS: u32 = 10_000;
 
 /// One interface as planned.
 #[derive(Clone, Debug)]
@@ -38,6 +41,7 @@ pub(crate) struct PlannedNic {
     pub bits_per_second: Option<u64>,
     pub burst: Burst,
     pub queue_bytes: Option<u32>,
+    pub mtu: Option<u32>,
 }
 
 /// The whole lab's interfaces: the outer index is the host's.
@@ -48,6 +52,9 @@ pub(crate) struct Wiring {
     networks: BTreeMap<u8, BTreeSet<Address>>,
     /// What [`Burst::Auto`] means in this lab.
     auto_burst: Burst,
+    trunks: Vec<PlannedTrunk>,
+    /// TCP congestion control that a host's routes have to name; see [`Wiring::control_by_routes`].
+    route_controls: Vec<Option<String>>,
 }
 
 impl Wiring {
@@ -55,7 +62,11 @@ impl Wiring {
     ///
     /// # Errors
     /// [`LabError::BadDescription`] when two interfaces ask for one address.
-    pub(crate) fn plan(topology: &Topology, with_ipv6: bool) -> Result<Wiring, LabError> {
+    pub(crate) fn plan(
+        topology: &Topology,
+        trunks: Vec<PlannedTrunk>,
+        with_ipv6: bool,
+    ) -> Result<Wiring, LabError> {
         let mut taken: BTreeMap<IpAddr, &str> = BTreeMap::new();
         let mut hosts: Vec<Vec<PlannedNic>> = Vec::new();
         for (host_number, host) in topology.hosts.iter().enumerate() {
@@ -90,6 +101,7 @@ impl Wiring {
                     bits_per_second: spec.bits_per_second,
                     burst: spec.burst,
                     queue_bytes: spec.queue_bytes,
+                    mtu: spec.mtu,
                 });
             hosts.push(nics.collect());
         }
@@ -121,7 +133,22 @@ impl Wiring {
             hosts,
             networks,
             auto_burst,
+            trunks,
+            route_controls: Vec::new(),
         })
+    }
+
+    /// Lets these hosts' routes name their congestion control, where the kernel refuses it as a network's default.
+    pub(crate) fn control_by_routes(&mut self, controls: Vec<Option<String>>) {
+        self.route_controls = controls;
+    }
+
+    /// The end of an `ip route` line of this host.
+    fn control(&self, host: usize) -> String {
+        let control = self.route_controls.get(host).and_then(Option::as_ref);
+        control
+            .map(|name| format!(" congctl {name}"))
+            .unwrap_or_default()
     }
 
     /// `ip` batch for the switch: one bridge per rail, one veth pair per interface whose far end starts life
@@ -137,12 +164,17 @@ impl Wiring {
         }
         for (nics, pid) in self.hosts.iter().zip(pids) {
             for PlannedNic {
-                name, port, rail, ..
+                name,
+                port,
+                rail,
+                mtu,
+                ..
             } in nics
             {
+                let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
                 let _ = writeln!(
                     batch,
-                    "link add {port} type veth peer name {name} netns {pid}"
+                    "link add {port}{mtu} type veth peer name {name}{mtu} netns {pid}"
                 );
                 let _ = writeln!(batch, "link set {port} master rail{rail} up");
             }
@@ -241,6 +273,7 @@ impl Wiring {
         let source_table = self.hosts[host].len() > 1;
         let table = TABLE_BASE + number;
         let mut batch = String::new();
+        let control = self.control(host);
         for network in &self.networks[&nic.rail] {
             if network.ip.is_ipv4() != address.ip.is_ipv4() {
                 continue;
@@ -251,13 +284,96 @@ impl Wiring {
             );
             if *network != address.network() {
                 // Own metric, so that two interfaces on one rail do not replace each other's route.
-                let _ = writeln!(batch, "{route} metric {table}");
+                let _ = writeln!(batch, "{route} metric {table}{control}");
+            } else if !control.is_empty() {
+                // In place of the kernel's own route: IPv4's has no metric, IPv6's has 256.
+                let first = if address.ip.is_ipv6() {
+                    " metric 1"
+                } else {
+                    ""
+                };
+                let _ = writeln!(batch, "{route}{first}{control}");
             }
             if source_table {
-                let _ = writeln!(batch, "{route} table {table}");
+                let _ = writeln!(batch, "{route} table {table}{control}");
+            }
+        }
+        for route in self.routes_over_trunks(host, number, address) {
+            let _ = writeln!(batch, "{route} metric {table}{control}");
+            if source_table {
+                let _ = writeln!(batch, "{route} table {table}{control}");
             }
         }
         batch
+    }
+
+    /// The starts of `ip` lines for the routes over trunks that others than this host carry.
+    fn routes_over_trunks(&self, host: usize, number: usize, address: Address) -> Vec<String> {
+        let nic = &self.hosts[host][number];
+        let mut lines = Vec::new();
+        let ends = self.trunks.iter().flat_map(|trunk| {
+            let [a, b] = &trunk.ends;
+            [(a, b), (b, a)]
+        });
+        for (near, far) in ends.filter(|(near, _)| near.rail == nic.rail && near.host != host) {
+            let gateway = self.hosts[near.host][near.nic].addresses.iter();
+            let Some(gateway) = gateway
+                .map(|gateway| gateway.ip)
+                .find(|ip| ip.is_ipv4() == address.ip.is_ipv4())
+            else {
+                continue;
+            };
+            for network in self.networks_like(far.rail, address.ip) {
+                // The gateway may be of another network of this rail.
+                lines.push(format!(
+                    "route replace {network} via {gateway} dev {} onlink src {}",
+                    nic.name, address.ip
+                ));
+            }
+        }
+        lines
+    }
+
+    fn networks_like(&self, rail: u8, ip: IpAddr) -> impl Iterator<Item = &Address> {
+        let networks = self.networks.get(&rail).into_iter().flatten();
+        networks.filter(move |network| network.ip.is_ipv4() == ip.is_ipv4())
+    }
+
+    /// `ip` batch that brings up a trunk's device at one end (0 or 1) and routes the far rail over it.
+    pub(crate) fn trunk_links(&self, trunk: usize, end: usize) -> String {
+        let PlannedTrunk { device, mtu, ends } = &self.trunks[trunk];
+        let (near, far) = (&ends[end], &ends[1 - end]);
+        let addresses = &self.hosts[near.host][near.nic].addresses;
+        // Without an address of its own it has little to say of itself: the trunk carries what hosts send.
+        let quiet = if addresses.iter().any(|address| address.ip.is_ipv6()) {
+            " addrgenmode none"
+        } else {
+            ""
+        };
+        let mut batch = format!(
+            "link set {device} mtu {mtu} txqueuelen {TRUNK_QUEUE_PACKETS}{quiet}\nlink set {device} up\n"
+        );
+        for address in addresses {
+            for network in self.networks_like(far.rail, address.ip) {
+                // A router's own address matters to nobody; a host's is the one that its peers know.
+                let source = if near.is_router {
+                    String::new()
+                } else {
+                    format!(" src {}", address.ip)
+                };
+                let control = self.control(near.host);
+                let _ = writeln!(
+                    batch,
+                    "route replace {network} dev {device}{source}{control}"
+                );
+            }
+        }
+        batch
+    }
+
+    /// The trunks, in the description's order.
+    pub(crate) fn trunks(&self) -> &[PlannedTrunk] {
+        &self.trunks
     }
 
     /// The hosts file that every host sees: `NAME` and `NAME-nicN` are IPv4, `NAME-v6` is interface 0's IPv6.
@@ -349,6 +465,7 @@ mod tests {
                 hosts,
                 ..Topology::default()
             },
+            Vec::new(),
             true,
         )
         .unwrap()
@@ -436,7 +553,9 @@ mod tests {
             ],
             ..Topology::default()
         };
-        let message = Wiring::plan(&topology, true).unwrap_err().to_string();
+        let message = Wiring::plan(&topology, Vec::new(), true)
+            .unwrap_err()
+            .to_string();
         assert!(
             message.contains("10.0.0.9 is given to 10.0.0.9 and to b"),
             "{message}"

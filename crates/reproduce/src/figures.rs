@@ -13,3 +13,4 @@ pub(crate) mod peers;
 pub(crate) mod rails;
 pub(crate) mod traps;
 pub(crate) mod trees;
+pub(crate) mod trunk;

@@ -27,11 +27,25 @@ pub(crate) struct Pair<'l> {
     pub port: u16,
 }
 
+/// When a pair stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Bytes of all its streams together.
+    Bytes(u64),
+    /// Seconds that count, after seconds that do not.
+    Seconds {
+        /// Those that do not.
+        warm_up: u32,
+        /// Those that do.
+        measured: u32,
+    },
+}
+
 /// What each pair moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Bytes of all its streams together.
-    pub bytes: u64,
+    /// How much, or for how long.
+    pub until: Until,
     /// TCP connections.
     pub streams: u32,
     /// iperf3's -Z.
@@ -44,7 +58,7 @@ impl Load {
     /// As iperf3 does it by itself.
     pub fn plain(bytes: u64, streams: u32) -> Self {
         Self {
-            bytes,
+            until: Until::Bytes(bytes),
             streams,
             zero_copy: false,
             block_len: None,
@@ -107,7 +121,12 @@ pub(crate) fn run(pairs: &[Pair<'_>], load: Load, deadline: Duration) -> Result<
     for pair in pairs {
         let mut command = pair.from.command(program);
         command.args(["-J", "-c", pair.address, "-p", &pair.port.to_string()]);
-        command.args(["-n", &load.bytes.to_string()]);
+        match load.until {
+            Until::Bytes(bytes) => command.args(["-n", &bytes.to_string()]),
+            Until::Seconds { warm_up, measured } => {
+                command.args(["-O", &warm_up.to_string(), "-t", &measured.to_string()])
+            }
+        };
         command.args(["-P", &load.streams.to_string()]);
         if load.zero_copy {
             command.arg("-Z");

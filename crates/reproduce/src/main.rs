@@ -42,7 +42,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    peers, rails, traps, trees,
+    peers, rails, traps, trees, trunk,
 };
 
 /// Longer than all figures take.
@@ -114,6 +114,8 @@ enum Figure {
     Figure2,
     /// A real tree and a large file over ssh, from three hosts to two, in the lab
     Trees,
+    /// The lab's wide-area trunk itself: throughput, TCP over it, delay, lateness, processor time
+    Trunk,
     /// Everything
     All,
 }
@@ -164,6 +166,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Trees,
         Figure::Peers,
         Figure::Multisocket,
+        Figure::Trunk,
     ];
     for figure in &all {
         // One figure that cannot be made here (no root, no ssh) does not keep the others from being made.
@@ -191,6 +194,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Events => events::run(settings),
         Figure::Figure2 => figure2::run(settings),
         Figure::Trees => trees::run(settings),
+        Figure::Trunk => trunk::run(settings),
         Figure::All => bail!("`all` is made of the others"),
     }
 }

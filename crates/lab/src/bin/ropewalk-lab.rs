@@ -18,6 +18,7 @@ Usage:
   ropewalk-lab run  [LAB] [--on HOST] -- CMD   build a lab, run CMD on a host (the first), take it down
   ropewalk-lab exec HOST|PID [--] CMD          run CMD in a host of a lab that is up
   ropewalk-lab list                            hosts of all labs that are up
+  ropewalk-lab trunk NAME REQUEST              ask the trunk with this control socket; answers are JSON
 
 LAB is a topology file, or
   --hosts N         h1 to hN with one interface each
@@ -25,18 +26,34 @@ LAB is a topology file, or
 and with either
   --sshd            an ssh server on every host: `ssh h2 CMD` works from h1
 
+REQUEST is one of
+  counters          what was carried, dropped, and how late the relay was
+  validity          whether the relay kept up
+  reset             count anew
+  show              both directions as they are now
+  set a-to-b|b-to-a|both KEY=VALUE ...
+                    rate=50Mbit|unlimited overhead=38 delay=20ms queue=50packets|62500bytes
+                    loss=1%|1%/8 (in bursts of 8) blackhole=on|off
+
 Examples:
   ropewalk-lab run --hosts 2 --rate 100Mbit -- ip addr
   ropewalk-lab run --hosts 2 --sshd -- ssh h2 hostname
   ropewalk-lab up figure2.json
   ropewalk-lab exec node1 ls /data
+  ropewalk-lab trunk wan set both rate=50Mbit delay=40ms
 
 A topology file:
   { \"hosts\": [
       { \"name\": \"node1\", \"nics\": [ { \"bits_per_second\": 100000000 }, { \"bits_per_second\": 20000000 } ] },
       { \"name\": \"192.168.3.4\" },
-      { \"name\": \"node5\", \"tmpfs_bytes\": { \"data\": 1048576 } } ],
+      { \"name\": \"node5\", \"nics\": [ { \"rail\": 2 } ], \"tmpfs_bytes\": { \"data\": 1048576 } } ],
+    \"trunks\": [ { \"ends\": [ { \"rail\": 0 }, { \"rail\": 2 } ], \"mtu\": 1500, \"control\": \"wan\",
+                  \"a_to_b\": { \"bits_per_second\": 100000000, \"delay_microseconds\": 20000,
+                              \"queue\": { \"packets\": 50 }, \"loss\": { \"fraction\": 0.0001 } },
+                  \"b_to_a\": { \"delay_microseconds\": 20000 } } ],
     \"shared_dirs\": [ { \"machine_path\": \"/srv\", \"host_path\": \"/pool\", \"hosts\": [\"node1\"] } ] }
+
+An interface is on the rail of its own number unless \"rail\" names another. A trunk joins two rails.
 
 Exit status: CMD's; 1 when the lab fails, 2 for a wrong command line.
 ";
@@ -64,12 +81,13 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
 fn dispatch(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
     let (verb, rest) = arguments
         .split_first()
-        .ok_or_else(|| usage("say what to do: up, run, exec or list"))?;
+        .ok_or_else(|| usage("say what to do: up, run, exec, list or trunk"))?;
     match verb.to_str().unwrap_or_default() {
         "up" => up(Options::parse(rest)?),
         "run" => run(Options::parse(rest)?),
         "exec" => exec(rest),
         "list" => list(),
+        "trunk" => trunk(rest),
         "-h" | "--help" | "help" => {
             print!("{HELP}");
             Ok(ExitCode::SUCCESS)
@@ -235,6 +253,19 @@ fn exec(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
         .args(arguments)
         .exec();
     Err(error).context("nsenter (package util-linux)")
+}
+
+fn trunk(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
+    let words: Vec<String> = arguments
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let (name, request) = match &words[..] {
+        [name, request @ ..] if !request.is_empty() => (name, request.join(" ")),
+        _ => return Err(usage("give the trunk's name and a request")),
+    };
+    println!("{}", ropewalk_lab::trunk::ask(name, &request)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list() -> anyhow::Result<ExitCode> {
