@@ -12,8 +12,7 @@ use super::topology::Role;
 /// Ends a route in the table of routes.
 const END: u32 = u32::MAX;
 
-/// Streams of random numbers: clocks' phases, start times, and from here on one for each link.
-const PHASES: u64 = 0;
+/// Streams of random numbers: start times, and from here on one for each link.
 const STARTS: u64 = 1;
 const LINKS: u64 = 2;
 
@@ -50,7 +49,7 @@ pub(super) struct Run<'s> {
 impl<'s> Run<'s> {
     pub fn new(scenario: &'s Scenario) -> Result<Self, Invalid> {
         let links = &scenario.topology.links;
-        let chance = |number: usize| Stream::new(scenario.seed, LINKS + number as u64);
+        let chance = |number: usize| Stream::mixed(scenario.seed, LINKS + number as u64);
         let ports = links.iter().enumerate();
         let ports = ports.map(|(number, link)| Port::new(link, chance(number)));
         let mut run = Self {
@@ -65,8 +64,12 @@ impl<'s> Run<'s> {
             handled: 0,
             trace: Vec::new(),
         };
-        let mut phases = Stream::new(scenario.seed, PHASES);
-        let mut starts = Stream::new(scenario.seed, STARTS);
+        let mut starts = Stream::mixed(scenario.seed, STARTS);
+        // Phases of clocks as in the reference simulator, which sets every sender up twice.
+        let mut phases = Stream::plain(scenario.seed);
+        for _ in &scenario.flows {
+            phases.next_unit();
+        }
         let mut last_route = None;
         for (number, spec) in (0_u32..).zip(&scenario.flows) {
             // Connections between the same nodes share their routes.

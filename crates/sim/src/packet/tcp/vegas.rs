@@ -156,12 +156,22 @@ impl Vegas {
 
 impl Flavour for Vegas {
     fn acknowledged(&mut self, core: &mut Core, ack: i64, now: f64) {
+        if ack == 0 {
+            // The SYN is smaller than what is timed from now on: where packets take long to send, its round trip would be
+            // one that no data packet reaches.
+            core.advance_and_open(ack, now);
+            self.round_end = core.next;
+            self.round_began = self.elapsed(now);
+            core.send_window(now);
+            return;
+        }
         let elapsed = self.elapsed(now);
+        let newest = self.sent[self.slot(ack)];
         if !self.has_sample {
             self.has_sample = true;
-            self.base = elapsed;
-            self.mean8 = elapsed * 8.0;
-            self.deviation4 = elapsed;
+            self.base = elapsed - newest.at;
+            self.mean8 = self.base * 8.0;
+            self.deviation4 = self.base;
             self.timeout = (self.mean8 / 4.0 + self.deviation4) / 2.0;
         }
         if core.duplicates > DUPLICATES && core.cwnd > self.reduced_window {
@@ -170,9 +180,6 @@ impl Flavour for Vegas {
         }
         let before = core.acked;
         core.advance(ack, now);
-        if ack == 0 {
-            core.open_first();
-        }
         if ack >= self.round_end {
             self.plan(core, now);
         }
@@ -183,7 +190,6 @@ impl Flavour for Vegas {
         if self.increment > 0.0 && core.cwnd - (core.next - core.acked) as f64 <= 2.0 {
             core.cwnd += self.increment;
         }
-        let newest = self.sent[self.slot(ack)];
         for seq in before + 1..=ack {
             let slot = self.slot(seq);
             self.sent[slot] = Sent::default();
