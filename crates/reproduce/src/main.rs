@@ -20,7 +20,6 @@ mod iperf;
 mod machine;
 mod movers;
 mod network;
-mod plot;
 mod process;
 mod ropewalk;
 mod scenario;

@@ -35,7 +35,8 @@ impl Stream {
 
     fn of(words: [u64; 6]) -> Self {
         // States lie below the moduli and are not zero.
-        let word = |word: u64, modulus: i64| (word.wrapping_sub(1) % (modulus as u64 - 1)) as i64 + 1;
+        let word =
+            |word: u64, modulus: i64| (word.wrapping_sub(1) % (modulus as u64 - 1)) as i64 + 1;
         let [a, b, c, d, e, f] = words;
         Self {
             first: [a, b, c].map(|a| word(a, M1)),

@@ -62,10 +62,6 @@ impl Events {
         self.heap.push(Reverse((at, what)));
     }
 
-    pub fn pop(&mut self) -> Option<(Moment, What)> {
-        self.heap.pop().map(|Reverse(event)| event)
-    }
-
     /// The next event, left in its place.
     pub fn next(&self) -> Option<(Moment, What)> {
         self.heap.peek().map(|Reverse(event)| *event)
@@ -100,9 +96,10 @@ mod tests {
         events.push(second, What::Deliver(2));
         events.push(early, What::Deliver(1));
         events.put_off(first);
-        assert_eq!(events.pop().map(|e| e.1), Some(What::Deliver(1)));
+        assert_eq!(events.next().map(|e| e.1), Some(What::Deliver(1)));
+        events.drop_next();
         assert_eq!(events.next().map(|e| e.1), Some(What::Deliver(2)));
         events.drop_next();
-        assert!(events.pop().is_none());
+        assert!(events.next().is_none());
     }
 }

@@ -39,6 +39,8 @@ pub struct Profile {
     pub header_bytes: u32,
     /// The first two duplicate acknowledgements let a new packet out each (RFC 3042).
     pub limited_transmit: bool,
+    /// Halving a window drops the fraction of a packet.
+    pub whole_windows: bool,
     /// How the timeout is made.
     pub rto_rule: RtoRule,
     /// Longest wait of an acknowledgement for a second packet; `None`: none waits.
@@ -63,6 +65,7 @@ impl Profile {
             rto_initial_seconds: 6.0,
             header_bytes: 0,
             limited_transmit: false,
+            whole_windows: false,
             rto_rule: RtoRule::Older,
             delayed_ack_seconds: None,
             ack_bytes: 40,

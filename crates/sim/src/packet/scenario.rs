@@ -193,7 +193,12 @@ impl TwoClusters {
             loss: 0.0,
         };
         let packets = self.bytes_per_node.div_ceil(u64::from(packet_bytes.max(1)));
-        let stripes: u64 = self.stripes.0.iter().map(|(_, many)| u64::from(*many)).sum();
+        let stripes: u64 = self
+            .stripes
+            .0
+            .iter()
+            .map(|(_, many)| u64::from(*many))
+            .sum();
         let mut flows = Vec::new();
         for node in 0..self.nodes {
             let from = topology.node(&format!("source {node}"));

@@ -15,7 +15,13 @@ pub fn mathis(loss: f64, round_trip_seconds: f64, per_ack: f64) -> f64 {
 
 /// Packets per second with timeouts and a window limit counted (Padhye, Firoiu, Towsley, Kurose 1998, equation 32).
 #[must_use]
-pub fn pftk(loss: f64, round_trip_seconds: f64, rto_seconds: f64, per_ack: f64, window: f64) -> f64 {
+pub fn pftk(
+    loss: f64,
+    round_trip_seconds: f64,
+    rto_seconds: f64,
+    per_ack: f64,
+    window: f64,
+) -> f64 {
     let recovery = round_trip_seconds * (2.0 * per_ack * loss / 3.0).sqrt();
     let timeouts = rto_seconds
         * (3.0 * (3.0 * per_ack * loss / 8.0).sqrt()).min(1.0)

@@ -61,11 +61,17 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         "us" => 1e6,
         "ns" => 1e9,
         "" if number == "0" => 1.0,
-        _ => return Err(format!("\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us")),
+        _ => {
+            return Err(format!(
+                "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
+            ));
+        }
     };
     match number.trim().parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / parts_per_second),
-        _ => Err(format!("\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us")),
+        _ => Err(format!(
+            "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
+        )),
     }
 }
 
@@ -219,7 +225,11 @@ mod tests {
             ("link a a 1Mbit 1ms", 1, "itself"),
             ("link a b 1Mbit 1ms\nflow a c bytes=1MB", 2, "c"),
             ("link a b 1Mbit 1ms\nflow a b", 2, "bytes=SIZE"),
-            ("link a b 1Mbit 1ms\nflow a b bytes=1MB flavour=bbr", 2, "cubic"),
+            (
+                "link a b 1Mbit 1ms\nflow a b bytes=1MB flavour=bbr",
+                2,
+                "cubic",
+            ),
             ("link a b 1Mbit 1ms", 0, "no `flow`"),
         ] {
             let error = parse(text, 1000).unwrap_err();

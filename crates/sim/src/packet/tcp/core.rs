@@ -49,7 +49,8 @@ pub(crate) struct Core {
     pub outbox: Vec<i64>,
     initial_window: u32,
     initial_window_after_loss: u32,
-    pub limited_transmit: bool,
+    limited_transmit: bool,
+    whole_windows: bool,
     pub sent: u64,
     pub retransmitted: u64,
     pub timeouts: u64,
@@ -79,6 +80,7 @@ impl Core {
             initial_window: profile.initial_window,
             initial_window_after_loss: profile.initial_window_after_loss,
             limited_transmit: profile.limited_transmit,
+            whole_windows: profile.whole_windows,
             sent: 0,
             retransmitted: 0,
             timeouts: 0,
@@ -205,7 +207,10 @@ impl Core {
 
     /// Half of the window in use is the new threshold, at least 2.
     pub fn halve_threshold(&mut self) -> f64 {
-        let half = self.window_exact() / 2.0;
+        let half = match self.whole_windows {
+            true => (self.window() / 2) as f64,
+            false => self.window_exact() / 2.0,
+        };
         self.ssthresh = (half as i64).max(2);
         half
     }
