@@ -11,5 +11,6 @@ pub(crate) mod memory;
 pub(crate) mod multisocket;
 pub(crate) mod peers;
 pub(crate) mod rails;
+pub(crate) mod striping;
 pub(crate) mod traps;
 pub(crate) mod trees;

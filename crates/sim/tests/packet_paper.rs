@@ -18,7 +18,9 @@ fn run(net: &TwoClusters) -> Outcome {
 }
 
 fn best(nodes: u32, megabits: f64, milliseconds: f64, stripes: &[u32]) -> (u32, f64) {
-    let times = stripes.iter().map(|&many| (many, run(&net(nodes, many, megabits, milliseconds)).seconds));
+    let times = stripes
+        .iter()
+        .map(|&many| (many, run(&net(nodes, many, megabits, milliseconds)).seconds));
     times.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap()
 }
 
@@ -26,30 +28,55 @@ fn best(nodes: u32, megabits: f64, milliseconds: f64, stripes: &[u32]) -> (u32, 
 /// waits for its timer. With a queue of 100, or starts a millisecond apart, the jump is gone or moves with the queue.
 #[test]
 fn the_jump_is_the_syn_burst() {
+    // The time, and how many connections are not open just before the first SYN's timer.
+    let measure = |net: &TwoClusters, jitter_seconds: f64| {
+        let mut scenario = net.scenario(Profile::default());
+        scenario.jitter_seconds = jitter_seconds;
+        scenario.trace_seconds = Some(5.9);
+        let outcome = scenario.run().unwrap();
+        let mut waits = vec![true; scenario.flows.len()];
+        for sample in outcome.trace.iter().filter(|sample| sample.seconds < 6.0) {
+            waits[sample.flow as usize] = sample.acknowledged < 0;
+        }
+        (
+            outcome.seconds,
+            waits.iter().filter(|waits| **waits).count(),
+        )
+    };
     for milliseconds in [10.0, 80.0, 160.0] {
-        let few = run(&net(1, 1, 100.0, milliseconds));
-        let fifty = run(&net(1, 50, 100.0, milliseconds));
-        let more = run(&net(1, 51, 100.0, milliseconds));
-        assert!(few.seconds > fifty.seconds || milliseconds < 80.0);
-        assert!(more.seconds > 6.0 && fifty.seconds < 6.0, "{} {}", fifty.seconds, more.seconds);
-        // One SYN is lost, in the node's own queue, and its stripe is the last one by the initial timeout.
-        let syns = |outcome: &Outcome| outcome.flows.iter().filter(|f| f.done_seconds.is_some_and(|at| at > 6.0)).count();
-        assert_eq!((syns(&fifty), syns(&more)), (0, 1), "{milliseconds} ms");
-        let mut spread = net(1, 51, 100.0, milliseconds).scenario(Profile::default());
-        spread.jitter_seconds = 0.001;
-        let spread = spread.run().unwrap();
-        assert!(spread.seconds < 6.0, "{}", spread.seconds);
-        let large = TwoClusters {
-            queue: 100,
-            access_queue: 100,
-            ..net(1, 100, 100.0, milliseconds)
+        let of = |stripes, queue| TwoClusters {
+            queue,
+            access_queue: queue,
+            ..net(1, stripes, 100.0, milliseconds)
         };
-        let hundred = run(&large);
-        let past = run(&TwoClusters {
-            stripes: Stripes(vec![(FlavourName::Reno, 101)]),
-            ..large
-        });
-        assert!(hundred.seconds < 6.0 && past.seconds > 6.0, "{} {}", hundred.seconds, past.seconds);
+        let (one, _) = measure(&of(1, 50), 0.0);
+        let (fifty, waiting) = measure(&of(50, 50), 0.0);
+        assert_eq!(waiting, 0, "{milliseconds} ms");
+        assert!(
+            milliseconds < 80.0 || fifty < one,
+            "{milliseconds} ms: {one}, {fifty}"
+        );
+        let (more, waiting) = measure(&of(51, 50), 0.0);
+        assert_eq!(waiting, 1, "{milliseconds} ms");
+        assert!(
+            more > 6.0 && more > fifty + 1.0,
+            "{milliseconds} ms: {fifty}, {more}"
+        );
+        assert_eq!(
+            measure(&of(51, 50), 0.001).1,
+            0,
+            "{milliseconds} ms, jitter"
+        );
+        assert_eq!(
+            measure(&of(100, 100), 0.0).1,
+            0,
+            "{milliseconds} ms, queue 100"
+        );
+        assert_eq!(
+            measure(&of(101, 100), 0.0).1,
+            1,
+            "{milliseconds} ms, queue 100"
+        );
     }
 }
 
@@ -62,7 +89,10 @@ fn eight_nodes_collapse_unless_access_binds() {
         let (at, least) = best(8, megabits, 80.0, &stripes);
         let (alone, _) = best(1, megabits, 80.0, &stripes);
         let last = run(&net(8, 48, megabits, 80.0)).seconds;
-        assert!(at < alone && at <= 8, "{megabits}: best {at}, alone {alone}");
+        assert!(
+            at < alone && at <= 8,
+            "{megabits}: best {at}, alone {alone}"
+        );
         assert!(last > 1.2 * least, "{megabits}: {least} s, then {last} s");
     }
     let (_, least) = best(8, 1000.0, 80.0, &stripes);

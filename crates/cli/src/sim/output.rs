@@ -203,10 +203,10 @@ pub(super) fn trace(outcome: &Outcome) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:.3},{},{:.3},{},{},{},{},{}",
+            "{:.3},{},{},{},{},{},{},{}",
             sample.seconds,
             sample.flow,
-            sample.window,
+            printed_window(sample.window),
             sample.ssthresh,
             sample.acknowledged,
             sample.sent_max,
@@ -215,4 +215,20 @@ pub(super) fn trace(outcome: &Outcome) -> String {
         );
     }
     text
+}
+
+// Six digits, then three decimals: as reference traces have it, so that files can be compared byte by byte.
+fn printed_window(window: f64) -> String {
+    let six: f64 = format!("{window:.5e}").parse().unwrap_or(window);
+    format!("{six:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    /// Rounded twice where it matters.
+    #[test]
+    fn windows() {
+        assert_eq!(super::printed_window(13.007_48), "13.008");
+        assert_eq!(super::printed_window(64.0), "64.000");
+    }
 }

@@ -164,7 +164,7 @@ mod tests {
         // srtt 25 ticks, rttvar 12.5: 25 + 4 x 12.5 = 75 ticks.
         assert!((timer.seconds() - 0.75).abs() < 1e-9, "{}", timer.seconds());
         // Error 10: srtt (200 + 10) / 8 = 26.25; rttvar (50 + (10 - 12)) / 4 = 12: 26 + 48 = 74.
-        sample(&mut timer, 1, 1.0, 1.355);
+        sample(&mut timer, 1, 1.003, 1.358);
         assert!((timer.seconds() - 0.74).abs() < 1e-9, "{}", timer.seconds());
     }
 
