@@ -246,20 +246,22 @@ fn mathis_formula() {
     }
 }
 
-/// Equal flows that start within a second share a trunk fairly, for every flavour.
+/// Equal flows share a trunk that loses 0.5 % of all packets fairly, whatever their flavour. Where full queues alone lose
+/// packets, connections that are equal to the nanosecond lock into phases in which some lose all the time (Floyd and
+/// Jacobson 1992, "On Traffic Phase Effects"): that is the model's, and the reference simulator's, doing.
 #[test]
 fn fair_to_equals() {
     for flavour in FlavourName::ALL {
         let net = TwoClusters {
             nodes: 8,
             stripes: Stripes(vec![(flavour, 1)]),
-            bits_per_second: 19.7e6,
-            queue: 100,
+            bits_per_second: 20e6,
+            loss: 0.005,
             bytes_per_node: 2_000_000_000,
             ..TwoClusters::default()
         };
         let mut scenario = net.scenario(profile("ns-2.35"));
-        (scenario.jitter_seconds, scenario.limit_seconds) = (1.0, 200.0);
+        (scenario.jitter_seconds, scenario.limit_seconds) = (1.0, 150.0);
         let outcome = run(&scenario);
         let shares: Vec<f64> = outcome
             .flows
@@ -267,11 +269,8 @@ fn fair_to_equals() {
             .map(|f| f.acknowledged as f64)
             .collect();
         let index = fairness(&shares);
-        println!("{}: fairness {index:.4} {shares:?}", flavour.name());
-        if true {
-            continue;
-        }
-        assert!(index > 0.95, "{}: {index} of {shares:?}", flavour.name());
+        println!("{}: fairness {index:.4}", flavour.name());
+        assert!(index > 0.97, "{}: {index} of {shares:?}", flavour.name());
     }
 }
 

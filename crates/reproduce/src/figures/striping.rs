@@ -436,7 +436,7 @@ fn optima(all: &[Placed]) -> Table {
         events as f64 / seconds / 1e6
     ));
     table.note("limit: not complete after 100 s. The formula counts min(trunk, nodes x access), and the round trip of the trunk.");
-    table.note("the paper has 6 for 100 Mbit/s and 160 ms against 10 simulated; from its Table 1 (64 packets of 1000 bytes) the formula gives 31 when 160 ms is one way, 16 when it is the round trip.");
+    table.note("the paper: 6 by the formula for 100 Mbit/s and a round trip of 160 ms, 10 simulated. Its Table 1 gives 31 for that.");
     table
 }
 

@@ -122,7 +122,7 @@ impl<'s> Run<'s> {
         Ok(start)
     }
 
-    pub fn to_the_end(mut self) -> Outcome {
+    pub fn finish(mut self) -> Outcome {
         let limit = self.scenario.limit_seconds;
         while self.open > 0 {
             let Some((at, what)) = self.events.next() else {

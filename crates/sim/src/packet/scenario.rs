@@ -73,7 +73,7 @@ impl Scenario {
     /// [`Invalid`] names the parameter that has no meaning, or the connection that has no way.
     pub fn run(&self) -> Result<Outcome, Invalid> {
         self.check()?;
-        Ok(Run::new(self)?.to_the_end())
+        Ok(Run::new(self)?.finish())
     }
 
     fn check(&self) -> Result<(), Invalid> {
