@@ -137,5 +137,6 @@ fn sent_again_with_52_stripes() {
         again(2.0),
         again(3.5)
     );
-    assert!(outcome.drops.access > 400 && outcome.drops.trunk == 0);
+    // All of it is lost in the node's own queue.
+    assert!(outcome.drops.access > 0 && outcome.drops.trunk + outcome.drops.egress == 0);
 }

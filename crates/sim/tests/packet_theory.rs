@@ -1,8 +1,5 @@
 //! The packet simulator against reference traces, formulas and a trace made by hand.
 
-use std::fs;
-use std::path::Path;
-
 use ropewalk_sim::packet::theory::{fairness, mathis, pftk};
 use ropewalk_sim::packet::{
     FlavourName, FlowSpec, Link, NO_WINDOW, Outcome, Profile, RtoRule, Scenario, Stripes, Topology,
@@ -36,19 +33,29 @@ fn window(window: f64) -> String {
 /// Every value of the three reference traces, at every 20 ms, is met exactly.
 #[test]
 fn reference_traces() {
-    for (name, of, stripes) in [
-        ("ns21b8_s1_lat20", "ns-2.1b8", 1),
-        ("ns21b8_s2_lat20", "ns-2.1b8", 2),
-        ("ns235_s10_lat20", "ns-2.35", 10),
-    ] {
+    let cases = [
+        (
+            "ns-2.1b8",
+            1,
+            include_str!("../../../cases/tcp-traces/ns21b8_s1_lat20.csv"),
+        ),
+        (
+            "ns-2.1b8",
+            2,
+            include_str!("../../../cases/tcp-traces/ns21b8_s2_lat20.csv"),
+        ),
+        (
+            "ns-2.35",
+            10,
+            include_str!("../../../cases/tcp-traces/ns235_s10_lat20.csv"),
+        ),
+    ];
+    for (of, stripes, text) in cases {
         let mut scenario = clusters(1, stripes, 100.0, 20.0).scenario(profile(of));
         scenario.trace_seconds = Some(0.02);
         let outcome = run(&scenario);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("../../cases/tcp-traces/{name}.csv"));
-        let text = fs::read_to_string(path).unwrap();
         let expected: Vec<&str> = text.lines().skip(1).collect();
-        assert_eq!(expected.len(), outcome.trace.len(), "{name}");
+        assert_eq!(expected.len(), outcome.trace.len(), "{stripes} stripes");
         for (expected, seen) in expected.iter().zip(&outcome.trace) {
             let ours = format!(
                 "{:.3},{},{},{},{},{},{},{}",
@@ -61,7 +68,7 @@ fn reference_traces() {
                 seen.retransmitted,
                 seen.timeouts
             );
-            assert_eq!(*expected, ours, "{name}");
+            assert_eq!(*expected, ours, "{stripes} stripes");
         }
     }
 }
