@@ -1,5 +1,7 @@
 //! Packet events a second of the packet simulator, on one thread: `cargo run --release -p ropewalk-sim --example packet_speed`.
 
+#![allow(clippy::disallowed_methods, reason = "measures its own time")]
+
 use std::time::Instant;
 
 use ropewalk_sim::packet::{FlavourName, Profile, Stripes, TwoClusters};
