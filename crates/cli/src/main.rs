@@ -12,6 +12,7 @@ mod plan;
 mod progress;
 mod put;
 mod run;
+mod sim;
 mod status;
 mod summary;
 mod sys;
@@ -66,6 +67,8 @@ enum Command {
     Leave(members::LeaveArgs),
     /// Measure round trips against message size: plain TCP and message sockets over several interfaces
     Pingpong(pingpong::PingPongArgs),
+    /// Simulate TCP between two clusters, packet by packet: one run, or a sweep over any parameters
+    Sim(Box<sim::SimArgs>),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
     /// Measure what some number of sockets carry together, from one process to another
@@ -100,6 +103,10 @@ fn main() -> ExitCode {
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
         Command::Pingpong(args) => end(pingpong::run(&args)),
+        Command::Sim(args) => {
+            sys::end_on_closed_pipe();
+            end(sim::run(&args))
+        }
         Command::Demo(args) => end(demo::run(&args)),
         Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
     }

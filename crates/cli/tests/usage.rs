@@ -25,6 +25,7 @@ fn help_is_as_recorded() {
         "demo",
         "multisocket",
         "pingpong",
+        "sim",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())

@@ -11,6 +11,7 @@ pub(crate) mod memory;
 pub(crate) mod multisocket;
 pub(crate) mod peers;
 pub(crate) mod rails;
+pub(crate) mod striping;
 pub(crate) mod traps;
 pub(crate) mod trees;
 pub(crate) mod trunk;

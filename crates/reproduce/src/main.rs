@@ -20,7 +20,6 @@ mod iperf;
 mod machine;
 mod movers;
 mod network;
-mod plot;
 mod process;
 mod ropewalk;
 mod scenario;
@@ -42,7 +41,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    peers, rails, traps, trees, trunk,
+    peers, rails, striping, traps, trees, trunk,
 };
 
 /// Longer than all figures take.
@@ -106,6 +105,8 @@ enum Figure {
     Faults,
     /// Several interfaces between two hosts, in the lab
     Rails,
+    /// The coordinated striping paper's Figures 1 and 3 to 14, in the packet simulator
+    Striping,
     /// Holdings that mislead proportional shares, in the lab
     Traps,
     /// A sender slows, a receiver pauses, nodes join and die at half way, in the lab
@@ -163,6 +164,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Control,
         Figure::Faults,
         Figure::Rails,
+        Figure::Striping,
         Figure::Trees,
         Figure::Peers,
         Figure::Multisocket,
@@ -190,6 +192,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
         Figure::Rails => rails::run(settings),
+        Figure::Striping => striping::run(settings),
         Figure::Traps => traps::run(settings),
         Figure::Events => events::run(settings),
         Figure::Figure2 => figure2::run(settings),

@@ -19,6 +19,8 @@
 //! an agent learns up to a step late and keeps the cost of 10^5 nodes at O(units × log); bytes are exact,
 //! since what a lane has carried beyond a unit counts for its next one.
 //!
+//! A second simulator, of TCP packets on a network that drops them, is in [`packet`]; the two share nothing.
+//!
 //! Deterministic: no clock, no chance but the caller's, ordered containers. The same [`Scenario`] gives the same
 //! [`Ended`].
 
@@ -29,6 +31,7 @@ mod ended;
 mod lane;
 mod mail;
 pub mod network;
+pub mod packet;
 mod scenario;
 mod world;
 

@@ -14,10 +14,10 @@
 use anyhow::Result;
 
 use crate::bench::{Bench, Settings};
-use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::Moved;
 use crate::scenario::{AUTO, GREEDY, Node, Run, Scenario, UNIFORM, all, window};
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 const SLOW: u64 = 20_000_000;
 const FAST: u64 = 200_000_000;

@@ -13,10 +13,10 @@ use ropewalk_lab::Lab;
 use crate::bench::{Bench, Settings, Site};
 use crate::iperf::{self, Carried, Load, Pair};
 use crate::network::{MASTER, TCP_SHARE, capped, hint, lab, tcp_rate};
-use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::stats::summary;
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 /// Cap of every node's link.
 const CAP: u64 = 100_000_000;

@@ -10,9 +10,9 @@ use anyhow::Result;
 use ropewalk_proto::report::ControlReport;
 
 use crate::bench::{Bench, Settings, Site};
-use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::{Agents, Moved, Place, words};
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 const NODES: [usize; 6] = [2, 4, 8, 16, 32, 64];
 

@@ -12,9 +12,9 @@ use anyhow::Result;
 
 use crate::bench::{Bench, Settings, Site};
 use crate::network::{MASTER, capped, hint, lab, tcp_rate};
-use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 const SLOW: u64 = 20_000_000;
 const FAST: u64 = 200_000_000;

@@ -10,10 +10,10 @@ use anyhow::Result;
 
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::composition;
-use crate::plot::{self, Series, Style, Titles};
 use crate::ropewalk::{AgentUse, Agents, Moved, Place, words};
 use crate::stats::summary;
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 /// Lanes into one receiver: one for each sender.
 const LANES: [usize; 3] = [1, 8, 64];

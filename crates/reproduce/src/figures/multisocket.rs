@@ -15,11 +15,11 @@ use crate::bench::{Bench, Settings, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::machine;
 use crate::movers::free_port;
-use crate::plot::{self, Series, Style, Titles};
 use crate::process::{self, Process};
 use crate::ropewalk::Place;
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 /// Connections: the paper's least, its example, iperf3's most, the paper's most.
 const CONNECTIONS: [u32; 4] = [1, 32, IPERF_STREAMS_MAX, 1000];

@@ -17,10 +17,10 @@ use crate::figures::faults::write_noise;
 use crate::iperf::{self, Load, Pair};
 use crate::machine;
 use crate::movers::{Files, MOVERS, Mover, free_port};
-use crate::plot::{self, Bar, Titles};
 use crate::ropewalk::{Agents, Moved, Place, words};
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Bar, Titles};
 
 /// One measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]

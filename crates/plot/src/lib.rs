@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
+pub enum Style {
     /// Measured: a line with marks.
     Marks,
     /// A bound or another's value: a dashed line.
@@ -16,7 +16,7 @@ pub(crate) enum Style {
 
 /// Points to be joined by a line.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
+pub struct Series {
     /// For the legend.
     pub name: String,
     /// x and y; gaps are simply left out.
@@ -43,7 +43,7 @@ impl Series {
 
 /// One bar with the range of its measurements.
 #[derive(Clone, Debug)]
-pub(crate) struct Bar {
+pub struct Bar {
     /// What it is.
     pub label: String,
     /// Its length.
@@ -56,7 +56,7 @@ pub(crate) struct Bar {
 
 /// Titles of a plot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Titles<'t> {
+pub struct Titles<'t> {
     /// Above the plot.
     pub title: &'t str,
     /// Below, with the unit.
@@ -120,12 +120,10 @@ fn free_corner(series: &[Series], (x_min, x_max): (f64, f64), y_max: f64) -> Ser
 }
 
 /// Draws lines over a numeric axis, or over named places when `places` are given (x is their index then).
-pub(crate) fn lines(
-    path: &Path,
-    titles: Titles<'_>,
-    places: &[String],
-    series: &[Series],
-) -> Result<()> {
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn lines(path: &Path, titles: Titles<'_>, places: &[String], series: &[Series]) -> Result<()> {
     let points = || series.iter().flat_map(|series| &series.points);
     let x_max = points().map(|p| p.0).fold(0.0, f64::max);
     let y_max = points().map(|p| p.1).fold(0.0, f64::max).max(1e-9) * 1.08;
@@ -198,7 +196,10 @@ pub(crate) fn lines(
 }
 
 /// Draws horizontal bars, the first on top, each with its value and the range of its measurements.
-pub(crate) fn bars(path: &Path, titles: Titles<'_>, bars: &[Bar]) -> Result<()> {
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn bars(path: &Path, titles: Titles<'_>, bars: &[Bar]) -> Result<()> {
     let height = 90 + 26 * u32::try_from(bars.len())?.max(1);
     let max = bars.iter().map(|b| b.range.1.max(b.value));
     let max = max.fold(0.0, f64::max).max(1e-9) * 1.12;

@@ -1,0 +1,278 @@
+//! `sim`: TCP between two clusters, packet by packet (coordinated striping, section 4), in virtual time.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use ropewalk::model::Bytes;
+use ropewalk_sim::packet::{self, RtoRule, Scenario};
+
+mod grid;
+mod output;
+mod parallel;
+mod picture;
+mod values;
+
+use grid::Point;
+use output::{Done, Printed};
+use values::{Count, Mix, Rate, Share, Switch, Time, Values};
+
+/// Runs of one sweep; more would not fit a table.
+const RUNS_MAX: usize = 100_000;
+
+/// Arguments of `ropewalk sim`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct SimArgs {
+    /// Nodes of each cluster
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::counts, help_heading = "Network")]
+    nodes: Values<Count>,
+
+    /// Connections of each node; they share its bytes in equal parts [default: 1, or what --flavour counts]
+    #[arg(long, visible_alias = "streams", value_name = "N", value_parser = values::counts, help_heading = "Network")]
+    stripes: Option<Values<Count>>,
+
+    /// Rate of the trunk
+    #[arg(long, value_name = "RATE", default_value = "100Mbit", value_parser = values::rates, help_heading = "Network")]
+    bandwidth: Values<Rate>,
+
+    /// Latency of the trunk, one way
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = values::times, help_heading = "Network")]
+    latency: Values<Time>,
+
+    /// Packets that a queue of the trunk holds, the one in transmission included
+    #[arg(long, value_name = "N", default_value = "50", value_parser = values::counts, help_heading = "Network")]
+    queue: Values<Count>,
+
+    /// Probability that the trunk loses a packet on its way to the receivers
+    #[arg(long, value_name = "P", default_value = "0", value_parser = values::shares, help_heading = "Network")]
+    loss: Values<Share>,
+
+    /// Rate between a node and its router
+    #[arg(long, value_name = "RATE", default_value = "100Mbit", value_parser = values::rates, help_heading = "Network")]
+    access_bandwidth: Values<Rate>,
+
+    /// Latency between a node and its router, one way
+    #[arg(long, value_name = "TIME", default_value = "0.1ms", value_parser = values::times, help_heading = "Network")]
+    access_latency: Values<Time>,
+
+    /// Packets that a queue of an access link holds, the sending node's own included
+    #[arg(long, value_name = "N", default_value = "50", value_parser = values::counts, help_heading = "Network")]
+    access_queue: Values<Count>,
+
+    /// Network and connections from a file instead: lines `link A B RATE LATENCY [queue=N] [loss=P]` and
+    /// `flow A B bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`
+    #[arg(long, value_name = "FILE", help_heading = "Network", conflicts_with_all = ["nodes", "stripes", "bandwidth", "latency", "queue", "loss", "access_bandwidth", "access_latency", "access_queue", "flavour", "bytes_per_node"])]
+    topology: Option<PathBuf>,
+
+    /// Congestion control: tahoe, reno, newreno, vegas or cubic; reno:4,vegas:4 mixes them on each node. Repeat to sweep
+    #[arg(long, value_name = "MIX", default_value = "reno", value_parser = values::mix, help_heading = "TCP")]
+    flavour: Vec<Mix>,
+
+    /// Generation of TCP model that sets what is not given below: ns-2.1b8, ns-2.1b8-iw1 or ns-2.35
+    #[arg(long, value_name = "NAME", default_value = "ns-2.1b8", value_parser = values::profile, value_delimiter = ',', help_heading = "TCP")]
+    profile: Vec<String>,
+
+    /// Greatest window in packets; 0: none
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::counts, help_heading = "TCP")]
+    window: Values<Count>,
+
+    /// Slow start threshold at first, in packets [default: the window]
+    #[arg(long, value_name = "N", value_parser = values::counts, help_heading = "TCP")]
+    ssthresh: Option<Values<Count>>,
+
+    /// Bytes of a data packet
+    #[arg(long, value_name = "SIZE", default_value = "1000", value_parser = values::sizes, help_heading = "TCP")]
+    packet: Values<Bytes>,
+
+    /// Bytes added to each data packet on the wire
+    #[arg(long, value_name = "SIZE", value_parser = values::sizes, help_heading = "TCP")]
+    header: Option<Values<Bytes>>,
+
+    /// Packets that may go when the connection is open
+    #[arg(long, value_name = "N", value_parser = values::counts, help_heading = "TCP")]
+    initial_window: Option<Values<Count>>,
+
+    /// Least retransmission timeout
+    #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
+    rto_min: Option<Values<Time>>,
+
+    /// Greatest retransmission timeout
+    #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
+    rto_max: Option<Values<Time>>,
+
+    /// Retransmission timeout before the first sample, that of the SYN
+    #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
+    rto_initial: Option<Values<Time>>,
+
+    /// Whether the least timeout holds after back-off (older) or before it (rfc2988)
+    #[arg(long, value_name = "RULE", value_parser = values::rto_rule, help_heading = "TCP")]
+    rto_rule: Option<RtoRule>,
+
+    /// Clock tick in which round trips are measured
+    #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
+    tick: Option<Values<Time>>,
+
+    /// Whether the first two duplicate acknowledgements let a packet out each: on or off
+    #[arg(long, value_name = "WHEN", value_parser = values::switch, help_heading = "TCP")]
+    limited_transmit: Option<Switch>,
+
+    /// Whether halving drops fractions of a packet (whole) or keeps them (exact)
+    #[arg(long, value_name = "HOW", default_value = "exact", value_parser = values::halving, help_heading = "TCP")]
+    halving: Switch,
+
+    /// Longest time an acknowledgement waits for a second packet; off: none waits
+    #[arg(long, value_name = "TIME", default_value = "off", value_parser = values::delayed, help_heading = "TCP")]
+    delayed_ack: values::Delay,
+
+    /// Bytes that each node sends
+    #[arg(long, value_name = "SIZE", default_value = "8000000", value_parser = values::sizes, help_heading = "Run")]
+    bytes_per_node: Values<Bytes>,
+
+    /// Starts are spread evenly over this time
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::times, help_heading = "Run")]
+    jitter: Values<Time>,
+
+    /// Of everything random; the same seed gives the same run
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::counts, help_heading = "Run")]
+    seed: Values<Count>,
+
+    /// End of a run in simulated time
+    #[arg(long, value_name = "TIME", default_value = "100s", value_parser = values::times, help_heading = "Run")]
+    limit: Values<Time>,
+
+    /// Runs at once [default: processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Run")]
+    jobs: Option<u16>,
+
+    /// One JSON object; a sweep has its runs in `runs`
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+
+    /// Comma-separated values, a line for each run
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    csv: bool,
+
+    /// Draw the time over the parameter with most values; of one run: bytes sent and sent again over time
+    #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
+    plot: Option<PathBuf>,
+
+    /// Write window, threshold, acknowledged, highest sent, sent again and timeouts of every connection over time (one
+    /// run only)
+    #[arg(long, value_name = "FILE.csv", help_heading = "Output")]
+    trace: Option<PathBuf>,
+
+    /// Time between samples of --trace and --plot
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = values::time, help_heading = "Output")]
+    trace_every: Time,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ropewalk sim --stripes 52
+      the paper's single node at 100 Mbit/s, past the number of stripes that its own queue holds
+  ropewalk sim --nodes 8 --stripes 1..16 --bandwidth 10Mbit,100Mbit --latency 80ms --plot collapse.svg
+      a sweep: ranges and lists may be given for any number (1..64/4 steps by 4)
+  ropewalk sim --flavour reno:4,vegas:4 --bandwidth 10Mbit --json
+      flavours mixed on each node
+  ropewalk sim --loss 0.0001,0.01 --window 0 --rto-min 0.2s --bytes-per-node 50MB --seed 1..5
+      random loss, no window limit, five seeds
+  ropewalk sim --stripes 2 --trace two.csv
+
+Latency is one way. Queues drop what comes when they are full. Connections begin with a SYN and end with the last
+acknowledgement. Times are simulated.
+
+Exit status: 0 done (also where the limit ended a run), 1 failed, 2 usage.";
+
+/// Exit status of arguments that cannot be meant.
+const USAGE: u8 = 2;
+
+/// Simulates and prints.
+pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
+    let scenarios = match scenarios(args) {
+        Ok(scenarios) => scenarios,
+        Err(error) => {
+            eprintln!("ropewalk: {error:#}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let began = Instant::now();
+    let jobs = args.jobs.map(usize::from);
+    let outcomes = parallel::map(&scenarios, jobs, |(_, scenario)| {
+        let began = Instant::now();
+        let outcome = scenario.run();
+        outcome.map(|outcome| (outcome, began.elapsed().as_secs_f64()))
+    });
+    let mut done = Vec::new();
+    for ((point, scenario), outcome) in scenarios.into_iter().zip(outcomes) {
+        match outcome {
+            Ok((outcome, wall_seconds)) => done.push(Done {
+                point,
+                payload_bytes: u64::from(scenario.packet_bytes),
+                outcome,
+                wall_seconds,
+            }),
+            Err(error) => {
+                eprintln!("ropewalk: {error}");
+                return Ok(ExitCode::from(USAGE));
+            }
+        }
+    }
+    if let Some(path) = &args.trace {
+        let text = output::trace(&done[0].outcome);
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.plot {
+        picture::draw(path, &done)?;
+    }
+    let printed = Printed::new(&done, began.elapsed().as_secs_f64());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&printed.json())?);
+    } else if args.csv {
+        print!("{}", printed.csv());
+    } else {
+        print!("{}", printed.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be run, with what tells the runs apart.
+fn scenarios(args: &SimArgs) -> Result<Vec<(Point, Scenario)>> {
+    let mut scenarios = Vec::new();
+    match &args.topology {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            for point in grid::points(args, RUNS_MAX)? {
+                let (topology, flows) = packet::parse_topology(&text, point.packet_bytes)
+                    .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+                let scenario = point.with_network(topology, flows);
+                scenarios.push((point, scenario));
+            }
+        }
+        None => {
+            for point in grid::points(args, RUNS_MAX)? {
+                let scenario = point.scenario();
+                scenarios.push((point, scenario));
+            }
+        }
+    }
+    let is_single = scenarios.len() == 1;
+    if args.trace.is_some() && !is_single {
+        bail!(
+            "--trace is of one run, and these are {}: give each parameter one value",
+            scenarios.len()
+        );
+    }
+    if args.trace.is_some() || (args.plot.is_some() && is_single) {
+        if args.trace_every.0 <= 0.0 {
+            bail!("--trace-every must be more than 0");
+        }
+        for (_, scenario) in &mut scenarios {
+            scenario.trace_seconds = Some(args.trace_every.0);
+        }
+    }
+    Ok(scenarios)
+}

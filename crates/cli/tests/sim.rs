@@ -1,0 +1,122 @@
+//! `ropewalk sim` from outside: its keys, its files, its refusals.
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+    command.arg("sim").args(arguments).output().unwrap()
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = sim(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The whole command line with every key of one run; the same again gives the same.
+#[test]
+fn one_run() {
+    let line = "--nodes 8 --stripes 10 --bandwidth 100Mbit --latency 80ms --queue 50 --access-bandwidth 100Mbit \
+                --access-latency 0.1ms --access-queue 50 --flavour reno --profile ns-2.1b8 --bytes-per-node 8000000 \
+                --packet 1000 --window 64 --jitter 1ms --seed 3 --limit 100s";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut first = json(&words);
+    let mut second = json(&words);
+    for key in [
+        "time_seconds",
+        "first_done_seconds",
+        "median_done_seconds",
+        "sent_packets",
+        "retransmitted_packets",
+        "timeouts",
+        "drops_access",
+        "drops_trunk",
+        "drops_egress",
+        "acknowledged_packets",
+    ] {
+        assert!(first[key].is_number(), "{key}: {}", first[key]);
+    }
+    assert_eq!(first["completed"], true);
+    assert_eq!(first["acknowledged_packets"], 64_000);
+    // The wall time is all that differs.
+    for run in [&mut first, &mut second] {
+        run["speed"] = serde_json::Value::Null;
+    }
+    assert_eq!(first, second);
+}
+
+/// A sweep has a run for each combination, in JSON and as lines.
+#[test]
+fn sweeps() {
+    let line = [
+        "--stripes",
+        "1..3",
+        "--latency",
+        "10ms,20ms",
+        "--bytes-per-node",
+        "100kB",
+    ];
+    let all = json(&line);
+    assert_eq!(all["runs"].as_array().map(Vec::len), Some(6));
+    assert_eq!(all["runs"][5]["parameters"]["stripes"], 3);
+    let csv = sim(&[&line[..], &["--csv"]].concat());
+    assert_eq!(String::from_utf8_lossy(&csv.stdout).lines().count(), 7);
+}
+
+/// A trace is the reference's file, byte for byte; plots of a run and of a sweep are drawn; a network from a file runs.
+#[test]
+fn files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let done = sim(&[
+        "--stripes",
+        "2",
+        "--trace",
+        &path("t.csv"),
+        "--plot",
+        &path("t.svg"),
+    ]);
+    assert!(done.status.success(), "{done:?}");
+    let trace = std::fs::read_to_string(path("t.csv")).unwrap();
+    assert_eq!(
+        trace,
+        include_str!("../../../cases/tcp-traces/ns21b8_s2_lat20.csv")
+    );
+    let svg = std::fs::read_to_string(path("t.svg")).unwrap();
+    assert!(svg.contains("sent again"));
+    assert!(
+        sim(&["--stripes", "1..4", "--plot", &path("s.svg")])
+            .status
+            .success()
+    );
+
+    let net = "link a r 100Mbit 0.1ms\nlink r z 10Mbit 20ms loss=0.001\nflow a z bytes=1MB streams=4 flavour=cubic\n";
+    std::fs::write(path("net"), net).unwrap();
+    let run = json(&["--topology", &path("net")]);
+    assert_eq!(run["acknowledged_packets"], 1000);
+    assert!(run["parameters"].get("nodes").is_none());
+}
+
+/// What cannot be meant is refused with status 2 and a word on what to write.
+#[test]
+fn refusals() {
+    for (line, word) in [
+        ("--stripes 0", "at least one stripe"),
+        ("--stripes 9000", "more stripes than packets"),
+        ("--stripes 4..1", "range"),
+        ("--flavour bbr", "cubic"),
+        ("--flavour reno:4 --stripes 5", "give one of them"),
+        ("--latency 20", "20ms"),
+        ("--loss 1", "below 1"),
+        ("--queue 0", "queue"),
+        ("--stripes 1..2 --trace x.csv", "one run"),
+        ("--topology /nonexistent/net", "/nonexistent/net"),
+        ("--stripes 1..1000 --nodes 1..1000", "more than"),
+    ] {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let output = sim(&words);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(word), "{line}: {said}");
+    }
+}

@@ -1,0 +1,546 @@
+//! Coordinated striping, Figures 1 and 3 to 14, in the packet simulator: the paper's two clusters (Table 1), one to sixteen
+//! nodes, five trunks, six latencies, with queues of 50 packets.
+//!
+//! Readings: latency is one way. Of the paper's figures without caption (10 to 14), 9 and 10 are taken for one node, 11 and 12
+//! for four and 13 and 14 for eight, at 100 and 1000 Mbit/s in turn.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
+use ropewalk_sim::packet::theory::formula_stripes;
+use ropewalk_sim::packet::{
+    FlavourName, NO_WINDOW, Outcome, Profile, Scenario, Stripes, TwoClusters,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::{Bench, Settings};
+use crate::table::{Cell, Table, number};
+
+const MEGABITS: [f64; 5] = [1.5, 5.0, 10.0, 100.0, 1000.0];
+const MILLISECONDS: [f64; 6] = [10.0, 20.0, 40.0, 80.0, 160.0, 320.0];
+const NODES: [u32; 4] = [1, 4, 8, 16];
+
+/// Every stripe up to 16, then steps, and both sides of the queue's length.
+const STRIPES: [u32; 27] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 28, 32, 40, 48, 50, 51, 52, 56,
+    64,
+];
+
+const QUICK_MILLISECONDS: [f64; 3] = [20.0, 80.0, 320.0];
+const QUICK_NODES: [u32; 2] = [1, 8];
+const QUICK_STRIPES: [u32; 9] = [1, 2, 4, 8, 16, 32, 50, 51, 64];
+
+/// Bytes of a window of 64 packets of 1000 bytes (Table 1).
+const WINDOW_BYTES: f64 = 64_000.0;
+
+/// Nodes x stripes that are split in every way, and bytes of all nodes together.
+const PRODUCTS: [u32; 3] = [16, 32, 64];
+const PRODUCT_BYTES: u64 = 64_000_000;
+
+/// Share of all packets sent again at which they are said to rise (Figure 3).
+const RISE: f64 = 0.05;
+
+/// One run of a curve.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Run {
+    stripes: u32,
+    seconds: f64,
+    is_completed: bool,
+    retransmitted: u64,
+    timeouts: u64,
+}
+
+/// Time over stripes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Curve {
+    runs: Vec<Run>,
+    events: u64,
+    wall_seconds: f64,
+}
+
+impl Curve {
+    fn best(&self) -> Option<&Run> {
+        self.runs
+            .iter()
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    fn at(&self, stripes: f64) -> Option<&Run> {
+        let distance = |run: &Run| (f64::from(run.stripes) - stripes).abs();
+        self.runs
+            .iter()
+            .min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+}
+
+fn net(nodes: u32, stripes: u32, megabits: f64, milliseconds: f64) -> TwoClusters {
+    TwoClusters {
+        nodes,
+        stripes: Stripes(vec![(FlavourName::Reno, stripes)]),
+        bits_per_second: megabits * 1e6,
+        latency_seconds: milliseconds / 1e3,
+        ..TwoClusters::default()
+    }
+}
+
+/// Runs scenarios on all processors; outcomes in their order.
+fn run_all(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(vec![None; scenarios.len()]);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((number, scenario)) = {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    scenarios.get(number).map(|scenario| (number, scenario))
+                } {
+                    let outcome = scenario.run().ok();
+                    if let Ok(mut outcomes) = outcomes.lock() {
+                        outcomes[number] = outcome;
+                    }
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().unwrap_or_default();
+    outcomes
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+        .context("a scenario cannot be run")
+}
+
+fn curve(nodes: u32, megabits: f64, milliseconds: f64, stripes: &[u32]) -> Result<Curve> {
+    let began = Instant::now();
+    let scenario =
+        |&many: &u32| net(nodes, many, megabits, milliseconds).scenario(Profile::default());
+    let scenarios: Vec<Scenario> = stripes.iter().map(scenario).collect();
+    let outcomes = run_all(&scenarios)?;
+    let runs = stripes
+        .iter()
+        .zip(&outcomes)
+        .map(|(&stripes, outcome)| Run {
+            stripes,
+            seconds: outcome.seconds,
+            is_completed: outcome.is_completed,
+            retransmitted: outcome.retransmitted(),
+            timeouts: outcome.timeouts(),
+        });
+    Ok(Curve {
+        runs: runs.collect(),
+        events: outcomes.iter().map(|outcome| outcome.events).sum(),
+        wall_seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// A curve and where it is in the grid.
+struct Placed {
+    nodes: u32,
+    megabits: f64,
+    milliseconds: f64,
+    curve: Curve,
+}
+
+/// Makes the figures.
+pub(crate) fn run(settings: &Settings) -> Result<bool> {
+    let mut bench = Bench::open(settings, "striping")?;
+    let (latencies, nodes, stripes): (&[f64], &[u32], &[u32]) = match settings.quick {
+        true => (&QUICK_MILLISECONDS, &QUICK_NODES, &QUICK_STRIPES),
+        false => (&MILLISECONDS, &NODES, &STRIPES),
+    };
+    let mut points = Vec::new();
+    for &nodes in nodes {
+        for megabits in MEGABITS {
+            points.extend(latencies.iter().map(|&ms| (nodes, megabits, ms)));
+        }
+    }
+    let key = |(nodes, megabits, ms): (u32, f64, f64)| {
+        format!(
+            "{nodes} nodes, {megabits} Mbit/s, {ms} ms, {} stripes",
+            stripes.len()
+        )
+    };
+    bench.expect(
+        points
+            .iter()
+            .map(|&point| (key(point), 0.3 * f64::from(point.0))),
+    );
+    bench.announce();
+    let mut all = Vec::new();
+    for point in points {
+        let (nodes, megabits, milliseconds) = point;
+        let measured = bench.point(&key(point), || {
+            curve(nodes, megabits, milliseconds, stripes)
+        });
+        all.extend(measured.map(|curve| Placed {
+            nodes,
+            megabits,
+            milliseconds,
+            curve,
+        }));
+    }
+    window_plot(&bench)?;
+    let rises = rises(&bench)?;
+    time_plots(&bench, &all)?;
+    optimum_plots(&bench, &all)?;
+    let tables = [optima(&all), rises, jump()?, products()?];
+    bench.finish(&tables)
+}
+
+/// Figure 1: a window over time.
+fn window_plot(bench: &Bench) -> Result<()> {
+    let mut scenario = TwoClusters {
+        bytes_per_node: 20_000_000,
+        ..net(1, 1, 10.0, 40.0)
+    }
+    .scenario(Profile::default());
+    (scenario.window, scenario.ssthresh) = (NO_WINDOW, 64);
+    scenario.trace_seconds = Some(0.05);
+    let outcome = run_all(&[scenario])?;
+    let line = |name: &str, of: &dyn Fn(&ropewalk_sim::packet::Sample) -> f64| {
+        let points = outcome[0]
+            .trace
+            .iter()
+            .map(|sample| (sample.seconds, of(sample)));
+        Series::with(name, Style::Dashed, points.collect())
+    };
+    let titles = Titles {
+        title: "Figure 1: Reno's window, one stripe over 10 Mbit/s and 40 ms",
+        x: "seconds",
+        y: "packets",
+    };
+    let lines = [
+        line("window", &|sample| sample.window),
+        line("threshold", &|sample| sample.ssthresh as f64),
+    ];
+    plot::lines(&bench.plot_path("figure1"), titles, &[], &lines)
+}
+
+/// Packets sent and sent again over time, of all connections.
+fn progress(outcome: &Outcome) -> Vec<(f64, u64, u64)> {
+    let flows = outcome.flows.len();
+    let sum = |samples: &[ropewalk_sim::packet::Sample]| {
+        let sent = samples.iter().map(|sample| sample.sent).sum();
+        let again = samples.iter().map(|sample| sample.retransmitted).sum();
+        (samples[0].seconds, sent, again)
+    };
+    outcome.trace.chunks(flows).map(sum).collect()
+}
+
+/// Figure 3: when packets begin to be sent again, 52 stripes of one node, under each profile.
+fn rises(bench: &Bench) -> Result<Table> {
+    let mut table = Table::new(
+        "Figure 3: 52 stripes of one node; the paper sees packets sent again rise after about 3 s",
+        &[
+            ("profile", "profile"),
+            ("bits_per_second", "Mbit/s"),
+            ("latency_seconds", "one way ms"),
+            ("first_resent_seconds", "first s"),
+            ("rise_seconds", "5 % sent s"),
+            ("most_seconds", "most s"),
+            ("seconds", "time s"),
+            ("retransmitted_packets", "again"),
+        ],
+    );
+    let mut lines = Vec::new();
+    for name in Profile::NAMES {
+        for megabits in [10.0, 100.0] {
+            let scenarios: Vec<Scenario> = MILLISECONDS
+                .iter()
+                .map(|&ms| {
+                    let profile = Profile::named(name).unwrap_or_default();
+                    let mut scenario = net(1, 52, megabits, ms).scenario(profile);
+                    scenario.trace_seconds = Some(0.05);
+                    scenario
+                })
+                .collect();
+            for (ms, outcome) in MILLISECONDS.iter().zip(run_all(&scenarios)?) {
+                let steps = progress(&outcome);
+                let at = |share: f64| {
+                    let found = steps.iter().find(|step| step.2 as f64 > share * 8000.0);
+                    found.map(|step| step.0)
+                };
+                let most = steps
+                    .windows(20)
+                    .max_by_key(|steps| steps[19].2 - steps[0].2);
+                table.row(vec![
+                    name.into(),
+                    number(megabits, 0),
+                    number(*ms, 0),
+                    number(at(0.0), 2),
+                    number(at(RISE), 2),
+                    number(most.map(|steps| steps[0].0), 2),
+                    number(outcome.seconds, 2),
+                    number(outcome.retransmitted() as f64, 0),
+                ]);
+                if megabits > 50.0 && *ms == 160.0 {
+                    let points = steps.iter().map(|step| (step.0, step.2 as f64 / 1e3));
+                    lines.push(Series::with(
+                        format!("again, {name}"),
+                        Style::Dashed,
+                        points.collect(),
+                    ));
+                }
+            }
+        }
+    }
+    table.note("most: beginning of the second in which most packets are sent again.");
+    let titles = Titles {
+        title: "Figure 3: data sent again, 52 stripes, 100 Mbit/s, 160 ms",
+        x: "seconds",
+        y: "MB",
+    };
+    plot::lines(&bench.plot_path("figure3"), titles, &[], &lines)?;
+    Ok(table)
+}
+
+/// Figures 5 to 7 and 9 to 14: time over stripes, a line for each latency.
+fn time_plots(bench: &Bench, all: &[Placed]) -> Result<()> {
+    let figures = [
+        ("figure5", 1, 1.5),
+        ("figure6", 1, 10.0),
+        ("figure7", 8, 10.0),
+        ("figure9", 1, 100.0),
+        ("figure10", 1, 1000.0),
+        ("figure11", 4, 100.0),
+        ("figure12", 4, 1000.0),
+        ("figure13", 8, 100.0),
+        ("figure14", 8, 1000.0),
+        ("figure14-16-nodes", 16, 1000.0),
+    ];
+    for (name, nodes, megabits) in figures {
+        let of_figure = |placed: &&Placed| placed.nodes == nodes && placed.megabits == megabits;
+        let lines: Vec<Series> = all
+            .iter()
+            .filter(of_figure)
+            .map(|placed| {
+                let runs = placed.curve.runs.iter();
+                let points = runs
+                    .map(|run| (f64::from(run.stripes), run.seconds))
+                    .collect();
+                Series::with(format!("{} ms", placed.milliseconds), Style::Marks, points)
+            })
+            .collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let title = format!("{name}: {nodes} nodes, trunk {megabits} Mbit/s, latency one way");
+        let titles = Titles {
+            title: &title,
+            x: "stripes of each node",
+            y: "seconds",
+        };
+        plot::lines(&bench.plot_path(name), titles, &[], &lines)?;
+    }
+    Ok(())
+}
+
+/// Figures 4 and 8: the best number of stripes over latency.
+fn optimum_plots(bench: &Bench, all: &[Placed]) -> Result<()> {
+    for (name, megabits) in [
+        ("figure4", &[1.5, 5.0, 10.0][..]),
+        ("figure8", &[100.0, 1000.0][..]),
+    ] {
+        let mut lines = Vec::new();
+        for nodes in [1, 8] {
+            for &rate in megabits {
+                let of_line = all
+                    .iter()
+                    .filter(|p| p.nodes == nodes && p.megabits == rate);
+                let points = of_line.filter_map(|placed| {
+                    let best = placed.curve.best()?;
+                    Some((placed.milliseconds, f64::from(best.stripes)))
+                });
+                let label = format!("{nodes} nodes, {rate} Mbit/s");
+                lines.push(Series::with(label, Style::Marks, points.collect()));
+            }
+        }
+        let titles = Titles {
+            title: &format!("{name}: stripes of the fastest transfer"),
+            x: "latency one way, ms",
+            y: "stripes of each node",
+        };
+        plot::lines(&bench.plot_path(name), titles, &[], &lines)?;
+    }
+    Ok(())
+}
+
+fn optima(all: &[Placed]) -> Table {
+    let mut table = Table::new(
+        "Best number of stripes and the formula RTT x bandwidth / window (paper, section 5.3)",
+        &[
+            ("nodes", "nodes"),
+            ("bits_per_second", "Mbit/s"),
+            ("latency_seconds", "one way ms"),
+            ("best_stripes", "best"),
+            ("best_seconds", "time s"),
+            ("near_stripes", "within 5 %"),
+            ("one_stripe_seconds", "1 stripe s"),
+            ("last_seconds", "64 stripes s"),
+            ("last_retransmitted_packets", "again at 64"),
+            ("formula_stripes", "formula/node"),
+            ("formula_time_over_best", "its time/best"),
+        ],
+    );
+    for placed in all {
+        let curve = &placed.curve;
+        let (Some(best), Some(first), Some(last)) =
+            (curve.best(), curve.runs.first(), curve.runs.last())
+        else {
+            continue;
+        };
+        let near = curve
+            .runs
+            .iter()
+            .filter(|run| run.seconds <= 1.05 * best.seconds);
+        let near: Vec<u32> = near.map(|run| run.stripes).collect();
+        let near = match (near.first(), near.last()) {
+            (Some(first), Some(last)) if first != last => format!("{first}..{last}"),
+            _ => best.stripes.to_string(),
+        };
+        // What reaches the trunk is bound by the access links, too.
+        let bits_per_second = (placed.megabits * 1e6).min(f64::from(placed.nodes) * 1e8);
+        let round_trip = 2.0 * placed.milliseconds / 1e3;
+        let formula =
+            formula_stripes(bits_per_second, round_trip, WINDOW_BYTES) / f64::from(placed.nodes);
+        let at_formula = curve
+            .at(formula.max(1.0))
+            .map(|run| run.seconds / best.seconds);
+        let end = |run: &Run| match run.is_completed {
+            true => number(run.seconds, 1),
+            false => Cell::from("limit"),
+        };
+        table.row(vec![
+            number(f64::from(placed.nodes), 0),
+            number(placed.megabits, 1),
+            number(placed.milliseconds, 0),
+            number(f64::from(best.stripes), 0),
+            end(best),
+            near.into(),
+            end(first),
+            end(last),
+            number(last.retransmitted as f64, 0),
+            number(formula, 1),
+            number(at_formula, 2),
+        ]);
+    }
+    let events: u64 = all.iter().map(|placed| placed.curve.events).sum();
+    let seconds: f64 = all.iter().map(|placed| placed.curve.wall_seconds).sum();
+    let runs: usize = all.iter().map(|placed| placed.curve.runs.len()).sum();
+    table.note(format!(
+        "{runs} runs, {:.0} million packet events in {seconds:.0} s on all processors: {:.1} million a second.",
+        events as f64 / 1e6,
+        events as f64 / seconds / 1e6
+    ));
+    table.note("limit: not complete after 100 s. The formula counts min(trunk, nodes x access), and the round trip of the trunk.");
+    table.note("the paper: 6 by the formula for 100 Mbit/s and a round trip of 160 ms, 10 simulated. Its Table 1 gives 31 for that.");
+    table
+}
+
+/// Why one node jumps past 50 stripes: its own queue and the burst of SYNs.
+fn jump() -> Result<Table> {
+    let mut table = Table::new(
+        "The jump past 'about 50 stripes': one node, 100 Mbit/s; L stripes and L + 1 with queues of L packets",
+        &[
+            ("latency_seconds", "one way ms"),
+            ("queue_packets", "queue"),
+            ("seconds_at_queue", "L stripes s"),
+            ("seconds_past_queue", "L + 1 s"),
+            ("seconds_past_queue_jitter", "L + 1, starts within 1 ms"),
+        ],
+    );
+    for ms in [10.0, 80.0, 320.0] {
+        for queue in [50_u32, 100, 200] {
+            let scenario = |stripes, jitter_seconds| {
+                let net = TwoClusters {
+                    queue: queue as usize,
+                    access_queue: queue as usize,
+                    ..net(1, stripes, 100.0, ms)
+                };
+                Scenario {
+                    jitter_seconds,
+                    ..net.scenario(Profile::default())
+                }
+            };
+            let three = [
+                scenario(queue, 0.0),
+                scenario(queue + 1, 0.0),
+                scenario(queue + 1, 0.001),
+            ];
+            let mut row = vec![number(ms, 0), number(f64::from(queue), 0)];
+            row.extend(
+                run_all(&three)?
+                    .iter()
+                    .map(|outcome| number(outcome.seconds, 2)),
+            );
+            table.row(row);
+        }
+    }
+    table.note("the SYN that finds the node's own queue full waits 6 s for its timer.");
+    Ok(table)
+}
+
+/// Section 3, question (b): does only the product of nodes and stripes matter?
+fn products() -> Result<Table> {
+    let mut table = Table::new(
+        "Equal products nodes x stripes, split differently; 64 MB altogether, 80 ms one way",
+        &[
+            ("bits_per_second", "Mbit/s"),
+            ("product", "product"),
+            ("nodes", "nodes"),
+            ("stripes", "stripes"),
+            ("seconds", "time s"),
+            ("median_done_seconds", "median s"),
+            ("retransmitted_packets", "again"),
+            ("drops_access", "drops access"),
+            ("drops_trunk", "drops trunk"),
+        ],
+    );
+    for megabits in [10.0, 100.0, 1000.0] {
+        for product in PRODUCTS {
+            let splits: Vec<u32> = [1, 2, 4, 8, 16]
+                .into_iter()
+                .filter(|nodes| product >= *nodes)
+                .collect();
+            let scenario = |&nodes: &u32| {
+                let net = TwoClusters {
+                    bytes_per_node: PRODUCT_BYTES / u64::from(nodes),
+                    ..net(nodes, product / nodes, megabits, 80.0)
+                };
+                net.scenario(Profile::default())
+            };
+            let scenarios: Vec<Scenario> = splits.iter().map(scenario).collect();
+            for (nodes, outcome) in splits.iter().zip(run_all(&scenarios)?) {
+                table.row(vec![
+                    number(megabits, 0),
+                    number(f64::from(product), 0),
+                    number(f64::from(*nodes), 0),
+                    number(f64::from(product / nodes), 0),
+                    number(outcome.seconds, 2),
+                    number(outcome.median_done_seconds(), 2),
+                    number(outcome.retransmitted() as f64, 0),
+                    number(outcome.drops.access as f64, 0),
+                    number(outcome.drops.trunk as f64, 0),
+                ]);
+            }
+        }
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A curve's best and nearest runs.
+    #[test]
+    fn best_and_nearest() {
+        let curve = curve(1, 100.0, 20.0, &[1, 4, 52]).unwrap();
+        assert_eq!(curve.best().map(|run| run.stripes), Some(4));
+        assert_eq!(curve.at(40.0).map(|run| run.stripes), Some(52));
+        assert!(curve.events > 100_000);
+    }
+}

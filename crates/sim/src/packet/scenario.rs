@@ -1,0 +1,238 @@
+//! What is simulated.
+
+use super::profile::Profile;
+use super::report::Outcome;
+use super::run::Run;
+use super::tcp::FlavourName;
+use super::topology::{Link, Topology};
+
+/// Window that limits nothing: more packets than any run here sends.
+pub const NO_WINDOW: u32 = 1 << 24;
+
+/// Most packets of one connection; numbers of packets fit 32 bits with room.
+const PACKETS_MAX: u32 = 1 << 28;
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowSpec {
+    /// Sending node.
+    pub from: usize,
+    /// Receiving node.
+    pub to: usize,
+    /// Data packets, the SYN not counted.
+    pub packets: u32,
+    /// Congestion control.
+    pub flavour: FlavourName,
+    /// Before jitter.
+    pub start_seconds: f64,
+}
+
+/// A run, completely.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The network.
+    pub topology: Topology,
+    /// The connections; those that start at the same time do so in this order.
+    pub flows: Vec<FlowSpec>,
+    /// TCP's parameters.
+    pub profile: Profile,
+    /// Bytes of a data packet, without what the profile adds.
+    pub packet_bytes: u32,
+    /// Greatest window in packets.
+    pub window: u32,
+    /// Slow start threshold at first.
+    pub ssthresh: u32,
+    /// Starts are put off by up to this, evenly spread.
+    pub jitter_seconds: f64,
+    /// Of everything random.
+    pub seed: u64,
+    /// End of the run.
+    pub limit_seconds: f64,
+    /// Samples of every connection this often.
+    pub trace_seconds: Option<f64>,
+}
+
+/// Why a scenario cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(pub String);
+
+impl std::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+impl Scenario {
+    /// Runs it to the end of the last connection, or to the limit.
+    ///
+    /// Cost O(packets × hops × log(links + connections)).
+    ///
+    /// # Errors
+    /// [`Invalid`] names the parameter that has no meaning, or the connection that has no way.
+    pub fn run(&self) -> Result<Outcome, Invalid> {
+        self.check()?;
+        Ok(Run::new(self)?.finish())
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        let bad = |text: String| Err(Invalid(text));
+        if self.flows.is_empty() {
+            return bad("nothing to simulate: there is no connection".into());
+        }
+        if self.packet_bytes == 0 || self.window == 0 {
+            return bad("packets of 0 bytes or a window of 0 move nothing".into());
+        }
+        if self.profile.initial_window == 0 || self.profile.tick_seconds <= 0.0 {
+            return bad("the initial window and the clock tick must be more than 0".into());
+        }
+        for link in &self.topology.links {
+            let (from, to) = (
+                &self.topology.nodes[link.from],
+                &self.topology.nodes[link.to],
+            );
+            if !link.bits_per_second.is_finite() || link.bits_per_second <= 0.0 || link.queue == 0 {
+                return bad(format!(
+                    "the link {from} to {to} needs a rate and a queue above 0"
+                ));
+            }
+            if !(0.0..1.0).contains(&link.loss) {
+                return bad(format!(
+                    "the loss of link {from} to {to} must be at least 0 and below 1"
+                ));
+            }
+        }
+        if let Some(flow) = self
+            .flows
+            .iter()
+            .find(|flow| !(1..=PACKETS_MAX).contains(&flow.packets))
+        {
+            return bad(format!(
+                "a connection with {} packets: 1 to {PACKETS_MAX} are possible (more stripes than packets?)",
+                flow.packets
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Stripes of each node: how many of which flavour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stripes(pub Vec<(FlavourName, u32)>);
+
+/// The paper's network (Figure 2): source i - R1 - trunk - R2 - sink i.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TwoClusters {
+    /// Nodes of each side.
+    pub nodes: u32,
+    /// Of each node; its bytes are spread over them as PSockets does, in equal parts.
+    pub stripes: Stripes,
+    /// Rate of the trunk.
+    pub bits_per_second: f64,
+    /// Of the trunk, one way.
+    pub latency_seconds: f64,
+    /// Packets in each queue of the trunk.
+    pub queue: usize,
+    /// Probability that the trunk loses a packet on its way to the receivers.
+    pub loss: f64,
+    /// Rate between node and router.
+    pub access_bits_per_second: f64,
+    /// Between node and router, one way.
+    pub access_latency_seconds: f64,
+    /// Packets in each queue of an access link, the sending node's own included.
+    pub access_queue: usize,
+    /// Bytes that each node sends, in packets of `packet_bytes`, the last one full.
+    pub bytes_per_node: u64,
+}
+
+impl Default for TwoClusters {
+    /// The paper's Table 1, with one stripe of one node over 100 Mbit/s and 20 ms.
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            stripes: Stripes(vec![(FlavourName::Reno, 1)]),
+            bits_per_second: 100e6,
+            latency_seconds: 0.02,
+            queue: 50,
+            loss: 0.0,
+            access_bits_per_second: 100e6,
+            access_latency_seconds: 0.0001,
+            access_queue: 50,
+            bytes_per_node: 8_000_000,
+        }
+    }
+}
+
+impl TwoClusters {
+    /// The scenario with the paper's other parameters (Table 1) and this profile.
+    #[must_use]
+    pub fn scenario(&self, profile: Profile) -> Scenario {
+        self.scenario_of(profile, 1000)
+    }
+
+    /// The scenario with packets of `packet_bytes`.
+    #[must_use]
+    pub fn scenario_of(&self, profile: Profile, packet_bytes: u32) -> Scenario {
+        let mut topology = Topology::default();
+        let (left, right) = (topology.node("R1"), topology.node("R2"));
+        topology.duplex(Link {
+            from: left,
+            to: right,
+            bits_per_second: self.bits_per_second,
+            latency_seconds: self.latency_seconds,
+            queue: self.queue,
+            loss: self.loss,
+        });
+        let access = |from, to| Link {
+            from,
+            to,
+            bits_per_second: self.access_bits_per_second,
+            latency_seconds: self.access_latency_seconds,
+            queue: self.access_queue,
+            loss: 0.0,
+        };
+        let packets = self.bytes_per_node.div_ceil(u64::from(packet_bytes.max(1)));
+        let stripes: u64 = self
+            .stripes
+            .0
+            .iter()
+            .map(|(_, many)| u64::from(*many))
+            .sum();
+        let mut flows = Vec::new();
+        for node in 0..self.nodes {
+            let from = topology.node(&format!("source {node}"));
+            let to = topology.node(&format!("sink {node}"));
+            topology.duplex(access(from, left));
+            topology.duplex(access(right, to));
+            let flavours = self
+                .stripes
+                .0
+                .iter()
+                .flat_map(|&(flavour, many)| (0..many).map(move |_| flavour));
+            for (stripe, flavour) in (0_u64..).zip(flavours) {
+                // The first ones carry one packet more.
+                let part = packets / stripes + u64::from(stripe < packets % stripes);
+                flows.push(FlowSpec {
+                    from,
+                    to,
+                    packets: u32::try_from(part).unwrap_or(u32::MAX),
+                    flavour,
+                    start_seconds: 0.0,
+                });
+            }
+        }
+        Scenario {
+            topology,
+            flows,
+            profile,
+            packet_bytes,
+            window: 64,
+            ssthresh: 64,
+            jitter_seconds: 0.0,
+            seed: 1,
+            limit_seconds: 100.0,
+            trace_seconds: None,
+        }
+    }
+}

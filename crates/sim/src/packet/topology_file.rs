@@ -1,0 +1,250 @@
+//! The text form of a network and its connections.
+//!
+//! ```text
+//! # two senders behind one router
+//! link  a  r   100Mbit 0.1ms
+//! link  b  r   100Mbit 0.1ms  queue=100
+//! link  r  z   10Mbit  20ms   loss=0.001
+//! flow  a  z   bytes=8MB  streams=4
+//! flow  b  z   bytes=8MB  flavour=cubic  start=1s
+//! ```
+//!
+//! Links go both ways; loss counts from the first node to the second. Connections take a way with the fewest links.
+
+use std::fmt;
+
+use ropewalk_model::{ByteRate, Bytes};
+
+use super::scenario::FlowSpec;
+use super::tcp::FlavourName;
+use super::topology::{Link, Topology};
+
+/// Queue of a link whose line says nothing.
+const QUEUE: usize = 50;
+
+/// Streams of one line; more only take time.
+const STREAMS_MAX: u64 = 100_000;
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// Counted from 1; 0: the file as a whole.
+    pub line: usize,
+    /// What, and what to write instead.
+    pub what: String,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.what),
+            line => write!(f, "line {line}: {}", self.what),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// A time as people write it: `20ms`, `0.1 ms`, `3s`, `50us`.
+///
+/// # Errors
+/// Says what was expected.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let trimmed = text.trim();
+    let split = trimmed
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let parts_per_second = match unit {
+        "s" => 1.0,
+        "ms" => 1e3,
+        "us" => 1e6,
+        "ns" => 1e9,
+        "" if number == "0" => 1.0,
+        _ => {
+            return Err(format!(
+                "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
+            ));
+        }
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / parts_per_second),
+        _ => Err(format!(
+            "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
+        )),
+    }
+}
+
+/// Reads a network and its connections, with packets of `packet_bytes`.
+///
+/// # Errors
+/// [`FileError`] names the line.
+pub fn parse(text: &str, packet_bytes: u32) -> Result<(Topology, Vec<FlowSpec>), FileError> {
+    let mut topology = Topology::default();
+    let mut flows = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let read = match words.as_slice() {
+            [] => Ok(()),
+            ["link", from, to, rate, latency, options @ ..] => {
+                link(&mut topology, [from, to, rate, latency], options)
+            }
+            ["flow", from, to, options @ ..] => {
+                flow(&topology, from, to, options, packet_bytes).map(|more| flows.extend(more))
+            }
+            [first, ..] => Err(format!(
+                "\"{first}\" with {} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`",
+                words.len()
+            )),
+        };
+        read.map_err(|what| FileError { line: number, what })?;
+    }
+    if flows.is_empty() {
+        return Err(FileError {
+            line: 0,
+            what: "there is no `flow` line, so nothing to simulate".into(),
+        });
+    }
+    Ok((topology, flows))
+}
+
+fn link(topology: &mut Topology, words: [&&str; 4], options: &[&str]) -> Result<(), String> {
+    let [from, to, rate, latency] = words;
+    let rate: ByteRate = rate.parse().map_err(|error| format!("{error}"))?;
+    let mut link = Link {
+        from: topology.node(from),
+        to: topology.node(to),
+        bits_per_second: rate.bits_per_second() as f64,
+        latency_seconds: seconds(latency)?,
+        queue: QUEUE,
+        loss: 0.0,
+    };
+    if link.from == link.to {
+        return Err(format!("a link from {from} to itself leads nowhere"));
+    }
+    for option in options {
+        match option.split_once('=') {
+            Some(("queue", value)) => {
+                link.queue = value
+                    .parse()
+                    .map_err(|_| format!("queue={value}: write a number of packets"))?;
+            }
+            Some(("loss", value)) => {
+                link.loss = value
+                    .parse()
+                    .map_err(|_| format!("loss={value}: write a probability as 0.001"))?;
+            }
+            _ => return Err(format!("\"{option}\": a link has queue=N and loss=P")),
+        }
+    }
+    topology.duplex(link);
+    Ok(())
+}
+
+fn flow(
+    topology: &Topology,
+    from: &str,
+    to: &str,
+    options: &[&str],
+    packet_bytes: u32,
+) -> Result<Vec<FlowSpec>, String> {
+    let known = |name: &str| {
+        let at = topology.nodes.iter().position(|node| node == name);
+        at.ok_or_else(|| format!("no link above leads to {name}"))
+    };
+    let (mut bytes, mut streams, mut flavour, mut start) = (None, 1_u64, FlavourName::Reno, 0.0);
+    for option in options {
+        match option.split_once('=') {
+            Some(("bytes", value)) => {
+                let size: Bytes = value.parse().map_err(|error| format!("{error}"))?;
+                bytes = Some(size.0);
+            }
+            Some(("streams", value)) => {
+                streams = value
+                    .parse()
+                    .ok()
+                    .filter(|many| (1..=STREAMS_MAX).contains(many))
+                    .ok_or_else(|| format!("streams={value}: write 1 to {STREAMS_MAX}"))?;
+            }
+            Some(("flavour", value)) => {
+                flavour = FlavourName::named(value).ok_or_else(|| {
+                    let names: Vec<&str> = FlavourName::ALL.iter().map(|f| f.name()).collect();
+                    format!("flavour={value}: write one of {}", names.join(", "))
+                })?;
+            }
+            Some(("start", value)) => start = seconds(value)?,
+            _ => {
+                return Err(format!(
+                    "\"{option}\": a flow has bytes=SIZE, streams=N, flavour=NAME and start=TIME"
+                ));
+            }
+        }
+    }
+    let bytes = bytes.ok_or("a flow needs bytes=SIZE")?;
+    let packets = bytes.div_ceil(u64::from(packet_bytes.max(1)));
+    let (from, to) = (known(from)?, known(to)?);
+    let part = |stripe: u64| FlowSpec {
+        from,
+        to,
+        packets: u32::try_from(packets / streams + u64::from(stripe < packets % streams))
+            .unwrap_or(u32::MAX),
+        flavour,
+        start_seconds: start,
+    };
+    Ok((0..streams).map(part).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything a line can say is read; comments and empty lines are not.
+    #[test]
+    fn reads() {
+        let text = "# a net\nlink a r 100Mbit 0.1ms\n\nlink r z 10Mbit 20ms queue=7 loss=0.01 # slow\n\
+                    flow a z bytes=10kB streams=3 flavour=vegas start=1.5s\n";
+        let (net, flows) = parse(text, 1000).unwrap();
+        assert_eq!(net.nodes, ["a", "r", "z"]);
+        assert_eq!(net.links.len(), 4);
+        assert_eq!((net.links[2].queue, net.links[3].loss), (7, 0.0));
+        assert!((net.links[2].loss - 0.01).abs() < 1e-12);
+        let packets: Vec<u32> = flows.iter().map(|flow| flow.packets).collect();
+        assert_eq!(packets, [4, 3, 3]);
+        assert_eq!(flows[0].flavour, FlavourName::Vegas);
+        assert!((flows[0].start_seconds - 1.5).abs() < 1e-12);
+    }
+
+    /// Errors name the line and what could be written.
+    #[test]
+    fn refusals() {
+        for (text, line, word) in [
+            ("link a b", 1, "link FROM TO"),
+            ("\nlink a b 3Foo 1ms", 2, "Foo"),
+            ("link a b 1Mbit 1", 1, "no time"),
+            ("link a a 1Mbit 1ms", 1, "itself"),
+            ("link a b 1Mbit 1ms\nflow a c bytes=1MB", 2, "c"),
+            ("link a b 1Mbit 1ms\nflow a b", 2, "bytes=SIZE"),
+            (
+                "link a b 1Mbit 1ms\nflow a b bytes=1MB flavour=bbr",
+                2,
+                "cubic",
+            ),
+            ("link a b 1Mbit 1ms", 0, "no `flow`"),
+        ] {
+            let error = parse(text, 1000).unwrap_err();
+            assert_eq!(error.line, line, "{text}");
+            assert!(error.what.contains(word), "{}", error.what);
+        }
+    }
+
+    /// Times in the units people use.
+    #[test]
+    fn times() {
+        assert_eq!(seconds("20ms"), Ok(0.02));
+        assert_eq!(seconds("0.1ms"), Ok(0.0001));
+        assert_eq!(seconds("3s"), Ok(3.0));
+        assert_eq!(seconds("0"), Ok(0.0));
+        assert!(seconds("20").is_err() && seconds("-1s").is_err() && seconds("ms").is_err());
+    }
+}
