@@ -38,6 +38,8 @@ pub(crate) struct Load {
     pub zero_copy: bool,
     /// Bytes of one write, instead of iperf3's own 128 KiB.
     pub block_len: Option<u64>,
+    /// So long, instead of a number of bytes.
+    pub seconds: Option<f64>,
 }
 
 impl Load {
@@ -48,6 +50,15 @@ impl Load {
             streams,
             zero_copy: false,
             block_len: None,
+            seconds: None,
+        }
+    }
+
+    /// One stream for a time.
+    pub fn lasting(seconds: f64) -> Self {
+        Self {
+            seconds: Some(seconds),
+            ..Self::plain(0, 1)
         }
     }
 }
@@ -69,6 +80,17 @@ impl Carried {
     /// All bytes over the longest time.
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.seconds / 1e6
+    }
+
+    /// What each pair carried in its own time.
+    pub fn by_pair_megabits(&self) -> Vec<f64> {
+        let rates = self
+            .outputs
+            .iter()
+            .filter_map(|output| received(output).ok());
+        rates
+            .map(|(bytes, seconds)| bytes as f64 * 8.0 / seconds / 1e6)
+            .collect()
     }
 }
 
@@ -107,7 +129,10 @@ pub(crate) fn run(pairs: &[Pair<'_>], load: Load, deadline: Duration) -> Result<
     for pair in pairs {
         let mut command = pair.from.command(program);
         command.args(["-J", "-c", pair.address, "-p", &pair.port.to_string()]);
-        command.args(["-n", &load.bytes.to_string()]);
+        match load.seconds {
+            Some(seconds) => command.args(["-t", &format!("{seconds:.0}")]),
+            None => command.args(["-n", &load.bytes.to_string()]),
+        };
         command.args(["-P", &load.streams.to_string()]);
         if load.zero_copy {
             command.arg("-Z");

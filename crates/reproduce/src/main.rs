@@ -42,7 +42,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    peers, rails, traps, trees,
+    munisocket, peers, rails, traps, trees,
 };
 
 /// Longer than all figures take.
@@ -98,6 +98,8 @@ enum Figure {
     Peers,
     /// The multisocket test on loopback, 1 to 1000 connections, beside iperf3
     Multisocket,
+    /// Messages over several interfaces, put and get, failing rails, competing traffic, in the lab
+    Munisocket,
     /// Peak resident memory by lanes, prefetch and nodes
     Memory,
     /// Control messages and bytes per node
@@ -161,6 +163,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Control,
         Figure::Faults,
         Figure::Rails,
+        Figure::Munisocket,
         Figure::Trees,
         Figure::Peers,
         Figure::Multisocket,
@@ -183,6 +186,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Cep { .. } => heterogeneity::run(settings),
         Figure::Peers => peers::run(settings),
         Figure::Multisocket => multisocket::run(settings),
+        Figure::Munisocket => munisocket::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
