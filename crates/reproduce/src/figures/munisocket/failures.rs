@@ -21,6 +21,8 @@ const RAILS: [u64; 2] = [1_000_000_000; 2];
 const RAIL: usize = 0;
 /// Bytes that have crossed the rail when the clock of the failure begins.
 const FLOWING: u64 = 4 * MIB;
+/// Until then they have, or the rail is not used.
+const FLOWING_MAX: Duration = Duration::from_secs(10);
 const RUN_MAX: Duration = Duration::from_secs(120);
 
 /// What happens to a rail (the kinds differ in who is told).
@@ -189,7 +191,8 @@ fn run(site: &Site, kind: Kind, host: &str, plan: Plan) -> Result<Run> {
     let total = plan.bytes.to_string();
     let arguments = ["--stream", &total, "--sizes", "1MiB", "--mode", "enhanced"];
     let measuring = hosts::begin(&lab, site, &[0, 1], &arguments)?;
-    hosts::wait_sent(&lab, RAIL, FLOWING, Duration::from_secs(20))?;
+    hosts::wait_sent(&lab, RAIL, FLOWING, FLOWING_MAX)
+        .context("the rail to fail carries nothing")?;
     std::thread::sleep(plan.strike);
     let struck = unix_seconds();
     kind.strike(&lab, host)?;

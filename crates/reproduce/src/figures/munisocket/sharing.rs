@@ -29,6 +29,14 @@ struct Track {
 }
 
 impl Track {
+    /// Keeps the moments when something new was noted: transfers tell of safe bytes once a second, and between two
+    /// such moments bytes came steadily.
+    fn new(points: impl IntoIterator<Item = (f64, u64)>, faults: u64) -> Self {
+        let mut points: Vec<(f64, u64)> = points.into_iter().collect();
+        points.dedup_by_key(|point| point.1);
+        Self { points, faults }
+    }
+
     fn at(&self, time: f64) -> Option<f64> {
         let after = self.points.partition_point(|point| point.0 < time);
         let (before, after) = (
@@ -105,9 +113,8 @@ fn transfer(site: &Site, lab: &Lab, number: u16, bytes: u64, deadline: Duration)
         },
     )?;
     agents.stop()?;
-    let moved = moved.complete()?;
-    points.push((unix_seconds(), moved.report.delivered_bytes));
-    Ok(Track { points, faults: 0 })
+    moved.complete()?;
+    Ok(Track::new(points, 0))
 }
 
 fn stream(site: &Site, lab: &Lab, bytes: u64, deadline: Duration) -> Result<Track> {
@@ -123,10 +130,7 @@ fn stream(site: &Site, lab: &Lab, bytes: u64, deadline: Duration) -> Result<Trac
             sample.delivered_bytes,
         )
     });
-    Ok(Track {
-        points: points.collect(),
-        faults,
-    })
+    Ok(Track::new(points, faults))
 }
 
 fn run(site: &Site, seconds: f64) -> Result<Vec<Track>> {
@@ -134,10 +138,12 @@ fn run(site: &Site, seconds: f64) -> Result<Vec<Track>> {
     let deadline = Duration::from_secs_f64(60.0 + 10.0 * seconds);
     // A third of both rails for the whole time and some more, so that all three overlap.
     let bytes = (2.0 * tcp_rate(RATE) / 8.0 * (seconds + 2.0 * LEAD) / 3.0) as u64 / MIB * MIB;
+    // It begins before the transfers have found each other, and nobody waits for a disk of its own.
+    let more = bytes / MIB * 3 / 2 * MIB;
     std::thread::scope(|scope| {
         let first = scope.spawn(|| transfer(site, &lab, 1, bytes, deadline));
         let second = scope.spawn(|| transfer(site, &lab, 2, bytes, deadline));
-        let third = stream(site, &lab, bytes, deadline);
+        let third = stream(site, &lab, more, deadline);
         let mut tracks = Vec::new();
         for thread in [first, second] {
             match thread.join() {
