@@ -61,7 +61,8 @@ pub(super) fn run(lab: &Lab, bytes: u64) -> Result<(f64, Vec<u64>)> {
     let peer: SocketAddr = format!("{}:{PORT}", peers[0]).parse()?;
     let listener = lab.in_network("b", || -> std::io::Result<Socket> {
         let listener = socket()?;
-        listener.bind(&peer.into())?;
+        // On every address: the second path's connection goes to another one.
+        listener.bind(&SocketAddr::from(([0, 0, 0, 0], PORT)).into())?;
         listener.listen(1)?;
         Ok(listener)
     })?;
