@@ -49,7 +49,7 @@ pub(super) fn points(_: Scale) -> Vec<(String, f64)> {
 
 /// Both rails of each host become one interface; plain TCP goes over it.
 fn run(site: &Site) -> Result<Measured> {
-    let lab = hosts::two(&[RATE; 2], site)?;
+    let lab = hosts::two_for_round_trips(&[RATE; 2], site)?;
     for (host, address) in BOND {
         ip(
             &lab,

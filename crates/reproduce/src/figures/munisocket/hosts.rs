@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ropewalk_lab::{HostSpec, Lab, NicSpec};
+use ropewalk_lab::{Burst, HostSpec, Lab, NicSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Site;
@@ -125,8 +125,24 @@ impl Measured {
 
 /// Hosts `a` and `b`, a rail for each rate in bits per second.
 pub(super) fn two(rails: &[u64], site: &Site) -> Result<Lab> {
+    build(rails, NicSpec::rate_bits, site)
+}
+
+/// The same for round trips: a cap saves up, while the other direction is busy, what the next message may then send at
+/// once, so that short messages would see twice the rate. So it saves up as little as keeps the rate.
+pub(super) fn two_for_round_trips(rails: &[u64], site: &Site) -> Result<Lab> {
+    let nic = |rate: u64| NicSpec::rate_bits(rate).burst(Burst::Bytes(burst(rate)));
+    build(rails, nic, site)
+}
+
+/// 100 us of a rate, two frames at least.
+fn burst(bits_per_second: u64) -> u32 {
+    u32::try_from(bits_per_second / 80_000).map_or(u32::MAX, |bytes| bytes.max(2 * 1514))
+}
+
+fn build(rails: &[u64], nic: impl Fn(u64) -> NicSpec, site: &Site) -> Result<Lab> {
     let host = |name: &str| {
-        let nics = rails.iter().map(|rate| NicSpec::rate_bits(*rate));
+        let nics = rails.iter().map(|rate| nic(*rate));
         nics.fold(HostSpec::new(name), HostSpec::nic)
     };
     lab([host("a"), host("b")], site)
@@ -284,6 +300,7 @@ mod tests {
         assert_eq!(seen.megabits(1.0, 2.0), Some(16.0));
         assert_eq!(seen.megabits(1.0, 4.0), None);
         assert_eq!(seen.megabits(1.1, 1.2), None);
+        assert_eq!((burst(1_000_000_000), burst(10_000_000)), (12_500, 3028));
         assert_eq!(name(&[100_000_000; 2]), "2 x 100");
         assert_eq!(name(&[1_000_000_000, 500_000_000]), "1000 + 500");
     }
