@@ -136,14 +136,12 @@ fn stream(site: &Site, lab: &Lab, bytes: u64, deadline: Duration) -> Result<Trac
 fn run(site: &Site, seconds: f64) -> Result<Vec<Track>> {
     let lab = hosts::two(&[RATE; 2], site)?;
     let deadline = Duration::from_secs_f64(60.0 + 10.0 * seconds);
-    // A third of both rails for the whole time and some more, so that all three overlap.
-    let bytes = (2.0 * tcp_rate(RATE) / 8.0 * (seconds + 2.0 * LEAD) / 3.0) as u64 / MIB * MIB;
-    // It begins before the transfers have found each other, and nobody waits for a disk of its own.
-    let more = bytes / MIB * 3 / 2 * MIB;
+    // Half of both rails for the whole time and some more each, so that all three overlap even where one is faster.
+    let bytes = (tcp_rate(RATE) / 8.0 * (seconds + 2.0 * LEAD)) as u64 / MIB * MIB;
     std::thread::scope(|scope| {
         let first = scope.spawn(|| transfer(site, &lab, 1, bytes, deadline));
         let second = scope.spawn(|| transfer(site, &lab, 2, bytes, deadline));
-        let third = stream(site, &lab, more, deadline);
+        let third = stream(site, &lab, bytes, deadline);
         let mut tracks = Vec::new();
         for thread in [first, second] {
             match thread.join() {
