@@ -1,5 +1,6 @@
 //! `pingpong`: the measurement of the MuniSocket paper. One host serves, the other sends messages of every size
-//! and waits for them to come back, over plain TCP on the first rail and over message sockets.
+//! and waits for them to come back, over plain TCP on the first rail, over plain TCP connections that each carry an
+//! equal part, and over message sockets. With `--stream`, messages go one way, back to back.
 //!
 //! ```text
 //!   bandwidth  = (8 size / 10^6) / (round trip / 2)             Mbit/s
@@ -22,10 +23,13 @@ use crate::token;
 
 mod cpu;
 mod order;
+mod plain;
 mod serve;
+mod stream;
 
 use cpu::Clock;
-use order::{ORDER_LEN, Order, WELCOME_MAX};
+use order::{ORDER_LEN, Order, PlainOrder, WELCOME_MAX};
+use plain::Split;
 
 /// Where the measurement listens unless told otherwise.
 const PORT: u16 = 7430;
@@ -52,7 +56,7 @@ pub(crate) struct PingPongArgs {
     hosts: Vec<String>,
 
     /// Answer measurements until interrupted
-    #[arg(long, conflicts_with_all = ["sizes", "rounds", "rails", "mode", "json", "quick"])]
+    #[arg(long, conflicts_with_all = ["sizes", "rounds", "rails", "mode", "json", "quick", "stream"])]
     serve: bool,
 
     /// Message sizes, powers of two
@@ -67,7 +71,11 @@ pub(crate) struct PingPongArgs {
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     rails: Vec<IpAddr>,
 
-    /// What is measured beside plain TCP; repeat for several [default: all]
+    /// Send this many bytes one way, in messages of each size back to back, and tell what the other end saw
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["rounds", "quick"])]
+    stream: Option<Bytes>,
+
+    /// What is measured; round trips always beside plain TCP; repeat for several [default: all but single]
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
 
@@ -96,6 +104,8 @@ Examples:
   ropewalk pingpong --plain --serve 10.0.0.5 10.0.1.5
   ropewalk pingpong --plain --rails 10.0.0.4,10.0.1.4 10.0.0.5 10.0.1.5
       two networks between two hosts, each rail bound to its own address
+  ropewalk pingpong --plain --stream 1GiB --sizes 16MiB --mode enhanced 10.0.0.5 10.0.1.5
+      one way, several messages in flight; --json has what had come over each rail every 20 ms
 
 Bandwidth is 8 x size / (round trip / 2), of medians; efficiency is that of TCP on the first rail times the number
 of rails. CPU is that of this host, all of its processors together, while the point was measured.
@@ -103,9 +113,12 @@ of rails. CPU is that of this host, all of its processors together, while the po
 Exit status: 0 done, 1 failed, 2 usage.";
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
+    /// Plain TCP on the first rail
+    Tcp,
+    /// Plain TCP on every rail, each connection carries an equal part
+    TcpSplit,
     /// The message socket on its best rail
     Single,
     /// Equal parts, one for each rail
@@ -114,13 +127,20 @@ pub(crate) enum Mode {
     Enhanced,
 }
 
-impl From<Mode> for message::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Single => Self::Single,
-            Mode::Basic => Self::Basic,
-            Mode::Enhanced => Self::Enhanced,
+impl Mode {
+    /// How the message socket works; `None` for plain TCP.
+    fn of_socket(self) -> Option<message::Mode> {
+        match self {
+            Self::Tcp | Self::TcpSplit => None,
+            Self::Single => Some(message::Mode::Single),
+            Self::Basic => Some(message::Mode::Basic),
+            Self::Enhanced => Some(message::Mode::Enhanced),
         }
+    }
+
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -146,7 +166,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 #[derive(Clone, Debug, Serialize)]
 struct Point {
     bytes: u64,
-    /// `tcp`, or a mode.
+    /// A mode.
     method: String,
     rounds: u32,
     /// Median.
@@ -155,6 +175,25 @@ struct Point {
     efficiency_percent: Option<f64>,
     /// Of all processors of this host.
     cpu_percent: f64,
+    /// This process alone, of all processors.
+    own_cpu_percent: f64,
+}
+
+/// One stream.
+#[derive(Clone, Debug, Serialize)]
+struct Stream {
+    /// Of one message.
+    bytes: u64,
+    /// A mode.
+    method: String,
+    messages: u64,
+    /// Until the other end's word that it has everything was back.
+    seconds: f64,
+    bits_per_second: f64,
+    cpu_percent: f64,
+    own_cpu_percent: f64,
+    /// Nothing of plain TCP, which is not looked at.
+    seen: Option<stream::Seen>,
 }
 
 /// Where several rails begin to be faster; `None` for never.
@@ -170,6 +209,7 @@ struct Report {
     rails: usize,
     points: Vec<Point>,
     cut_off: Option<CutOffs>,
+    streams: Vec<Stream>,
 }
 
 /// Serves, or measures and prints.
@@ -202,7 +242,11 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
         )?;
         return serve::run(&listener);
     }
-    let report = Measurement::connect(&addresses, &options)?.run(args)?;
+    let measurement = Measurement::connect(&addresses, &options)?;
+    let report = match args.stream {
+        Some(total) => measurement.run_streams(args, total.0)?,
+        None => measurement.run(args)?,
+    };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -228,6 +272,8 @@ struct Measurement {
     rails: usize,
     /// Plain TCP on the first rail.
     tcp: TcpStream,
+    /// Plain TCP on every rail, where every one has an address of its own.
+    split: Option<Split>,
     message: Vec<u8>,
 }
 
@@ -238,29 +284,45 @@ impl Measurement {
         let length = socket
             .receive(&mut room)?
             .context("the peer serves no measurements")?;
-        let (port, ticket) =
+        let (ports, ticket) =
             order::read_welcome(&room[..length]).context("the peer serves no measurements")?;
-        let peer = SocketAddr::new(addresses[0].ip(), port);
-        let mut tcp = TcpStream::connect_timeout(&peer, PATIENCE)
-            .with_context(|| format!("cannot connect to {peer} for plain TCP"))?;
-        tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
-        tcp.set_write_timeout(Some(PATIENCE))?;
-        tcp.write_all(&ticket)?;
+        let rails = addresses.len().max(options.local.len());
+        let connect = |rail: usize, port: u16| {
+            let local = options
+                .local
+                .get(rail % options.local.len().max(1))
+                .copied();
+            plain::connect(local, SocketAddr::new(addresses[rail].ip(), port), &ticket)
+        };
+        let tcp = connect(0, ports[0])?;
+        let each = ports.iter().skip(1).take(addresses.len()).enumerate();
+        let each: Vec<TcpStream> = each
+            .map(|(rail, port)| connect(rail, *port))
+            .collect::<Result<_>>()?;
+        let split = (rails > 1 && each.len() == rails).then(|| Split::new(each));
         Ok(Self {
-            rails: addresses.len().max(options.local.len()),
+            rails,
             socket,
             tcp,
+            split: split.transpose()?,
             message: Vec::new(),
         })
     }
 
+    /// What was asked for, or what can be.
+    fn modes(&self, args: &PingPongArgs) -> Vec<Mode> {
+        if !args.mode.is_empty() {
+            return args.mode.clone();
+        }
+        let split = self.split.as_ref().map(|_| Mode::TcpSplit);
+        split
+            .into_iter()
+            .chain([Mode::Basic, Mode::Enhanced])
+            .collect()
+    }
+
     fn run(mut self, args: &PingPongArgs) -> Result<Report> {
-        let modes = if args.mode.is_empty() {
-            vec![Mode::Basic, Mode::Enhanced]
-        } else {
-            args.mode.clone()
-        };
+        let modes = self.modes(args);
         let several = self.rails > 1 && modes.contains(&Mode::Enhanced);
         let mut cut_off = None;
         let mut used = DEFAULT_CUT_OFF;
@@ -279,8 +341,11 @@ impl Measurement {
         let mut size = args.sizes.0;
         while size <= args.sizes.1 {
             let tcp = self.measure_tcp(size, args.rounds)?;
-            for mode in &modes {
-                let mut point = self.measure(*mode, used, size, args.rounds)?;
+            for mode in modes.iter().filter(|mode| **mode != Mode::Tcp) {
+                let mut point = match mode.of_socket() {
+                    Some(_) => self.measure(*mode, used, size, args.rounds)?,
+                    None => self.measure_split(size, args.rounds)?,
+                };
                 let share = point.bits_per_second / (tcp.bits_per_second * self.rails as f64);
                 point.efficiency_percent = Some(share * 100.0);
                 points.push(point);
@@ -292,6 +357,7 @@ impl Measurement {
             rails: self.rails,
             points,
             cut_off,
+            streams: Vec::new(),
         })
     }
 
@@ -314,7 +380,7 @@ impl Measurement {
         self.message.resize(usize::try_from(size)?, 0x5a);
         let (tcp, message) = (&mut self.tcp, &mut self.message);
         // Both ends know the size beforehand, as with any plain protocol.
-        tcp.write_all(&size.to_le_bytes())?;
+        tcp.write_all(&PlainOrder { size, stream: 0 }.encode())?;
         let point = point("tcp", size, rounds, |last| {
             // One byte apart from the message tells whether another round follows.
             message[0] = u8::from(last);
@@ -325,6 +391,16 @@ impl Measurement {
         Ok(point)
     }
 
+    fn measure_split(&mut self, size: u64, rounds: Option<u32>) -> Result<Point> {
+        self.message.resize(usize::try_from(size)?, 0x5a);
+        let message = &mut self.message;
+        let split = self.split.as_mut().context(NO_SPLIT)?;
+        split.order(message.len(), 0)?;
+        point(&Mode::TcpSplit.name(), size, rounds, |last| {
+            split.round(message, last)
+        })
+    }
+
     fn measure(
         &mut self,
         mode: Mode,
@@ -333,19 +409,9 @@ impl Measurement {
         rounds: Option<u32>,
     ) -> Result<Point> {
         self.message.resize(usize::try_from(size)?, 0x5a);
-        let order = Order {
-            mode,
-            cut_off,
-            size,
-        };
+        self.order(mode, cut_off, size, None)?;
         let (socket, message) = (&self.socket, &mut self.message);
-        socket.set_mode(mode.into());
-        socket.set_cut_off(cut_off);
-        socket.send(&order.encode())?;
-        let name = mode
-            .to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned());
-        point(&name, size, rounds, |last| {
+        point(&mode.name(), size, rounds, |last| {
             message[0] = u8::from(last);
             socket.send(message)?;
             match socket.receive(message)? {
@@ -354,7 +420,93 @@ impl Measurement {
             }
         })
     }
+
+    /// Tells the peer, and this end's socket, how what follows goes.
+    fn order(&self, mode: Mode, cut_off: u64, size: u64, stream: Option<u64>) -> Result<()> {
+        let mode = mode.of_socket().context("plain TCP takes no orders")?;
+        let order = Order {
+            mode,
+            cut_off,
+            size,
+            stream,
+        };
+        self.socket.set_mode(mode);
+        self.socket.set_cut_off(cut_off);
+        self.socket.send(&order.encode())?;
+        Ok(())
+    }
+
+    fn run_streams(mut self, args: &PingPongArgs, total: u64) -> Result<Report> {
+        let mut modes = self.modes(args);
+        if args.mode.is_empty() {
+            modes.insert(0, Mode::Tcp);
+        }
+        let mut streams = Vec::new();
+        let mut size = args.sizes.0;
+        while size <= args.sizes.1 {
+            for mode in &modes {
+                streams.push(self.stream(*mode, size, total)?);
+            }
+            size *= 2;
+        }
+        Ok(Report {
+            rails: self.rails,
+            points: Vec::new(),
+            cut_off: None,
+            streams,
+        })
+    }
+
+    fn stream(&mut self, mode: Mode, size: u64, total: u64) -> Result<Stream> {
+        let many = total / size;
+        if size < stream::MESSAGE_MIN || !(1..=stream::MESSAGES_MAX).contains(&many) {
+            bail!(
+                "{} in messages of {} is no stream; give --sizes of at least {} and at most {} messages",
+                Bytes(total),
+                Bytes(size),
+                Bytes(stream::MESSAGE_MIN),
+                stream::MESSAGES_MAX
+            );
+        }
+        self.message.resize(usize::try_from(size)?, 0x5a);
+        let clock = Clock::start();
+        let begun = Instant::now();
+        let seen = match mode {
+            Mode::Tcp => {
+                self.tcp
+                    .write_all(&PlainOrder { size, stream: many }.encode())?;
+                for _ in 0..many {
+                    self.tcp.write_all(&self.message)?;
+                }
+                self.tcp.read_exact(&mut [0])?;
+                None
+            }
+            Mode::TcpSplit => {
+                let split = self.split.as_mut().context(NO_SPLIT)?;
+                split.order(self.message.len(), many)?;
+                split.stream(&self.message, many)?;
+                None
+            }
+            Mode::Single | Mode::Basic | Mode::Enhanced => {
+                self.order(mode, DEFAULT_CUT_OFF, size, Some(many))?;
+                Some(stream::send(&self.socket, size, many)?)
+            }
+        };
+        let seconds = begun.elapsed().as_secs_f64().max(1e-9);
+        Ok(Stream {
+            bytes: size,
+            method: mode.name(),
+            messages: many,
+            seconds,
+            bits_per_second: 8.0 * (size * many) as f64 / seconds,
+            cpu_percent: clock.busy_percent(),
+            own_cpu_percent: clock.own_percent(),
+            seen,
+        })
+    }
 }
+
+const NO_SPLIT: &str = "tcp-split needs two rails or more, each with an address of its own";
 
 /// Runs rounds until there are enough; `round` is told whether it is the last.
 fn point(
@@ -392,10 +544,29 @@ fn point(
         bits_per_second: 8.0 * size as f64 / (median / 2.0),
         efficiency_percent: None,
         cpu_percent: clock.busy_percent(),
+        own_cpu_percent: clock.own_percent(),
     })
 }
 
 fn print(report: &Report) {
+    for stream in &report.streams {
+        println!(
+            "{} messages of {}, {}: {:.3} s, {:.1} Mb/s, CPU {:.1} %{}",
+            stream.messages,
+            Bytes(stream.bytes),
+            stream.method,
+            stream.seconds,
+            stream.bits_per_second / 1e6,
+            stream.cpu_percent,
+            stream
+                .seen
+                .as_ref()
+                .map_or_else(String::new, stream::Seen::words),
+        );
+    }
+    if report.points.is_empty() {
+        return;
+    }
     println!(
         "{:>9}  {:<9} {:>12} {:>12} {:>7} {:>6} {:>7}",
         "size", "method", "round trip", "bandwidth", "effic.", "CPU", "rounds"

@@ -40,7 +40,11 @@ fn round_trips_are_measured() {
     let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
     assert_eq!(report["rails"], 2);
     let points = report["points"].as_array().unwrap();
-    assert_eq!(points.len(), 17 * 3, "17 sizes: TCP, basic, enhanced");
+    assert_eq!(
+        points.len(),
+        17 * 4,
+        "17 sizes: TCP, TCP in parts, basic, enhanced"
+    );
     for point in points {
         assert_eq!(point["rounds"], 3, "{point}");
         assert!(
@@ -57,6 +61,49 @@ fn round_trips_are_measured() {
     let ran = place.run(&found).assert_status(0);
     let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
     assert!(report["cut_off"].is_object(), "{report}");
+
+    let stream = [
+        "pingpong",
+        "--json",
+        "--stream",
+        "4MiB",
+        "--sizes",
+        "64KiB..128KiB",
+        "--rails",
+        "127.0.0.1",
+        &first,
+        &second,
+    ];
+    let ran = place.run(&stream).assert_status(0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+    let streams = report["streams"].as_array().unwrap();
+    assert_eq!(
+        streams.len(),
+        8,
+        "2 sizes: TCP, TCP in parts, basic, enhanced"
+    );
+    for stream in streams {
+        let many = (4 << 20) / stream["bytes"].as_u64().unwrap();
+        assert_eq!(stream["messages"], many, "{stream}");
+        let seen = &stream["seen"];
+        let plain = stream["method"].as_str().unwrap().starts_with("tcp");
+        assert_eq!(seen.is_null(), plain, "{stream}");
+        if !plain {
+            assert_eq!(
+                (&seen["messages"], &seen["bytes"]),
+                (&many.into(), &(4 << 20).into())
+            );
+            for fault in ["lost", "doubled", "out_of_order", "damaged"] {
+                assert_eq!(seen[fault], 0, "{seen}");
+            }
+            let last = seen["samples"].as_array().unwrap().last().unwrap();
+            assert_eq!(last["delivered_bytes"], 4 << 20, "{seen}");
+        }
+    }
+    place
+        .run(&["pingpong", "--stream", "1MiB", "--sizes", "8", &first])
+        .assert_status(1)
+        .assert_says("is no stream");
 }
 
 /// Addresses of other hosts need the word that data is not encrypted.

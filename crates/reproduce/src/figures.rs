@@ -9,6 +9,7 @@ pub(crate) mod figure2;
 pub(crate) mod heterogeneity;
 pub(crate) mod memory;
 pub(crate) mod multisocket;
+pub(crate) mod munisocket;
 pub(crate) mod peers;
 pub(crate) mod rails;
 pub(crate) mod striping;

@@ -64,6 +64,17 @@ impl Load {
             block_len: None,
         }
     }
+
+    /// One stream for a time.
+    pub fn lasting(seconds: f64) -> Self {
+        Self {
+            until: Until::Seconds {
+                warm_up: 0,
+                measured: seconds.round().max(1.0) as u32,
+            },
+            ..Self::plain(0, 1)
+        }
+    }
 }
 
 /// What iperf3 pairs reached together.
@@ -83,6 +94,17 @@ impl Carried {
     /// All bytes over the longest time.
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.seconds / 1e6
+    }
+
+    /// What each pair carried in its own time.
+    pub fn by_pair_megabits(&self) -> Vec<f64> {
+        let rates = self
+            .outputs
+            .iter()
+            .filter_map(|output| received(output).ok());
+        rates
+            .map(|(bytes, seconds)| bytes as f64 * 8.0 / seconds / 1e6)
+            .collect()
     }
 }
 

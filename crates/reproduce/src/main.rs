@@ -41,7 +41,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    peers, rails, striping, traps, trees, trunk,
+    munisocket, peers, rails, striping, traps, trees, trunk,
 };
 
 /// Longer than all figures take.
@@ -97,6 +97,8 @@ enum Figure {
     Peers,
     /// The multisocket test on loopback, 1 to 1000 connections, beside iperf3
     Multisocket,
+    /// Messages over several interfaces, put and get, failing rails, competing traffic, in the lab
+    Munisocket,
     /// Peak resident memory by lanes, prefetch and nodes
     Memory,
     /// Control messages and bytes per node
@@ -165,6 +167,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Faults,
         Figure::Rails,
         Figure::Striping,
+        Figure::Munisocket,
         Figure::Trees,
         Figure::Peers,
         Figure::Multisocket,
@@ -188,6 +191,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Cep { .. } => heterogeneity::run(settings),
         Figure::Peers => peers::run(settings),
         Figure::Multisocket => multisocket::run(settings),
+        Figure::Munisocket => munisocket::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),

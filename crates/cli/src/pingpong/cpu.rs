@@ -1,5 +1,9 @@
 //! How busy the processors of this host are.
 
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+
 /// Times of all processors together, as `/proc/stat` counts them.
 fn times() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
@@ -16,17 +20,38 @@ fn times() -> Option<(u64, u64)> {
     Some((all, idle))
 }
 
+/// Processor time of this process, user and system, seconds.
+fn own_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// Measures from when it was started.
-pub(super) struct Clock(Option<(u64, u64)>);
+pub(super) struct Clock {
+    host: Option<(u64, u64)>,
+    own: f64,
+    begun: Instant,
+}
 
 impl Clock {
     pub(super) fn start() -> Self {
-        Self(times())
+        Self {
+            host: times(),
+            own: own_seconds(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Percent of the time of all processors that this process used.
+    pub(super) fn own_percent(&self) -> f64 {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let passed = self.begun.elapsed().as_secs_f64().max(1e-9);
+        (own_seconds() - self.own) / passed / processors * 100.0
     }
 
     /// Percent of the time of all processors that was not idle; 0 where nothing tells, or too little time passed.
     pub(super) fn busy_percent(&self) -> f64 {
-        let (Some((all_before, idle_before)), Some((all, idle))) = (self.0, times()) else {
+        let (Some((all_before, idle_before)), Some((all, idle))) = (self.host, times()) else {
             return 0.0;
         };
         let passed = all.saturating_sub(all_before);

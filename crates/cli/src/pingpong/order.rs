@@ -1,37 +1,76 @@
 //! What the two ends of a measurement say to each other.
 
-use super::Mode;
+use ropewalk::message::Mode;
 
 /// Begins the first message of a serving end: what it is, and in which version.
-const MAGIC: [u8; 8] = *b"pingpg1\n";
+const MAGIC: [u8; 8] = *b"pingpg2\n";
+
+/// Plain ports that a serving end may offer: one for round trips on the first rail, one for each rail.
+pub(super) const PORTS_MAX: usize = 1 + 64;
 
 /// Bytes of a ticket: whoever has it may use the plain TCP port.
 pub(super) const TICKET_LEN: usize = 16;
 
 /// Longest first message that a measuring end takes.
-pub(super) const WELCOME_MAX: usize = MAGIC.len() + 2 + TICKET_LEN;
+pub(super) const WELCOME_MAX: usize = MAGIC.len() + TICKET_LEN + 2 * PORTS_MAX;
 
 /// Bytes of an order.
-pub(super) const ORDER_LEN: usize = 17;
+pub(super) const ORDER_LEN: usize = 25;
 
-/// The first message: port of plain TCP, and the ticket for it.
-pub(super) fn welcome(port: u16, ticket: [u8; TICKET_LEN]) -> Vec<u8> {
-    [&MAGIC[..], &port.to_le_bytes(), &ticket].concat()
+/// Bytes of an order on a plain connection.
+pub(super) const PLAIN_LEN: usize = 16;
+
+/// The first message: the ticket for plain TCP, and its ports.
+pub(super) fn welcome(ports: &[u16], ticket: [u8; TICKET_LEN]) -> Vec<u8> {
+    let ports = ports.iter().flat_map(|port| port.to_le_bytes());
+    MAGIC.into_iter().chain(ticket).chain(ports).collect()
 }
 
 /// Reads the first message; `None` when it is something else.
-pub(super) fn read_welcome(bytes: &[u8]) -> Option<(u16, [u8; TICKET_LEN])> {
+pub(super) fn read_welcome(bytes: &[u8]) -> Option<(Vec<u16>, [u8; TICKET_LEN])> {
     let rest = bytes.strip_prefix(&MAGIC)?;
-    let (port, ticket) = rest.split_first_chunk::<2>()?;
-    Some((u16::from_le_bytes(*port), ticket.try_into().ok()?))
+    let (ticket, ports) = rest.split_first_chunk::<TICKET_LEN>()?;
+    let (ports, odd) = ports.as_chunks::<2>();
+    let ports: Vec<u16> = ports.iter().map(|port| u16::from_le_bytes(*port)).collect();
+    (odd.is_empty() && !ports.is_empty()).then_some((ports, *ticket))
 }
 
-/// How the rounds that follow are to be answered. The first byte of each says whether it is the last.
+/// What comes next on a plain connection: messages of `size` bytes to be sent back until one begins with a 1 where
+/// `stream` is 0, else `stream` messages to be taken and answered with one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlainOrder {
+    pub size: u64,
+    pub stream: u64,
+}
+
+impl PlainOrder {
+    pub(super) fn encode(self) -> [u8; PLAIN_LEN] {
+        let mut out = [0; PLAIN_LEN];
+        out[..8].copy_from_slice(&self.size.to_le_bytes());
+        out[8..].copy_from_slice(&self.stream.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8; PLAIN_LEN]) -> Self {
+        Self {
+            size: long(bytes, 0),
+            stream: long(bytes, 8),
+        }
+    }
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+/// How what follows is to be answered: rounds, of which the first byte of each says whether it is the last, or a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub mode: Mode,
     pub cut_off: u64,
     pub size: u64,
+    /// Messages of a one-way stream; `None` for rounds.
+    pub stream: Option<u64>,
 }
 
 impl Order {
@@ -43,13 +82,13 @@ impl Order {
             Mode::Enhanced => 3,
         };
         out[1..9].copy_from_slice(&self.cut_off.to_le_bytes());
-        out[9..].copy_from_slice(&self.size.to_le_bytes());
+        out[9..17].copy_from_slice(&self.size.to_le_bytes());
+        out[17..].copy_from_slice(&self.stream.unwrap_or(0).to_le_bytes());
         out
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ORDER_LEN] = bytes.try_into().ok()?;
-        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         Some(Self {
             mode: match bytes[0] {
                 1 => Mode::Single,
@@ -57,8 +96,9 @@ impl Order {
                 3 => Mode::Enhanced,
                 _ => return None,
             },
-            cut_off: long(1),
-            size: long(9),
+            cut_off: long(bytes, 1),
+            size: long(bytes, 9),
+            stream: Some(long(bytes, 17)).filter(|count| *count > 0),
         })
     }
 }
@@ -71,16 +111,22 @@ mod tests {
     #[test]
     fn words_round_trip() {
         assert_eq!(
-            read_welcome(&welcome(7, [9; TICKET_LEN])),
-            Some((7, [9; TICKET_LEN]))
+            read_welcome(&welcome(&[7, 8], [9; TICKET_LEN])),
+            Some((vec![7, 8], [9; TICKET_LEN]))
         );
+        assert_eq!(read_welcome(&welcome(&[], [9; TICKET_LEN])), None);
         assert_eq!(read_welcome(b"something else"), None);
-        let order = Order {
-            mode: Mode::Basic,
-            cut_off: u64::MAX,
-            size: 1 << 30,
-        };
-        assert_eq!(Order::decode(&order.encode()), Some(order));
+        for stream in [None, Some(3)] {
+            let order = Order {
+                mode: Mode::Basic,
+                cut_off: u64::MAX,
+                size: 1 << 30,
+                stream,
+            };
+            assert_eq!(Order::decode(&order.encode()), Some(order));
+        }
         assert_eq!(Order::decode(&[0; ORDER_LEN]), None);
+        let plain = PlainOrder { size: 5, stream: 6 };
+        assert_eq!(PlainOrder::decode(&plain.encode()), plain);
     }
 }

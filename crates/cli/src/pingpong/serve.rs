@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use ropewalk::message::{Listener, MessageError, MessageSocket};
 
 use super::order::{self, Order, TICKET_LEN};
-use super::{ORDER_LEN, PATIENCE, SIZE_MAX};
+use super::{ORDER_LEN, SIZE_MAX, plain, stream};
 
 /// A measuring end that has not opened its plain connection by then has no use for it.
 const OPENING: Duration = Duration::from_secs(10);
@@ -27,8 +27,13 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
     let first = addresses.first().context("no address to listen on")?.ip();
     loop {
         let socket = listener.accept()?;
-        let plain = TcpListener::bind(SocketAddr::new(first, 0))
-            .with_context(|| format!("cannot listen on {first} for plain TCP"))?;
+        // Round trips on the first rail, then one connection of each rail.
+        let mut plain = Vec::new();
+        for ip in std::iter::once(first).chain(addresses.iter().map(SocketAddr::ip)) {
+            let listener = TcpListener::bind(SocketAddr::new(ip, 0))
+                .with_context(|| format!("cannot listen on {ip} for plain TCP"))?;
+            plain.push(listener);
+        }
         let body = move || {
             if let Err(error) = answer(&socket, plain) {
                 eprintln!("ropewalk: a measurement ended: {error:#}");
@@ -41,23 +46,26 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
     }
 }
 
-fn answer(socket: &MessageSocket, plain: TcpListener) -> Result<()> {
+fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
     let mut ticket = [0; TICKET_LEN];
     let random =
         std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut ticket));
     random.context("cannot read /dev/urandom")?;
-    let port = plain
-        .local_addr()
-        .context("the plain port has no address")?
-        .port();
-    socket.send(&order::welcome(port, ticket))?;
-    thread::Builder::new()
-        .name("pingpong-tcp".into())
-        .spawn(move || {
-            // A measuring end that goes away ends this; it says so itself.
-            let _ = admit(&plain, &ticket).and_then(echo);
-        })
-        .context("cannot start a thread")?;
+    let mut ports = Vec::new();
+    for listener in &plain {
+        let address = listener.local_addr();
+        ports.push(address.context("a plain port has no address")?.port());
+    }
+    socket.send(&order::welcome(&ports, ticket))?;
+    for listener in plain {
+        thread::Builder::new()
+            .name("pingpong-tcp".into())
+            .spawn(move || {
+                // A measuring end that goes away ends this; it says so itself.
+                let _ = admit(&listener, &ticket).and_then(plain::answer);
+            })
+            .context("cannot start a thread")?;
+    }
     let mut room = Vec::new();
     loop {
         let mut bytes = [0; ORDER_LEN];
@@ -69,8 +77,12 @@ fn answer(socket: &MessageSocket, plain: TcpListener) -> Result<()> {
         let Some(order) = order.filter(|order| (1..=SIZE_MAX).contains(&order.size)) else {
             bail!("the peer asks for something else");
         };
-        socket.set_mode(order.mode.into());
+        socket.set_mode(order.mode);
         socket.set_cut_off(order.cut_off);
+        if let Some(many) = order.stream {
+            stream::take(socket, order.size, many)?;
+            continue;
+        }
         room.resize(usize::try_from(order.size)?, 0);
         loop {
             let Some(length) = socket.receive(&mut room)? else {
@@ -102,28 +114,4 @@ fn admit(plain: &TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
         }
     }
     bail!("nobody came")
-}
-
-/// Sends back what comes: a size of 8 bytes, then messages of that size until one is marked as the last.
-fn echo(mut stream: TcpStream) -> Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut room = Vec::new();
-    loop {
-        let mut size = [0; 8];
-        stream.read_exact(&mut size)?;
-        let size = u64::from_le_bytes(size);
-        if !(1..=SIZE_MAX).contains(&size) {
-            bail!("a size of {size}");
-        }
-        room.resize(usize::try_from(size)?, 0);
-        loop {
-            stream.read_exact(&mut room)?;
-            stream.write_all(&room)?;
-            if room[0] == 1 {
-                break;
-            }
-        }
-    }
 }
