@@ -120,17 +120,12 @@ impl Introduction {
 }
 
 /// Why a link could not be made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// The peer has closed the socket.
+    #[error("the peer has closed its socket")]
     Gone,
-    Io(io::Error),
-}
-
-impl From<io::Error> for DialError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// Makes the links of a connecting end.

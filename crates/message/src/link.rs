@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 use ropewalk_lane::TcpInfo;
 use ropewalk_model::Range;
 use ropewalk_proto::message::frame::{
-    ENTRIES_MAX, ENTRY_LEN, HEADER_LEN, Header, HeaderError, Kind, TAKEN_BACK, TRAILER_LEN,
+    ENTRIES_MAX, ENTRY_LEN, HEAD_LEN, HEADER_LEN, Header, HeaderError, Kind, TAKEN_BACK,
+    TRAILER_LEN,
 };
 use ropewalk_proto::message::{Broken, RailId, Seen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,13 +26,13 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
-use crate::memory::{Place, Source};
+use crate::memory::{Kept, Place, Source};
 
 /// Bytes read ahead. Small messages come whole in one call; of a long fragment no more than this is copied twice.
 const AHEAD_LEN: usize = 16 << 10;
 /// Bytes taken beyond the end of a fragment: its trailer and the next header, so that the next fragment's
 /// bytes go straight to their place.
-const BEYOND: usize = TRAILER_LEN + HEADER_LEN;
+const BEYOND: usize = TRAILER_LEN + HEAD_LEN;
 /// Bytes summed and given to the kernel at once: they are still in the cache when it copies them.
 const CHUNK: usize = 256 << 10;
 /// Bytes the kernel may hold unsent. They are lost to other rails when this one slows down.
@@ -56,6 +57,10 @@ pub(crate) enum LinkError {
     Header(#[from] HeaderError),
     #[error(transparent)]
     Broken(#[from] Broken),
+    #[error("nothing has moved for a while, though the peer owes acknowledgements")]
+    Silent,
+    #[error("a thread of the connection panicked")]
+    Panicked,
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
     #[error(transparent)]
@@ -83,13 +88,15 @@ pub(crate) enum Landing {
     /// The memory of a waiting caller.
     Place(Arc<Place>),
     /// Kept until somebody asks for the message.
-    Kept(Vec<u8>),
+    Kept(Kept),
+    /// There is no room: it has to come again.
+    Refused,
     /// Thrown away.
     Nowhere,
 }
 
 /// A fragment on its way in.
-struct Current {
+pub(crate) struct Current {
     header: Header,
     landing: Landing,
     done: usize,
@@ -113,11 +120,25 @@ pub(crate) struct Reader {
 /// The sending half: what a caller could not wait for, or an acknowledgement that found the kernel full.
 pub(crate) struct Writer {
     unsent: Vec<u8>,
+    /// Bytes of `unsent` that are sent.
+    flushed: usize,
 }
 
 impl Writer {
     pub(crate) fn is_clear(&self) -> bool {
         self.unsent.is_empty()
+    }
+
+    /// All of it is sent. What a long fragment took is given back.
+    fn clear(&mut self) {
+        self.flushed = 0;
+        self.unsent.clear();
+        self.unsent.shrink_to(2 * UNSENT_MAX);
+    }
+
+    /// Whether another small frame may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.unsent.len() - self.flushed <= UNSENT_MAX
     }
 }
 
@@ -161,7 +182,10 @@ impl Link {
         Ok(Self {
             rail,
             number,
-            writer: Mutex::new(Writer { unsent: Vec::new() }),
+            writer: Mutex::new(Writer {
+                unsent: Vec::new(),
+                flushed: 0,
+            }),
             reader: Mutex::new(Reader {
                 ahead: vec![0; AHEAD_LEN].into(),
                 start: 0,
@@ -196,6 +220,10 @@ impl Link {
         self.nudged.store(true, Ordering::Release);
     }
 
+    pub(crate) fn is_nudged(&self) -> bool {
+        self.nudged.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn take_nudge(&self) -> bool {
         self.nudged.swap(false, Ordering::AcqRel)
     }
@@ -221,19 +249,18 @@ impl Link {
         self.check.then(|| Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
-    /// Waits until bytes can be read, or `other` can, or the time is over. `true` when `other` can.
+    /// Waits until bytes can be read, or `other` can, or the time is over.
     pub(crate) fn wait_readable(
         &self,
         other: Option<BorrowedFd<'_>>,
         wait: Duration,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let own = PollFd::new(&self.socket, PollFlags::IN);
         let Some(other) = other else {
-            return poll_for(&mut [own], wait).map(|()| false);
+            return poll_for(&mut [own], wait);
         };
         let mut both = [own, PollFd::from_borrowed_fd(other, PollFlags::IN)];
-        poll_for(&mut both, wait)?;
-        Ok(!both[1].revents().is_empty())
+        poll_for(&mut both, wait)
     }
 
     fn send_some(&self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
@@ -258,8 +285,9 @@ impl Link {
     /// Sends what waits. With `wait`, all of it; else what the kernel takes, and the sending thread is nudged.
     pub(crate) fn flush(&self, writer: &mut Writer, wait: bool) -> Result<(), LinkError> {
         while !writer.unsent.is_empty() {
-            match self.send_some(&[IoSlice::new(&writer.unsent)])? {
-                Some(count) => drop(writer.unsent.drain(..count)),
+            match self.send_some(&[IoSlice::new(&writer.unsent[writer.flushed..])])? {
+                Some(count) if writer.flushed + count == writer.unsent.len() => writer.clear(),
+                Some(count) => writer.flushed += count,
                 None if wait => self.wait_writable(None)?,
                 None => {
                     self.nudge();
@@ -277,12 +305,11 @@ impl Link {
         header: &Header,
         payload: &[u8],
     ) -> Result<bool, LinkError> {
-        if writer.unsent.len() > UNSENT_MAX {
+        if !writer.has_room() {
             return Ok(false);
         }
-        let head = header.encode();
-        let trailer = self.digest().map_or(0, |mut sum| {
-            sum.update(&head);
+        let (head, sum) = head_of(header, self.digest());
+        let trailer = sum.map_or(0, |mut sum| {
             sum.update(payload);
             sum.finalize()
         });
@@ -305,7 +332,9 @@ impl Link {
         self.flush(writer, true)?;
         let mut frame = Outgoing::new(header, self.digest());
         while !frame.is_sent() {
-            let late = until.is_some_and(|until| Instant::now() >= until);
+            // What the kernel takes at once is sent in any case.
+            let late = frame.done > 0 || frame.blocked;
+            let late = late && until.is_some_and(|until| Instant::now() >= until);
             let most = if late { usize::MAX } else { CHUNK };
             let mut attempt = |parts: [&[u8]; 3]| {
                 if !late {
@@ -331,7 +360,10 @@ impl Link {
             };
             match sent? {
                 Some(count) => frame.done += count,
-                None => self.wait_writable(until)?,
+                None => {
+                    frame.blocked = true;
+                    self.wait_writable(until)?;
+                }
             }
         }
         if !writer.is_clear() {
@@ -397,8 +429,9 @@ impl Link {
             if !taken_back && current.sum.is_some_and(|sum| sum.finalize() != trailer) {
                 return Err(LinkError::Damaged);
             }
-            let good = !taken_back && !current.lost;
-            frames.end(self, &current.header, current.landing, good)?;
+            let header = current.header;
+            let (landing, arrived) = current.into_parts();
+            frames.end(self, &header, landing, arrived && !taken_back)?;
             return Ok(Step::Frame);
         }
     }
@@ -406,31 +439,29 @@ impl Link {
     /// Begins the next fragment, or handles the next small frame.
     fn begin(&self, reader: &mut Reader, frames: &impl Frames) -> Result<Begun, LinkError> {
         let held = &reader.ahead[reader.start..reader.end];
-        let Some(head) = held.first_chunk::<HEADER_LEN>() else {
+        let Some(both) = held.first_chunk::<HEAD_LEN>() else {
             return Ok(Begun::Missing);
         };
-        let header = Header::decode(head)?;
+        let (head, check) = both.split_at(HEADER_LEN);
         let mut sum = self.digest();
         if let Some(sum) = &mut sum {
             sum.update(head);
+            if header_check(sum) != *check {
+                return Err(LinkError::Damaged);
+            }
         }
+        let header = Header::decode(&std::array::from_fn(|at| head[at]))?;
         if header.kind == Kind::Data {
             let landing = frames.begin(self, &header)?;
-            reader.start += HEADER_LEN;
-            reader.current = Some(Current {
-                header,
-                landing,
-                done: 0,
-                sum,
-                lost: false,
-            });
+            reader.start += HEAD_LEN;
+            reader.current = Some(Current::new(header, landing, sum));
             return Ok(Begun::Fragment);
         }
-        let end = HEADER_LEN + header.length as usize;
+        let end = HEAD_LEN + header.length as usize;
         let Some(frame) = held.get(..end + TRAILER_LEN) else {
             return Ok(Begun::Missing);
         };
-        let payload = &frame[HEADER_LEN..end];
+        let payload = &frame[HEAD_LEN..end];
         let trailer = u64::from_le_bytes(std::array::from_fn(|at| frame[end + at]));
         if sum.is_some_and(|mut sum| {
             sum.update(payload);
@@ -445,7 +476,7 @@ impl Link {
 
     /// Reads ahead; `false` when nothing is there.
     fn pull(&self, reader: &mut Reader) -> Result<bool, LinkError> {
-        const { assert!(AHEAD_LEN >= HEADER_LEN + ENTRIES_MAX * ENTRY_LEN + TRAILER_LEN) };
+        const { assert!(AHEAD_LEN >= HEAD_LEN + ENTRIES_MAX * ENTRY_LEN + TRAILER_LEN) };
         reader.make_room();
         let room = &mut reader.ahead[reader.end..];
         let room_len = room.len();
@@ -511,7 +542,7 @@ enum Begun {
 
 /// A fragment on its way out.
 struct Outgoing {
-    head: [u8; HEADER_LEN],
+    head: [u8; HEAD_LEN],
     length: usize,
     sum: Option<Digest>,
     /// Bytes of payload in `sum`.
@@ -519,14 +550,13 @@ struct Outgoing {
     /// Bytes of header, payload and trailer sent.
     done: usize,
     taken_back: bool,
+    /// The kernel had no room.
+    blocked: bool,
 }
 
 impl Outgoing {
-    fn new(header: &Header, mut sum: Option<Digest>) -> Self {
-        let head = header.encode();
-        if let Some(sum) = &mut sum {
-            sum.update(&head);
-        }
+    fn new(header: &Header, sum: Option<Digest>) -> Self {
+        let (head, sum) = head_of(header, sum);
         Self {
             head,
             length: header.length as usize,
@@ -534,15 +564,16 @@ impl Outgoing {
             summed: 0,
             done: 0,
             taken_back: false,
+            blocked: false,
         }
     }
 
     fn is_sent(&self) -> bool {
-        self.done == HEADER_LEN + self.length + TRAILER_LEN
+        self.done == HEAD_LEN + self.length + TRAILER_LEN
     }
 
     fn needs_bytes(&self) -> bool {
-        !self.taken_back && self.done < HEADER_LEN + self.length && self.length > 0
+        !self.taken_back && self.done < HEAD_LEN + self.length && self.length > 0
     }
 
     /// What is to be sent next, at most so many bytes of payload. `bytes` is the whole payload while
@@ -553,7 +584,7 @@ impl Outgoing {
         most: usize,
         trailer: &'a mut [u8; TRAILER_LEN],
     ) -> [&'a [u8]; 3] {
-        let from = self.done.saturating_sub(HEADER_LEN).min(self.length);
+        let from = self.done.saturating_sub(HEAD_LEN).min(self.length);
         let to = from.saturating_add(most).min(self.length);
         let body = if self.needs_bytes() {
             if let Some(sum) = &mut self.sum
@@ -571,9 +602,9 @@ impl Outgoing {
             let sum = self.sum.as_ref().map_or(0, Digest::finalize);
             let value = if self.taken_back { TAKEN_BACK } else { sum };
             *trailer = value.to_le_bytes();
-            tail = &trailer[self.done.saturating_sub(HEADER_LEN + self.length)..];
+            tail = &trailer[self.done.saturating_sub(HEAD_LEN + self.length)..];
         }
-        [&self.head[self.done.min(HEADER_LEN)..], body, tail]
+        [&self.head[self.done.min(HEAD_LEN)..], body, tail]
     }
 }
 
@@ -600,13 +631,28 @@ impl Reader {
 }
 
 impl Current {
+    pub(crate) fn new(header: Header, landing: Landing, sum: Option<Digest>) -> Self {
+        Self {
+            header,
+            landing,
+            done: 0,
+            sum,
+            lost: false,
+        }
+    }
+
+    /// Where the bytes went, and whether all got there.
+    pub(crate) fn into_parts(self) -> (Landing, bool) {
+        (self.landing, !self.lost)
+    }
+
     fn range(&self, count: usize) -> Range {
         let start = self.header.range().start + self.done as u64;
         Range::new(start, start + count as u64)
     }
 
     /// Puts bytes that were read ahead where they belong.
-    fn land(&mut self, link: u64, bytes: &[u8]) {
+    pub(crate) fn land(&mut self, link: u64, bytes: &[u8]) {
         let (range, done) = (self.range(bytes.len()), self.done);
         match &mut self.landing {
             Landing::Place(place) => {
@@ -616,6 +662,7 @@ impl Current {
                 self.lost |= copied.is_none();
             }
             Landing::Kept(kept) => kept[done..done + bytes.len()].copy_from_slice(bytes),
+            Landing::Refused => self.lost = true,
             Landing::Nowhere => {}
         }
         self.count(bytes);
@@ -653,13 +700,30 @@ impl Current {
         let got = match &mut self.landing {
             Landing::Place(place) => place.with(link, self.header.fragment, range, into)?,
             Landing::Kept(kept) => into(&mut kept[done..done + step]),
-            Landing::Nowhere => return None,
+            Landing::Refused | Landing::Nowhere => return None,
         };
         if let Ok(Some(count)) = got {
             self.done += count.min(step);
         }
         Some(got)
     }
+}
+
+/// The low half of the sum of a header alone.
+fn header_check(sum: &Digest) -> [u8; HEAD_LEN - HEADER_LEN] {
+    (sum.finalize() as u32).to_le_bytes()
+}
+
+/// A header as it is sent, and the sum to go on with.
+fn head_of(header: &Header, mut sum: Option<Digest>) -> ([u8; HEAD_LEN], Option<Digest>) {
+    let mut head = [0; HEAD_LEN];
+    let (bytes, check) = head.split_at_mut(HEADER_LEN);
+    bytes.copy_from_slice(&header.encode());
+    if let Some(sum) = &mut sum {
+        sum.update(bytes);
+        check.copy_from_slice(&header_check(sum));
+    }
+    (head, sum)
 }
 
 fn harmless(error: io::Error) -> io::Result<Option<usize>> {

@@ -120,7 +120,8 @@ impl Listener {
     /// [`MessageError::Deadline`].
     pub fn accept(&self) -> Result<MessageSocket, MessageError> {
         let desk = &self.door.desk;
-        let deadline = desk.options.deadline.map(|most| Instant::now() + most);
+        let deadline = desk.options.deadline;
+        let deadline = deadline.and_then(|most| Instant::now().checked_add(most));
         let mut waiting = desk.waiting.lock();
         loop {
             if let Some(session) = waiting.pop_front() {
@@ -248,11 +249,7 @@ impl Desk {
             self.refuse(one.stream, &said);
             return;
         };
-        let Some(session) = entry
-            .session
-            .upgrade()
-            .filter(|session| !session.is_closed())
-        else {
+        let Some(session) = entry.session.upgrade().filter(|session| !session.is_over()) else {
             self.refuse(one.stream, &said);
             return;
         };

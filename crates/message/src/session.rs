@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use ropewalk_model::Range;
+use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::message::cutoff;
-use ropewalk_proto::message::frame::{DISCARD, Entry, Header, Kind, PROMPT};
+use ropewalk_proto::message::frame::{DISCARD, Entry, FRAGMENT_MAX, Header, Kind, PROMPT};
 use ropewalk_proto::message::{
     Arrival, Body, Fragment, Front, Landing as Where, RailHealth, RailId, Receiver, Sender, Spread,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::link::{Frames, Landing, Link, LinkError, SLICE, Writer};
-use crate::memory::{Place, Source};
+use crate::memory::{Kept, Place, Source};
 use crate::{MessageError, Mode};
 
 /// How long a caller's claim on the link he reads outlasts his last wait.
@@ -39,6 +39,11 @@ const TAKE_OVER: Duration = Duration::from_millis(5);
 const ENTRIES_WAITING_MAX: usize = 1 << 16;
 /// Acknowledgements are sent at the latest after so many fragments: a rail of the sender has two in transit.
 const ENTRIES_PROMPT: usize = 1;
+
+/// Bytes that a caller sends by himself without being asked to wait: what a socket takes at once.
+const INLINE_MAX: u64 = 64 << 10;
+/// Bytes that are copied under the session's lock at most.
+const COPY_MAX: usize = 64 << 10;
 
 /// How long threads of rails rest at a time while nothing happens; whatever does wakes them.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
@@ -62,15 +67,19 @@ pub(crate) struct State {
     /// The message that comes into a caller's memory.
     pub claimed: Option<(u64, Arc<Place>)>,
     /// Bytes that came of messages nobody receives yet, by message and offset.
-    pub kept: BTreeMap<(u64, u64), Vec<u8>>,
+    pub kept: BTreeMap<(u64, u64), Kept>,
+    /// Messages begun so far, and of those longer than a caller sends by himself.
+    pub started: u64,
+    long_started: u64,
     pub mode: Mode,
     pub cut_off: cutoff::CutOff,
     /// Whether the cut-off follows measurements and the peer's word.
     pub follows: bool,
     /// The rail that small messages come on.
     pub favourite: RailId,
-    /// Callers in `poll`: the bell wakes them. Callers in `changed`.
+    /// Callers in `poll`: the bell wakes them, and stays rung until the last of them has left. Callers in `changed`.
     polling: usize,
+    rung: bool,
     waiting: usize,
     /// Counts news for sending threads.
     pub work: u64,
@@ -79,6 +88,8 @@ pub(crate) struct State {
     /// Since when no rail works, and why the last one failed.
     pub down: Option<(u64, String)>,
     pub lost: bool,
+    /// Why each rail that is down is.
+    pub causes: Vec<Option<String>>,
     /// Bytes of messages that each rail brought, and carried.
     pub brought: Vec<u64>,
     pub carried: Vec<u64>,
@@ -89,6 +100,8 @@ pub(crate) struct Session {
     pub check: bool,
     pub peer_timeout: Duration,
     state: Mutex<State>,
+    /// Bytes that [`Kept`] holds.
+    kept_bytes: Arc<AtomicU64>,
     /// For callers.
     changed: Condvar,
     /// For sending threads.
@@ -126,20 +139,25 @@ impl Session {
                 offer: None,
                 claimed: None,
                 kept: BTreeMap::new(),
+                started: 0,
+                long_started: 0,
                 mode: options.mode,
                 cut_off: cutoff::CutOff::new(cut_off),
                 follows,
                 favourite: 0,
                 polling: 0,
+                rung: false,
                 waiting: 0,
                 work: 0,
                 closed: false,
                 peer_closed: false,
                 down: None,
                 lost: false,
+                causes: vec![None; rails],
                 brought: vec![0; rails],
                 carried: vec![0; rails],
             }),
+            kept_bytes: Arc::default(),
             changed: Condvar::new(),
             work: Condvar::new(),
             closing: Condvar::new(),
@@ -164,7 +182,7 @@ impl Session {
         if state.waiting > 0 {
             self.changed.notify_all();
         }
-        if state.polling > 0 {
+        if state.polling > 0 && !std::mem::replace(&mut state.rung, true) {
             // A full counter has rung already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
@@ -179,7 +197,7 @@ impl Session {
     /// Waits for news as a sending thread that has seen `work`.
     pub(crate) fn wait_for_work(&self, seen: u64) {
         let mut state = self.state();
-        if state.work == seen && !state.closed {
+        if state.work == seen {
             self.work.wait_for(&mut state, IDLE);
         }
     }
@@ -211,7 +229,7 @@ impl Session {
         }
         let now = self.now_ns();
         let mut state = self.state();
-        if state.closed {
+        if self.verdict(&state).is_some() {
             link.kill();
             return Ok(());
         }
@@ -220,6 +238,7 @@ impl Session {
         state.receiver.link_up(rail, link.number);
         state.health[rail].connected(now);
         state.links[rail] = Some(link.clone());
+        state.causes[rail] = None;
         state.down = None;
         self.news(&mut state);
         self.more_work(&mut state);
@@ -244,6 +263,7 @@ impl Session {
         let heir = state.links.iter().position(Option::is_some);
         state.receiver.link_failed(rail, heir);
         state.health[rail].failed(now);
+        state.causes[rail] = Some(cause.to_string());
         if heir.is_none() {
             state.down = Some((now, cause.to_string()));
         }
@@ -265,6 +285,14 @@ impl Session {
     fn set_favourite(&self, state: &mut State, rail: RailId) {
         state.favourite = rail;
         self.favourite.store(rail, Ordering::Relaxed);
+        // Whoever reads the old one changes over.
+        self.news(state);
+    }
+
+    /// Whether a link is the one that its rail has now. What a link that was replaced is told is lost with it.
+    fn is_current(state: &State, link: &Link) -> bool {
+        let own = state.links.get(link.rail).and_then(Option::as_ref);
+        !link.is_dead() && own.is_some_and(|own| own.number == link.number)
     }
 
     /// Ends the socket: the peer is told, callers see it, threads leave.
@@ -281,10 +309,18 @@ impl Session {
             let _ = self.say(&link, Header::new(Kind::Bye), SLICE);
             link.kill();
         }
+        // Threads that rested meanwhile see that their links are over.
+        self.more_work(&mut self.state());
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state().closed
+    /// Whether it is closed at either end, or lost.
+    pub(crate) fn is_over(&self) -> bool {
+        self.verdict(&self.state()).is_some()
+    }
+
+    /// Whether any rail works.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.state().links.iter().any(Option::is_some)
     }
 
     /// Why nothing can be waited for any more.
@@ -343,6 +379,10 @@ impl Session {
             return Ok(state);
         };
         self.inside.fetch_add(1, Ordering::AcqRel);
+        if state.polling == 0 && std::mem::take(&mut state.rung) {
+            // It rang for callers who have all left.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
         state.polling += 1;
         let owes = state.receiver.owes(favourite);
         drop(state);
@@ -351,10 +391,7 @@ impl Session {
                 if owes {
                     self.acknowledge(link)?;
                 }
-                if link.wait_readable(Some(self.bell.as_fd()), left(SLICE))? {
-                    // Another caller may have been faster.
-                    let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-                }
+                link.wait_readable(Some(self.bell.as_fd()), left(SLICE))?;
             }
             link.read(&mut reader, self)
         })();
@@ -372,7 +409,8 @@ impl Session {
         Ok(state)
     }
 
-    /// Begins a message; waits while too many are on their way.
+    /// Begins a message; waits while too many are on their way. The caller sends it himself if it is one rail's and
+    /// nothing long is before it, until the deadline.
     pub(crate) fn start(
         &self,
         way: impl Fn(&mut State) -> Way,
@@ -380,20 +418,65 @@ impl Session {
         source: &Arc<Source>,
         deadline: Option<Instant>,
     ) -> Result<u64, MessageError> {
+        self.start_until(way, length, source, deadline, u64::MAX, || deadline)
+    }
+
+    /// As [`start`](Self::start); what the kernel does not take at once, or is long, is left to the rail's thread.
+    pub(crate) fn start_only(
+        &self,
+        way: impl Fn(&mut State) -> Way,
+        length: u64,
+        source: &Arc<Source>,
+        deadline: Option<Instant>,
+    ) -> Result<u64, MessageError> {
+        let now = || Some(Instant::now());
+        self.start_until(way, length, source, deadline, INLINE_MAX, now)
+    }
+
+    /// Begins a message if that is possible now, and leaves it to the threads of the rails.
+    pub(crate) fn try_start(
+        &self,
+        state: &mut State,
+        way: Way,
+        length: u64,
+        source: &Arc<Source>,
+    ) -> Result<Option<u64>, MessageError> {
+        if let Some(error) = self.verdict(state) {
+            return Err(error);
+        }
+        if state.sender.is_ended() {
+            return Err(MessageError::Closed);
+        }
+        let Some(message) = state.sender.start(length, way.spread, way.flags) else {
+            return Ok(None);
+        };
+        state.started = message + 1;
+        if length > INLINE_MAX {
+            state.long_started = message + 1;
+        }
+        state.sources.insert(message, source.clone());
+        Ok(Some(message))
+    }
+
+    fn start_until(
+        &self,
+        way: impl Fn(&mut State) -> Way,
+        length: u64,
+        source: &Arc<Source>,
+        deadline: Option<Instant>,
+        inline_max: u64,
+        until: impl FnOnce() -> Option<Instant>,
+    ) -> Result<u64, MessageError> {
         let mut state = self.state();
         loop {
-            if let Some(error) = self.verdict(&state) {
-                return Err(error);
-            }
-            if state.sender.is_ended() {
-                return Err(MessageError::Closed);
-            }
-            let Way { spread, flags } = way(&mut state);
-            let Some(message) = state.sender.start(length, spread, flags) else {
+            let way = way(&mut state);
+            let long_before = state.long_started;
+            let Some(message) = self.try_start(&mut state, way, length, source)? else {
                 state = self.wait(state, deadline)?;
                 continue;
             };
-            state.sources.insert(message, source.clone());
+            let spread = way.spread;
+            let clear = long_before == 0 || state.sender.is_finished(long_before - 1);
             let single = matches!(spread, Spread::Single | Spread::On(_));
             let rail = match spread {
                 Spread::On(rail) => Some(rail),
@@ -401,7 +484,7 @@ impl Session {
             };
             let link = rail
                 .and_then(|rail| state.links[rail].clone())
-                .filter(|_| single);
+                .filter(|_| single && clear && length <= inline_max);
             // A rail that is busy finishes what it does, then its own thread goes on with this.
             let writer = link
                 .as_ref()
@@ -409,7 +492,7 @@ impl Session {
             match writer {
                 Some((link, mut writer)) if writer.is_clear() => {
                     drop(state);
-                    let result = self.send_ready(link, &mut writer, deadline);
+                    let result = self.send_up_to(link, &mut writer, until(), message);
                     drop(writer);
                     if let Err(error) = result {
                         self.fail(link, &error);
@@ -428,15 +511,22 @@ impl Session {
         writer: &mut Writer,
         until: Option<Instant>,
     ) -> Result<(), LinkError> {
+        self.send_up_to(link, writer, until, u64::MAX)
+    }
+
+    /// Sends what the rail of a link may take, up to the end of message `last`.
+    fn send_up_to(
+        &self,
+        link: &Link,
+        writer: &mut Writer,
+        until: Option<Instant>,
+        last: u64,
+    ) -> Result<(), LinkError> {
         loop {
             let now = self.now_ns();
             let mut state = self.state();
-            if link.is_dead() {
-                return Err(LinkError::Closed);
-            }
             // A newer link may have taken the rail over: its fragments are not this link's.
-            let own = state.links[link.rail].as_ref();
-            if own.is_none_or(|own| own.number != link.number) {
+            if !Self::is_current(&state, link) {
                 return Err(LinkError::Closed);
             }
             let Some(fragment) = state.sender.take(link.rail, now) else {
@@ -467,6 +557,16 @@ impl Session {
                 // The deadline passed in the middle: the sending thread goes on.
                 let mut state = self.state();
                 self.more_work(&mut state);
+                return Ok(());
+            }
+            if link.is_nudged() && link.take_nudge() {
+                // Acknowledgements do not wait until there is nothing more to send.
+                self.acknowledge_as(link, writer)?;
+                if !writer.is_clear() {
+                    return Ok(());
+                }
+            }
+            if fragment.message >= last && fragment.range.end == fragment.message_len {
                 return Ok(());
             }
         }
@@ -517,6 +617,10 @@ impl Session {
             if !state.receiver.owes(link.rail) {
                 return Ok(());
             }
+            // What is told on a link that was replaced would never be told again.
+            if !Self::is_current(&state, link) {
+                return Err(LinkError::Closed);
+            }
             let (done_below, credit) = state.receiver.tell();
             let Some(ack) = state.receiver.ack(link.rail, link.number) else {
                 return Ok(());
@@ -540,7 +644,13 @@ impl Session {
         let Some(mut writer) = link.writer.try_lock_for(wait) else {
             return Ok(());
         };
-        let (done_below, credit) = self.state().receiver.tell();
+        // What cannot be sent must not count as told.
+        let mut state = self.state();
+        if !writer.has_room() || !Self::is_current(&state, link) {
+            return Ok(());
+        }
+        let (done_below, credit) = state.receiver.tell();
+        drop(state);
         link.mark_sent(self.now_ns());
         let header = Header {
             done_below,
@@ -569,6 +679,14 @@ impl Session {
         Ok(())
     }
 
+    /// Refuses more while acknowledgements pile up.
+    fn check_entries(&self, state: &State, link: &Link) -> Result<(), LinkError> {
+        if state.receiver.waiting_entries(link.rail) > ENTRIES_WAITING_MAX {
+            return Err(LinkError::Protocol("it reads no acknowledgements"));
+        }
+        Ok(())
+    }
+
     fn forget_sources(&self, state: &mut State) {
         while let Some(first) = state.sources.first_entry()
             && state.sender.is_finished(*first.key())
@@ -589,41 +707,99 @@ impl Session {
         else {
             return None;
         };
-        if next != message
-            || state
-                .offer
-                .as_ref()
-                .is_none_or(|place| (place.len() as u64) < length)
-        {
+        if next != message {
             return None;
         }
-        let place = state.offer.take()?;
-        self.claim(state, message, &place);
+        let fits = |place: &Arc<Place>| place.is_open() && place.len() as u64 >= length;
+        let place = state.offer.take().filter(fits)?;
+        for (offset, bytes) in self.claim(state, message, &place) {
+            self.put(state, message, &place, offset, bytes);
+        }
         Some(place)
     }
 
-    /// The first message comes into this place from now on; what came before is copied there.
-    pub(crate) fn claim(&self, state: &mut State, message: u64, place: &Arc<Place>) {
-        state.receiver.claim();
-        state.claimed = Some((message, place.clone()));
+    /// The first message comes into this place from now on. Gives what came before, which is to be put there, too.
+    pub(crate) fn claim(
+        &self,
+        state: &mut State,
+        message: u64,
+        place: &Arc<Place>,
+    ) -> Vec<(u64, Kept)> {
+        // The memory is this message's now, and no other's.
+        state.offer = None;
+        if state.claimed.is_none() {
+            state.receiver.claim();
+            state.claimed = Some((message, place.clone()));
+        }
+        let mut pieces = Vec::new();
         while let Some(first) = state.kept.first_entry()
             && first.key().0 <= message
         {
             let ((of, offset), bytes) = first.remove_entry();
             if of == message {
-                put(place, offset, &bytes);
+                pieces.push((offset, bytes));
             }
+        }
+        pieces
+    }
+
+    /// Puts bytes of the claimed message into its place; they stay with the others when that is closed.
+    fn put(&self, state: &mut State, message: u64, place: &Place, offset: u64, bytes: Kept) {
+        if !put(place, offset, &bytes) {
+            state.kept.insert((message, offset), bytes);
+        }
+    }
+
+    /// Puts pieces of a claimed message where they belong: without the lock when they are long, while links may
+    /// bring others.
+    pub(crate) fn put_all<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        message: u64,
+        place: &Place,
+        pieces: Vec<(u64, Kept)>,
+    ) -> MutexGuard<'a, State> {
+        if pieces.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= COPY_MAX {
+            for (offset, bytes) in pieces {
+                self.put(&mut state, message, place, offset, bytes);
+            }
+            return state;
+        }
+        drop(state);
+        for (offset, bytes) in &pieces {
+            // A place that closed meanwhile was the place of a message that was cancelled.
+            let _ = put(place, *offset, bytes);
+        }
+        self.state()
+    }
+
+    /// What has come of a message into a place that closed stays until somebody asks again. Without the lock: nobody
+    /// else receives meanwhile, and what comes now goes to `kept` by itself.
+    pub(crate) fn keep(&self, message: u64, place: &Place, arrived: &RangeSet) {
+        let pieces: Vec<_> = arrived
+            .iter()
+            .map(|range| {
+                let bytes = Kept::of(&self.kept_bytes, place.copy_closed(range));
+                ((message, range.start), bytes)
+            })
+            .collect();
+        let mut state = self.state();
+        // It may have been cancelled.
+        if state.receiver.is_front(message) {
+            state.kept.extend(pieces);
         }
     }
 }
 
-/// Copies bytes into a claimed place, as no link in particular.
-fn put(place: &Place, offset: u64, bytes: &[u8]) {
+/// Copies bytes into a claimed place, as no link in particular; `false` when it is closed.
+#[must_use]
+fn put(place: &Place, offset: u64, bytes: &[u8]) -> bool {
     let range = Range::new(offset, offset + bytes.len() as u64);
     // Whole fragments of the message's own length: they fit, and no link is writing what has arrived.
-    let _ = place.with(u64::MAX, u32::MAX, range, |room| {
+    let done = place.with(u64::MAX, u32::MAX, range, |room| {
         room.copy_from_slice(bytes)
     });
+    done.is_some()
 }
 
 /// Cut-off until one is found: where it was on the paper's Gigabit rails.
@@ -652,9 +828,7 @@ fn header_of(fragment: &Fragment, done_below: u64, credit: u64) -> Header {
 impl Frames for Session {
     fn begin(&self, link: &Link, header: &Header) -> Result<Landing, LinkError> {
         let mut state = self.state();
-        if state.receiver.waiting_entries(link.rail) > ENTRIES_WAITING_MAX {
-            return Err(LinkError::Protocol("it reads no acknowledgements"));
-        }
+        self.check_entries(&state, link)?;
         let Where::Place { range, taken_over } = state.receiver.begin(link.number, header)? else {
             return Ok(Landing::Nowhere);
         };
@@ -664,8 +838,14 @@ impl Frames for Session {
             }
             return Ok(Landing::Place(place));
         }
+        // Second copies apart, an honest peer stays below; what is refused comes again.
+        let most = state
+            .receiver
+            .room()
+            .saturating_add(2 * u64::from(FRAGMENT_MAX));
         drop(state);
-        Ok(Landing::Kept(vec![0; range.len() as usize]))
+        let kept = Kept::new(&self.kept_bytes, range.len(), most);
+        Ok(kept.map_or(Landing::Refused, Landing::Kept))
     }
 
     fn end(
@@ -687,17 +867,18 @@ impl Frames for Session {
                     })
                 }
                 Landing::Kept(_) | Landing::Nowhere => true,
+                Landing::Refused => false,
             };
         let arrival = state.receiver.data(link.rail, link.number, header, good);
         if arrival != Arrival::Nothing {
             state.brought[link.rail] += u64::from(header.length);
             if let Landing::Kept(bytes) = landing {
                 let offset = header.range().start;
-                match &state.claimed {
-                    Some((message, place)) if *message == header.message => {
-                        put(place, offset, &bytes)
-                    }
-                    _ => drop(state.kept.insert((header.message, offset), bytes)),
+                let own = state.claimed.as_ref();
+                let own = own.filter(|(message, _)| *message == header.message);
+                match own.map(|(_, place)| place.clone()) {
+                    Some(place) => self.put(state, header.message, &place, offset, bytes),
+                    None => drop(state.kept.insert((header.message, offset), bytes)),
                 }
             }
         }
@@ -720,6 +901,7 @@ impl Frames for Session {
 
     fn control(&self, link: &Link, header: &Header, payload: &[u8]) -> Result<(), LinkError> {
         let mut state = self.state();
+        self.check_entries(&state, link)?;
         let before = state.sender.unfinished();
         match header.kind {
             Kind::Ack => {
@@ -741,20 +923,16 @@ impl Frames for Session {
                 }
             }
             Kind::Cancel | Kind::End => {
-                state.receiver.whole(link.rail, link.number, header)?;
-                if header.kind == Kind::Cancel {
+                let arrival = state.receiver.whole(link.rail, link.number, header)?;
+                // A message that was whole before stays, bytes and all.
+                if header.kind == Kind::Cancel && arrival == Arrival::Whole {
                     state
                         .kept
                         .retain(|&(message, _), _| message != header.message);
-                    if state
-                        .claimed
-                        .as_ref()
-                        .is_some_and(|(message, _)| *message == header.message)
-                    {
+                    let own = |claimed: &mut (u64, Arc<Place>)| claimed.0 == header.message;
+                    if let Some((_, place)) = state.claimed.take_if(own) {
                         // Links may still be writing to it; the caller lends his memory anew for the next message.
-                        if let Some((_, place)) = state.claimed.take() {
-                            place.close();
-                        }
+                        place.close();
                     }
                 }
                 self.news(&mut state);
@@ -776,3 +954,6 @@ impl Frames for Session {
         self.hear(&mut state, header)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
 use ropewalk_proto::message::cutoff::{Method, Sample};
 use ropewalk_proto::message::frame::PROMPT;
@@ -31,10 +31,13 @@ pub struct MessageSocket {
 }
 
 /// What a rail did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RailReport {
     /// Whether it has a working connection.
     pub is_up: bool,
+    /// Why it has none: what ended the last one, or the last attempt to make one. `None` while it works, or before
+    /// anything was tried.
+    pub cause: Option<String>,
     /// Bytes of messages given to it, second copies included.
     pub bytes_sent: u64,
     /// Bytes of messages that came on it first.
@@ -153,7 +156,10 @@ impl MessageSocket {
     }
 
     fn until(&self) -> Option<Instant> {
-        self.deadline.read().map(|most| Instant::now() + most)
+        // A time that the clock cannot count to is no limit.
+        self.deadline
+            .read()
+            .and_then(|most| Instant::now().checked_add(most))
     }
 
     /// Sends a message from where it lies and returns when the peer has all of it. Below the cut-off the calling
@@ -194,15 +200,20 @@ impl MessageSocket {
         let length = bytes.len() as u64;
         let source = Arc::new(Source::owned(bytes));
         let way = |state: &mut State| self.way(state, length, &Cell::new(None));
-        self.session.start(way, length, &source, self.until())
+        self.session.start_only(way, length, &source, self.until())
     }
 
     /// Waits until the peer has the whole message.
     ///
     /// # Errors
-    /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`], and as
-    /// [`send`](Self::send).
+    /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`],
+    /// [`MessageError::Misuse`] for a message that was never begun, and as [`send`](Self::send).
     pub fn wait_sent(&self, message: u64) -> Result<(), MessageError> {
+        if message >= self.session.state().started {
+            return Err(MessageError::Misuse(format!(
+                "message {message} was never begun on this socket"
+            )));
+        }
         self.wait_until(message, self.until())
     }
 
@@ -290,36 +301,45 @@ impl MessageSocket {
     pub fn receive_vec(&self, most: usize) -> Result<Option<Vec<u8>>, MessageError> {
         let until = self.until();
         let _one = self.turn(until)?;
+        loop {
+            let Some(length) = self.next_length(until)? else {
+                return Ok(None);
+            };
+            let room = most as u64;
+            let fits = usize::try_from(length).ok().filter(|_| length <= room);
+            let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
+            match self.receive_until(&mut bytes, until) {
+                Ok(Some(length)) => {
+                    bytes.truncate(length);
+                    return Ok(Some(bytes));
+                }
+                Ok(None) => return Ok(None),
+                // That message was cancelled, and the next is longer.
+                Err(MessageError::TooLong { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the length of the next message is known; `None` at the end.
+    fn next_length(&self, until: Option<Instant>) -> Result<Option<u64>, MessageError> {
         let mut state = self.session.state();
-        let length = loop {
+        loop {
             match state.receiver.front() {
                 Front::End => return Ok(None),
-                Front::Whole { length, .. } | Front::Partial { length, .. } => break length,
+                Front::Whole { length, .. } | Front::Partial { length, .. } => {
+                    return Ok(Some(length));
+                }
                 Front::Unknown => {}
             }
             if let Some(error) = self.session.verdict(&state) {
                 return Err(error);
             }
             state = self.session.wait(state, until)?;
-        };
-        drop(state);
-        let room = most as u64;
-        let fits = usize::try_from(length).ok().filter(|_| length <= room);
-        let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
-        // A message that is cancelled meanwhile may be followed by one of another length.
-        match self.receive_until(&mut bytes, until)? {
-            Some(length) => {
-                bytes.truncate(length);
-                Ok(Some(bytes))
-            }
-            None => Ok(None),
         }
     }
 
-    fn turn(
-        &self,
-        until: Option<Instant>,
-    ) -> Result<parking_lot::MutexGuard<'_, ()>, MessageError> {
+    fn turn(&self, until: Option<Instant>) -> Result<MutexGuard<'_, ()>, MessageError> {
         match until {
             Some(until) => self
                 .receiving
@@ -338,39 +358,18 @@ impl MessageSocket {
         let mut guest = Guest::new(session, room);
         let mut state = session.state();
         loop {
-            match state.receiver.front() {
-                Front::End => return Ok(None),
-                Front::Whole { length, .. } | Front::Partial { length, .. }
-                    if length > guest.length as u64 =>
-                {
-                    return Err(MessageError::TooLong {
-                        length,
-                        room: guest.length as u64,
-                    });
-                }
-                Front::Whole { message, length } => {
-                    if state.claimed.is_none() {
-                        session.claim(&mut state, message, &guest.place);
-                    }
-                    state.claimed = None;
-                    state.receiver.deliver();
+            let (now, done) = guest.look(state);
+            state = now;
+            if let Some(result) = done {
+                if matches!(result, Ok(Some(_))) {
                     session.tell_credit(state);
-                    return Ok(Some(length as usize));
                 }
-                Front::Partial { message, .. } => {
-                    if state.claimed.is_none() {
-                        session.claim(&mut state, message, &guest.place);
-                    }
-                }
-                Front::Unknown => state.offer = Some(guest.place.clone()),
+                return result;
             }
             if let Some(error) = session.verdict(&state) {
                 return Err(error);
             }
             state = session.wait(state, until)?;
-            if !guest.place.is_open() {
-                guest.lend_again();
-            }
         }
     }
 
@@ -413,6 +412,7 @@ impl MessageSocket {
         (0..state.links.len())
             .map(|rail| RailReport {
                 is_up: state.links[rail].is_some(),
+                cause: state.causes[rail].clone(),
                 bytes_sent: state.carried[rail],
                 bytes_received: state.brought[rail],
                 bytes_per_second: state.sender.bytes_per_second(rail),
@@ -480,7 +480,7 @@ impl Drop for Lent<'_> {
 }
 
 /// Memory on loan for the next message.
-struct Guest<'a> {
+pub(crate) struct Guest<'a> {
     session: &'a Session,
     start: *mut u8,
     length: usize,
@@ -489,7 +489,7 @@ struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
+    pub(crate) fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
         let (start, length) = (room.as_mut_ptr(), room.len());
         // SAFETY: closed when the guest leaves; the memory is borrowed until then.
         let place = Arc::new(unsafe { Place::lent(start, length) });
@@ -499,6 +499,48 @@ impl<'a> Guest<'a> {
             length,
             place,
             _room: PhantomData,
+        }
+    }
+
+    /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
+    pub(crate) fn look(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+    ) -> (
+        MutexGuard<'a, State>,
+        Option<Result<Option<usize>, MessageError>>,
+    ) {
+        loop {
+            if !self.place.is_open() {
+                self.lend_again();
+            }
+            let front = state.receiver.front();
+            let (message, length) = match front {
+                Front::End => return (state, Some(Ok(None))),
+                Front::Unknown => {
+                    state.offer = Some(self.place.clone());
+                    return (state, None);
+                }
+                Front::Whole { message, length } | Front::Partial { message, length } => {
+                    (message, length)
+                }
+            };
+            if length > self.length as u64 {
+                let room = self.length as u64;
+                return (state, Some(Err(MessageError::TooLong { length, room })));
+            }
+            let pieces = self.session.claim(&mut state, message, &self.place);
+            if !pieces.is_empty() {
+                let session = self.session;
+                state = session.put_all(state, message, &self.place, pieces);
+                continue;
+            }
+            if !matches!(front, Front::Whole { .. }) {
+                return (state, None);
+            }
+            state.claimed = None;
+            state.receiver.deliver();
+            return (state, Some(Ok(Some(length as usize))));
         }
     }
 
@@ -518,11 +560,9 @@ impl Drop for Guest<'_> {
         let Some((message, place)) = state.claimed.take_if(|claimed| own(claimed)) else {
             return;
         };
-        // What has come of the message stays here until somebody asks again.
-        for range in state.receiver.front_bytes().iter() {
-            state
-                .kept
-                .insert((message, range.start), place.copy_closed(range));
-        }
+        // What comes from now on does not go to the place any more.
+        let arrived = state.receiver.front_bytes();
+        drop(state);
+        self.session.keep(message, &place, &arrived);
     }
 }

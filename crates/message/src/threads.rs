@@ -1,6 +1,7 @@
 //! The threads of a socket: two for each link, and a keeper that watches the rails.
 
 use std::io;
+use std::panic;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -32,7 +33,9 @@ pub(crate) fn start(session: &Arc<Session>, link: &Arc<Link>) -> io::Result<()> 
     ] {
         let (session, own) = (session.clone(), link.clone());
         let run = move || {
-            let cause = body(&session, &own);
+            // A link whose thread is gone would be up for ever and carry nothing.
+            let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| body(&session, &own)));
+            let cause = ended.unwrap_or(LinkError::Panicked);
             session.fail(&own, &cause);
         };
         if let Err(error) = spawn(name, run) {
@@ -153,7 +156,7 @@ fn check(session: &Session, link: &Arc<Link>, now: u64) {
         .seen()
         .is_some_and(|seen| session.state().health[link.rail].is_silent(seen, now));
     let said = if silent {
-        Err(LinkError::Socket(io::ErrorKind::TimedOut.into()))
+        Err(LinkError::Silent)
     } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {
         session.say(link, Header::new(Kind::Alive), Duration::ZERO)
     } else {
@@ -175,6 +178,9 @@ fn dial(session: &Arc<Session>, dialer: &Dialer, rail: usize) {
     };
     let mut state = session.state();
     state.health[rail].failed(session.now_ns());
+    if state.links[rail].is_none() {
+        state.causes[rail] = Some(error.to_string());
+    }
     match error {
         DialError::Gone => {
             state.peer_closed = true;

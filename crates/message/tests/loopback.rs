@@ -363,3 +363,66 @@ fn misuse_is_refused() {
     let error = Listener::bind(&far, &options()).err().unwrap();
     assert!(matches!(error, MessageError::NotSealed { .. }), "{error}");
 }
+
+/// A message that is whole before its sender gives it up comes with its own bytes or not at all, in front or behind
+/// another.
+#[test]
+fn a_late_cancel_changes_no_bytes() {
+    let (near, far) = pair();
+    for round in 0..200 {
+        let small = pattern(round, 1000);
+        let sent = near.send_start(small.clone()).unwrap();
+        if round % 2 == 0 {
+            near.wait_sent(sent).unwrap();
+        }
+        near.cancel(sent);
+        let last = pattern(round + 1, 500);
+        near.send(&last).unwrap();
+        let got = far.receive_vec(1 << 20).unwrap().unwrap();
+        if got != last {
+            assert!(got == small, "round {round}");
+            assert!(far.receive_vec(1 << 20).unwrap().unwrap() == last);
+        }
+    }
+}
+
+/// A number that was never given is a mistake of the caller, and no limit is no reason to fail.
+#[test]
+fn odd_arguments_are_taken_well() {
+    let (near, far) = pair();
+    assert!(matches!(near.wait_sent(0), Err(MessageError::Misuse(_))));
+    near.set_deadline(Some(Duration::MAX));
+    near.send(b"x").unwrap();
+    near.wait_sent(0).unwrap();
+    assert!(matches!(near.wait_sent(1), Err(MessageError::Misuse(_))));
+    assert_eq!(far.receive_vec(1).unwrap().unwrap(), b"x");
+}
+
+/// Beginning to send does not wait for the network, as long as few messages are on their way.
+#[test]
+fn beginning_does_not_wait() {
+    let own = Options {
+        mode: Mode::Single,
+        window: 1 << 30,
+        ..options()
+    };
+    let (near, _far) = pair_with(&addresses(&["127.0.0.1:0"]), &own, &own);
+    let long = near.send_start(pattern(0, 200 << 20)).unwrap();
+    let short = near.send_start(pattern(1, 100)).unwrap();
+    assert!(!near.is_sent(long) && !near.is_sent(short));
+}
+
+/// A rail that is down says why.
+#[test]
+fn rails_that_are_down_say_why() {
+    let listener = Listener::bind(&addresses(&["127.0.0.1:0"]), &options()).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let nobody = free.local_addr().unwrap();
+    drop(free);
+    let near = MessageSocket::connect(&[listener.addresses()[0], nobody], &options()).unwrap();
+    let rails = near.rails();
+    assert_eq!(rails[0].cause, None);
+    wait_for("a cause", || near.rails()[1].cause.is_some());
+    let cause = near.rails()[1].cause.clone().unwrap();
+    assert!(cause.contains("refused"), "{cause}");
+}

@@ -486,6 +486,12 @@ impl Receiver {
         }
     }
 
+    /// Whether this message is the next to hand out.
+    #[must_use]
+    pub fn is_front(&self, message: u64) -> bool {
+        self.next == message
+    }
+
     /// Fragments of the first message that are in its memory, as ranges of its bytes.
     #[must_use]
     pub fn front_bytes(&self) -> RangeSet {
