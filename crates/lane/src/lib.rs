@@ -57,6 +57,7 @@
 
 mod checksum;
 mod error;
+pub mod exchange;
 pub mod faulty;
 mod frame_io;
 mod half;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, Digest};
 use parking_lot::Mutex;
 use ropewalk_lane::TcpInfo;
+use ropewalk_lane::seal::Records;
 use ropewalk_model::Range;
 use ropewalk_proto::message::frame::{
     ENTRIES_MAX, ENTRY_LEN, HEAD_LEN, HEADER_LEN, Header, HeaderError, Kind, TAKEN_BACK,
@@ -26,7 +27,9 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
+use crate::handshake::LinkKeys;
 use crate::memory::{Kept, Place, Source};
+use crate::records::{Incoming, RECORD_LEN, seal};
 
 /// Bytes read ahead. Small messages come whole in one call; of a long fragment no more than this is copied twice.
 const AHEAD_LEN: usize = 16 << 10;
@@ -53,6 +56,8 @@ pub(crate) enum LinkError {
     Closed,
     #[error("a frame was damaged on the way")]
     Damaged,
+    #[error("a sealed record was forged, or damaged on the way")]
+    Forged,
     #[error(transparent)]
     Header(#[from] HeaderError),
     #[error(transparent)]
@@ -115,6 +120,8 @@ pub(crate) struct Reader {
     short: bool,
     /// Reading has to wait for the peer, as far as is known without asking the kernel again.
     drained: bool,
+    /// Where records are sealed.
+    sealed: Option<Incoming>,
 }
 
 /// The sending half: what a caller could not wait for, or an acknowledgement that found the kernel full.
@@ -122,9 +129,21 @@ pub(crate) struct Writer {
     unsent: Vec<u8>,
     /// Bytes of `unsent` that are sent.
     flushed: usize,
+    /// Where records are sealed: frames go through `unsent` as records.
+    sealed: Option<Records>,
 }
 
 impl Writer {
+    /// Adds bytes to what waits to be sent, sealed where that is asked for.
+    fn push(&mut self, parts: &[&[u8]]) {
+        match &mut self.sealed {
+            Some(records) => seal(&mut self.unsent, records, parts),
+            None => parts
+                .iter()
+                .for_each(|part| self.unsent.extend_from_slice(part)),
+        }
+    }
+
     pub(crate) fn is_clear(&self) -> bool {
         self.unsent.is_empty()
     }
@@ -173,7 +192,17 @@ impl Link {
         rail: RailId,
         number: u64,
         check: bool,
+        keys: Option<LinkKeys>,
     ) -> io::Result<Self> {
+        let (out, incoming) = match keys {
+            Some(keys) => (
+                Some(Records::new(keys.out.0)),
+                Some(Incoming::new(keys.incoming.0)),
+            ),
+            None => (None, None),
+        };
+        // A record has to fit behind what is left of the one before.
+        let ahead_len = AHEAD_LEN + if incoming.is_some() { RECORD_LEN } else { 0 };
         let options = SockRef::from(&socket);
         options.set_tcp_nodelay(true)?;
         options.set_tcp_notsent_lowat(NOTSENT_MAX)?;
@@ -185,14 +214,16 @@ impl Link {
             writer: Mutex::new(Writer {
                 unsent: Vec::new(),
                 flushed: 0,
+                sealed: out,
             }),
             reader: Mutex::new(Reader {
-                ahead: vec![0; AHEAD_LEN].into(),
+                ahead: vec![0; ahead_len].into(),
                 start: 0,
                 end: 0,
                 current: None,
                 short: true,
                 drained: true,
+                sealed: incoming,
             }),
             socket,
             check,
@@ -298,6 +329,18 @@ impl Link {
         Ok(())
     }
 
+    /// Sends what waits, until then at the latest; one attempt is made in any case.
+    fn flush_until(&self, writer: &mut Writer, until: Option<Instant>) -> Result<(), LinkError> {
+        loop {
+            self.flush(writer, false)?;
+            let late = || until.is_some_and(|until| Instant::now() >= until);
+            if writer.is_clear() || late() {
+                return Ok(());
+            }
+            self.wait_writable(until)?;
+        }
+    }
+
     /// Sends a frame that is small and not data, without waiting. `false` when too much waits already.
     pub(crate) fn send_control(
         &self,
@@ -313,9 +356,7 @@ impl Link {
             sum.update(payload);
             sum.finalize()
         });
-        writer.unsent.extend_from_slice(&head);
-        writer.unsent.extend_from_slice(payload);
-        writer.unsent.extend_from_slice(&trailer.to_le_bytes());
+        writer.push(&[&head, payload, &trailer.to_le_bytes()]);
         self.flush(writer, false)?;
         Ok(true)
     }
@@ -331,18 +372,21 @@ impl Link {
     ) -> Result<(), LinkError> {
         self.flush(writer, true)?;
         let mut frame = Outgoing::new(header, self.digest());
+        let is_sealed = writer.sealed.is_some();
         while !frame.is_sent() {
             // What the kernel takes at once is sent in any case.
             let late = frame.done > 0 || frame.blocked;
             let late = late && until.is_some_and(|until| Instant::now() >= until);
-            let most = if late { usize::MAX } else { CHUNK };
+            let most = match (is_sealed, late) {
+                (true, _) => RECORD_LEN - HEAD_LEN - TRAILER_LEN,
+                (false, true) => usize::MAX,
+                (false, false) => CHUNK,
+            };
             let mut attempt = |parts: [&[u8]; 3]| {
-                if !late {
+                if !late && !is_sealed {
                     return self.send_some(&parts.map(IoSlice::new));
                 }
-                parts
-                    .iter()
-                    .for_each(|part| writer.unsent.extend_from_slice(part));
+                writer.push(&parts);
                 Ok(Some(parts.iter().map(|part| part.len()).sum()))
             };
             let mut trailer = [0; TRAILER_LEN];
@@ -364,6 +408,9 @@ impl Link {
                     frame.blocked = true;
                     self.wait_writable(until)?;
                 }
+            }
+            if is_sealed && !late && (frame.is_sent() || writer.unsent.len() >= CHUNK) {
+                self.flush_until(writer, until)?;
             }
         }
         if !writer.is_clear() {
@@ -478,6 +525,18 @@ impl Link {
     fn pull(&self, reader: &mut Reader) -> Result<bool, LinkError> {
         const { assert!(AHEAD_LEN >= HEAD_LEN + ENTRIES_MAX * ENTRY_LEN + TRAILER_LEN) };
         reader.make_room();
+        if let Some(incoming) = &mut reader.sealed {
+            let room = &mut reader.ahead[reader.end..];
+            let receive = |room: &mut [u8]| match recv(&self.socket, room, RecvFlags::empty()) {
+                Ok((_, 0)) => Err(LinkError::Closed),
+                Ok((_, count)) => Ok(Some(count)),
+                Err(error) => Ok(harmless(error.into())?),
+            };
+            let got = incoming.open_next(room, receive)?;
+            reader.end += got.unwrap_or(0);
+            reader.short = incoming.is_drained();
+            return Ok(got.is_some());
+        }
         let room = &mut reader.ahead[reader.end..];
         let room_len = room.len();
         let count = match recv(&self.socket, room, RecvFlags::empty()) {
@@ -493,6 +552,10 @@ impl Link {
 
     /// Reads bytes of a fragment straight to their place; nothing is held ahead then.
     fn pull_into(&self, reader: &mut Reader) -> Result<bool, LinkError> {
+        if reader.sealed.is_some() {
+            // Opening a record copies it anyway, and nothing lands that is not proved.
+            return self.pull(reader);
+        }
         (reader.start, reader.end) = (0, 0);
         let Some(current) = &mut reader.current else {
             return Ok(true);
@@ -617,7 +680,7 @@ impl Reader {
     fn make_room(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-        } else if self.end == self.ahead.len() {
+        } else if self.end == self.ahead.len() || self.sealed.is_some() {
             self.ahead.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }

@@ -27,6 +27,7 @@ use ropewalk_proto::message::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::dial::DialError;
 use crate::link::{Frames, Landing, Link, LinkError, SLICE, Writer};
 use crate::memory::{Kept, Place, Source};
 use crate::{MessageError, Mode};
@@ -272,6 +273,26 @@ impl Session {
         }
         self.news(&mut state);
         self.more_work(&mut state);
+    }
+
+    /// An attempt to make a link came to nothing.
+    pub(crate) fn dial_failed(&self, rail: RailId, error: &DialError) {
+        let mut state = self.state();
+        state.health[rail].failed(self.now_ns());
+        if state.links[rail].is_none() {
+            state.causes[rail] = Some(error.to_string());
+        }
+        match error {
+            DialError::Gone => {
+                state.peer_closed = true;
+                self.finish(&mut state);
+            }
+            DialError::Io(error) => {
+                if let Some((_, cause)) = &mut state.down {
+                    *cause = error.to_string();
+                }
+            }
+        }
     }
 
     /// Everything ends: callers see why, threads leave.

@@ -13,7 +13,9 @@ use ropewalk_proto::message::cutoff::{Method, Sample};
 use ropewalk_proto::message::frame::PROMPT;
 use ropewalk_proto::message::{Front, RAILS_MAX, Spread};
 
-use crate::dial::{DialError, Dialer, Proof};
+use crate::connect::{self, starting};
+use crate::dial::Dialer;
+use crate::handshake::Proof;
 use crate::listen::Door;
 use crate::memory::{Place, Source};
 use crate::session::{Session, State, Way};
@@ -48,12 +50,14 @@ pub struct RailReport {
 
 impl MessageSocket {
     /// Connects to a [`Listener`](crate::Listener): rail i goes from the i-th local address of the options to the
-    /// i-th address. One rail must work; the others are tried again until they do. In enhanced mode with a
-    /// [measured](CutOff::Measured) cut-off this takes up to 3 s more, 0.2 s at 100 Mbit/s.
+    /// i-th address, all at once. One rail must work, within 2 s and [`Options::deadline`]; the others are waited for
+    /// half a second longer, then tried again until they do. In enhanced mode with a [measured](CutOff::Measured) cut-off
+    /// this takes up to 3 s more, 0.2 s at 100 Mbit/s.
     ///
     /// # Errors
-    /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::NotSealed`] for one that is
-    /// not on this host, [`MessageError::Misuse`] for what cannot be meant.
+    /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::Deadline`],
+    /// [`MessageError::NotSealed`] for an address that is not on this host where there is no token,
+    /// [`MessageError::Misuse`] for what cannot be meant.
     pub fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
         options.verify(addresses)?;
         let count = addresses.len().max(options.local.len());
@@ -83,11 +87,14 @@ impl MessageSocket {
             session: preface::random_bytes(),
             rails,
             proof: Proof::new(options.token.as_ref()),
-            check: options.check,
+            check: options.check && !options.is_sealed(),
+            sealed: options.is_sealed(),
             window: options.window,
             dialled: AtomicU32::new(0),
         });
-        let socket = Self::say_hello(&dialer, options)?;
+        let until = options.deadline;
+        let until = until.and_then(|most| Instant::now().checked_add(most));
+        let socket = Self::new(connect::connect(&dialer, options, until)?, None, options);
         let kept = (socket.session.clone(), dialer);
         threads::spawn("rail-keep", move || threads::keep(&kept.0, Some(&kept.1)))
             .map_err(starting)?;
@@ -99,38 +106,6 @@ impl MessageSocket {
         Ok(socket)
     }
 
-    /// Connects the first rail that can be, then the others.
-    fn say_hello(dialer: &Arc<Dialer>, options: &Options) -> Result<Self, MessageError> {
-        let mut failed = None;
-        for rail in 0..dialer.rails.len() {
-            let address = dialer.rails[rail].1;
-            let connect = |source| MessageError::Connect { address, source };
-            let (link, window) = match dialer.dial(rail, true) {
-                Ok(made) => made,
-                Err(DialError::Io(error)) => {
-                    failed = Some(connect(error));
-                    continue;
-                }
-                Err(DialError::Gone) => return Err(MessageError::PeerClosed),
-            };
-            let session = Session::new(dialer.rails.len(), options, options.check, window)
-                .map(Arc::new)
-                .map_err(starting)?;
-            session.add_link(link).map_err(connect)?;
-            for other in (0..dialer.rails.len()).filter(|&other| other != rail) {
-                // Begun as a probe: what fails here is tried again by the keeper.
-                let probing = session.state().health[other].begin_probe(session.now_ns());
-                let made = dialer.dial(other, false);
-                let added = made.is_ok_and(|(link, _)| session.add_link(link).is_ok());
-                if probing && !added {
-                    session.state().health[other].failed(session.now_ns());
-                }
-            }
-            return Ok(Self::new(session, None, options));
-        }
-        Err(failed.unwrap_or(MessageError::PeerClosed))
-    }
-
     fn new(session: Arc<Session>, door: Option<Arc<Door>>, options: &Options) -> Self {
         Self {
             session,
@@ -140,14 +115,8 @@ impl MessageSocket {
         }
     }
 
-    pub(crate) fn accepted(
-        session: Arc<Session>,
-        door: Arc<Door>,
-        options: &Options,
-    ) -> Result<Self, MessageError> {
-        let kept = session.clone();
-        threads::spawn("rail-keep", move || threads::keep(&kept, None)).map_err(starting)?;
-        Ok(Self::new(session, Some(door), options))
+    pub(crate) fn accepted(session: Arc<Session>, door: Arc<Door>, options: &Options) -> Self {
+        Self::new(session, Some(door), options)
     }
 
     /// Sets how long each later call may take; `None` for no limit but [`Options::peer_timeout`].
@@ -460,13 +429,6 @@ impl std::fmt::Debug for MessageSocket {
         f.debug_struct("MessageSocket")
             .field("rails", &self.rails())
             .finish_non_exhaustive()
-    }
-}
-
-fn starting(source: std::io::Error) -> MessageError {
-    MessageError::System {
-        doing: "starting the threads of a socket",
-        source,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ropewalk_proto::message::frame::{Header, Kind};
 
-use crate::dial::{DialError, Dialer};
+use crate::dial::Dialer;
 use crate::link::{Link, LinkError, Step};
 use crate::session::{IDLE, LEASE, Session};
 
@@ -169,27 +169,11 @@ fn check(session: &Session, link: &Arc<Link>, now: u64) {
 
 /// Tries to make a new link of a failed rail.
 fn dial(session: &Arc<Session>, dialer: &Dialer, rail: usize) {
-    let made = dialer.dial(rail, false).and_then(|(link, _)| {
+    let made = dialer.dial(rail, false, None).and_then(|(link, _)| {
         session.add_link(link)?;
         Ok(())
     });
-    let Err(error) = made else {
-        return;
-    };
-    let mut state = session.state();
-    state.health[rail].failed(session.now_ns());
-    if state.links[rail].is_none() {
-        state.causes[rail] = Some(error.to_string());
-    }
-    match error {
-        DialError::Gone => {
-            state.peer_closed = true;
-            session.finish(&mut state);
-        }
-        DialError::Io(error) => {
-            if let Some((_, cause)) = &mut state.down {
-                *cause = error.to_string();
-            }
-        }
+    if let Err(error) = made {
+        session.dial_failed(rail, &error);
     }
 }

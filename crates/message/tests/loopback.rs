@@ -348,7 +348,7 @@ fn misuse_is_refused() {
     let refused = |result: Result<MessageSocket, MessageError>| result.unwrap_err().to_string();
     assert!(refused(MessageSocket::connect(&[], &options())).contains("no address"));
     let far = addresses(&["192.0.2.1:9"]);
-    assert!(refused(MessageSocket::connect(&far, &options())).contains("set `plain`"));
+    assert!(refused(MessageSocket::connect(&far, &options())).contains("or `plain`"));
     let mixed = Options {
         local: vec!["::1".parse().unwrap()],
         ..options()
