@@ -29,7 +29,8 @@
 //! message, in memory; whether its application has asked for it, only an answer tells.
 //!
 //! Rails must really be different ways: two addresses behind one interface, or a host whose routing sends both
-//! out of the same one, do not add up. A local address chooses the interface only with a source rule for it.
+//! out of the same one, do not add up ([`MessageSocket::warnings`] names them). A local address chooses the interface only
+//! with a source rule for it.
 //!
 //! With a token ([`Options::token`]) records are sealed (AES-128-GCM, a fresh key for each link and direction), unless
 //! [`Options::plain`] allows by name that data crosses the network in the clear. Without a token nothing can be sealed, and
@@ -44,6 +45,7 @@ mod listen;
 mod memory;
 mod options;
 mod records;
+mod routing;
 mod session;
 mod socket;
 mod threads;

@@ -5,7 +5,7 @@
 //! session's state.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +64,8 @@ pub(crate) enum LinkError {
     Broken(#[from] Broken),
     #[error("nothing has moved for a while, though the peer owes acknowledgements")]
     Silent,
+    #[error("this host has lost the address {0}, or its interface the link")]
+    Interface(IpAddr),
     #[error("a thread of the connection panicked")]
     Panicked,
     #[error("the peer broke the protocol: {0}")]
@@ -176,6 +178,8 @@ pub(crate) struct Link {
     pub(crate) number: u64,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) reader: Mutex<Reader>,
+    /// Addresses of both ends.
+    pub(crate) ends: (IpAddr, IpAddr),
     socket: TcpStream,
     check: bool,
     dead: AtomicBool,
@@ -225,6 +229,7 @@ impl Link {
                 drained: true,
                 sealed: incoming,
             }),
+            ends: (socket.local_addr()?.ip(), socket.peer_addr()?.ip()),
             socket,
             check,
             dead: AtomicBool::new(false),

@@ -249,14 +249,21 @@ impl Session {
 
     /// A link is over: its rail's fragments become ready for the others.
     pub(crate) fn fail(&self, link: &Arc<Link>, cause: &LinkError) {
+        let rail = link.rail;
+        let is_own = |state: &State| {
+            let own = state.links[rail].as_ref();
+            own.is_some_and(|own| Arc::ptr_eq(own, link))
+        };
+        let mut state = self.state();
+        if is_own(&state) && state.causes[rail].is_none() {
+            // Before its threads find the link closed, which says nothing.
+            state.causes[rail] = Some(cause.to_string());
+        }
+        drop(state);
         link.kill();
         let now = self.now_ns();
         let mut state = self.state();
-        let rail = link.rail;
-        if !state.links[rail]
-            .as_ref()
-            .is_some_and(|own| Arc::ptr_eq(own, link))
-        {
+        if !is_own(&state) {
             return;
         }
         state.links[rail] = None;
@@ -264,9 +271,9 @@ impl Session {
         let heir = state.links.iter().position(Option::is_some);
         state.receiver.link_failed(rail, heir);
         state.health[rail].failed(now);
-        state.causes[rail] = Some(cause.to_string());
         if heir.is_none() {
-            state.down = Some((now, cause.to_string()));
+            let cause = state.causes[rail].clone().unwrap_or_default();
+            state.down = Some((now, cause));
         }
         if state.favourite == rail {
             self.set_favourite(&mut state, heir.unwrap_or(0));

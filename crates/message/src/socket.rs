@@ -19,7 +19,7 @@ use crate::handshake::Proof;
 use crate::listen::Door;
 use crate::memory::{Place, Source};
 use crate::session::{Session, State, Way};
-use crate::{CutOff, MessageError, Mode, Options, threads};
+use crate::{CutOff, MessageError, Mode, Options, routing, threads};
 
 /// A connection for messages over all rails between two hosts; see the crate's documentation.
 ///
@@ -387,6 +387,19 @@ impl MessageSocket {
                 bytes_per_second: state.sender.bytes_per_second(rail),
             })
             .collect()
+    }
+
+    /// Rails that the host's routing sends out of one interface, and how to keep them apart: text for people, empty when
+    /// all is well or the kernel does not say. Asks the kernel each time.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let state = self.session.state();
+        let links: Vec<_> = state.links.iter().flatten().cloned().collect();
+        drop(state);
+        let ends = links
+            .iter()
+            .map(|link| (link.rail, link.ends.0, link.ends.1));
+        routing::warnings(&ends.collect::<Vec<_>>())
     }
 
     /// Closes the connection of a rail, as if the network had. The connecting end makes another one.

@@ -1,11 +1,14 @@
 //! The threads of a socket: two for each link, and a keeper that watches the rails.
 
 use std::io;
+use std::net::IpAddr;
 use std::panic;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ropewalk_lane::interfaces;
+use ropewalk_lane::links::Links;
 use ropewalk_proto::message::frame::{Header, Kind};
 
 use crate::dial::Dialer;
@@ -107,6 +110,7 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
 
 /// Watches the rails until the socket closes; the connecting end makes new links of failed ones.
 pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
+    let mut own = OwnAddresses::new();
     loop {
         let mut state = session.state();
         if !state.closed {
@@ -136,8 +140,13 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
             session.more_work(&mut state);
         }
         drop(state);
+        own.look();
         for link in links {
-            check(session, &link, now);
+            if own.lost.contains(&link.ends.0) {
+                session.fail(&link, &LinkError::Interface(link.ends.0));
+            } else {
+                check(session, &link, now);
+            }
         }
         for rail in due {
             let Some(dialer) = dialer.cloned() else {
@@ -149,6 +158,48 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
             }
         }
     }
+}
+
+/// Addresses of this host's interfaces that work. The kernel tells of changes at once, where silence would take a second
+/// and a half to notice.
+struct OwnAddresses {
+    /// `None` where the kernel tells nothing.
+    events: Option<Links>,
+    now: Vec<IpAddr>,
+    /// Those that were there before the last look.
+    lost: Vec<IpAddr>,
+}
+
+impl OwnAddresses {
+    fn new() -> Self {
+        let events = Links::open().ok();
+        Self {
+            now: if events.is_some() {
+                addresses()
+            } else {
+                Vec::new()
+            },
+            events,
+            lost: Vec::new(),
+        }
+    }
+
+    fn look(&mut self) {
+        self.lost.clear();
+        let events = self.events.as_ref();
+        if !events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true))) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.now, addresses());
+        let gone = before.into_iter().filter(|own| !self.now.contains(own));
+        self.lost = gone.collect();
+    }
+}
+
+fn addresses() -> Vec<IpAddr> {
+    let all = interfaces::usable(&[]).into_iter();
+    all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own))
+        .collect()
 }
 
 fn check(session: &Session, link: &Arc<Link>, now: u64) {
