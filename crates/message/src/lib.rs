@@ -36,6 +36,7 @@
 //! [`Options::plain`] allows by name that data crosses the network in the clear. Without a token nothing can be sealed, and
 //! only addresses of this host are taken, unless `plain` is set.
 
+mod asynchronous;
 mod connect;
 mod dial;
 mod error;
@@ -51,6 +52,7 @@ mod socket;
 mod threads;
 mod tune;
 
+pub use asynchronous::AsyncMessageSocket;
 pub use error::MessageError;
 pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};

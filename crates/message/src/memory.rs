@@ -39,6 +39,15 @@ impl Kept {
     }
 }
 
+impl Kept {
+    /// The bytes themselves; they do not count any more.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.sum.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+        bytes
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         self.sum

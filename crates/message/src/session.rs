@@ -27,6 +27,7 @@ use ropewalk_proto::message::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::asynchronous::Wakers;
 use crate::dial::DialError;
 use crate::link::{Frames, Landing, Link, LinkError, SLICE, Writer};
 use crate::memory::{Kept, Place, Source};
@@ -89,6 +90,9 @@ pub(crate) struct State {
     /// Since when no rail works, and why the last one failed.
     pub down: Option<(u64, String)>,
     pub lost: bool,
+    /// Tasks that wait, and what one that waits for a message has room for.
+    pub wakers: Wakers,
+    pub wanted: Option<u64>,
     /// Why each rail that is down is.
     pub causes: Vec<Option<String>>,
     /// Bytes of messages that each rail brought, and carried.
@@ -154,6 +158,8 @@ impl Session {
                 peer_closed: false,
                 down: None,
                 lost: false,
+                wakers: Wakers::default(),
+                wanted: None,
                 causes: vec![None; rails],
                 brought: vec![0; rails],
                 carried: vec![0; rails],
@@ -180,6 +186,7 @@ impl Session {
 
     /// Wakes callers: something they wait for may have happened.
     fn news(&self, state: &mut State) {
+        state.wakers.wake();
         if state.waiting > 0 {
             self.changed.notify_all();
         }
@@ -738,6 +745,10 @@ impl Session {
         if next != message {
             return None;
         }
+        if state.wanted.is_some_and(|most| length <= most) {
+            // It comes where all do that nobody receives yet, but somebody waits for it.
+            state.receiver.claim();
+        }
         let fits = |place: &Arc<Place>| place.is_open() && place.len() as u64 >= length;
         let place = state.offer.take().filter(fits)?;
         for (offset, bytes) in self.claim(state, message, &place) {
@@ -769,6 +780,26 @@ impl Session {
             }
         }
         pieces
+    }
+
+    /// Bytes of a whole message that came into nobody's memory.
+    pub(crate) fn take_kept(&self, state: &mut State, message: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while let Some(first) = state.kept.first_entry()
+            && first.key().0 <= message
+        {
+            let ((of, _), piece) = first.remove_entry();
+            if of < message {
+                continue;
+            }
+            // Pieces are in order and leave no gap.
+            if bytes.is_empty() {
+                bytes = piece.into_bytes();
+            } else {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        bytes
     }
 
     /// Puts bytes of the claimed message into its place; they stay with the others when that is closed.

@@ -224,7 +224,7 @@ impl MessageSocket {
     }
 
     /// How a message of this length goes; `measured` is set when its round trip shall correct the cut-off.
-    fn way(&self, state: &mut State, length: u64, measured: &Cell<Option<bool>>) -> Way {
+    pub(crate) fn way(&self, state: &mut State, length: u64, measured: &Cell<Option<bool>>) -> Way {
         let plain = |spread| Way { spread, flags: 0 };
         match state.mode {
             Mode::Single => plain(Spread::Single),
