@@ -398,20 +398,6 @@ fn odd_arguments_are_taken_well() {
     assert_eq!(far.receive_vec(1).unwrap().unwrap(), b"x");
 }
 
-/// Beginning to send does not wait for the network, as long as few messages are on their way.
-#[test]
-fn beginning_does_not_wait() {
-    let own = Options {
-        mode: Mode::Single,
-        window: 1 << 30,
-        ..options()
-    };
-    let (near, _far) = pair_with(&addresses(&["127.0.0.1:0"]), &own, &own);
-    let long = near.send_start(pattern(0, 200 << 20)).unwrap();
-    let short = near.send_start(pattern(1, 100)).unwrap();
-    assert!(!near.is_sent(long) && !near.is_sent(short));
-}
-
 /// A rail that is down says why.
 #[test]
 fn rails_that_are_down_say_why() {

@@ -7,7 +7,7 @@ use ropewalk_proto::message::frame::fragments;
 
 use super::*;
 use crate::Options;
-use crate::link::Current;
+use crate::link::{Current, Step};
 use crate::socket::Guest;
 
 const FRAGMENT: usize = 10;
@@ -201,4 +201,162 @@ fn an_offer_ends_with_its_claim() {
     assert!(matches!(done, Some(Ok(Some(5)))), "{done:?}");
     drop(guest);
     assert_eq!(room[..5], bytes_of(1, 5));
+}
+
+/// A peer that sends messages in the wrong order, twice, or news nobody waits for, finds the end of what is kept for it.
+#[test]
+fn a_hostile_peer_takes_no_memory() {
+    let most = (1 << 20) + 2 * u64::from(FRAGMENT_MAX);
+    let header = |kind, message, length: u32| Header {
+        length,
+        message,
+        message_len: u64::from(length),
+        fragment_len: length,
+        ..Header::new(kind)
+    };
+    // Backwards, each as long as a fragment may be.
+    let world = World::new(&[]);
+    let refused = (0..2000).rev().find_map(|message| {
+        let header = header(Kind::Data, message, 16 << 20);
+        let begun = world.session.begin(&world.links[0], &header);
+        let kept = world.session.kept_bytes.load(Ordering::Relaxed);
+        assert!(kept <= most, "{kept}");
+        let ended =
+            begun.and_then(|landing| world.session.end(&world.links[0], &header, landing, true));
+        ended.err()
+    });
+    assert!(refused.is_some());
+
+    // The same fragment on ever more links: copies that lost it are counted, too.
+    let world = World::new(&[]);
+    let header_of_all = header(Kind::Data, 0, FRAGMENT_MAX);
+    let copies: Vec<Landing> = (0..5)
+        .map(|_| {
+            world
+                .session
+                .begin(&world.links[0], &header_of_all)
+                .unwrap()
+        })
+        .collect();
+    assert!(world.session.kept_bytes.load(Ordering::Relaxed) <= most);
+    assert!(matches!(copies[4], Landing::Refused));
+    drop(copies);
+    assert_eq!(world.session.kept_bytes.load(Ordering::Relaxed), 0);
+
+    // News that nobody acknowledges, since the peer reads nothing.
+    let world = World::new(&[]);
+    let _busy = world.links[0].writer.lock();
+    let refused = (1..2_000_u64).cycle().take(200_000).find_map(|message| {
+        let cancel = Header {
+            length: 0,
+            fragment_len: 0,
+            ..header(Kind::Cancel, message, 0)
+        };
+        world.session.control(&world.links[0], &cancel, &[]).err()
+    });
+    assert!(refused.is_none());
+    assert!(world.session.state().receiver.waiting_entries(0) <= 2_000);
+}
+
+/// A header that was damaged on the way changes nothing: what it would say about its message is not believed.
+#[test]
+fn damaged_headers_say_nothing() {
+    use std::io::{Read as _, Write as _};
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = || {
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let header = Header {
+        length: 4,
+        message_len: 4,
+        fragment_len: 4,
+        ..Header::new(Kind::Data)
+    };
+    let (out, mut seen) = pair();
+    let sender = Link::new(out, 0, 1, true, None).unwrap();
+    let source = Source::owned(b"four".to_vec());
+    let mut writer = sender.writer.lock();
+    sender
+        .send_fragment(&mut writer, &header, &source, None)
+        .unwrap();
+    let mut frame = vec![0; 64];
+    seen.read_exact(&mut frame).unwrap();
+    for bit in 0..52 * 8 {
+        let world = World::new(&[]);
+        let (mut from, into) = pair();
+        let link = Link::new(into, 0, 1, true, None).unwrap();
+        let mut changed = frame.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        from.write_all(&changed).unwrap();
+        let mut reader = link.reader.lock();
+        let end = loop {
+            match link.read(&mut reader, &*world.session) {
+                Ok(Step::Empty) => {
+                    link.wait_readable(None, Duration::from_secs(1)).unwrap();
+                }
+                other => break other,
+            }
+        };
+        assert!(matches!(end, Err(LinkError::Damaged)), "bit {bit}: {end:?}");
+        assert_eq!(world.session.state().receiver.front(), Front::Unknown);
+    }
+}
+
+/// What a sender could not wait for is sent by others from where it lies, not moved up after every call.
+#[test]
+fn the_rest_of_a_frame_is_sent_later() {
+    use std::io::Read as _;
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let link = Link::new(near, 0, 1, true, None).unwrap();
+    let length = FRAGMENT_MAX;
+    let header = Header {
+        length,
+        message_len: u64::from(length),
+        fragment_len: length,
+        ..Header::new(Kind::Data)
+    };
+    let bytes: Vec<u8> = (0..length).map(|at| (at / 5) as u8).collect();
+    let source = Source::owned(bytes.clone());
+    let mut writer = link.writer.lock();
+    let now = Some(Instant::now());
+    link.send_fragment(&mut writer, &header, &source, now)
+        .unwrap();
+    assert!(!writer.is_clear(), "nobody reads yet");
+    let reading = std::thread::spawn(move || {
+        let mut all = vec![0; 52 + length as usize + 8];
+        far.read_exact(&mut all).unwrap();
+        all
+    });
+    link.flush(&mut writer, true).unwrap();
+    assert!(writer.is_clear());
+    assert!(reading.join().unwrap()[52..][..length as usize] == bytes[..]);
+}
+
+/// Beginning to send returns though the peer reads nothing: whatever the kernel does not take is the rail's business.
+#[test]
+fn beginning_does_not_wait_for_the_peer() {
+    let world = World::new(&[]);
+    let session = world.session.clone();
+    session.state().sender = Sender::new(2, 1 << 30);
+    session.state().sender.rail_up(0);
+    let (done, begun) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let way = |_: &mut State| Way {
+            spread: Spread::On(0),
+            flags: 0,
+        };
+        for length in [50_000; 500].into_iter().chain([20 << 20, 100]) {
+            let source = Arc::new(Source::owned(vec![0; length]));
+            let started = session.start_only(way, length as u64, &source, None);
+            started.unwrap();
+        }
+        done.send(session.state().started).unwrap();
+    });
+    let begun = begun.recv_timeout(Duration::from_secs(60));
+    assert_eq!(begun, Ok(502), "somebody waits for the peer");
 }
