@@ -3,11 +3,12 @@
 use std::net::{TcpListener, TcpStream};
 
 use proptest::prelude::*;
-use ropewalk_proto::message::frame::fragments;
+use ropewalk_proto::message::Front;
+use ropewalk_proto::message::frame::{FRAGMENT_MAX, fragments};
 
 use super::*;
 use crate::Options;
-use crate::link::{Current, Step};
+use crate::link::{Current, Frames, Landing, Step};
 use crate::socket::Guest;
 
 const FRAGMENT: usize = 10;
