@@ -14,9 +14,7 @@
 
 mod connect;
 mod error;
-mod interfaces;
 mod landing;
-mod links;
 mod listen;
 mod open;
 mod rails;
@@ -26,6 +24,8 @@ mod session;
 mod streams;
 mod transfer;
 mod usage;
+
+use ropewalk_lane::{interfaces, links};
 
 pub use error::AgentError;
 pub use listen::{Agent, AgentConfig};

@@ -57,12 +57,16 @@
 
 mod checksum;
 mod error;
+pub mod exchange;
 pub mod faulty;
 mod frame_io;
 mod half;
+pub mod interfaces;
+pub mod links;
 pub mod mem;
 pub mod preface;
 mod receive;
+pub mod routes;
 pub mod seal;
 mod send;
 mod socket;

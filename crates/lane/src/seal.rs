@@ -83,14 +83,24 @@ pub fn derive(secret: &[u8], label: &str, context: &[u8]) -> [u8; 32] {
 }
 
 /// One direction of a sealed stream. Each side holds one for sending and one for receiving.
-pub(crate) struct Records {
+pub struct Records {
     key: LessSafeKey,
     next: [u8; 32],
     count: u64,
 }
 
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Records")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Records {
-    pub(crate) fn new(secret: [u8; 32]) -> Self {
+    /// The direction that this secret is for, from its first record on.
+    #[must_use]
+    pub fn new(secret: [u8; 32]) -> Self {
         let (key, next) = generation(&secret);
         Self {
             key,
@@ -112,7 +122,10 @@ impl Records {
     }
 
     /// Encrypts `body` where it lies and gives the tag.
-    pub(crate) fn seal(&mut self, header: &[u8], body: &mut [u8]) -> [u8; 16] {
+    ///
+    /// # Panics
+    /// When `body` is longer than AES-GCM may seal, 64 GiB.
+    pub fn seal(&mut self, header: &[u8], body: &mut [u8]) -> [u8; 16] {
         let nonce = self.advance();
         let tag = self
             .key
@@ -134,7 +147,10 @@ impl Records {
     }
 
     /// Checks `sealed` against `tag` and decrypts it into `out`, of the same length.
-    pub(crate) fn open_into(
+    ///
+    /// # Errors
+    /// [`LaneError::Forged`] when the record is not the one that was sealed.
+    pub fn open_into(
         &mut self,
         header: &[u8],
         sealed: &[u8],

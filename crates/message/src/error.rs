@@ -12,7 +12,7 @@ pub enum MessageError {
     Misuse(String),
     /// Data would cross a network in the clear and nobody said that it may.
     #[error(
-        "{address} is not on this host, and message sockets cannot seal their records in this version; set `plain` for a network you trust"
+        "{address} is not on this host, and without a token nothing can be sealed; set a token at both ends, or `plain` for a network you trust"
     )]
     NotSealed {
         /// The address that is not on this host.

@@ -29,22 +29,30 @@
 //! message, in memory; whether its application has asked for it, only an answer tells.
 //!
 //! Rails must really be different ways: two addresses behind one interface, or a host whose routing sends both
-//! out of the same one, do not add up. A local address chooses the interface only with a source rule for it.
+//! out of the same one, do not add up ([`MessageSocket::warnings`] names them). A local address chooses the interface only
+//! with a source rule for it.
 //!
-//! Not in this version: sealed records. Data crosses the network in the clear, which has to be allowed by name
-//! ([`Options::plain`]) for addresses that are not on this host; the token only proves who the peer is.
+//! With a token ([`Options::token`]) records are sealed (AES-128-GCM, a fresh key for each link and direction), unless
+//! [`Options::plain`] allows by name that data crosses the network in the clear. Without a token nothing can be sealed, and
+//! only addresses of this host are taken, unless `plain` is set.
 
+mod asynchronous;
+mod connect;
 mod dial;
 mod error;
+mod handshake;
 mod link;
 mod listen;
 mod memory;
 mod options;
+mod records;
+mod routing;
 mod session;
 mod socket;
 mod threads;
 mod tune;
 
+pub use asynchronous::AsyncMessageSocket;
 pub use error::MessageError;
 pub use listen::Listener;
 pub use options::{CutOff, Method, Mode, Options};

@@ -4,46 +4,42 @@
 //! callers, who save the hand-over between threads. Neither lock is waited for by a thread that holds the
 //! session's state.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, TcpStream};
+use std::io;
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use parking_lot::Mutex;
 use ropewalk_lane::TcpInfo;
-use ropewalk_model::Range;
-use ropewalk_proto::message::frame::{
-    ENTRIES_MAX, ENTRY_LEN, HEADER_LEN, Header, HeaderError, Kind, TAKEN_BACK, TRAILER_LEN,
-};
+use ropewalk_lane::seal::Records;
+use ropewalk_proto::message::frame::{HEAD_LEN, HEADER_LEN, Header, HeaderError};
 use ropewalk_proto::message::{Broken, RailId, Seen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg,
-};
 use socket2::SockRef;
 
-use crate::memory::{Place, Source};
+use crate::handshake::LinkKeys;
+use crate::memory::{Kept, Place};
+use crate::records::Incoming;
 
-/// Bytes read ahead. Small messages come whole in one call; of a long fragment no more than this is copied twice.
-const AHEAD_LEN: usize = 16 << 10;
-/// Bytes taken beyond the end of a fragment: its trailer and the next header, so that the next fragment's
-/// bytes go straight to their place.
-const BEYOND: usize = TRAILER_LEN + HEADER_LEN;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+pub(crate) use reader::Current;
+pub(crate) use reader::{Reader, Step};
+pub(crate) use writer::Writer;
+
 /// Bytes summed and given to the kernel at once: they are still in the cache when it copies them.
 const CHUNK: usize = 256 << 10;
 /// Bytes the kernel may hold unsent. They are lost to other rails when this one slows down.
 const NOTSENT_MAX: u32 = 256 << 10;
 /// The kernel's own limit for unacknowledged bytes; the health of the rail is judged sooner.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
-/// Acknowledgements that wait because the peer reads nothing; beyond this they stay in the status vector.
-const UNSENT_MAX: usize = 64 << 10;
 /// Longest wait in one piece, so that a thread sees what is asked of it.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
-/// Sent in place of bytes that were taken back.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Why a link carries nothing more. Its rail is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -52,10 +48,18 @@ pub(crate) enum LinkError {
     Closed,
     #[error("a frame was damaged on the way")]
     Damaged,
+    #[error("a sealed record was forged, or damaged on the way")]
+    Forged,
     #[error(transparent)]
     Header(#[from] HeaderError),
     #[error(transparent)]
     Broken(#[from] Broken),
+    #[error("nothing has moved for a while, though the peer owes acknowledgements")]
+    Silent,
+    #[error("this host has lost the address {0}, or its interface the link")]
+    Interface(IpAddr),
+    #[error("a thread of the connection panicked")]
+    Panicked,
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
     #[error(transparent)]
@@ -83,51 +87,11 @@ pub(crate) enum Landing {
     /// The memory of a waiting caller.
     Place(Arc<Place>),
     /// Kept until somebody asks for the message.
-    Kept(Vec<u8>),
+    Kept(Kept),
+    /// There is no room: it has to come again.
+    Refused,
     /// Thrown away.
     Nowhere,
-}
-
-/// A fragment on its way in.
-struct Current {
-    header: Header,
-    landing: Landing,
-    done: usize,
-    sum: Option<Digest>,
-    /// Bytes for a place that closed meanwhile were thrown away.
-    lost: bool,
-}
-
-/// The receiving half.
-pub(crate) struct Reader {
-    ahead: Box<[u8]>,
-    start: usize,
-    end: usize,
-    current: Option<Current>,
-    /// The kernel had less than there was room for, the last time it was asked.
-    short: bool,
-    /// Reading has to wait for the peer, as far as is known without asking the kernel again.
-    drained: bool,
-}
-
-/// The sending half: what a caller could not wait for, or an acknowledgement that found the kernel full.
-pub(crate) struct Writer {
-    unsent: Vec<u8>,
-}
-
-impl Writer {
-    pub(crate) fn is_clear(&self) -> bool {
-        self.unsent.is_empty()
-    }
-}
-
-/// What one step of reading did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A frame was handled; more may be there.
-    Frame,
-    /// Nothing is there.
-    Empty,
 }
 
 pub(crate) struct Link {
@@ -136,6 +100,8 @@ pub(crate) struct Link {
     pub(crate) number: u64,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) reader: Mutex<Reader>,
+    /// Addresses of both ends.
+    pub(crate) ends: (IpAddr, IpAddr),
     socket: TcpStream,
     check: bool,
     dead: AtomicBool,
@@ -154,7 +120,15 @@ impl Link {
         rail: RailId,
         number: u64,
         check: bool,
+        keys: Option<LinkKeys>,
     ) -> io::Result<Self> {
+        let (out, incoming) = match keys {
+            Some(keys) => (
+                Some(Records::new(keys.out.0)),
+                Some(Incoming::new(keys.incoming.0)),
+            ),
+            None => (None, None),
+        };
         let options = SockRef::from(&socket);
         options.set_tcp_nodelay(true)?;
         options.set_tcp_notsent_lowat(NOTSENT_MAX)?;
@@ -163,15 +137,9 @@ impl Link {
         Ok(Self {
             rail,
             number,
-            writer: Mutex::new(Writer { unsent: Vec::new() }),
-            reader: Mutex::new(Reader {
-                ahead: vec![0; AHEAD_LEN].into(),
-                start: 0,
-                end: 0,
-                current: None,
-                short: true,
-                drained: true,
-            }),
+            writer: Mutex::new(Writer::new(out)),
+            reader: Mutex::new(Reader::new(incoming)),
+            ends: (socket.local_addr()?.ip(), socket.peer_addr()?.ip()),
             socket,
             check,
             dead: AtomicBool::new(false),
@@ -197,6 +165,10 @@ impl Link {
 
     pub(crate) fn nudge(&self) {
         self.nudged.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_nudged(&self) -> bool {
+        self.nudged.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_nudge(&self) -> bool {
@@ -232,448 +204,36 @@ impl Link {
         self.check.then(|| Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
-    /// Waits until bytes can be read, or `other` can, or the time is over. `true` when `other` can.
+    /// Waits until bytes can be read, or `other` can, or the time is over.
     pub(crate) fn wait_readable(
         &self,
         other: Option<BorrowedFd<'_>>,
         wait: Duration,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let own = PollFd::new(&self.socket, PollFlags::IN);
         let Some(other) = other else {
-            return poll_for(&mut [own], wait).map(|()| false);
+            return poll_for(&mut [own], wait);
         };
         let mut both = [own, PollFd::from_borrowed_fd(other, PollFlags::IN)];
-        poll_for(&mut both, wait)?;
-        Ok(!both[1].revents().is_empty())
-    }
-
-    fn send_some(&self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        let mut none = SendAncillaryBuffer::default();
-        match sendmsg(&self.socket, slices, &mut none, SendFlags::NOSIGNAL) {
-            Ok(count) => Ok(Some(count)),
-            Err(error) => harmless(error.into()),
-        }
-    }
-
-    fn wait_writable(&self, until: Option<Instant>) -> Result<(), LinkError> {
-        let wait = until.map_or(SLICE, |until| {
-            SLICE.min(until.saturating_duration_since(Instant::now()))
-        });
-        poll_for(&mut [PollFd::new(&self.socket, PollFlags::OUT)], wait)?;
-        if self.is_dead() {
-            return Err(LinkError::Closed);
-        }
-        Ok(())
-    }
-
-    /// Sends what waits. With `wait`, all of it; else what the kernel takes, and the sending thread is nudged.
-    pub(crate) fn flush(&self, writer: &mut Writer, wait: bool) -> Result<(), LinkError> {
-        while !writer.unsent.is_empty() {
-            match self.send_some(&[IoSlice::new(&writer.unsent)])? {
-                Some(count) => drop(writer.unsent.drain(..count)),
-                None if wait => self.wait_writable(None)?,
-                None => {
-                    self.nudge();
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends a frame that is small and not data, without waiting. `false` when too much waits already.
-    pub(crate) fn send_control(
-        &self,
-        writer: &mut Writer,
-        header: &Header,
-        payload: &[u8],
-    ) -> Result<bool, LinkError> {
-        if writer.unsent.len() > UNSENT_MAX {
-            return Ok(false);
-        }
-        let head = header.encode();
-        let trailer = self.digest().map_or(0, |mut sum| {
-            sum.update(&head);
-            sum.update(payload);
-            sum.finalize()
-        });
-        writer.unsent.extend_from_slice(&head);
-        writer.unsent.extend_from_slice(payload);
-        writer.unsent.extend_from_slice(&trailer.to_le_bytes());
-        self.flush(writer, false)?;
-        Ok(true)
-    }
-
-    /// Sends a fragment from where it lies. At `until` the rest is copied for the sending thread to finish, so that
-    /// the caller may go; bytes that were taken back are sent as zeros and marked.
-    pub(crate) fn send_fragment(
-        &self,
-        writer: &mut Writer,
-        header: &Header,
-        source: &Source,
-        until: Option<Instant>,
-    ) -> Result<(), LinkError> {
-        self.flush(writer, true)?;
-        let mut frame = Outgoing::new(header, self.digest());
-        while !frame.is_sent() {
-            let mut trailer = [0; TRAILER_LEN];
-            let mut attempt = |parts: [&[u8]; 3]| -> io::Result<Option<usize>> {
-                // Behind bytes that were copied, all others are.
-                if writer.is_clear() {
-                    let sent = self.send_some(&parts.map(IoSlice::new))?;
-                    let late = || until.is_some_and(|until| Instant::now() >= until);
-                    if sent.is_some() || !late() {
-                        return Ok(sent);
-                    }
-                }
-                for part in parts {
-                    writer.unsent.extend_from_slice(part);
-                }
-                Ok(Some(parts.iter().map(|part| part.len()).sum()))
-            };
-            let sent = if frame.needs_bytes() {
-                let sent = source.with(header.range(), |bytes| {
-                    attempt(frame.parts(bytes, CHUNK, &mut trailer))
-                });
-                let Some(sent) = sent else {
-                    frame.taken_back = true;
-                    continue;
-                };
-                sent
-            } else {
-                attempt(frame.parts(&[], CHUNK, &mut trailer))
-            };
-            match sent? {
-                Some(count) => frame.done += count,
-                None => self.wait_writable(until)?,
-            }
-        }
-        if !writer.is_clear() {
-            self.nudge();
-        }
-        Ok(())
-    }
-
-    /// Reads until one frame was handled or nothing is there. Does not wait.
-    pub(crate) fn read(
-        &self,
-        reader: &mut Reader,
-        frames: &impl Frames,
-    ) -> Result<Step, LinkError> {
-        let step = self.read_step(reader, frames)?;
-        // A part of a frame may be held ahead when nothing more is there.
-        reader.drained = step == Step::Empty || (reader.short && reader.start == reader.end);
-        Ok(step)
-    }
-
-    fn read_step(&self, reader: &mut Reader, frames: &impl Frames) -> Result<Step, LinkError> {
-        loop {
-            if reader.current.is_none() {
-                match self.begin(reader, frames)? {
-                    Begun::Fragment => {}
-                    Begun::Handled => return Ok(Step::Frame),
-                    Begun::Missing => {
-                        if !self.pull(reader)? {
-                            return Ok(Step::Empty);
-                        }
-                        continue;
-                    }
-                }
-            }
-            let Some(current) = &mut reader.current else {
-                return Ok(Step::Frame);
-            };
-            let length = current.header.length as usize;
-            if current.done < length {
-                let held = &reader.ahead[reader.start..reader.end];
-                if held.is_empty() {
-                    if !self.pull_into(reader)? {
-                        return Ok(Step::Empty);
-                    }
-                    continue;
-                }
-                let count = held.len().min(length - current.done);
-                current.land(self.number, &held[..count]);
-                reader.start += count;
-                continue;
-            }
-            if reader.end - reader.start < TRAILER_LEN {
-                if !self.pull(reader)? {
-                    return Ok(Step::Empty);
-                }
-                continue;
-            }
-            let trailer = reader.take_trailer();
-            let Some(current) = reader.current.take() else {
-                return Ok(Step::Frame);
-            };
-            let taken_back = trailer == TAKEN_BACK;
-            if !taken_back && current.sum.is_some_and(|sum| sum.finalize() != trailer) {
-                return Err(LinkError::Damaged);
-            }
-            let good = !taken_back && !current.lost;
-            frames.end(self, &current.header, current.landing, good)?;
-            return Ok(Step::Frame);
-        }
-    }
-
-    /// Begins the next fragment, or handles the next small frame.
-    fn begin(&self, reader: &mut Reader, frames: &impl Frames) -> Result<Begun, LinkError> {
-        let held = &reader.ahead[reader.start..reader.end];
-        let Some(head) = held.first_chunk::<HEADER_LEN>() else {
-            return Ok(Begun::Missing);
-        };
-        let header = Header::decode(head)?;
-        let mut sum = self.digest();
-        if let Some(sum) = &mut sum {
-            sum.update(head);
-        }
-        if header.kind == Kind::Data {
-            let landing = frames.begin(self, &header)?;
-            reader.start += HEADER_LEN;
-            reader.current = Some(Current {
-                header,
-                landing,
-                done: 0,
-                sum,
-                lost: false,
-            });
-            return Ok(Begun::Fragment);
-        }
-        let end = HEADER_LEN + header.length as usize;
-        let Some(frame) = held.get(..end + TRAILER_LEN) else {
-            return Ok(Begun::Missing);
-        };
-        let payload = &frame[HEADER_LEN..end];
-        let trailer = u64::from_le_bytes(std::array::from_fn(|at| frame[end + at]));
-        if sum.is_some_and(|mut sum| {
-            sum.update(payload);
-            sum.finalize() != trailer
-        }) {
-            return Err(LinkError::Damaged);
-        }
-        frames.control(self, &header, payload)?;
-        reader.start += end + TRAILER_LEN;
-        Ok(Begun::Handled)
-    }
-
-    /// Reads ahead; `false` when nothing is there.
-    fn pull(&self, reader: &mut Reader) -> Result<bool, LinkError> {
-        const { assert!(AHEAD_LEN >= HEADER_LEN + ENTRIES_MAX * ENTRY_LEN + TRAILER_LEN) };
-        reader.make_room();
-        let room = &mut reader.ahead[reader.end..];
-        let room_len = room.len();
-        let count = match recv(&self.socket, room, RecvFlags::empty()) {
-            Ok((_, 0)) => return Err(LinkError::Closed),
-            Ok((_, count)) => Some(count),
-            Err(error) => harmless(error.into())?,
-        };
-        let got = count.unwrap_or(0);
-        reader.short = got < room_len;
-        reader.end += got;
-        Ok(count.is_some())
-    }
-
-    /// Reads bytes of a fragment straight to their place; nothing is held ahead then.
-    fn pull_into(&self, reader: &mut Reader) -> Result<bool, LinkError> {
-        (reader.start, reader.end) = (0, 0);
-        let Some(current) = &mut reader.current else {
-            return Ok(true);
-        };
-        let left = current.header.length as usize - current.done;
-        let ahead = &mut reader.ahead;
-        let receive = |room: &mut [u8], beyond: &mut [u8]| {
-            self.receive(&mut [IoSliceMut::new(room), IoSliceMut::new(beyond)])
-        };
-        let step = left.min(CHUNK);
-        let beyond = if step == left { BEYOND } else { 0 };
-        let Some(got) = current.fill(self.number, step, |room| {
-            receive(room, &mut ahead[..beyond])
-        }) else {
-            let count = self.receive(&mut [IoSliceMut::new(&mut ahead[..left.min(AHEAD_LEN)])])?;
-            if let Some(count) = count {
-                current.throw_away(&ahead[..count]);
-            }
-            return Ok(count.is_some());
-        };
-        let got = got?;
-        let count = got.unwrap_or(0);
-        reader.short = count < step + beyond;
-        reader.end = count.saturating_sub(step);
-        if got.is_none() {
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    fn receive(&self, slices: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, LinkError> {
-        let mut none = RecvAncillaryBuffer::default();
-        match recvmsg(&self.socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC) {
-            Ok(message) if message.bytes == 0 => Err(LinkError::Closed),
-            Ok(message) => Ok(Some(message.bytes)),
-            Err(error) => Ok(harmless(error.into())?),
-        }
+        poll_for(&mut both, wait)
     }
 }
 
-/// What stands at the front of what was read.
-enum Begun {
-    Fragment,
-    Handled,
-    Missing,
+/// The low half of the sum of a header alone.
+fn header_check(sum: &Digest) -> [u8; HEAD_LEN - HEADER_LEN] {
+    (sum.finalize() as u32).to_le_bytes()
 }
 
-/// A fragment on its way out.
-struct Outgoing {
-    head: [u8; HEADER_LEN],
-    length: usize,
-    sum: Option<Digest>,
-    /// Bytes of payload in `sum`.
-    summed: usize,
-    /// Bytes of header, payload and trailer sent.
-    done: usize,
-    taken_back: bool,
-}
-
-impl Outgoing {
-    fn new(header: &Header, mut sum: Option<Digest>) -> Self {
-        let head = header.encode();
-        if let Some(sum) = &mut sum {
-            sum.update(&head);
-        }
-        Self {
-            head,
-            length: header.length as usize,
-            sum,
-            summed: 0,
-            done: 0,
-            taken_back: false,
-        }
+/// A header as it is sent, and the sum to go on with.
+fn head_of(header: &Header, mut sum: Option<Digest>) -> ([u8; HEAD_LEN], Option<Digest>) {
+    let mut head = [0; HEAD_LEN];
+    let (bytes, check) = head.split_at_mut(HEADER_LEN);
+    bytes.copy_from_slice(&header.encode());
+    if let Some(sum) = &mut sum {
+        sum.update(bytes);
+        check.copy_from_slice(&header_check(sum));
     }
-
-    fn is_sent(&self) -> bool {
-        self.done == HEADER_LEN + self.length + TRAILER_LEN
-    }
-
-    fn needs_bytes(&self) -> bool {
-        !self.taken_back && self.done < HEADER_LEN + self.length && self.length > 0
-    }
-
-    /// What is to be sent next, at most so many bytes of payload. `bytes` is the whole payload while
-    /// [`needs_bytes`](Self::needs_bytes), else it is not looked at.
-    fn parts<'a>(
-        &'a mut self,
-        bytes: &'a [u8],
-        most: usize,
-        trailer: &'a mut [u8; TRAILER_LEN],
-    ) -> [&'a [u8]; 3] {
-        let from = self.done.saturating_sub(HEADER_LEN).min(self.length);
-        let to = from.saturating_add(most).min(self.length);
-        let body = if self.needs_bytes() {
-            if let Some(sum) = &mut self.sum
-                && self.summed < to
-            {
-                sum.update(&bytes[self.summed..to]);
-                self.summed = to;
-            }
-            &bytes[from..to]
-        } else {
-            &ZEROS[..(to - from).min(ZEROS.len())]
-        };
-        let mut tail: &[u8] = &[];
-        if from + body.len() == self.length {
-            let sum = self.sum.as_ref().map_or(0, Digest::finalize);
-            let value = if self.taken_back { TAKEN_BACK } else { sum };
-            *trailer = value.to_le_bytes();
-            tail = &trailer[self.done.saturating_sub(HEADER_LEN + self.length)..];
-        }
-        [&self.head[self.done.min(HEADER_LEN)..], body, tail]
-    }
-}
-
-impl Reader {
-    /// Whether reading has to wait for the peer.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.drained
-    }
-
-    fn make_room(&mut self) {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.end == self.ahead.len() {
-            self.ahead.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-    }
-
-    fn take_trailer(&mut self) -> u64 {
-        let at = self.start;
-        self.start += TRAILER_LEN;
-        u64::from_le_bytes(std::array::from_fn(|byte| self.ahead[at + byte]))
-    }
-}
-
-impl Current {
-    fn range(&self, count: usize) -> Range {
-        let start = self.header.range().start + self.done as u64;
-        Range::new(start, start + count as u64)
-    }
-
-    /// Puts bytes that were read ahead where they belong.
-    fn land(&mut self, link: u64, bytes: &[u8]) {
-        let (range, done) = (self.range(bytes.len()), self.done);
-        match &mut self.landing {
-            Landing::Place(place) => {
-                let copied = place.with(link, self.header.fragment, range, |room| {
-                    room.copy_from_slice(bytes)
-                });
-                self.lost |= copied.is_none();
-            }
-            Landing::Kept(kept) => kept[done..done + bytes.len()].copy_from_slice(bytes),
-            Landing::Nowhere => {}
-        }
-        self.count(bytes);
-    }
-
-    fn throw_away(&mut self, bytes: &[u8]) {
-        self.lost |= !matches!(self.landing, Landing::Nowhere);
-        self.count(bytes);
-    }
-
-    fn count(&mut self, bytes: &[u8]) {
-        if let Some(sum) = &mut self.sum {
-            sum.update(bytes);
-        }
-        self.done += bytes.len();
-    }
-
-    /// Lets `receive` fill the next `step` bytes in their place and whatever lies beyond; `None` when there is no
-    /// place. Gives what was received, bytes beyond included.
-    fn fill(
-        &mut self,
-        link: u64,
-        step: usize,
-        receive: impl FnOnce(&mut [u8]) -> Result<Option<usize>, LinkError>,
-    ) -> Option<Result<Option<usize>, LinkError>> {
-        let (range, done) = (self.range(step), self.done);
-        let sum = &mut self.sum;
-        let into = |room: &mut [u8]| {
-            let got = receive(room);
-            if let (Ok(Some(count)), Some(sum)) = (&got, sum) {
-                sum.update(&room[..(*count).min(step)]);
-            }
-            got
-        };
-        let got = match &mut self.landing {
-            Landing::Place(place) => place.with(link, self.header.fragment, range, into)?,
-            Landing::Kept(kept) => into(&mut kept[done..done + step]),
-            Landing::Nowhere => return None,
-        };
-        if let Ok(Some(count)) = got {
-            self.done += count.min(step);
-        }
-        Some(got)
-    }
+    (head, sum)
 }
 
 fn harmless(error: io::Error) -> io::Result<Option<usize>> {

@@ -13,19 +13,21 @@ use ropewalk_lane::preface::PREFACE_LEN;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::dial::{Introduction, Proof};
+use crate::handshake::{Answer, Answered, Introduction, PROOF_LEN, Proof};
 use crate::link::Link;
 use crate::session::Session;
 use crate::socket::MessageSocket;
 use crate::{MessageError, Options, threads};
 
-/// A connection that has not sent its preface by then is closed.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections that may be in their preface at once; more wait in the kernel's queue.
+/// A connection that has not proved itself by then is closed: as long as a connecting end waits for the answer.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that may be in their preface at once; the oldest gives way, so that silent ones lock nobody out.
 const UNPROVEN_MAX: usize = 64;
+/// How long nothing is accepted after that failed: descriptors are likely to be used up.
+const REST: Duration = Duration::from_millis(50);
 /// Sockets that may wait to be accepted; more are turned away.
 const BACKLOG_MAX: usize = 64;
-/// Sessions remembered, live ones apart, so that a replayed preface begins nothing.
+/// Sessions remembered, live ones apart, so that a rail that comes late does not begin its session anew.
 const REMEMBERED_MAX: usize = 4096;
 
 /// Waits for message sockets on several addresses.
@@ -59,11 +61,13 @@ struct Entry {
     numbers: Vec<u32>,
 }
 
-/// A connection in its preface.
+/// A connection that has not proved itself yet.
 struct Unproven {
     stream: TcpStream,
     bytes: [u8; PREFACE_LEN],
     have: usize,
+    /// What it said, once it was answered: the proof comes now.
+    answered: Option<(Introduction, Answered)>,
     until: Instant,
 }
 
@@ -120,12 +124,16 @@ impl Listener {
     /// [`MessageError::Deadline`].
     pub fn accept(&self) -> Result<MessageSocket, MessageError> {
         let desk = &self.door.desk;
-        let deadline = desk.options.deadline.map(|most| Instant::now() + most);
+        let deadline = desk.options.deadline;
+        let deadline = deadline.and_then(|most| Instant::now().checked_add(most));
         let mut waiting = desk.waiting.lock();
         loop {
             if let Some(session) = waiting.pop_front() {
-                drop(waiting);
-                return MessageSocket::accepted(session, self.door.clone(), &desk.options);
+                if session.is_over() {
+                    continue;
+                }
+                let door = self.door.clone();
+                return Ok(MessageSocket::accepted(session, door, &desk.options));
             }
             match deadline {
                 Some(deadline) if desk.arrived.wait_until(&mut waiting, deadline).timed_out() => {
@@ -174,29 +182,44 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Desk {
-    fn serve(&self, listeners: &[TcpListener]) {
-        let mut unproven: Vec<Unproven> = Vec::new();
+    fn serve(self: &Arc<Self>, listeners: &[TcpListener]) {
+        let mut unproven: VecDeque<Unproven> = VecDeque::new();
+        let mut rest = None;
         while !self.over.load(Ordering::Acquire) {
-            self.wait(listeners, &unproven);
-            if unproven.len() < UNPROVEN_MAX {
-                unproven.extend(listeners.iter().filter_map(welcome));
+            let resting = rest.filter(|&until| Instant::now() < until);
+            self.wait(listeners, &unproven, resting);
+            rest = resting;
+            if rest.is_none() {
+                for listener in listeners {
+                    match welcome(listener) {
+                        Ok(one) => unproven.extend(one),
+                        Err(_) => rest = Some(Instant::now() + REST),
+                    }
+                }
             }
             let now = Instant::now();
-            let mut still = Vec::with_capacity(unproven.len());
+            let mut still = VecDeque::with_capacity(unproven.len());
             for mut one in unproven {
-                match one.read() {
-                    Ok(true) => self.introduce(one),
-                    Ok(false) if now < one.until => still.push(one),
-                    Ok(false) | Err(_) => {}
+                match self.hear(&mut one) {
+                    Ok(Heard::All) => self.admit(one),
+                    Ok(Heard::Part) if now < one.until => still.push_back(one),
+                    Ok(Heard::Part | Heard::Refused) | Err(_) => {}
                 }
             }
             unproven = still;
+            let more = unproven.len().saturating_sub(UNPROVEN_MAX);
+            unproven.drain(..more);
         }
     }
 
-    fn wait(&self, listeners: &[TcpListener], unproven: &[Unproven]) {
+    fn wait(
+        &self,
+        listeners: &[TcpListener],
+        unproven: &VecDeque<Unproven>,
+        resting: Option<Instant>,
+    ) {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        if unproven.len() < UNPROVEN_MAX {
+        if resting.is_none() {
             fds.extend(listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
         }
         fds.extend(
@@ -204,7 +227,7 @@ impl Desk {
                 .iter()
                 .map(|one| PollFd::new(&one.stream, PollFlags::IN)),
         );
-        let first = unproven.iter().map(|one| one.until).min();
+        let first = unproven.iter().map(|one| one.until).chain(resting).min();
         let timeout = first.and_then(|until| {
             Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()
         });
@@ -212,100 +235,175 @@ impl Desk {
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// Gives a connection whose preface is complete to its session. Strangers are dropped without an answer.
-    fn introduce(&self, one: Unproven) {
-        let Some(said) = Introduction::read(&one.bytes, &self.proof) else {
+    /// Reads what a connection has to say: its preface, which is answered, then its proof. Strangers are dropped without
+    /// an answer.
+    fn hear(&self, one: &mut Unproven) -> io::Result<Heard> {
+        if one.answered.is_none() {
+            if !one.read(PREFACE_LEN)? {
+                return Ok(Heard::Part);
+            }
+            let Some(said) = Introduction::read(&one.bytes, &self.proof) else {
+                return Ok(Heard::Refused);
+            };
+            let Some(answer) = self.answer(&said) else {
+                return Ok(Heard::Refused);
+            };
+            let Some(answered) = said.answer(&one.bytes, answer, &self.proof) else {
+                return Ok(Heard::Refused);
+            };
+            // The buffer of a fresh connection takes the answer whole.
+            one.stream.write_all(&answered.bytes)?;
+            if !matches!(answer, Answer::Welcome(_)) {
+                return Ok(Heard::Refused);
+            }
+            (one.have, one.answered) = (0, Some((said, answered)));
+        }
+        let all = one.read(PROOF_LEN)?;
+        Ok(if all { Heard::All } else { Heard::Part })
+    }
+
+    /// What a connection is told; `None` where there is no room for another session.
+    fn answer(&self, said: &Introduction) -> Option<Answer> {
+        if self.options.is_sealed() && !said.sealed {
+            return Some(Answer::MustSeal);
+        }
+        let welcome = Answer::Welcome(self.options.window);
+        match self.sessions.lock().get(&said.session) {
+            Some(entry) if entry.is_over() => Some(Answer::Gone),
+            Some(_) => Some(welcome),
+            None if !said.hello => Some(Answer::Gone),
+            None => self.has_room().then_some(welcome),
+        }
+    }
+
+    /// Whether another session may wait for the application. Those whose peer has gone give way.
+    fn has_room(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= BACKLOG_MAX {
+            waiting.retain(|session| {
+                let stays = session.is_linked() && !session.is_over();
+                if !stays {
+                    session.close();
+                }
+                stays
+            });
+        }
+        waiting.len() < BACKLOG_MAX && self.open.load(Ordering::Acquire)
+    }
+
+    /// Gives a connection that has proved itself to its session, or begins one.
+    fn admit(self: &Arc<Self>, one: Unproven) {
+        let Some((said, answered)) = one.answered else {
+            return;
+        };
+        let proof = std::array::from_fn(|at| one.bytes[at]);
+        let Some(keys) = answered.verify(&proof) else {
             return;
         };
         let mut sessions = self.sessions.lock();
         if sessions.len() > REMEMBERED_MAX {
             sessions.retain(|_, entry| entry.session.strong_count() > 0);
         }
-        if said.hello {
-            let room = self.waiting.lock().len() < BACKLOG_MAX && self.open.load(Ordering::Acquire);
-            if !room || sessions.contains_key(&said.session) {
-                return;
+        let known = match sessions.get_mut(&said.session) {
+            Some(entry) => {
+                // A higher number belongs to a newer attempt.
+                match entry.numbers.get_mut(said.rail) {
+                    Some(highest) if said.number > *highest => *highest = said.number,
+                    _ => return,
+                }
+                let Some(session) = entry.session.upgrade() else {
+                    return;
+                };
+                Some(session)
             }
-            let made = Session::new(said.rails, &self.options, said.check, said.window);
-            let Ok(session) = made.map(Arc::new) else {
-                return;
-            };
-            let mut numbers = vec![0; said.rails];
-            numbers[said.rail] = said.number;
-            let entry = Entry {
-                session: Arc::downgrade(&session),
-                numbers,
-            };
-            sessions.insert(said.session, entry);
-            drop(sessions);
-            if self.join(&session, one.stream, &said).is_ok() {
-                self.waiting.lock().push_back(session);
-                self.arrived.notify_one();
+            None => None,
+        };
+        let (session, is_new) = match known {
+            Some(session) => (session, false),
+            None if said.hello && self.has_room() => {
+                let check = said.check && !said.sealed;
+                let made = Session::new(said.rails, &self.options, check, said.window);
+                let Ok(session) = made.map(Arc::new) else {
+                    return;
+                };
+                let mut numbers = vec![0; said.rails];
+                numbers[said.rail] = said.number;
+                let entry = Entry {
+                    session: Arc::downgrade(&session),
+                    numbers,
+                };
+                sessions.insert(said.session, entry);
+                (session, true)
             }
-            return;
-        }
-        let Some(entry) = sessions.get_mut(&said.session) else {
-            self.refuse(one.stream, &said);
-            return;
+            None => return,
         };
-        let Some(session) = entry
-            .session
-            .upgrade()
-            .filter(|session| !session.is_closed())
-        else {
-            self.refuse(one.stream, &said);
-            return;
-        };
-        match entry.numbers.get_mut(said.rail) {
-            Some(highest) if said.number > *highest => *highest = said.number,
-            _ => return,
-        }
         drop(sessions);
+        let number = u64::from(said.number);
+        let link = Link::new(one.stream, said.rail, number, session.check, keys);
         // A connection that breaks here is made again by the peer.
-        let _ = self.join(&session, one.stream, &said);
-    }
-
-    fn join(
-        &self,
-        session: &Arc<Session>,
-        mut stream: TcpStream,
-        said: &Introduction,
-    ) -> io::Result<()> {
-        // The buffer of a fresh connection takes the answer whole.
-        stream.write_all(&said.answer(Some(self.options.window), &self.proof))?;
-        session.add_link(Link::new(
-            stream,
-            said.rail,
-            u64::from(said.number),
-            session.check,
-        )?)
-    }
-
-    fn refuse(&self, mut stream: TcpStream, said: &Introduction) {
-        // Whether it gets there or not: the connection ends.
-        let _ = stream.write_all(&said.answer(None, &self.proof));
+        let joined = link.and_then(|link| session.add_link(link));
+        if !is_new {
+            return;
+        }
+        let kept = session.clone();
+        let keeper = threads::spawn("rail-keep", move || threads::keep(&kept, None));
+        if joined.and(keeper).is_err() {
+            session.close();
+            return;
+        }
+        self.waiting.lock().push_back(session);
+        self.arrived.notify_one();
     }
 }
 
-fn welcome(listener: &TcpListener) -> Option<Unproven> {
-    let (stream, _) = listener.accept().ok()?;
-    stream.set_nonblocking(true).ok()?;
-    stream.set_nodelay(true).ok()?;
-    Some(Unproven {
+/// How far a connection has come.
+enum Heard {
+    /// It is waited for.
+    Part,
+    /// Preface and proof are there.
+    All,
+    /// It is not wanted.
+    Refused,
+}
+
+impl Entry {
+    fn is_over(&self) -> bool {
+        self.session
+            .upgrade()
+            .is_none_or(|session| session.is_over())
+    }
+}
+
+/// Accepts a connection, if there is one.
+fn welcome(listener: &TcpListener) -> io::Result<Option<Unproven>> {
+    let stream = match listener.accept() {
+        Ok((stream, _)) => stream,
+        Err(error) => {
+            use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+            return match error.kind() {
+                WouldBlock | Interrupted | ConnectionAborted => Ok(None),
+                _ => Err(error),
+            };
+        }
+    };
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    Ok(Some(Unproven {
         stream,
         bytes: [0; PREFACE_LEN],
         have: 0,
+        answered: None,
         until: Instant::now() + PREFACE_TIMEOUT,
-    })
+    }))
 }
 
 impl Unproven {
-    /// Reads what is there; `true` when the preface is complete.
-    fn read(&mut self) -> io::Result<bool> {
-        while self.have < PREFACE_LEN {
-            match self.stream.read(&mut self.bytes[self.have..]) {
+    /// Reads what is there; `true` when so many bytes are. Never reads more: what follows is the link's.
+    fn read(&mut self, count: usize) -> io::Result<bool> {
+        while self.have < count {
+            match self.stream.read(&mut self.bytes[self.have..count]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.have += count,
+                Ok(got) => self.have += got,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -4,8 +4,70 @@
 //! system call that does not wait or one copy; taking it back takes the write lock, and so waits for
 //! microseconds, never for the network.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::RwLock;
 use ropewalk_model::Range;
+
+/// Bytes that nobody receives yet. Their sum is known as long as they live, wherever they are.
+pub(crate) struct Kept {
+    bytes: Vec<u8>,
+    sum: Arc<AtomicU64>,
+}
+
+impl Kept {
+    /// Zeros, unless more than `most` bytes would be kept with them.
+    pub(crate) fn new(sum: &Arc<AtomicU64>, length: u64, most: u64) -> Option<Self> {
+        let before = sum.fetch_add(length, Ordering::Relaxed);
+        if before.saturating_add(length) > most {
+            sum.fetch_sub(length, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self {
+            bytes: vec![0; length as usize],
+            sum: sum.clone(),
+        })
+    }
+
+    /// Takes bytes that are there already.
+    pub(crate) fn of(sum: &Arc<AtomicU64>, bytes: Vec<u8>) -> Self {
+        sum.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let sum = sum.clone();
+        Self { bytes, sum }
+    }
+}
+
+impl Kept {
+    /// The bytes themselves; they do not count any more.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.sum.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+        bytes
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.sum
+            .fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
 
 /// Bytes of a message that is being sent.
 pub(crate) struct Source(RwLock<Bytes>);

@@ -31,9 +31,10 @@ pub enum CutOff {
 /// Options of a socket or a listener.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A secret of both ends, proved by both at the start of every connection. Data is not encrypted by it.
+    /// A secret of both ends, proved by both at the start of every connection. Records are sealed then, unless `plain`.
     pub token: Option<[u8; 32]>,
-    /// Data may cross a network in the clear. Without it only addresses of this host are taken.
+    /// Data may cross a network in the clear, for trusted networks; with a token both ends still prove it. A
+    /// listener that has this set takes sealed connections, too; one that has not takes no others where it has a token.
     pub plain: bool,
     /// Local addresses of the rails: rail i is bound to the i-th, from the start again where there are fewer than
     /// peer addresses. Empty: the system chooses. Only for [`connect`](crate::MessageSocket::connect).
@@ -42,7 +43,8 @@ pub struct Options {
     pub mode: Mode,
     /// Where the cut-off comes from.
     pub cut_off: CutOff,
-    /// Whether frames are checked with CRC-64 on the way. The connecting end decides for both.
+    /// Whether frames are checked with CRC-64 on the way; sealed ones always are, by the cipher. The connecting end
+    /// decides for both.
     pub check: bool,
     /// Bytes of messages that are kept while nobody receives them, at least 64 KiB; the sender waits beyond.
     pub window: u64,
@@ -80,6 +82,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Whether records are sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.token.is_some() && !self.plain
+    }
+
     /// Refuses what cannot be meant or would be unsafe.
     pub(crate) fn verify(&self, addresses: &[SocketAddr]) -> Result<(), MessageError> {
         if addresses.is_empty() {
@@ -92,7 +99,9 @@ impl Options {
             )));
         }
         match addresses.iter().find(|address| !address.ip().is_loopback()) {
-            Some(&address) if !self.plain => Err(MessageError::NotSealed { address }),
+            Some(&address) if !self.plain && !self.is_sealed() => {
+                Err(MessageError::NotSealed { address })
+            }
             _ => Ok(()),
         }
     }

@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
 use ropewalk_proto::message::cutoff::{Method, Sample};
 use ropewalk_proto::message::frame::PROMPT;
 use ropewalk_proto::message::{Front, RAILS_MAX, Spread};
 
-use crate::dial::{DialError, Dialer, Proof};
+use crate::connect::{self, starting};
+use crate::dial::Dialer;
+use crate::handshake::Proof;
 use crate::listen::Door;
 use crate::memory::{Place, Source};
 use crate::session::{Session, State, Way};
-use crate::{CutOff, MessageError, Mode, Options, threads};
+use crate::{CutOff, MessageError, Mode, Options, routing, threads};
 
 /// A connection for messages over all rails between two hosts; see the crate's documentation.
 ///
@@ -31,10 +33,13 @@ pub struct MessageSocket {
 }
 
 /// What a rail did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RailReport {
     /// Whether it has a working connection.
     pub is_up: bool,
+    /// Why it has none: what ended the last one, or the last attempt to make one. `None` while it works, or before
+    /// anything was tried.
+    pub cause: Option<String>,
     /// Bytes of messages given to it, second copies included.
     pub bytes_sent: u64,
     /// Bytes of messages that came on it first.
@@ -45,12 +50,14 @@ pub struct RailReport {
 
 impl MessageSocket {
     /// Connects to a [`Listener`](crate::Listener): rail i goes from the i-th local address of the options to the
-    /// i-th address. One rail must work; the others are tried again until they do. In enhanced mode with a
-    /// [measured](CutOff::Measured) cut-off this takes up to 3 s more, 0.2 s at 100 Mbit/s.
+    /// i-th address, all at once. One rail must work, within 2 s and [`Options::deadline`]; the others are waited for
+    /// half a second longer, then tried again until they do. In enhanced mode with a [measured](CutOff::Measured) cut-off
+    /// this takes up to 3 s more, 0.2 s at 100 Mbit/s.
     ///
     /// # Errors
-    /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::NotSealed`] for one that is
-    /// not on this host, [`MessageError::Misuse`] for what cannot be meant.
+    /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::Deadline`],
+    /// [`MessageError::NotSealed`] for an address that is not on this host where there is no token,
+    /// [`MessageError::Misuse`] for what cannot be meant.
     pub fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self, MessageError> {
         options.verify(addresses)?;
         let count = addresses.len().max(options.local.len());
@@ -80,11 +87,14 @@ impl MessageSocket {
             session: preface::random_bytes(),
             rails,
             proof: Proof::new(options.token.as_ref()),
-            check: options.check,
+            check: options.check && !options.is_sealed(),
+            sealed: options.is_sealed(),
             window: options.window,
             dialled: AtomicU32::new(0),
         });
-        let socket = Self::say_hello(&dialer, options)?;
+        let until = options.deadline;
+        let until = until.and_then(|most| Instant::now().checked_add(most));
+        let socket = Self::new(connect::connect(&dialer, options, until)?, None, options);
         let kept = (socket.session.clone(), dialer);
         threads::spawn("rail-keep", move || threads::keep(&kept.0, Some(&kept.1)))
             .map_err(starting)?;
@@ -96,38 +106,6 @@ impl MessageSocket {
         Ok(socket)
     }
 
-    /// Connects the first rail that can be, then the others.
-    fn say_hello(dialer: &Arc<Dialer>, options: &Options) -> Result<Self, MessageError> {
-        let mut failed = None;
-        for rail in 0..dialer.rails.len() {
-            let address = dialer.rails[rail].1;
-            let connect = |source| MessageError::Connect { address, source };
-            let (link, window) = match dialer.dial(rail, true) {
-                Ok(made) => made,
-                Err(DialError::Io(error)) => {
-                    failed = Some(connect(error));
-                    continue;
-                }
-                Err(DialError::Gone) => return Err(MessageError::PeerClosed),
-            };
-            let session = Session::new(dialer.rails.len(), options, options.check, window)
-                .map(Arc::new)
-                .map_err(starting)?;
-            session.add_link(link).map_err(connect)?;
-            for other in (0..dialer.rails.len()).filter(|&other| other != rail) {
-                // Begun as a probe: what fails here is tried again by the keeper.
-                let probing = session.state().health[other].begin_probe(session.now_ns());
-                let made = dialer.dial(other, false);
-                let added = made.is_ok_and(|(link, _)| session.add_link(link).is_ok());
-                if probing && !added {
-                    session.state().health[other].failed(session.now_ns());
-                }
-            }
-            return Ok(Self::new(session, None, options));
-        }
-        Err(failed.unwrap_or(MessageError::PeerClosed))
-    }
-
     fn new(session: Arc<Session>, door: Option<Arc<Door>>, options: &Options) -> Self {
         Self {
             session,
@@ -137,14 +115,8 @@ impl MessageSocket {
         }
     }
 
-    pub(crate) fn accepted(
-        session: Arc<Session>,
-        door: Arc<Door>,
-        options: &Options,
-    ) -> Result<Self, MessageError> {
-        let kept = session.clone();
-        threads::spawn("rail-keep", move || threads::keep(&kept, None)).map_err(starting)?;
-        Ok(Self::new(session, Some(door), options))
+    pub(crate) fn accepted(session: Arc<Session>, door: Arc<Door>, options: &Options) -> Self {
+        Self::new(session, Some(door), options)
     }
 
     /// Sets how long each later call may take; `None` for no limit but [`Options::peer_timeout`].
@@ -153,7 +125,10 @@ impl MessageSocket {
     }
 
     fn until(&self) -> Option<Instant> {
-        self.deadline.read().map(|most| Instant::now() + most)
+        // A time that the clock cannot count to is no limit.
+        self.deadline
+            .read()
+            .and_then(|most| Instant::now().checked_add(most))
     }
 
     /// Sends a message from where it lies and returns when the peer has all of it. Below the cut-off the calling
@@ -194,15 +169,20 @@ impl MessageSocket {
         let length = bytes.len() as u64;
         let source = Arc::new(Source::owned(bytes));
         let way = |state: &mut State| self.way(state, length, None);
-        self.session.start(way, length, &source, self.until())
+        self.session.start_only(way, length, &source, self.until())
     }
 
     /// Waits until the peer has the whole message.
     ///
     /// # Errors
-    /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`], and as
-    /// [`send`](Self::send).
+    /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`],
+    /// [`MessageError::Misuse`] for a message that was never begun, and as [`send`](Self::send).
     pub fn wait_sent(&self, message: u64) -> Result<(), MessageError> {
+        if message >= self.session.state().started {
+            return Err(MessageError::Misuse(format!(
+                "message {message} was never begun on this socket"
+            )));
+        }
         self.wait_until(message, self.until())
     }
 
@@ -244,7 +224,12 @@ impl MessageSocket {
     }
 
     /// How a message of this length goes; `measured` is set when its round trip shall correct the cut-off.
-    fn way(&self, state: &mut State, length: u64, measured: Option<&Cell<Option<bool>>>) -> Way {
+    pub(crate) fn way(
+        &self,
+        state: &mut State,
+        length: u64,
+        measured: Option<&Cell<Option<bool>>>,
+    ) -> Way {
         let plain = |spread| Way { spread, flags: 0 };
         match state.mode {
             Mode::Single => plain(Spread::Single),
@@ -296,36 +281,45 @@ impl MessageSocket {
     pub fn receive_vec(&self, most: usize) -> Result<Option<Vec<u8>>, MessageError> {
         let until = self.until();
         let _one = self.turn(until)?;
+        loop {
+            let Some(length) = self.next_length(until)? else {
+                return Ok(None);
+            };
+            let room = most as u64;
+            let fits = usize::try_from(length).ok().filter(|_| length <= room);
+            let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
+            match self.receive_until(&mut bytes, until) {
+                Ok(Some(length)) => {
+                    bytes.truncate(length);
+                    return Ok(Some(bytes));
+                }
+                Ok(None) => return Ok(None),
+                // That message was cancelled, and the next is longer.
+                Err(MessageError::TooLong { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the length of the next message is known; `None` at the end.
+    fn next_length(&self, until: Option<Instant>) -> Result<Option<u64>, MessageError> {
         let mut state = self.session.state();
-        let length = loop {
+        loop {
             match state.receiver.front() {
                 Front::End => return Ok(None),
-                Front::Whole { length, .. } | Front::Partial { length, .. } => break length,
+                Front::Whole { length, .. } | Front::Partial { length, .. } => {
+                    return Ok(Some(length));
+                }
                 Front::Unknown => {}
             }
             if let Some(error) = self.session.verdict(&state) {
                 return Err(error);
             }
             state = self.session.wait(state, until)?;
-        };
-        drop(state);
-        let room = most as u64;
-        let fits = usize::try_from(length).ok().filter(|_| length <= room);
-        let mut bytes = vec![0; fits.ok_or(MessageError::TooLong { length, room })?];
-        // A message that is cancelled meanwhile may be followed by one of another length.
-        match self.receive_until(&mut bytes, until)? {
-            Some(length) => {
-                bytes.truncate(length);
-                Ok(Some(bytes))
-            }
-            None => Ok(None),
         }
     }
 
-    fn turn(
-        &self,
-        until: Option<Instant>,
-    ) -> Result<parking_lot::MutexGuard<'_, ()>, MessageError> {
+    fn turn(&self, until: Option<Instant>) -> Result<MutexGuard<'_, ()>, MessageError> {
         match until {
             Some(until) => self
                 .receiving
@@ -344,39 +338,18 @@ impl MessageSocket {
         let mut guest = Guest::new(session, room);
         let mut state = session.state();
         loop {
-            match state.receiver.front() {
-                Front::End => return Ok(None),
-                Front::Whole { length, .. } | Front::Partial { length, .. }
-                    if length > guest.length as u64 =>
-                {
-                    return Err(MessageError::TooLong {
-                        length,
-                        room: guest.length as u64,
-                    });
-                }
-                Front::Whole { message, length } => {
-                    if state.claimed.is_none() {
-                        session.claim(&mut state, message, &guest.place);
-                    }
-                    state.claimed = None;
-                    state.receiver.deliver();
+            let (now, done) = guest.look(state);
+            state = now;
+            if let Some(result) = done {
+                if matches!(result, Ok(Some(_))) {
                     session.tell_credit(state);
-                    return Ok(Some(length as usize));
                 }
-                Front::Partial { message, .. } => {
-                    if state.claimed.is_none() {
-                        session.claim(&mut state, message, &guest.place);
-                    }
-                }
-                Front::Unknown => state.offer = Some(guest.place.clone()),
+                return result;
             }
             if let Some(error) = session.verdict(&state) {
                 return Err(error);
             }
             state = session.wait(state, until)?;
-            if !guest.place.is_open() {
-                guest.lend_again();
-            }
         }
     }
 
@@ -419,11 +392,25 @@ impl MessageSocket {
         (0..state.links.len())
             .map(|rail| RailReport {
                 is_up: state.links[rail].is_some(),
+                cause: state.causes[rail].clone(),
                 bytes_sent: state.carried[rail],
                 bytes_received: state.brought[rail],
                 bytes_per_second: state.sender.bytes_per_second(rail),
             })
             .collect()
+    }
+
+    /// Rails that the host's routing sends out of one interface, and how to keep them apart: text for people, empty when
+    /// all is well or the kernel does not say. Asks the kernel each time.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let state = self.session.state();
+        let links: Vec<_> = state.links.iter().flatten().cloned().collect();
+        drop(state);
+        let ends = links
+            .iter()
+            .map(|link| (link.rail, link.ends.0, link.ends.1));
+        routing::warnings(&ends.collect::<Vec<_>>())
     }
 
     /// Closes the connection of a rail, as if the network had. The connecting end makes another one.
@@ -470,13 +457,6 @@ impl std::fmt::Debug for MessageSocket {
     }
 }
 
-fn starting(source: std::io::Error) -> MessageError {
-    MessageError::System {
-        doing: "starting the threads of a socket",
-        source,
-    }
-}
-
 /// Bytes on loan to the threads of rails.
 struct Lent<'a>(&'a Source);
 
@@ -487,7 +467,7 @@ impl Drop for Lent<'_> {
 }
 
 /// Memory on loan for the next message.
-struct Guest<'a> {
+pub(crate) struct Guest<'a> {
     session: &'a Session,
     start: *mut u8,
     length: usize,
@@ -496,7 +476,7 @@ struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
+    pub(crate) fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
         let (start, length) = (room.as_mut_ptr(), room.len());
         // SAFETY: closed when the guest leaves; the memory is borrowed until then.
         let place = Arc::new(unsafe { Place::lent(start, length) });
@@ -506,6 +486,48 @@ impl<'a> Guest<'a> {
             length,
             place,
             _room: PhantomData,
+        }
+    }
+
+    /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
+    pub(crate) fn look(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+    ) -> (
+        MutexGuard<'a, State>,
+        Option<Result<Option<usize>, MessageError>>,
+    ) {
+        loop {
+            if !self.place.is_open() {
+                self.lend_again();
+            }
+            let front = state.receiver.front();
+            let (message, length) = match front {
+                Front::End => return (state, Some(Ok(None))),
+                Front::Unknown => {
+                    state.offer = Some(self.place.clone());
+                    return (state, None);
+                }
+                Front::Whole { message, length } | Front::Partial { message, length } => {
+                    (message, length)
+                }
+            };
+            if length > self.length as u64 {
+                let room = self.length as u64;
+                return (state, Some(Err(MessageError::TooLong { length, room })));
+            }
+            let pieces = self.session.claim(&mut state, message, &self.place);
+            if !pieces.is_empty() {
+                let session = self.session;
+                state = session.put_all(state, message, &self.place, pieces);
+                continue;
+            }
+            if !matches!(front, Front::Whole { .. }) {
+                return (state, None);
+            }
+            state.claimed = None;
+            state.receiver.deliver();
+            return (state, Some(Ok(Some(length as usize))));
         }
     }
 
@@ -525,11 +547,9 @@ impl Drop for Guest<'_> {
         let Some((message, place)) = state.claimed.take_if(|claimed| own(claimed)) else {
             return;
         };
-        // What has come of the message stays here until somebody asks again.
-        for range in state.receiver.front_bytes().iter() {
-            state
-                .kept
-                .insert((message, range.start), place.copy_closed(range));
-        }
+        // What comes from now on does not go to the place any more.
+        let arrived = state.receiver.front_bytes();
+        drop(state);
+        self.session.keep(message, &place, &arrived);
     }
 }

@@ -1,13 +1,17 @@
 //! The threads of a socket: two for each link, and a keeper that watches the rails.
 
 use std::io;
+use std::net::IpAddr;
+use std::panic;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ropewalk_lane::interfaces;
+use ropewalk_lane::links::Links;
 use ropewalk_proto::message::frame::{Header, Kind};
 
-use crate::dial::{DialError, Dialer};
+use crate::dial::Dialer;
 use crate::link::{Link, LinkError, Step};
 use crate::session::{IDLE, LEASE, Session};
 
@@ -32,7 +36,9 @@ pub(crate) fn start(session: &Arc<Session>, link: &Arc<Link>) -> io::Result<()> 
     ] {
         let (session, own) = (session.clone(), link.clone());
         let run = move || {
-            let cause = body(&session, &own);
+            // A link whose thread is gone would be up for ever and carry nothing.
+            let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| body(&session, &own)));
+            let cause = ended.unwrap_or(LinkError::Panicked);
             session.fail(&own, &cause);
         };
         if let Err(error) = spawn(name, run) {
@@ -107,6 +113,7 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
 
 /// Watches the rails until the socket closes; the connecting end makes new links of failed ones.
 pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
+    let mut own = OwnAddresses::new();
     loop {
         let mut state = session.state();
         if !state.closed {
@@ -136,8 +143,13 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
             session.more_work(&mut state);
         }
         drop(state);
+        own.look();
         for link in links {
-            check(session, &link, now);
+            if own.lost.contains(&link.ends.0) {
+                session.fail(&link, &LinkError::Interface(link.ends.0));
+            } else {
+                check(session, &link, now);
+            }
         }
         for rail in due {
             let Some(dialer) = dialer.cloned() else {
@@ -151,12 +163,54 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
     }
 }
 
+/// Addresses of this host's interfaces that work. The kernel tells of changes at once, where silence would take a second
+/// and a half to notice.
+struct OwnAddresses {
+    /// `None` where the kernel tells nothing.
+    events: Option<Links>,
+    now: Vec<IpAddr>,
+    /// Those that were there before the last look.
+    lost: Vec<IpAddr>,
+}
+
+impl OwnAddresses {
+    fn new() -> Self {
+        let events = Links::open().ok();
+        Self {
+            now: if events.is_some() {
+                addresses()
+            } else {
+                Vec::new()
+            },
+            events,
+            lost: Vec::new(),
+        }
+    }
+
+    fn look(&mut self) {
+        self.lost.clear();
+        let events = self.events.as_ref();
+        if !events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true))) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.now, addresses());
+        let gone = before.into_iter().filter(|own| !self.now.contains(own));
+        self.lost = gone.collect();
+    }
+}
+
+fn addresses() -> Vec<IpAddr> {
+    let all = interfaces::usable(&[]).into_iter();
+    all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own))
+        .collect()
+}
+
 fn check(session: &Session, link: &Arc<Link>, now: u64) {
     let silent = link
         .seen()
         .is_some_and(|seen| session.state().health[link.rail].is_silent(seen, now));
     let said = if silent {
-        Err(LinkError::Socket(io::ErrorKind::TimedOut.into()))
+        Err(LinkError::Silent)
     } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {
         session.say(link, Header::new(Kind::Alive), Duration::ZERO)
     } else {
@@ -169,24 +223,11 @@ fn check(session: &Session, link: &Arc<Link>, now: u64) {
 
 /// Tries to make a new link of a failed rail.
 fn dial(session: &Arc<Session>, dialer: &Dialer, rail: usize) {
-    let made = dialer.dial(rail, false).and_then(|(link, _)| {
+    let made = dialer.dial(rail, false, None).and_then(|(link, _)| {
         session.add_link(link)?;
         Ok(())
     });
-    let Err(error) = made else {
-        return;
-    };
-    let mut state = session.state();
-    state.health[rail].failed(session.now_ns());
-    match error {
-        DialError::Gone => {
-            state.peer_closed = true;
-            session.finish(&mut state);
-        }
-        DialError::Io(error) => {
-            if let Some((_, cause)) = &mut state.down {
-                *cause = error.to_string();
-            }
-        }
+    if let Err(error) = made {
+        session.dial_failed(rail, &error);
     }
 }

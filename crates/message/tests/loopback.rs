@@ -348,7 +348,7 @@ fn misuse_is_refused() {
     let refused = |result: Result<MessageSocket, MessageError>| result.unwrap_err().to_string();
     assert!(refused(MessageSocket::connect(&[], &options())).contains("no address"));
     let far = addresses(&["192.0.2.1:9"]);
-    assert!(refused(MessageSocket::connect(&far, &options())).contains("set `plain`"));
+    assert!(refused(MessageSocket::connect(&far, &options())).contains("or `plain`"));
     let mixed = Options {
         local: vec!["::1".parse().unwrap()],
         ..options()
@@ -362,4 +362,53 @@ fn misuse_is_refused() {
     assert!(refused(MessageSocket::connect(&near, &narrow)).contains("window"));
     let error = Listener::bind(&far, &options()).err().unwrap();
     assert!(matches!(error, MessageError::NotSealed { .. }), "{error}");
+}
+
+/// A message that is whole before its sender gives it up comes with its own bytes or not at all, in front or behind
+/// another.
+#[test]
+fn a_late_cancel_changes_no_bytes() {
+    let (near, far) = pair();
+    for round in 0..200 {
+        let small = pattern(round, 1000);
+        let sent = near.send_start(small.clone()).unwrap();
+        if round % 2 == 0 {
+            near.wait_sent(sent).unwrap();
+        }
+        near.cancel(sent);
+        let last = pattern(round + 1, 500);
+        near.send(&last).unwrap();
+        let got = far.receive_vec(1 << 20).unwrap().unwrap();
+        if got != last {
+            assert!(got == small, "round {round}");
+            assert!(far.receive_vec(1 << 20).unwrap().unwrap() == last);
+        }
+    }
+}
+
+/// A number that was never given is a mistake of the caller, and no limit is no reason to fail.
+#[test]
+fn odd_arguments_are_taken_well() {
+    let (near, far) = pair();
+    assert!(matches!(near.wait_sent(0), Err(MessageError::Misuse(_))));
+    near.set_deadline(Some(Duration::MAX));
+    near.send(b"x").unwrap();
+    near.wait_sent(0).unwrap();
+    assert!(matches!(near.wait_sent(1), Err(MessageError::Misuse(_))));
+    assert_eq!(far.receive_vec(1).unwrap().unwrap(), b"x");
+}
+
+/// A rail that is down says why.
+#[test]
+fn rails_that_are_down_say_why() {
+    let listener = Listener::bind(&addresses(&["127.0.0.1:0"]), &options()).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let nobody = free.local_addr().unwrap();
+    drop(free);
+    let near = MessageSocket::connect(&[listener.addresses()[0], nobody], &options()).unwrap();
+    let rails = near.rails();
+    assert_eq!(rails[0].cause, None);
+    wait_for("a cause", || near.rails()[1].cause.is_some());
+    let cause = near.rails()[1].cause.clone().unwrap();
+    assert!(cause.contains("refused"), "{cause}");
 }

@@ -79,7 +79,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn inet(address: SocketAddr) -> Self {
+    pub(crate) fn inet(address: SocketAddr) -> Self {
         Self {
             address: address.into(),
             name: address.to_string(),

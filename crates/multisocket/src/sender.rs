@@ -3,7 +3,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::atomic::AtomicBool;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -21,8 +20,7 @@ use crate::sys;
 use crate::watch::{Watch, go_on, wait_for};
 use crate::wire::{self, ANSWER_LEN, ANSWER_MAGIC, Answer, Header, Partial, VERSION};
 
-/// Pause between attempts to reach a receiver that does not listen yet.
-const RETRY_EVERY: Duration = Duration::from_millis(50);
+mod reach;
 
 /// Longest time of one attempt to connect; a lost first packet is sent again after 1, 3 and 7 seconds.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -149,62 +147,6 @@ struct Caller<'s> {
 }
 
 impl Caller<'_> {
-    /// Opens the first connection, trying every way again until the receiver welcomes it; gives the way's places, too.
-    fn reach(
-        &self,
-        host: &Address,
-        ways: &[Vec<Place>],
-        wait: Duration,
-    ) -> Result<(Outgoing, Vec<Place>), MultisocketError> {
-        let until = Instant::now() + wait;
-        let mut last = None;
-        loop {
-            for places in ways {
-                let Some(place) = places.first() else {
-                    continue;
-                };
-                match self.welcomed(place, until) {
-                    Ok(connection) => return Ok((connection, places.clone())),
-                    Err(Missed::Never(error)) => return Err(error),
-                    Err(Missed::NotYet(error)) => last = Some((place.name.clone(), error)),
-                }
-            }
-            if Instant::now() + RETRY_EVERY > until {
-                break;
-            }
-            go_on(self.stop)?;
-            thread::sleep(RETRY_EVERY);
-        }
-        let unknown = || (host.to_string(), io::ErrorKind::NotFound.into());
-        let (place, source) = last.unwrap_or_else(unknown);
-        Err(MultisocketError::Connect {
-            place,
-            seconds: wait.as_secs(),
-            source,
-        })
-    }
-
-    fn welcomed(&self, place: &Place, until: Instant) -> Result<Outgoing, Missed> {
-        let until = until.min(Instant::now() + CONNECT_MAX);
-        let socket = self.start(place)?;
-        self.finish(&socket, until)?;
-        // Connecting to a free port of this machine can meet itself.
-        let ends = (socket.local_addr()?, socket.peer_addr()?);
-        if ends.0 == ends.1 && !place.address.is_unix() {
-            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
-        }
-        let mut connection = self.introduce(socket, 0)?;
-        match self.answer(&mut connection, &place.name, Instant::now() + ANSWER_MAX) {
-            Ok(answer) => {
-                expect(answer, Answer::Welcome, &place.name)?;
-                Ok(connection)
-            }
-            // A receiver that is just ending closes what it has not accepted.
-            Err(MultisocketError::Lost { source, .. }) => Err(source.into()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Begins to connect. Unix sockets connect at once, or wait for room in the receiver's queue.
     fn start(&self, place: &Place) -> io::Result<Socket> {
         let domain = place.address.domain();
@@ -303,9 +245,11 @@ impl Caller<'_> {
                 connections.push(opened.map_err(unreached(index))?);
             }
         }
+        // For all of them: the receiver has had their headers for as long.
+        let until = Instant::now() + ANSWER_MAX;
         for connection in connections.iter_mut().skip(1) {
             let name = &place(connection.index).name;
-            let answer = self.answer(connection, name, Instant::now() + ANSWER_MAX)?;
+            let answer = self.answer(connection, name, until)?;
             expect(answer, Answer::Welcome, name)?;
         }
         let until = Instant::now() + GATHER_MAX + ANSWER_MAX;

@@ -92,24 +92,26 @@ impl Watch {
     }
 }
 
-/// Waits until one socket is ready; says whether it was in time.
+/// Waits until one of the sockets is ready; says which, or that none was in time.
 ///
 /// # Errors
 /// [`MultisocketError::Interrupted`], or the wait itself fails.
-pub(crate) fn wait_for(
-    socket: impl AsFd,
+pub(crate) fn wait_for_any(
+    sockets: &[impl AsFd],
     flags: PollFlags,
     until: Instant,
     stop: &AtomicBool,
-) -> Result<bool, MultisocketError> {
+) -> Result<Option<usize>, MultisocketError> {
     loop {
         go_on(stop)?;
         let left = until.saturating_duration_since(Instant::now());
         let time = timespec(left.min(SLICE));
-        match poll(&mut [PollFd::new(&socket, flags)], Some(&time)) {
-            Ok(0) if left.is_zero() => return Ok(false),
+        let wanted = sockets.iter().map(|socket| PollFd::new(socket, flags));
+        let mut wanted: Vec<PollFd<'_>> = wanted.collect();
+        match poll(&mut wanted, Some(&time)) {
+            Ok(0) if left.is_zero() => return Ok(None),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(true),
+            Ok(_) => return Ok(wanted.iter().position(|fd| !fd.revents().is_empty())),
             Err(error) => {
                 return Err(MultisocketError::System {
                     doing: "waiting for a connection",
@@ -118,4 +120,17 @@ pub(crate) fn wait_for(
             }
         }
     }
+}
+
+/// Waits until one socket is ready; says whether it was in time.
+///
+/// # Errors
+/// As [`wait_for_any`].
+pub(crate) fn wait_for(
+    socket: impl AsFd,
+    flags: PollFlags,
+    until: Instant,
+    stop: &AtomicBool,
+) -> Result<bool, MultisocketError> {
+    wait_for_any(&[socket], flags, until, stop).map(|which| which.is_some())
 }

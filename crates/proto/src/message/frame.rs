@@ -9,8 +9,10 @@
 //!  +------+-------+-----+--------+---------+--------------+----------+----------------+------------+--------+
 //! ```
 //!
-//! followed by `length` bytes and CRC-64/NVME of all before it (8 bytes; zero where nothing is checked).
-//! A trailer of all ones says that the sender took the bytes back after it had announced them.
+//! then the low half of CRC-64/NVME of these (4 bytes), `length` bytes, and CRC-64/NVME of both without the check of the
+//! header (8 bytes); checks are zero where nothing is checked. The header has its own, since it decides where bytes land
+//! and what a message looks like before the trailer is there. A trailer of all ones says that the sender took the bytes
+//! back after it had announced them.
 //!
 //! `done below` and `credit` ride on every frame, so that an answer acknowledges the question without
 //! a packet of its own: all messages of the peer with a lower number have arrived whole, and the
@@ -20,6 +22,8 @@ use ropewalk_model::Range;
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 48;
+/// Bytes of a header and its check.
+pub const HEAD_LEN: usize = HEADER_LEN + 4;
 /// Bytes of the trailer.
 pub const TRAILER_LEN: usize = 8;
 /// Trailer of a frame whose bytes mean nothing.

@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::frame::{DISCARD, ENTRIES_MAX, Entry, Header, Kind, WHOLE, fragments};
-use super::{MESSAGE_COST, MESSAGE_MAX, RailId};
+use super::frame::{DISCARD, ENTRIES_MAX, Entry, FRAGMENT_MAX, Header, Kind, WHOLE, fragments};
+use super::{MESSAGE_COST, MESSAGE_MAX, RAILS_MAX, RailId};
 
 /// Credit is announced when it grew by this part of the window.
 const CREDIT_PART: u64 = 4;
+
+/// Shortest fragment of a message that is cut finer than into one part for each rail: bounds the status vector.
+const FRAGMENT_MIN: u32 = 4 << 10;
 
 /// What to do with a fragment that begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,24 @@ pub enum Broken {
         /// Its length.
         length: u64,
     },
+    /// More has come than all that begins within the credit.
+    #[error("message {message} is more than the credit of {credit} bytes allows to be kept")]
+    Window {
+        /// Number of the message.
+        message: u64,
+        /// Credit given.
+        credit: u64,
+    },
+    /// The message is cut into fragments that are too short.
+    #[error(
+        "message {message} is cut into fragments of {fragment_len} bytes, less than {FRAGMENT_MIN}"
+    )]
+    TooFine {
+        /// Number of the message.
+        message: u64,
+        /// Bytes of its fragments.
+        fragment_len: u32,
+    },
     /// Fragments of one message disagree.
     #[error("fragments of message {0} disagree about its length")]
     Disagree(u64),
@@ -109,6 +130,8 @@ struct Incoming {
     arrived: RangeSet,
     /// Fragments whose bytes are on their way into memory, and the link that may write them.
     landing: Vec<(u32, u64)>,
+    /// Bytes of fragments that arrived or are landing.
+    held: u64,
     whole: bool,
 }
 
@@ -120,6 +143,7 @@ impl Incoming {
             fragment_len: 1,
             arrived: RangeSet::new(),
             landing: Vec::new(),
+            held: 0,
             whole: false,
         }
     }
@@ -152,6 +176,8 @@ pub struct Receiver {
     base: u64,
     /// Bytes of the message that somebody is receiving into memory of his own.
     claimed: u64,
+    /// Sum of what the messages hold: at most the credit from `base` on, and the rest of the fragment that crosses it.
+    held: u64,
     window: u64,
     credit_told: u64,
     pending: Vec<Pending>,
@@ -169,6 +195,7 @@ impl Receiver {
             done_told: 0,
             base: 0,
             claimed: 0,
+            held: 0,
             window,
             credit_told: window,
             pending: (0..rails).map(|_| Pending::default()).collect(),
@@ -178,7 +205,13 @@ impl Receiver {
     /// Position up to which the peer may send.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        self.base.saturating_add(self.claimed + self.window)
+        self.base.saturating_add(self.room())
+    }
+
+    /// Bytes and costs that may come from `base` on.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.claimed.saturating_add(self.window)
     }
 
     /// The rail has a fresh link with this number. What the old one owed in acknowledgements is kept.
@@ -207,7 +240,16 @@ impl Receiver {
                 length,
             });
         }
+        let many = fragments(length, header.fragment_len) > RAILS_MAX as u64;
+        if many && header.fragment_len < FRAGMENT_MIN {
+            return Err(Broken::TooFine {
+                message: number,
+                fragment_len: header.fragment_len,
+            });
+        }
         let at = self.slot(number, header.range().start)?;
+        let (held, most) = (self.held, self.room().saturating_add(FRAGMENT_MAX.into()));
+        let credit = self.credit();
         let m = &mut self.incoming[at];
         match m.state {
             State::Unknown => {
@@ -230,10 +272,21 @@ impl Receiver {
         if m.state == State::Discard || m.arrived.contains(u64::from(header.fragment)) {
             return Ok(Landing::Nowhere);
         }
+        let bytes = header.range().len();
         let before = m.landing.len();
         m.landing
             .retain(|&(fragment, _)| fragment != header.fragment);
         let taken_over = m.landing.len() < before;
+        if !taken_over {
+            if held.saturating_add(bytes) > most {
+                return Err(Broken::Window {
+                    message: number,
+                    credit,
+                });
+            }
+            m.held += bytes;
+            self.held += bytes;
+        }
         m.landing.push((header.fragment, link));
         Ok(Landing::Place {
             range: header.range(),
@@ -243,14 +296,14 @@ impl Receiver {
 
     /// The place of a message, of which bytes from `start` on have come.
     fn slot(&mut self, number: u64, start: u64) -> Result<usize, Broken> {
-        let (ahead, room) = (number - self.next, self.claimed + self.window);
+        let (ahead, room) = (number - self.next, self.room());
         // Lengths that are not known yet count as nothing: the bound is on the number of messages then.
         let known = self
             .incoming
             .iter()
             .take(usize::try_from(ahead).unwrap_or(usize::MAX));
-        let before: u64 = known.map(|m| m.length).sum();
-        let costs = (ahead + 1).saturating_mul(MESSAGE_COST);
+        let before = known.fold(0_u64, |sum, m| sum.saturating_add(m.length));
+        let costs = ahead.saturating_add(1).saturating_mul(MESSAGE_COST);
         if costs.saturating_add(before).saturating_add(start) > room {
             return Err(Broken::Credit {
                 message: number,
@@ -273,7 +326,9 @@ impl Receiver {
             report(self);
             return Arrival::Nothing;
         }
-        let Some(m) = self.incoming.get_mut((header.message - self.next) as usize) else {
+        let at = usize::try_from(header.message - self.next).unwrap_or(usize::MAX);
+        let Some(m) = self.incoming.get_mut(at) else {
+            self.in_vain(rail, link);
             return Arrival::Nothing;
         };
         let owned = m
@@ -291,12 +346,19 @@ impl Receiver {
         if fresh {
             m.arrived.insert(Range::new(number, number + 1));
             m.whole = m.arrived.len_bytes() == fragments(m.length, m.fragment_len);
+            if m.whole {
+                // Entries of copies that ended in vain.
+                m.landing = Vec::new();
+            }
+        } else if owned {
+            m.held -= header.range().len();
+            self.held -= header.range().len();
         }
         let whole = m.whole;
         if m.arrived.contains(number) {
             report(self);
-        } else if let Some(pending) = self.pending.get_mut(rail) {
-            pending.in_vain |= pending.link == link;
+        } else {
+            self.in_vain(rail, link);
         }
         match (fresh, whole) {
             (false, _) => Arrival::Nothing,
@@ -308,7 +370,7 @@ impl Receiver {
         }
     }
 
-    /// A CANCEL or END frame came.
+    /// A CANCEL or END frame came. A message that was whole before stays as it is, and is [`Arrival::Nothing`].
     ///
     /// # Errors
     /// [`Broken`] when it names a message that may not be cancelled or ended.
@@ -337,8 +399,16 @@ impl Receiver {
         m.length = header.message_len;
         m.whole = true;
         m.landing.clear();
+        self.held -= std::mem::take(&mut m.held);
         self.advance();
         Ok(Arrival::Whole)
+    }
+
+    /// A frame of the link brought nothing that could be told.
+    fn in_vain(&mut self, rail: RailId, link: u64) {
+        if let Some(pending) = self.pending.get_mut(rail) {
+            pending.in_vain |= pending.link == link;
+        }
     }
 
     fn count(&mut self, rail: RailId, link: u64) {
@@ -353,6 +423,10 @@ impl Receiver {
         let Some(pending) = self.pending.get_mut(rail) else {
             return;
         };
+        let is_it = |entry: &Entry| (entry.message, entry.first) == (message, WHOLE);
+        if fragment == WHOLE && pending.entries.iter().any(is_it) {
+            return;
+        }
         match pending.entries.last_mut() {
             Some(last)
                 if last.message == message
@@ -387,6 +461,7 @@ impl Receiver {
     fn pop(&mut self) {
         if let Some(m) = self.incoming.pop_front() {
             self.next += 1;
+            self.held -= m.held;
             self.base = self.base.saturating_add(MESSAGE_COST + m.length);
             self.claimed = 0;
             self.done_below = self.done_below.max(self.next);
@@ -409,6 +484,12 @@ impl Receiver {
             },
             _ => Front::Unknown,
         }
+    }
+
+    /// Whether this message is the next to hand out.
+    #[must_use]
+    pub fn is_front(&self, message: u64) -> bool {
+        self.next == message
     }
 
     /// Fragments of the first message that are in its memory, as ranges of its bytes.

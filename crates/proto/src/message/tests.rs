@@ -446,3 +446,138 @@ fn copies_in_vain_are_told() {
     world.settle();
     world.check();
 }
+
+/// Numbers that no sender reaches are beyond the credit, whatever frame names them.
+#[test]
+fn numbers_beyond_all_are_refused() {
+    let header = |kind, message| Header {
+        length: 1,
+        message,
+        message_len: 1,
+        fragment_len: 1,
+        ..Header::new(kind)
+    };
+    for message in [u64::MAX, u64::MAX - 1, 1 << 55] {
+        let mut receiver = Receiver::new(1, WINDOW);
+        let credit = receiver.credit();
+        let beyond = Broken::Credit { message, credit };
+        assert_eq!(receiver.begin(1, &header(Kind::Data, message)), Err(beyond));
+        for kind in [Kind::Cancel, Kind::End] {
+            assert_eq!(receiver.whole(0, 1, &header(kind, message)), Err(beyond));
+        }
+    }
+}
+
+/// Messages that come in the wrong order hold no more than the window and a fragment, though the lengths of those before
+/// them are not known.
+#[test]
+fn the_window_bounds_what_is_held() {
+    let mut receiver = Receiver::new(1, WINDOW);
+    receiver.link_up(0, 1);
+    let last = WINDOW / MESSAGE_COST - 1;
+    let mut held = 0;
+    let refused = (0..=last).rev().find_map(|message| {
+        let header = Header {
+            length: 1 << 20,
+            message,
+            message_len: 1 << 20,
+            fragment_len: 1 << 20,
+            ..Header::new(Kind::Data)
+        };
+        let begun = receiver.begin(1, &header);
+        if begun.is_ok() {
+            held += header.range().len();
+            receiver.data(0, 1, &header, true);
+        }
+        begun.err()
+    });
+    assert!(
+        matches!(refused, Some(Broken::Window { .. })),
+        "{refused:?}"
+    );
+    assert!(held <= WINDOW + u64::from(frame::FRAGMENT_MAX), "{held}");
+}
+
+/// Room that a message held is free again when it is cancelled, handed out, or its frame came to nothing.
+#[test]
+fn room_comes_back() {
+    let mut receiver = Receiver::new(1, u64::from(frame::FRAGMENT_MAX));
+    receiver.link_up(0, 1);
+    let length = u64::from(frame::FRAGMENT_MAX);
+    for message in 0..9 {
+        let header = |kind| Header {
+            length: length as u32,
+            message,
+            message_len: length,
+            fragment_len: length as u32,
+            ..Header::new(kind)
+        };
+        let data = header(Kind::Data);
+        for _ in 0..3 {
+            receiver.begin(1, &data).unwrap();
+            assert_eq!(receiver.data(0, 1, &data, false), Arrival::Nothing);
+        }
+        receiver.begin(1, &data).unwrap();
+        if message % 2 == 0 {
+            assert_eq!(receiver.data(0, 1, &data, true), Arrival::Whole);
+            receiver.deliver();
+        } else {
+            let cancel = header(Kind::Cancel);
+            assert_eq!(receiver.whole(0, 1, &cancel), Ok(Arrival::Whole));
+        }
+    }
+}
+
+/// A long message cut into crumbs is refused; one part for each rail may be short.
+#[test]
+fn crumbs_are_refused() {
+    let mut receiver = Receiver::new(1, 1 << 30);
+    let header = |message_len| Header {
+        length: 1,
+        message_len,
+        fragment_len: 1,
+        ..Header::new(Kind::Data)
+    };
+    assert!(matches!(
+        receiver.begin(1, &header(RAILS_MAX as u64 + 1)),
+        Err(Broken::TooFine { .. })
+    ));
+    assert!(receiver.begin(1, &header(RAILS_MAX as u64)).is_ok());
+}
+
+/// The same news over and over is acknowledged once.
+#[test]
+fn repeated_cancels_take_no_memory() {
+    let mut receiver = Receiver::new(1, WINDOW);
+    receiver.link_up(0, 1);
+    let cancel = Header {
+        message: 1,
+        ..Header::new(Kind::Cancel)
+    };
+    for _ in 0..100 {
+        receiver.whole(0, 1, &cancel).unwrap();
+    }
+    assert_eq!(receiver.waiting_entries(0), 1);
+}
+
+/// The news that a message is cancelled comes too late when it is whole.
+#[test]
+fn whole_messages_are_not_cancelled() {
+    let mut receiver = Receiver::new(1, WINDOW);
+    let header = |kind| Header {
+        length: 4,
+        message_len: 4,
+        fragment_len: 4,
+        ..Header::new(kind)
+    };
+    receiver.begin(1, &header(Kind::Data)).unwrap();
+    assert_eq!(
+        receiver.data(0, 1, &header(Kind::Data), true),
+        Arrival::Whole
+    );
+    assert_eq!(
+        receiver.whole(0, 1, &header(Kind::Cancel)),
+        Ok(Arrival::Nothing)
+    );
+    assert!(matches!(receiver.front(), Front::Whole { length: 4, .. }));
+}

@@ -11,11 +11,11 @@ use ropewalk_lab::Lab;
 use super::hosts::{self, Measured};
 use super::{Scale, roundtrip};
 use crate::bench::{Bench, Site};
-use crate::plot::{self, Bar, Titles};
 use crate::process;
 use crate::ropewalk::Place;
 use crate::stats::summary;
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Bar, Titles};
 
 const RATE: u64 = 100_000_000;
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::Scale;
 use super::hosts::{self, MIB, Seen, Stream};
 use crate::bench::{Bench, Site};
-use crate::plot::{self, Series, Style, Titles};
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 const RAILS: [u64; 2] = [1_000_000_000; 2];
 /// The rail that dies.

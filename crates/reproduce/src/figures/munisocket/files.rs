@@ -11,10 +11,10 @@ use super::Scale;
 use super::hosts::{self, MIB};
 use crate::bench::{Bench, Site};
 use crate::network::tcp_rate;
-use crate::plot::{self, Bar, Titles};
 use crate::ropewalk::{Agents, Place, words};
 use crate::stats::summary;
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Bar, Titles};
 
 const RATE: u64 = 100_000_000;
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -12,10 +12,10 @@ use super::{Scale, multipath};
 use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::network::tcp_rate;
-use crate::plot::{self, Bar, Titles};
 use crate::ropewalk::Place;
 use crate::stats::summary;
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Bar, Titles};
 
 const RATE: u64 = 100_000_000;
 /// Of frames on rail 1.

@@ -8,9 +8,9 @@ use anyhow::Result;
 use super::Scale;
 use super::hosts::{self, CutOffs, Measured, Point};
 use crate::bench::{Bench, Site};
-use crate::plot::{self, Series, Style, Titles};
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 /// Interfaces of each host, bits per second.
 const CASES: [&[u64]; 4] = [

@@ -11,10 +11,10 @@ use super::hosts::{self, MIB};
 use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::network::tcp_rate;
-use crate::plot::{self, Bar, Titles};
 use crate::ropewalk::Place;
 use crate::stats::summary;
 use crate::table::{Table, number};
+use ropewalk_plot::{self as plot, Bar, Titles};
 
 const RAILS: [u64; 3] = [1_000_000_000, 500_000_000, 100_000_000];
 const VARIANTS: [&str; 4] = [

@@ -14,9 +14,13 @@ const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
 /// Listens to what the kernel says about interfaces.
 #[derive(Debug)]
-pub(crate) struct Links(OwnedFd);
+pub struct Links(OwnedFd);
 
 impl Links {
+    /// From now on.
+    ///
+    /// # Errors
+    /// What the system says, where netlink is not allowed.
     pub fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(
@@ -31,6 +35,9 @@ impl Links {
     }
 
     /// Waits for a change, no longer than `patience`. Several at once count as one.
+    ///
+    /// # Errors
+    /// What the system says.
     pub fn changed(&self, patience: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         let mut wanted = [PollFd::new(&self.0, PollFlags::IN)];

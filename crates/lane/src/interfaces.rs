@@ -4,13 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 
 /// An interface with the addresses under which other hosts may reach it, and the lengths of their network prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub struct Interface {
+    /// Name of the interface.
     pub name: String,
+    /// Its addresses, and how many bits of each are the network's.
     pub networks: Vec<(IpAddr, u8)>,
 }
 
 impl Interface {
     /// Whether one of the interface's networks has the address.
+    #[must_use]
     pub fn reaches(&self, other: IpAddr) -> bool {
         let shared = |&(own, length): &(IpAddr, u8)| in_network(other, own, length);
         self.networks.iter().any(shared)
@@ -29,7 +32,8 @@ impl Interface {
 }
 
 /// Whether an address is in the network of another with this prefix length.
-pub(crate) fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
+#[must_use]
+pub fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
     let (bits, difference) = match (address, base) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (32, u128::from(a.to_bits() ^ b.to_bits())),
         (IpAddr::V6(a), IpAddr::V6(b)) => (128, a.to_bits() ^ b.to_bits()),
@@ -40,7 +44,8 @@ pub(crate) fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
 }
 
 /// Interfaces that may carry data between hosts; with `only`, those it names by name, address or network.
-pub(crate) fn usable(only: &[String]) -> Vec<Interface> {
+#[must_use]
+pub fn usable(only: &[String]) -> Vec<Interface> {
     let mut out: Vec<Interface> = Vec::new();
     for found in if_addrs::get_if_addrs().unwrap_or_default() {
         let address = found.ip();
@@ -68,7 +73,8 @@ pub(crate) fn usable(only: &[String]) -> Vec<Interface> {
 /// Addresses under which peers may reach `port`, those most likely to work first, each with the position of its
 /// interface from 1: the one the master used, then the others; loopback (0) last, since it only helps peers on the same
 /// host, and not at all where the interfaces to use were named.
-pub(crate) fn candidates(
+#[must_use]
+pub fn candidates(
     interfaces: &[Interface],
     is_restricted: bool,
     reached_as: Option<IpAddr>,
@@ -94,7 +100,8 @@ pub(crate) fn candidates(
 
 /// Sum of the speeds of these interfaces as far as they are real, bytes per second; 0 when any is unknown.
 /// Virtual ones report a made-up speed or none and are left out.
-pub(crate) fn rate(interfaces: &[Interface]) -> u64 {
+#[must_use]
+pub fn rate(interfaces: &[Interface]) -> u64 {
     let mut sum = 0u64;
     for interface in interfaces {
         let folder = std::path::Path::new("/sys/class/net").join(&interface.name);

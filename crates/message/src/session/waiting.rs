@@ -1,0 +1,84 @@
+//! Callers who wait: the first of them reads the link that small messages come on.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+
+use super::{Session, State};
+use crate::MessageError;
+use crate::link::SLICE;
+
+/// How long a caller waits for another thread that is reading before he tries to read himself.
+const TAKE_OVER: Duration = Duration::from_millis(5);
+
+impl Session {
+    /// Waits a little for news, reading the link that small messages come on when nobody else does. The caller looks
+    /// at the state again afterwards.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> Result<MutexGuard<'a, State>, MessageError> {
+        let left = |most: Duration| match deadline {
+            Some(deadline) => most.min(deadline.saturating_duration_since(Instant::now())),
+            None => most,
+        };
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(MessageError::Deadline);
+        }
+        let favourite = state.favourite;
+        let link = state.links.get(favourite).cloned().flatten();
+        let held = link
+            .as_ref()
+            .and_then(|link| link.reader.try_lock().map(|held| (link, held)));
+        let Some((link, mut reader)) = held else {
+            let any = link
+                .clone()
+                .or_else(|| state.links.iter().flatten().next().cloned());
+            if let Some(any) = any.filter(|any| state.receiver.owes(any.rail)) {
+                // Whoever reads may be waiting for what the peer sends only when it hears this.
+                drop(state);
+                self.tell(&any);
+                return Ok(self.state());
+            }
+            // The link's own thread makes room after the frame it is at.
+            self.left_ns.store(self.now_ns(), Ordering::Relaxed);
+            state.waiting += 1;
+            self.changed.wait_for(&mut state, left(TAKE_OVER));
+            state.waiting -= 1;
+            return Ok(state);
+        };
+        self.inside.fetch_add(1, Ordering::AcqRel);
+        if state.polling == 0 && std::mem::take(&mut state.rung) {
+            // It rang for callers who have all left.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        state.polling += 1;
+        let owes = state.receiver.owes(favourite);
+        drop(state);
+        let result = (|| {
+            if reader.is_drained() {
+                if owes {
+                    self.acknowledge(link)?;
+                }
+                link.wait_readable(Some(self.bell.as_fd()), left(SLICE))?;
+            }
+            link.read(&mut reader, self)?;
+            self.send_on(link, deadline)
+        })();
+        drop(reader);
+        self.left_ns.store(self.now_ns(), Ordering::Relaxed);
+        self.inside.fetch_sub(1, Ordering::AcqRel);
+        if let Err(error) = result {
+            self.fail(link, &error);
+        }
+        let mut state = self.state();
+        state.polling -= 1;
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+        Ok(state)
+    }
+}

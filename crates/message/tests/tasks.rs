@@ -1,0 +1,140 @@
+//! The socket for tasks: futures, woken by news, on an executor that is just a thread.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use ropewalk_message::{
+    AsyncMessageSocket, CutOff, Listener, MessageError, MessageSocket, Options,
+};
+
+/// Longest time that anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls only when woken: a forgotten waker shows.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park_timeout(PATIENCE),
+        }
+        assert!(Instant::now() < until, "nobody woke the task");
+    }
+}
+
+fn pair(window: u64) -> (AsyncMessageSocket, AsyncMessageSocket) {
+    let options = Options {
+        cut_off: CutOff::Fixed(16 << 10),
+        window,
+        ..Options::default()
+    };
+    let rails = ["127.0.0.1:0", "127.0.0.2:0"].map(|text| text.parse().unwrap());
+    let listener = Listener::bind(&rails, &options).unwrap();
+    let near = MessageSocket::connect(&listener.addresses(), &options).unwrap();
+    (near.into(), listener.accept().unwrap().into())
+}
+
+fn pattern(message: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at * 7 + at / 251 + message * 31) as u8)
+        .collect()
+}
+
+const SIZES: [usize; 7] = [0, 1, 1000, 16384, 100_001, 1 << 20, 5 << 20];
+
+/// Messages of every size, some far longer than the window, go both ways at once and end with the end.
+#[test]
+fn messages_cross() {
+    let (near, far) = pair(64 << 10);
+    thread::scope(|scope| {
+        for (own, seed) in [(&near, 100), (&far, 200)] {
+            scope.spawn(move || {
+                block_on(async {
+                    for (number, size) in SIZES.into_iter().enumerate() {
+                        own.send(pattern(seed + number, size)).await.unwrap();
+                    }
+                    own.finish_sending().await.unwrap();
+                });
+            });
+            scope.spawn(move || {
+                block_on(async {
+                    for (number, size) in SIZES.into_iter().enumerate() {
+                        let got = own.receive(5 << 20).await.unwrap().unwrap();
+                        assert!(got == pattern(300 - seed + number, size), "{size}");
+                    }
+                    assert_eq!(own.receive(0).await.unwrap(), None);
+                });
+            });
+        }
+    });
+}
+
+/// Polls once, as a task that is then given up.
+fn begin<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A future that is dropped gives up its message, or leaves it to the next; a blocking receiver may go on.
+#[test]
+fn dropped_futures_harm_nobody() {
+    let (near, far) = pair(64 << 10);
+    {
+        let mut given_up = pin!(near.send(pattern(1, 20 << 20)));
+        assert!(begin(given_up.as_mut()).is_pending());
+        let mut nobody = pin!(far.receive(1 << 20));
+        assert!(!matches!(begin(nobody.as_mut()), Poll::Ready(Ok(_))));
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| block_on(near.send(pattern(2, 1 << 20))).unwrap());
+        // Room for the one that was given up: the news of that may come later.
+        let got = block_on(far.receive(20 << 20)).unwrap().unwrap();
+        assert!(got == pattern(2, 1 << 20));
+        scope.spawn(|| block_on(near.send(pattern(3, 1 << 20))).unwrap());
+        let got = far.socket().receive_vec(1 << 20).unwrap().unwrap();
+        assert!(got == pattern(3, 1 << 20));
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| block_on(near.send(pattern(4, 1000))).unwrap());
+        let error = block_on(far.receive(999)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                MessageError::TooLong {
+                    length: 1000,
+                    room: 999
+                }
+            ),
+            "{error}"
+        );
+        assert!(block_on(far.receive(1000)).unwrap().unwrap() == pattern(4, 1000));
+    });
+}
+
+/// A socket that closes wakes all tasks.
+#[test]
+fn closing_wakes_tasks() {
+    let (near, far) = pair(64 << 10);
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| block_on(near.receive(10)));
+        let sending = scope.spawn(|| block_on(near.send(vec![0; 10 << 20])));
+        drop(far);
+        let error = receiving.join().unwrap().unwrap_err();
+        assert!(matches!(error, MessageError::PeerClosed), "{error}");
+        let error = sending.join().unwrap().unwrap_err();
+        assert!(matches!(error, MessageError::PeerClosed), "{error}");
+    });
+}
