@@ -320,11 +320,14 @@ impl Sender {
     }
 
     /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
-    /// not equal then.
+    /// not equal then. 0 while a speed is unknown: only several fragments in a row show it.
     fn worth_a_fragment(&self) -> u64 {
         let up = self.rails.iter().filter(|r| r.up);
         let (mut sum, mut count, mut least, mut most) = (0.0, 0.0, f64::MAX, 0.0);
-        for speed in up.filter_map(|r| r.pace.bytes_per_second()) {
+        for rail in up {
+            let Some(speed) = rail.pace.bytes_per_second() else {
+                return 0;
+            };
             (sum, count) = (sum + speed, count + 1.0);
             (least, most) = (f64::min(least, speed), f64::max(most, speed));
         }
@@ -355,9 +358,14 @@ impl Sender {
         let left = (self.ready_bytes + in_transit) as f64;
         let soon = known == count && left < sum * SOON_SECONDS;
         let share = part * (self.ready_bytes + carried) as f64;
-        let share = if soon { share } else { share / 2.0 } as u64;
-        let least = PIPELINE * u64::from(m.fragment_len);
-        share.min(AHEAD_MAX).max(least).max(pace.bytes_to_fill())
+        if soon {
+            // In whole fragments, or one would wait for an acknowledgement.
+            let fragment = u64::from(m.fragment_len);
+            return (share as u64 + fragment / 2) / fragment * fragment;
+        }
+        let least = (PIPELINE * u64::from(m.fragment_len)).min(share as u64);
+        let half = (share / 2.0) as u64;
+        half.min(AHEAD_MAX).max(least).max(pace.bytes_to_fill())
     }
 
     /// Bytes in transit on a rail that the peer is not known to have by another one.
