@@ -98,6 +98,12 @@ impl Collect {
         self.ended.retain(|other| *other != id);
     }
 
+    /// Units whose round is not out, as far as is known: their datagrams should be coming.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.units.len() - self.ended.len()
+    }
+
     /// Datagrams of the unit that have come.
     #[must_use]
     pub fn have(&self, id: u32) -> u32 {
@@ -184,7 +190,7 @@ impl Collect {
                 unit.have.is_full() || self.next_sequence >= sequence || quiet
             })
         })?;
-        let id = self.ended.swap_remove(at);
+        let id = self.ended.remove(at);
         let unit = self.units.get_mut(&id)?;
         let (round, ..) = unit.ended.take()?;
         if unit.have.is_full() {
