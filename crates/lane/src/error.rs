@@ -67,7 +67,9 @@ pub enum LaneError {
         seconds: u64,
     },
     /// The path does not carry datagrams of the length that was asked for.
-    #[error("packets of {mtu} bytes (--mtu) do not pass from {from} to {to}; leave it out to have it found, or set a smaller one")]
+    #[error(
+        "packets of {mtu} bytes (--mtu) do not pass from {from} to {to}; leave it out to have it found, or set a smaller one"
+    )]
     TooLong {
         /// Packet length asked for.
         mtu: u32,

@@ -96,7 +96,10 @@ pub(super) struct Monitoring {
 }
 
 impl Monitoring {
-    #[expect(clippy::too_many_arguments, reason = "all of a lane's, moved into the thread once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of a lane's, moved into the thread once"
+    )]
     pub fn start(
         kind: Kind,
         socket: UdpSocket,

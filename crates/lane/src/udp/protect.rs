@@ -22,7 +22,8 @@ struct Chain {
 impl Chain {
     fn advance(&mut self) -> LessSafeKey {
         let mut raw = derive(&self.secret, "ropewalk datagram key", &[]);
-        let key = UnboundKey::new(&AES_128_GCM, &raw[..16]).expect("AES-128 takes keys of 16 bytes");
+        let key =
+            UnboundKey::new(&AES_128_GCM, &raw[..16]).expect("AES-128 takes keys of 16 bytes");
         wipe(&mut raw);
         let mut next = derive(&self.secret, "ropewalk next datagram secret", &[]);
         std::mem::swap(&mut self.secret, &mut next);

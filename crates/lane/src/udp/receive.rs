@@ -262,12 +262,8 @@ impl Receiver {
                         if let Ok(hash) = <[u8; HASH_LEN]>::try_from(body.as_slice()) {
                             unit.hash = Some(hash);
                         }
-                        open.collect.round_ended(
-                            header.grant,
-                            header.code,
-                            header.offset,
-                            now_ns,
-                        );
+                        open.collect
+                            .round_ended(header.grant, header.code, header.offset, now_ns);
                         self.seen.expect(open.collect.open() > 0);
                     }
                 }

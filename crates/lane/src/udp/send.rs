@@ -305,13 +305,17 @@ impl Sender {
         let unit = &piece.unit;
         let length = unit.range.len() as usize;
         if piece.round == 0 && self.current.as_ref().is_none_or(|(of, _)| *of != unit.id) {
-            let mut bytes = self.current.take().map_or_else(Vec::new, |(_, bytes)| bytes);
+            let mut bytes = self
+                .current
+                .take()
+                .map_or_else(Vec::new, |(_, bytes)| bytes);
             bytes.resize(length, 0);
             if length > 0 {
                 provider.read(unit.space, unit.range.start, &mut bytes)?;
             }
             if unit.hash {
-                self.hashes.insert(unit.id, *blake3::hash(&bytes).as_bytes());
+                self.hashes
+                    .insert(unit.id, *blake3::hash(&bytes).as_bytes());
             }
             self.current = Some((unit.id, bytes));
         }
@@ -387,7 +391,10 @@ fn leave(frames: &mut Frames, open: &mut Open, out: &[u8]) -> Result<(), LaneErr
                     open.way = Way::Many;
                 }
                 // The way is gone for now; rounds repair what did not leave.
-                (_, Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EPERM)) => {
+                (
+                    _,
+                    Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EPERM),
+                ) => {
                     return Ok(());
                 }
                 _ => {
@@ -412,7 +419,10 @@ impl SendHalf for Sender {
             Err(LaneError::Stopped) => Ok(Served::Stopped),
             Err(LaneError::Closed { .. }) if at_rest(self) => Ok(Served::Closed),
             Err(LaneError::Closed { .. }) => Err(LaneError::Closed {
-                outstanding: self.open.as_ref().map_or(0, |open| open.blast.outstanding()),
+                outstanding: self
+                    .open
+                    .as_ref()
+                    .map_or(0, |open| open.blast.outstanding()),
             }),
             other => other,
         }

@@ -1,5 +1,6 @@
 //! One body of tests over every kind of stream and every protection.
 
+mod datagrams;
 mod ends;
 mod faults;
 
@@ -302,7 +303,11 @@ fn what_came_is_counted_before_a_unit_is_whole() {
         receiver.grant(&[grant(1, 0, 1 << 20, false)]).unwrap();
         let of_datagrams = matches!(kind, ends::Kind::Blast4 | ends::Kind::Watched6);
         let counts = matches!(kind, ends::Kind::Tcp4 | ends::Kind::Tcp6);
-        assert_eq!(meter.received().is_some(), counts || of_datagrams, "{kind:?}");
+        assert_eq!(
+            meter.received().is_some(),
+            counts || of_datagrams,
+            "{kind:?}"
+        );
         // The sender waits at the gate with the unit half sent.
         while counts && meter.received() < Some(400 << 10) {
             let soon = std::time::Instant::now() + Duration::from_millis(5);

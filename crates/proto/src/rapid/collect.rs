@@ -169,10 +169,7 @@ impl Collect {
     /// When a round that has ended is to be looked at again, if nothing comes.
     #[must_use]
     pub fn due_at(&self) -> Option<u64> {
-        let ended = self
-            .ended
-            .iter()
-            .filter_map(|id| self.units.get(id)?.ended);
+        let ended = self.ended.iter().filter_map(|id| self.units.get(id)?.ended);
         ended.map(|(_, _, since)| since + GRACE_NS).min()
     }
 

@@ -42,12 +42,7 @@ impl Feedback {
         let mut out = [0; FEEDBACK_LEN];
         out[..8].copy_from_slice(&self.number.to_le_bytes());
         out[8..16].copy_from_slice(&self.ceiling.to_le_bytes());
-        let words = [
-            self.stamp_us,
-            self.suspension,
-            self.suspend_us,
-            self.age_us,
-        ];
+        let words = [self.stamp_us, self.suspension, self.suspend_us, self.age_us];
         for (place, word) in out[16..].chunks_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -255,7 +250,11 @@ mod tests {
         requests.set_ceiling(640);
         follow.handle(&requests.message(0), 0);
         assert_eq!(follow.rate(0, 900 * MS), 640);
-        assert_eq!(follow.rate(100 * MS, 1100 * MS), 640, "two round trips more");
+        assert_eq!(
+            follow.rate(100 * MS, 1100 * MS),
+            640,
+            "two round trips more"
+        );
         assert_eq!(follow.rate(0, 1100 * MS), 320);
         assert_eq!(follow.rate(0, 2100 * MS), 160);
         assert_eq!(follow.rate(0, 60_000 * MS), 80);

@@ -169,15 +169,26 @@ fn the_stream_may_overtake_datagrams() {
     assert_eq!(collect.place(&first), Err(Stray::Duplicate));
     collect.round_ended(0, 0, 2, 5_000_000);
     assert_eq!(collect.report(None), None);
-    assert_eq!(collect.report(Some(4_000_000)), None, "empty before the word");
+    assert_eq!(
+        collect.report(Some(4_000_000)),
+        None,
+        "empty before the word"
+    );
     assert_eq!(collect.report(Some(5_500_000)), None);
     assert_eq!(collect.due_at(), Some(6_000_000));
     let report = collect.report(Some(6_000_000)).unwrap();
-    assert_eq!((report.missing, report.lacking.as_slice()), (1, [2].as_slice()));
+    assert_eq!(
+        (report.missing, report.lacking.as_slice()),
+        (1, [2].as_slice())
+    );
     assert_eq!(collect.report(Some(9_000_000)), None, "said once");
     // The next round, and it is whole: at once.
     collect.round_ended(0, 1, 3, 9_000_000);
-    let second = Datagram { sequence: 2, offset: 100, ..first };
+    let second = Datagram {
+        sequence: 2,
+        offset: 100,
+        ..first
+    };
     let place = collect.place(&second).unwrap();
     collect.seen(2);
     collect.placed(&place);

@@ -215,7 +215,10 @@ mod tests {
                 falls.push(sample.now_ns / MS);
             }
         }
-        assert!(falls.windows(2).all(|two| two[1] - two[0] == 100), "{falls:?}");
+        assert!(
+            falls.windows(2).all(|two| two[1] - two[0] == 100),
+            "{falls:?}"
+        );
         assert_eq!(monitor.step_ns / MS, 100);
     }
 

@@ -169,7 +169,9 @@ impl Native {
             taken * (1.0 + steer)
         } else {
             let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
-            sustainable.max(taken * RAISE).max(self.ceiling.min(taken * 2.0))
+            sustainable
+                .max(taken * RAISE)
+                .max(self.ceiling.min(taken * 2.0))
         };
         if let Some(limit) = self.path_limit {
             ceiling = ceiling.min(limit);
@@ -225,12 +227,22 @@ mod tests {
     #[test]
     fn the_buffer_rule() {
         assert_eq!(receive_buffer(125_000_000, 3), 3_140_000);
-        assert_eq!(receive_buffer(125_000_000, 0), receive_buffer(125_000_000, 1));
+        assert_eq!(
+            receive_buffer(125_000_000, 0),
+            receive_buffer(125_000_000, 1)
+        );
     }
 
     /// A window of a receiver that could take `capacity` bytes per second with a whole processor and gets `share` of it, at
     /// `rate`, with a given occupancy.
-    fn window(monitor: &mut Native, sample: &mut Sample, rate: u64, capacity: u64, share: f64, queued: u64) -> Option<u64> {
+    fn window(
+        monitor: &mut Native,
+        sample: &mut Sample,
+        rate: u64,
+        capacity: u64,
+        share: f64,
+        queued: u64,
+    ) -> Option<u64> {
         let mut ceiling = None;
         for _ in 0..25 {
             let taken = (rate as f64).min(capacity as f64 * share) / 500.0;
@@ -268,11 +280,29 @@ mod tests {
             let share = 1.0 / f64::from(loops + 1);
             let capacity = 400_000_000;
             let limit = f64::from(capacity) * share;
-            let ceiling = window(&mut monitor, &mut sample, (limit / 8.0) as u64, capacity as u64, share, 0);
+            let ceiling = window(
+                &mut monitor,
+                &mut sample,
+                (limit / 8.0) as u64,
+                capacity as u64,
+                share,
+                0,
+            );
             let told = ceiling.expect("a window tells") as f64;
             // The share is told one window later.
-            let told = window(&mut monitor, &mut sample, (limit / 8.0) as u64, capacity as u64, share, 0).map_or(told, |c| c as f64);
-            assert!((0.9..=1.0).contains(&(told / limit)), "{loops} loops: {told} of {limit}");
+            let told = window(
+                &mut monitor,
+                &mut sample,
+                (limit / 8.0) as u64,
+                capacity as u64,
+                share,
+                0,
+            )
+            .map_or(told, |c| c as f64);
+            assert!(
+                (0.9..=1.0).contains(&(told / limit)),
+                "{loops} loops: {told} of {limit}"
+            );
         }
     }
 
@@ -281,7 +311,15 @@ mod tests {
     fn overload_is_taken_back() {
         let (mut monitor, mut sample) = begun();
         window(&mut monitor, &mut sample, 150_000_000, 400_000_000, 0.5, 0);
-        let ceiling = window(&mut monitor, &mut sample, 300_000_000, 400_000_000, 0.5, 3_000_000).unwrap();
+        let ceiling = window(
+            &mut monitor,
+            &mut sample,
+            300_000_000,
+            400_000_000,
+            0.5,
+            3_000_000,
+        )
+        .unwrap();
         assert!(ceiling < 200_000_000, "{ceiling}");
     }
 
