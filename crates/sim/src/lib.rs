@@ -29,6 +29,7 @@ mod ended;
 mod lane;
 mod mail;
 pub mod network;
+pub mod rapid;
 mod scenario;
 mod world;
 

@@ -11,7 +11,7 @@ mod ule;
 pub use linux26::Linux26;
 pub use native::{Native, receive_buffer};
 pub use sleep::{BONUS_MAX, SleepAverage};
-pub use ule::{Score, Ule};
+pub use ule::{History as UleHistory, Score, THRESHOLD, Ule};
 
 /// How often a monitor looks (`POLLING_TIME` of Figure 4). Long against the 3 to 7 microseconds that a look costs, short
 /// against the 4 ms time slices of today.
