@@ -51,8 +51,8 @@ pub(super) struct Seen {
     /// The paper's flag: a packet has come since it was last looked at.
     received: AtomicBool,
     bytes: AtomicU64,
-    pub next_sequence: AtomicU64,
-    pub datagram: AtomicU64,
+    next_sequence: AtomicU64,
+    datagrams: AtomicU64,
     /// Datagrams should be coming: set by the first one, cleared when all rounds are out.
     pub blasting: AtomicBool,
     pub rtt_ns: AtomicU64,
@@ -60,8 +60,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Bytes were taken from the socket.
-    pub fn took(&self, bytes: u64) {
+    /// Datagrams were taken from the socket.
+    pub fn took(&self, datagrams: u64, bytes: u64, next_sequence: u64) {
+        self.datagrams.fetch_add(datagrams, Relaxed);
+        self.next_sequence.store(next_sequence, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.received.store(true, Release);
     }
@@ -233,7 +235,8 @@ impl Watch {
             wait_ns,
             received: self.seen.received.swap(false, AcqRel),
             bytes: self.seen.bytes.load(Relaxed),
-            sent: self.seen.next_sequence.load(Relaxed) * self.seen.datagram.load(Relaxed),
+            datagrams: self.seen.datagrams.load(Relaxed),
+            sent: self.seen.next_sequence.load(Relaxed),
             queued: queue.queued,
             buffer: queue.size,
             drops: queue.drops,

@@ -149,7 +149,6 @@ impl Receiver {
             }
         }
         self.seen.rtt_ns.store(self.frames.rtt_ns(), Relaxed);
-        self.seen.datagram.store(met.datagram.into(), Relaxed);
         let monitoring = match self.options.monitor {
             Some(kind) => {
                 let socket = met.socket.try_clone().map_err(set_up)?;
@@ -306,9 +305,10 @@ impl Receiver {
             return Ok(false);
         }
         let mut inbox = std::mem::replace(&mut self.inbox, sys::Inbox::empty());
-        let mut bytes = 0;
+        let (mut taken, mut bytes) = (0, 0);
         for message in 0..count {
             for datagram in inbox.datagrams(message) {
+                taken += 1;
                 bytes += datagram.len() as u64;
                 if !self.take(datagram) {
                     self.frames.link.seen.strays += 1;
@@ -317,12 +317,11 @@ impl Receiver {
         }
         std::mem::swap(&mut self.inbox, &mut inbox);
         self.frames.link.seen.bytes_in += bytes;
-        self.seen.took(bytes);
-        if let Some(open) = &self.open {
-            self.seen
-                .next_sequence
-                .store(open.collect.next_sequence(), Relaxed);
-        }
+        let next_sequence = self
+            .open
+            .as_ref()
+            .map_or(0, |open| open.collect.next_sequence());
+        self.seen.took(taken, bytes, next_sequence);
         Ok(true)
     }
 

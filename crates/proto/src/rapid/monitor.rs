@@ -30,7 +30,9 @@ pub struct Sample {
     pub received: bool,
     /// Bytes it has taken from the socket.
     pub bytes: u64,
-    /// Bytes of datagrams that were sent, as their sequence numbers show.
+    /// Datagrams it has taken, of any length.
+    pub datagrams: u64,
+    /// Datagrams that were sent up to the last one taken, as its sequence number shows.
     pub sent: u64,
     /// What the socket's queue takes of its buffer now, and the buffer's size, in the kernel's count.
     pub queued: u64,

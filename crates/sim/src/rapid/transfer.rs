@@ -11,6 +11,9 @@ use crate::SECOND;
 /// Length of a step.
 const STEP_NS: u64 = 100_000;
 
+/// Bytes that count as a datagram where they are counted.
+const DATAGRAM: u64 = 1448;
+
 /// A transfer that takes longer does not end.
 const GIVE_UP_NS: u64 = 1000 * SECOND;
 
@@ -118,7 +121,6 @@ impl Transfer {
                 unsent -= out;
                 again += out - carried;
                 outcome.lost += (out - carried) as u64;
-                sample.sent += out as u64;
                 way.0.push_back((now + self.rtt_ns / 2, carried));
             }
             // The socket.
@@ -150,6 +152,8 @@ impl Transfer {
                 sample.run_ns += (took / (self.capacity as f64 * step) * STEP_NS as f64) as u64;
                 sample.received = true;
                 sample.bytes = taken as u64;
+                sample.datagrams = taken as u64 / DATAGRAM;
+                sample.sent = (taken as u64 + outcome.lost + outcome.dropped) / DATAGRAM;
             } else if ready {
                 sample.wait_ns += STEP_NS;
             }

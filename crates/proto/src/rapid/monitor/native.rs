@@ -44,6 +44,9 @@ const OCCUPANCY_BRAKE: f64 = 0.5;
 /// Part of what was sent that may be lost on the path before its rate is taken for too high. Links lose less at random.
 const PATH_LOSS: f64 = 0.05;
 
+/// Fewer datagrams than this tell nothing of a path.
+const COUNTED_MIN: u64 = 50;
+
 /// A rate that the path did not carry is tried again, this much faster each window.
 const PATH_RAISE: f64 = 1.01;
 
@@ -146,17 +149,16 @@ impl Native {
     fn decide(&mut self, sample: &Sample, begin: &Sample, occupancy: f64) {
         let wall = (sample.now_ns - begin.now_ns) as f64 / 1e9;
         let come = sample.bytes.saturating_sub(begin.bytes) as f64;
-        let sent = sample.sent.saturating_sub(begin.sent) as f64;
+        let sent = sample.sent.saturating_sub(begin.sent);
+        let datagrams = sample.datagrams.saturating_sub(begin.datagrams);
         let drops = sample.drops.saturating_sub(begin.drops);
         let taken = self.taken();
         let headroom = self.headroom();
         let run: u64 = self.windows.iter().map(|w| w.run_ns).sum();
         let wait: u64 = self.windows.iter().map(|w| w.wait_ns).sum();
         self.share = run as f64 / (run + wait).max(1) as f64;
-        // What is in the queue has been sent and not taken.
-        let queued = sample.queued as f64;
-        let lost = drops == 0 && sent > 100_000.0 && (sent - come - queued) / sent > PATH_LOSS;
-        if lost {
+        let lost = sent.saturating_sub(datagrams) as f64;
+        if drops == 0 && sent > COUNTED_MIN && lost > PATH_LOSS * sent as f64 {
             self.path_limit = Some(come / wall);
         } else if let Some(limit) = &mut self.path_limit {
             *limit *= PATH_RAISE;
@@ -249,7 +251,8 @@ mod tests {
             let run = taken * 1e9 / capacity as f64;
             sample.now_ns += 2 * MS;
             sample.bytes += taken as u64;
-            sample.sent += rate / 500;
+            sample.datagrams += taken as u64 / 1000;
+            sample.sent += taken as u64 / 1000;
             sample.run_ns += run as u64;
             sample.wait_ns += (run / share - run).min(2e6 - run).max(0.0) as u64;
             sample.queued = queued;
@@ -346,7 +349,7 @@ mod tests {
         let (mut monitor, mut sample) = begun();
         let mut rate = 20_000_000;
         for _ in 0..40 {
-            sample.sent += rate / 2000;
+            sample.sent += rate / 20_000 / 100;
             rate = window(&mut monitor, &mut sample, rate, 400_000_000, 1.0, 0).unwrap_or(rate);
         }
         assert!(rate > 350_000_000, "{rate}");
@@ -357,7 +360,7 @@ mod tests {
     fn the_path_s_rate_is_found() {
         let (mut monitor, mut sample) = begun();
         // 50 MB/s arrive of 120 sent.
-        sample.sent += 3_500_000;
+        sample.sent += 3500;
         let ceiling = window(&mut monitor, &mut sample, 50_000_000, 400_000_000, 1.0, 0).unwrap();
         assert!((45_000_000..=53_000_000).contains(&ceiling), "{ceiling}");
     }
