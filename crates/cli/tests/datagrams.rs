@@ -14,11 +14,34 @@ fn a_tree_arrives_whole() {
     make_tree(&place.path("set"));
     let ways: [&[&str]; 6] = [
         &["--lane", "rbudp", "--rate", "400Mbit"],
-        &["--lane", "rbudp", "--rate", "400Mbit", "--plain", "--mtu", "1500"],
+        &[
+            "--lane", "rbudp", "--rate", "400Mbit", "--plain", "--mtu", "1500",
+        ],
         &["--lane", "rapid"],
-        &["--lane", "rapid", "--rate", "800Mbit", "--verify", "sink", "--mtu", "1500"],
-        &["--lane", "rapid", "--rate", "200Mbit", "--monitor", "linux26", "--plain", "--verify", "none"],
-        &["--lane", "rapid", "--rate", "200Mbit", "--monitor", "ule", "--receive-buffer", "1MiB"],
+        &[
+            "--lane", "rapid", "--rate", "800Mbit", "--verify", "sink", "--mtu", "1500",
+        ],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "200Mbit",
+            "--monitor",
+            "linux26",
+            "--plain",
+            "--verify",
+            "none",
+        ],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "200Mbit",
+            "--monitor",
+            "ule",
+            "--receive-buffer",
+            "1MiB",
+        ],
     ];
     for (at, args) in ways.iter().enumerate() {
         let copy = format!("copy{at}");
@@ -43,10 +66,16 @@ fn what_cannot_work_is_refused() {
     for (args, words) in [
         (&["--lane", "rbudp"][..], "--rate 1.6Gbit"),
         (&["--rate", "1Gbit"], "--lane rbudp"),
-        (&["--lane", "rbudp", "--rate", "1Gbit", "--rate", "2Gbit"], "more than once"),
+        (
+            &["--lane", "rbudp", "--rate", "1Gbit", "--rate", "2Gbit"],
+            "more than once",
+        ),
         (&["--lane", "rapid", "--mtu", "500"], "1280"),
         (&["--lane", "rapid", "--monitor", "windows"], "linux26"),
-        (&["--lane", "rapid", "--receive-buffer", "5"], "--receive-buffer"),
+        (
+            &["--lane", "rapid", "--receive-buffer", "5"],
+            "--receive-buffer",
+        ),
     ] {
         let ran = place.run(&[&["copy", "file", "copy"][..], args].concat());
         assert_ne!(ran.status(), 0);
@@ -61,7 +90,15 @@ fn the_rate_is_a_bound() {
     let place = Place::new();
     let began = std::time::Instant::now();
     place
-        .run(&["copy", "--lane", "rbudp", "--rate", "40Mbit", "mem:12MiB", "null:"])
+        .run(&[
+            "copy",
+            "--lane",
+            "rbudp",
+            "--rate",
+            "40Mbit",
+            "mem:12MiB",
+            "null:",
+        ])
         .assert_status(0);
     assert!(began.elapsed().as_secs_f64() > 2.4);
 }
@@ -82,7 +119,11 @@ fn ends_that_die_are_told() {
             let args = ["copy", lane[0], lane[1], "--rate", "60Mbit", &from, &to];
             let mut moving = Moving::start(&place, &args);
             moving.until_delivered(LENGTH as u64 / 4);
-            if kills_sender { a.kill() } else { c.kill() }
+            if kills_sender {
+                a.kill()
+            } else {
+                c.kill()
+            }
             let (status, report) = moving.end();
             assert_eq!(status, if kills_sender { 3 } else { 1 }, "{report:#}");
             assert!(!place.path("c/copy").exists());

@@ -662,7 +662,14 @@ fn datagrams_move_between_hosts() {
     for (at, way) in [
         &["--lane", "rbudp", "--rate", "80Mbit"][..],
         &["--lane", "rapid"],
-        &["--lane", "rapid", "--rate", "80Mbit", "--monitor", "linux26"],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "80Mbit",
+            "--monitor",
+            "linux26",
+        ],
     ]
     .iter()
     .enumerate()

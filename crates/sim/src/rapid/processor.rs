@@ -13,8 +13,9 @@ pub enum Task {
 
 /// A scheduler at work.
 pub trait Processor {
-    /// Gives the next `step_ns` to somebody; `ready` says whether the receiver has anything to do.
-    fn step(&mut self, ready: bool, step_ns: u64) -> Option<Task>;
+    /// Gives the next `step_ns` to somebody; the receiver has work for `wants_ns`, which may be more or less than that, and sleeps for
+    /// the rest of a step that it gets and does not need.
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task>;
 
     /// How it rates the receiver: dynamic bonus, interactivity score, or 0.
     fn level(&self) -> f64;
@@ -47,7 +48,8 @@ impl Fair {
 }
 
 impl Processor for Fair {
-    fn step(&mut self, ready: bool, step_ns: u64) -> Option<Task> {
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task> {
+        let ready = wants_ns > 0;
         let least = self.ran_ns[1..].iter().min().copied();
         if ready && !self.was_ready {
             // It wakes where the others are, no further back than what it is short of: nothing.
@@ -62,8 +64,13 @@ impl Processor for Fair {
             self.current = (first..self.ran_ns.len()).min_by_key(|&task| self.ran_ns[task])?;
             self.slice_ns = Self::SLICE_NS;
         }
+        let used = if self.current == 0 {
+            wants_ns.min(step_ns)
+        } else {
+            step_ns
+        };
         self.slice_ns = self.slice_ns.saturating_sub(step_ns);
-        self.ran_ns[self.current] += step_ns;
+        self.ran_ns[self.current] += used;
         Some(match self.current {
             0 => Task::Receiver,
             other => Task::Loop(other - 1),
@@ -111,7 +118,14 @@ impl Queues {
     }
 
     /// Serves the current queue, the receiver first. `interactive`: the receiver stays in it when its slice ends, and preempts.
-    fn step(&mut self, ready: bool, interactive: bool, to_current: bool, step_ns: u64) -> Option<Task> {
+    fn step(
+        &mut self,
+        wants_ns: u64,
+        interactive: bool,
+        to_current: bool,
+        step_ns: u64,
+    ) -> Option<Task> {
+        let ready = wants_ns > 0;
         if ready && !self.was_ready {
             self.tasks[0].current |= to_current;
         }
@@ -123,7 +137,9 @@ impl Queues {
             let chosen = if receiver {
                 Some(0)
             } else {
-                let going = self.running.filter(|&task| task > 0 && self.tasks[task].current);
+                let going = self
+                    .running
+                    .filter(|&task| task > 0 && self.tasks[task].current);
                 going.or_else(|| {
                     (0..loops)
                         .map(|offset| 1 + (self.next_loop + offset) % loops)
@@ -137,7 +153,12 @@ impl Queues {
             };
             self.running = Some(chosen);
             let task = &mut self.tasks[chosen];
-            task.slice_ns = task.slice_ns.saturating_sub(step_ns);
+            let used = if chosen == 0 {
+                wants_ns.min(step_ns)
+            } else {
+                step_ns
+            };
+            task.slice_ns = task.slice_ns.saturating_sub(used);
             if task.slice_ns == 0 {
                 task.slice_ns = self.slice_ns;
                 task.current = chosen == 0 && interactive;
@@ -182,13 +203,15 @@ impl Linux26Arrays {
 }
 
 impl Processor for Linux26Arrays {
-    fn step(&mut self, ready: bool, step_ns: u64) -> Option<Task> {
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task> {
         let interactive = self.average.bonus() >= Self::INTERACTIVE;
         // A task that wakes always joins the active array.
-        let task = self.queues.step(ready, interactive, true, step_ns);
+        let task = self.queues.step(wants_ns, interactive, true, step_ns);
         if task == Some(Task::Receiver) {
-            self.average.run(step_ns);
-        } else if !ready {
+            let used = wants_ns.min(step_ns);
+            self.average.run(used);
+            self.average.sleep(step_ns - used);
+        } else if wants_ns == 0 {
             self.average.sleep(step_ns);
         }
         task
@@ -223,12 +246,15 @@ impl UleQueues {
 }
 
 impl Processor for UleQueues {
-    fn step(&mut self, ready: bool, step_ns: u64) -> Option<Task> {
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task> {
         let interactive = self.level() < THRESHOLD;
-        let task = self.queues.step(ready, interactive, interactive, step_ns);
+        let task = self
+            .queues
+            .step(wants_ns, interactive, interactive, step_ns);
         if task == Some(Task::Receiver) {
-            self.history.add(step_ns, 0);
-        } else if !ready {
+            let used = wants_ns.min(step_ns);
+            self.history.add(used, step_ns - used);
+        } else if wants_ns == 0 {
             self.history.add(0, step_ns);
         }
         task

@@ -83,7 +83,11 @@ impl Transfer {
     /// # Panics
     /// When it does not end, which a monitor that suspends for ever would cause.
     #[must_use]
-    pub fn run(&self, processor: &mut dyn Processor, mut monitor: Option<&mut dyn Monitor>) -> Outcome {
+    pub fn run(
+        &self,
+        processor: &mut dyn Processor,
+        mut monitor: Option<&mut dyn Monitor>,
+    ) -> Outcome {
         let step = STEP_NS as f64 / SECOND as f64;
         let mut outcome = Outcome::default();
         let mut follow = Follow::new(self.rate, self.rate, monitor.is_some(), 0);
@@ -142,7 +146,8 @@ impl Transfer {
             coming |= come > 0.0;
             // The processor.
             let ready = queued > 0.0;
-            let runs = processor.step(ready, STEP_NS);
+            let wants_ns = (queued / self.capacity as f64 * SECOND as f64).ceil() as u64;
+            let runs = processor.step(wants_ns, STEP_NS);
             let mut took = 0.0;
             if runs == Some(Task::Receiver) {
                 took = queued.min(self.capacity as f64 * step);
@@ -157,7 +162,11 @@ impl Transfer {
             } else if ready {
                 sample.wait_ns += STEP_NS;
             }
-            gap = if took > 0.0 || taken == 0.0 { 0 } else { gap + STEP_NS };
+            gap = if took > 0.0 || taken == 0.0 {
+                0
+            } else {
+                gap + STEP_NS
+            };
             outcome.longest_gap_ns = outcome.longest_gap_ns.max(gap);
             let loops = matches!(runs, Some(Task::Loop(_)));
             if coming && loops {

@@ -33,7 +33,19 @@ const CAUTION: f64 = 0.95;
 
 /// ... and how much faster than the receiver now takes, while there is headroom: the prediction errs on the low side at low
 /// rates, where each wake-up takes few packets.
-const RAISE: f64 = 1.1;
+const RAISE: f64 = 1.25;
+
+/// The same where the word takes long: what is too much comes for a round trip.
+const RAISE_LONG: f64 = 1.1;
+
+/// A long round trip, in this sense.
+const LONG_NS: u64 = 20_000_000;
+
+/// Time beyond a round trip in which the queue is brought to its aim.
+const STEER_NS: u64 = 200_000_000;
+
+/// What a full packet of 1500 bytes takes of the buffer, over its payload.
+const OVERHEAD: f64 = 1.57;
 
 /// Occupancy the queue is steered to when the receiver is the limit: a reserve for both sides.
 const OCCUPANCY_AIM: f64 = 0.2;
@@ -166,14 +178,22 @@ impl Native {
         let full = drops > 0 || occupancy > OCCUPANCY_BRAKE;
         let limited = full || headroom < HEADROOM_MIN && occupancy > OCCUPANCY_AIM / 2.0;
         let mut ceiling = if limited {
-            // All that can be taken is taken: as much, and the queue towards its aim.
-            let steer = (OCCUPANCY_AIM - occupancy).clamp(-0.3, 0.1);
-            taken * (1.0 + steer)
+            // All that can be taken is taken: as much, and the queue towards its aim. What is corrected now shows a round trip
+            // later, so the correction is spread over more than that, or it would be made again and again.
+            let surplus = (sample.queued as f64 - OCCUPANCY_AIM * sample.buffer as f64) / OVERHEAD;
+            let horizon = (sample.rtt_ns + STEER_NS) as f64 / 1e9;
+            taken - (surplus / horizon).clamp(-0.1 * taken, 0.5 * taken)
         } else {
             let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
+            let raise = match sample.rtt_ns {
+                ..LONG_NS => RAISE,
+                _ => RAISE_LONG,
+            };
+            // It copes with what it takes now, whatever is predicted.
+            let now = taken.max(come / wall);
             sustainable
-                .max(taken * RAISE)
-                .max(self.ceiling.min(taken * 2.0))
+                .max(now * raise)
+                .max(self.ceiling.min(now * 2.0))
         };
         if let Some(limit) = self.path_limit {
             ceiling = ceiling.min(limit);
