@@ -247,7 +247,9 @@ enum DeclaredRate {
 fn declared_rate(text: &str) -> Result<DeclaredRate, String> {
     match text.contains('=') {
         true => host_rate(text).map(|(host, rate)| DeclaredRate::Host(host, rate)),
-        false => rate(text).map(DeclaredRate::Lane),
+        false => rate(text).map(DeclaredRate::Lane).map_err(|error| {
+            format!("{error}; write HOST=RATE, or the RATE of each rbudp or rapid lane")
+        }),
     }
 }
 
