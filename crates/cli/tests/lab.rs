@@ -658,7 +658,7 @@ fn datagrams_move_between_hosts() {
     ];
     let data = bytes(20 << 20);
     std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
-    let from = format!("{}:/data/set", lab.address("a"));
+    let from = format!("{}:7420:/data/set", lab.address("a"));
     for (at, way) in [
         &["--lane", "rbudp", "--rate", "80Mbit"][..],
         &["--lane", "rapid"],
@@ -675,7 +675,7 @@ fn datagrams_move_between_hosts() {
     .enumerate()
     {
         let copy = format!("/data/copy{at}");
-        let to = format!("{}:{copy}", lab.address("b"));
+        let to = format!("{}:7420:{copy}", lab.address("b"));
         let args = [&["copy"][..], way, &[&from, &to]].concat();
         let (status, report) = master(&lab, "a", &args);
         assert_eq!(status, Some(0), "{report:#}");
