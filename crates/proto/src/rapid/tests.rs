@@ -23,7 +23,11 @@ fn head(piece: &Piece, index: u32, payload: u32, sequence: u64) -> Datagram {
 
 /// What a datagram meets: the numbers choose.
 fn fates(chance: u8) -> (bool, bool, bool) {
-    (chance < 60, chance.is_multiple_of(7), chance.is_multiple_of(5))
+    (
+        chance < 60,
+        chance.is_multiple_of(7),
+        chance.is_multiple_of(5),
+    )
 }
 
 proptest! {

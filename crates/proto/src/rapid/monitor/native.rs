@@ -47,8 +47,12 @@ const STEER_NS: u64 = 200_000_000;
 /// What a full packet of 1500 bytes takes of the buffer, over its payload.
 const OVERHEAD: f64 = 1.57;
 
-/// Occupancy the queue is steered to when the receiver is the limit: a reserve for both sides.
-const OCCUPANCY_AIM: f64 = 0.2;
+/// Occupancy that the queue is steered not to fall below when the receiver is the limit. The queue rises and falls with every
+/// time slice; as long as it is not empty the receiver never sleeps, and gets all of its share.
+const OCCUPANCY_AIM: f64 = 0.05;
+
+/// Occupancy to which a brake lets it drain.
+const OCCUPANCY_DRAINED: f64 = 0.2;
 
 /// Occupancy that brakes.
 const OCCUPANCY_BRAKE: f64 = 0.5;
@@ -95,6 +99,8 @@ pub struct Native {
     ceiling: f64,
     path_limit: Option<f64>,
     share: f64,
+    // In the window under way.
+    least_occupancy: f64,
     braked_until_ns: u64,
 }
 
@@ -114,6 +120,7 @@ impl Native {
             ceiling: 0.0,
             path_limit: None,
             share: 1.0,
+            least_occupancy: 1.0,
             braked_until_ns: 0,
         }
     }
@@ -150,7 +157,7 @@ impl Native {
             return None;
         }
         // Until what is above the aim has drained.
-        let surplus = (occupancy - OCCUPANCY_AIM) * sample.buffer as f64;
+        let surplus = (occupancy - OCCUPANCY_DRAINED) * sample.buffer as f64;
         let drain_ns = (surplus * 1e9 / sustainable.max(1.0)) as u64;
         let interval = drain_ns.clamp(POLL_NS, SUSPEND_MAX_NS);
         self.braked_until_ns = sample.now_ns + interval + sample.rtt_ns + POLL_NS;
@@ -175,12 +182,13 @@ impl Native {
         } else if let Some(limit) = &mut self.path_limit {
             *limit *= PATH_RAISE;
         }
+        let least = std::mem::replace(&mut self.least_occupancy, 1.0);
         let full = drops > 0 || occupancy > OCCUPANCY_BRAKE;
-        let limited = full || headroom < HEADROOM_MIN && occupancy > OCCUPANCY_AIM / 2.0;
+        let limited = full || headroom < HEADROOM_MIN && least > OCCUPANCY_AIM / 2.0;
         let mut ceiling = if limited {
             // All that can be taken is taken: as much, and the queue towards its aim. What is corrected now shows a round trip
             // later, so the correction is spread over more than that, or it would be made again and again.
-            let surplus = (sample.queued as f64 - OCCUPANCY_AIM * sample.buffer as f64) / OVERHEAD;
+            let surplus = (least - OCCUPANCY_AIM) * sample.buffer as f64 / OVERHEAD;
             let horizon = (sample.rtt_ns + STEER_NS) as f64 / 1e9;
             taken - (surplus / horizon).clamp(-0.1 * taken, 0.5 * taken)
         } else {
@@ -208,9 +216,11 @@ impl Monitor for Native {
         let mut advice = Advice::default();
         if !sample.blasting {
             self.begin = None;
+            self.least_occupancy = 1.0;
             return advice;
         }
         let begin = *self.begin.get_or_insert(*sample);
+        self.least_occupancy = self.least_occupancy.min(occupancy);
         advice.suspend_ns = self.brake(sample, occupancy);
         let wall_ns = sample.now_ns.saturating_sub(begin.now_ns);
         if wall_ns < WINDOW_NS {

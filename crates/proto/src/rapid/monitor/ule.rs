@@ -157,7 +157,7 @@ impl Monitor for Ule {
         let error = !sample.received;
         if error && self.error_score.is_none_or(|error| self.score < error) {
             // As with the priority, the best scores are left to run in.
-            self.error_score = Some(self.score.max(RELIEF));
+            self.error_score = Some(self.score.max(THRESHOLD / 2.0));
         }
         let limit = self.error_score.unwrap_or(THRESHOLD).min(THRESHOLD);
         let expected = self.score + self.slope.max(0.0) * (sample.rtt_ns + POLL_NS) as f64;
