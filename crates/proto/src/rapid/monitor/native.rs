@@ -72,6 +72,9 @@ const CEILING_MIN: u64 = 125_000;
 /// Longest pause asked for.
 const SUSPEND_MAX_NS: u64 = 100_000_000;
 
+/// The same before anything was measured: two time slices.
+const SUSPEND_UNKNOWN_NS: u64 = 8_000_000;
+
 /// Receive buffer, in the kernel's count, for `rate` bytes per second and `competitors` other tasks that want the processor: what
 /// comes while each of them has a time slice of 4 ms, at least two slices' worth. A datagram of 1500 bytes takes 1.57 times its
 /// payload.
@@ -101,6 +104,8 @@ pub struct Native {
     share: f64,
     // In the window under way.
     least_occupancy: f64,
+    // In the window under way.
+    braked: bool,
     braked_until_ns: u64,
 }
 
@@ -121,6 +126,7 @@ impl Native {
             path_limit: None,
             share: 1.0,
             least_occupancy: 1.0,
+            braked: false,
             braked_until_ns: 0,
         }
     }
@@ -159,7 +165,13 @@ impl Native {
         // Until what is above the aim has drained.
         let surplus = (occupancy - OCCUPANCY_DRAINED) * sample.buffer as f64;
         let drain_ns = (surplus * 1e9 / sustainable.max(1.0)) as u64;
-        let interval = drain_ns.clamp(POLL_NS, SUSPEND_MAX_NS);
+        let longest = match self.windows.is_empty() {
+            // Nobody knows yet how fast it drains.
+            true => SUSPEND_UNKNOWN_NS,
+            false => SUSPEND_MAX_NS,
+        };
+        let interval = drain_ns.clamp(POLL_NS, longest);
+        self.braked = true;
         self.braked_until_ns = sample.now_ns + interval + sample.rtt_ns + POLL_NS;
         Some(interval)
     }
@@ -184,13 +196,16 @@ impl Native {
         }
         let least = std::mem::replace(&mut self.least_occupancy, 1.0);
         let full = drops > 0 || occupancy > OCCUPANCY_BRAKE;
+        // A brake empties the queue, so that headroom shows afterwards though there is none.
+        let full = std::mem::take(&mut self.braked) || full;
         let limited = full || headroom < HEADROOM_MIN && least > OCCUPANCY_AIM / 2.0;
         let mut ceiling = if limited {
             // All that can be taken is taken: as much, and the queue towards its aim. What is corrected now shows a round trip
             // later, so the correction is spread over more than that, or it would be made again and again.
             let surplus = (least - OCCUPANCY_AIM) * sample.buffer as f64 / OVERHEAD;
             let horizon = (sample.rtt_ns + STEER_NS) as f64 / 1e9;
-            taken - (surplus / horizon).clamp(-0.1 * taken, 0.5 * taken)
+            let base = taken.max(self.sustainable().unwrap_or(0.0) * CAUTION);
+            base - (surplus / horizon).clamp(-0.1 * base, 0.5 * base)
         } else {
             let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
             let raise = match sample.rtt_ns {
