@@ -13,7 +13,7 @@ use ropewalk_proto::control::Peer;
 use crate::AgentError;
 use crate::listen::local_name;
 use crate::rails::{self, Rail, Search};
-use crate::streams::DataSocket;
+use crate::streams::{self, DataSocket, lane};
 use crate::transfer::Transfer;
 
 /// One address that does not answer costs at most this.
@@ -25,12 +25,11 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that takes a stream over a rail proves itself within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Number of the stream that fetches a manifest: reliable whatever lanes the transfer has, since it is short and comes first.
+pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
+
 /// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
 pub(crate) const RAIL_AT: usize = 8;
-
-/// Numbers of [`ropewalk_proto::control::Options::lane`].
-const LANE_TCP: u32 = 1;
-const LANE_UNIX: u32 = 2;
 
 /// A peer whose handshake is done: streams can be opened to it.
 pub(crate) struct Connected {
@@ -83,10 +82,10 @@ impl Address {
 /// network namespace.
 pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentError> {
     let mut addresses = Vec::new();
-    if transfer.options.lane != LANE_TCP {
+    if matches!(transfer.options.lane, lane::AUTO | lane::UNIX) {
         addresses.push(Address::Unix(local_name(&peer.instance)));
     }
-    if transfer.options.lane != LANE_UNIX {
+    if transfer.options.lane != lane::UNIX {
         let remotes = peer.addresses.iter().filter_map(|text| text.parse().ok());
         match transfer.is_restricted {
             true => {
@@ -284,9 +283,10 @@ impl Connected {
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
         let (socket, nonce) = self.greet(transfer, rail, index)?;
-        let kind = socket.kind();
+        let options = streams::of_stream(&transfer.options, index);
+        let kind = socket.kind(&options);
         let half = socket
-            .receive_half(&transfer.options, &PairSecret(self.secret), nonce)
+            .receive_half(&options, &PairSecret(self.secret), nonce)
             .map_err(|error| AgentError::Peer {
                 node: self.peer.name.clone(),
                 address: self.first_rail(),

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::connect::{self, RAIL_AT};
-use crate::streams::DataSocket;
+use crate::streams::{self, DataSocket};
 use crate::transfer::Transfer;
 use crate::{AgentError, rails, session};
 
@@ -333,7 +333,9 @@ async fn welcome<S: Incoming>(
                 if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
                     rails::bind_accepted(stream);
                 }
-                transfer.serve_stream(socket, &secret, head.nonce);
+                let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
+                let options = streams::of_stream(&transfer.options, index);
+                transfer.serve_stream(socket, options, &secret, head.nonce);
             }
         }
         // Message sockets have listeners of their own.

@@ -19,7 +19,7 @@ use crate::connect;
 use crate::landing::{SinkLanding, SinkSet};
 use crate::open::OpenSink;
 use crate::rails::Rail;
-use crate::streams::{STACK_LEN, verify};
+use crate::streams::{self, STACK_LEN, verify};
 use crate::transfer::Transfer;
 use rails::Way;
 
@@ -65,6 +65,8 @@ struct LaneInfo {
     // Streams whose threads run; the lane is down when the last one gives up.
     live: u32,
     waited: Duration,
+    // Datagrams that came and were needed, and those that were asked for again.
+    datagrams: (u64, u64),
     cancel: Vec<Range>,
     // The interfaces it uses, in words; empty within a host.
     rail: String,
@@ -115,6 +117,7 @@ pub(crate) struct Fetch {
     safe: AtomicU64,
     commits: bool,
     streams: u32,
+    of_datagrams: bool,
     hash: bool,
 }
 
@@ -122,13 +125,19 @@ impl Fetch {
     pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
         let options = transfer.options;
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
+        let blast = streams::blast(&options);
         let streams = match options.streams {
+            // A lane of datagrams is one flow with one rate.
+            _ if blast.is_some() => 1,
             0 => (STREAMS_PER_NODE / senders.len().max(1) as u32).clamp(1, STREAMS_PER_PAIR),
             count => count,
         };
         let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
         if options.fixed {
             receiving.fix_plan();
+        }
+        if let Some(bytes) = blast {
+            receiving.fix_window(bytes);
         }
         let state = State {
             receiving,
@@ -153,6 +162,7 @@ impl Fetch {
             safe: AtomicU64::new(0),
             commits: plan.commit,
             streams,
+            of_datagrams: blast.is_some(),
             hash: options.verify >= verify::TREE,
             transfer,
         })
@@ -338,6 +348,9 @@ impl Fetch {
                             if moved.units > 0 {
                                 retries = RETRIES.iter();
                             }
+                            if moved.hopeless {
+                                retries = [].iter();
+                            }
                             (moved.reason, moved.gives_up)
                         }
                         Err(text) => return self.fail(text),
@@ -381,7 +394,12 @@ impl Fetch {
             return Ok(Moved::default());
         };
         let key = self.transfer.remember(half.stopper());
-        self.state.lock().lanes[lane].meter.add(key, half.stopper());
+        let datagrams_before = {
+            let mut state = self.state.lock();
+            let info = &mut state.lanes[lane];
+            info.meter.add(key, half.stopper());
+            info.datagrams
+        };
         let mut landing = SinkLanding::new(self.clone(), sinks.clone());
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
@@ -471,6 +489,11 @@ impl Fetch {
                     let now = self.transfer.now_ns();
                     let mut state = self.state.lock();
                     state.last_arrival_ns = now;
+                    if self.of_datagrams {
+                        let seen = half.observe();
+                        let (needed, again) = datagrams_before;
+                        state.lanes[lane].datagrams = (needed + seen.frames, again + seen.again);
+                    }
                     state.lanes[lane]
                         .cancel
                         .retain(|range| *range != grant.range);
@@ -554,6 +577,13 @@ impl Fetch {
                 reopen: true,
                 gives_up: true,
                 reason: "this host's interface lost its link or its address".into(),
+                ..moved
+            }),
+            // Trying again would fail in the same way, after the same wait.
+            Err(error @ (LaneError::Blocked { .. } | LaneError::TooLong { .. })) => Ok(Moved {
+                reopen: true,
+                hopeless: moved.units == 0,
+                reason: error.to_string(),
                 ..moved
             }),
             Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
@@ -648,5 +678,7 @@ struct Moved {
     reopen: bool,
     // Not at once, if another rail to the same host works.
     gives_up: bool,
+    // Not at all: nothing ever came this way.
+    hopeless: bool,
     reason: String,
 }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::seal::{self, PairSecret};
-use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, tcp, unix};
+use ropewalk_lane::udp::Order;
+use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, tcp, udp, unix};
 use ropewalk_proto::control::Options;
+use ropewalk_proto::rapid::monitor::Kind;
 
+use crate::connect::MANIFEST_STREAM;
 use crate::transfer::Transfer;
 
 /// Stack of a data thread: its buffers are on the heap, hashing needs a few KiB.
@@ -22,6 +25,67 @@ pub(crate) mod verify {
     pub const NONE: u32 = 0;
     pub const TREE: u32 = 2;
     pub const SINK: u32 = 3;
+}
+
+/// Numbers of [`Options::lane`] on the wire.
+pub(crate) mod lane {
+    pub const AUTO: u32 = 0;
+    pub const TCP: u32 = 1;
+    pub const UNIX: u32 = 2;
+    pub const RBUDP: u32 = 3;
+    pub const RAPID: u32 = 4;
+}
+
+/// What a lane of datagrams is granted ahead, at least and at most: it has a set rate, so what is on its way need not
+/// show how fast it is first. With RBUDP this is the blast.
+const BLAST_MIN: u64 = 16 << 20;
+const BLAST_MAX: u64 = 256 << 20;
+
+/// Time of the rate that a RAPID lane is granted ahead: two of the longest round trips on earth, and a pause.
+const AHEAD_MILLISECONDS: u64 = 800;
+
+/// Bytes to grant ahead on lanes of datagrams; `None` on others.
+pub(crate) fn blast(options: &Options) -> Option<u64> {
+    let ahead = match options.lane {
+        lane::RBUDP => BLAST_MAX,
+        lane::RAPID if options.rate == 0 => BLAST_MAX / 4,
+        lane::RAPID => options.rate / 1000 * AHEAD_MILLISECONDS,
+        _ => return None,
+    };
+    Some(ahead.clamp(BLAST_MIN, BLAST_MAX).max(options.prefetch))
+}
+
+/// The options as they hold for one stream of the transfer.
+pub(crate) fn of_stream(options: &Options, index: u32) -> Options {
+    let mut options = *options;
+    if index == MANIFEST_STREAM && matches!(options.lane, lane::RBUDP | lane::RAPID) {
+        options.lane = lane::TCP;
+    }
+    options
+}
+
+/// How datagrams go beside a TCP stream; `None` where they do not.
+fn datagrams(options: &Options) -> Option<udp::Options> {
+    let (order, monitor) = match options.lane {
+        lane::RBUDP => (Order::BlastFirst, None),
+        lane::RAPID => {
+            let kind = match options.monitor {
+                1 => Kind::Linux26,
+                2 => Kind::Ule,
+                _ => Kind::Native,
+            };
+            (Order::RepairsFirst, Some(kind))
+        }
+        _ => return None,
+    };
+    Some(udp::Options {
+        rate: options.rate,
+        mtu: Some(options.mtu).filter(|mtu| *mtu > 0),
+        order,
+        monitor,
+        receive_buffer: options.receive_buffer,
+        feedback_delay: Duration::from_nanos(options.feedback_delay),
+    })
 }
 
 /// A connection that carries frames.
@@ -48,7 +112,10 @@ impl DataSocket {
     ) -> Result<Box<dyn ReceiveHalf>, LaneError> {
         let protection = protection(options, secret, nonce);
         match self {
-            Self::Tcp(stream) => tcp::receive_half(stream, protection),
+            Self::Tcp(stream) => match datagrams(options) {
+                Some(datagrams) => udp::receive_half(stream, protection, datagrams),
+                None => tcp::receive_half(stream, protection),
+            },
             Self::Unix(stream) => unix::receive_half(stream, protection),
         }
     }
@@ -61,14 +128,19 @@ impl DataSocket {
     ) -> Result<Box<dyn SendHalf>, LaneError> {
         let protection = protection(options, secret, nonce);
         match self {
-            Self::Tcp(stream) => tcp::send_half(stream, protection),
+            Self::Tcp(stream) => match datagrams(options) {
+                Some(datagrams) => udp::send_half(stream, protection, datagrams),
+                None => tcp::send_half(stream, protection),
+            },
             Self::Unix(stream) => unix::send_half(stream, protection),
         }
     }
 
     /// For reports.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self, options: &Options) -> &'static str {
         match self {
+            Self::Tcp(_) if options.lane == lane::RBUDP => "rbudp",
+            Self::Tcp(_) if options.lane == lane::RAPID => "rapid",
             Self::Tcp(_) => "tcp",
             Self::Unix(_) => "unix",
         }
@@ -77,8 +149,14 @@ impl DataSocket {
 
 impl Transfer {
     /// Serves a joined stream on a thread of its own until the peer closes it or the transfer ends.
-    pub fn serve_stream(self: Arc<Self>, socket: DataSocket, secret: &PairSecret, nonce: [u8; 32]) {
-        let Ok(mut half) = socket.send_half(&self.options, secret, nonce) else {
+    pub fn serve_stream(
+        self: Arc<Self>,
+        socket: DataSocket,
+        options: Options,
+        secret: &PairSecret,
+        nonce: [u8; 32],
+    ) {
+        let Ok(mut half) = socket.send_half(&options, secret, nonce) else {
             return;
         };
         let builder = std::thread::Builder::new()

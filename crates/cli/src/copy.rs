@@ -70,6 +70,8 @@ Examples:
       eight hosts write one copy on the file system they share
   ropewalk copy --plain --rate a=10Gbit --rate b=10Gbit a:mem:64GiB b:null:
       what the path between a and b can carry
+  ropewalk copy --lane rapid --rate 1.6Gbit a:/data/set b:/data/set
+      UDP at 1.6 Gbit/s at most, slower while b's processor is busy
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 

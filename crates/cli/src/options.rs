@@ -2,11 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
-use ropewalk::request::{self, LaneKind, NodeRequest, Options, Rails, Reach, Verify};
+use ropewalk::request::{
+    self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, Rails, Reach, Verify,
+};
 
 use crate::endpoint::host_of;
 use crate::token;
@@ -16,6 +19,9 @@ const STREAMS_MAX: u32 = 64;
 
 /// Least prefetch that still holds a fragment (64 KiB).
 const PREFETCH_MIN: u64 = 64 << 10;
+
+/// Least packet length: what IPv6 guarantees.
+const MTU_MIN: u32 = 1280;
 
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
@@ -28,7 +34,8 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 
-    /// Kind of lane: auto (Unix sockets within a host, TCP between hosts), tcp or unix
+    /// Kind of lane: auto (Unix sockets within a host, TCP between hosts), tcp, unix, rbudp (UDP at a fixed rate) or rapid
+    /// (UDP at a rate that follows the receiver)
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
@@ -55,9 +62,38 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Moving")]
     limit: Option<ByteRate>,
 
-    /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound
-    #[arg(long, value_name = "HOST=RATE", value_parser = host_rate, help_heading = "Moving")]
-    rate: Vec<(String, ByteRate)>,
+    /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound.
+    /// Without a host: rate of every rbudp lane, bound of every rapid lane (--rate 1.6Gbit)
+    #[arg(long, value_name = "[HOST=]RATE", value_parser = declared_rate, help_heading = "Moving")]
+    rate: Vec<DeclaredRate>,
+
+    /// Length of the packets of rbudp and rapid lanes, 1280 to 65000; auto has it found, up to 9000
+    #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
+    mtu: Mtu,
+
+    /// What watches the receivers of rapid lanes: native (what today's kernels tell), linux26 (the paper's dynamic priority)
+    /// or ule (its interactivity score)
+    #[arg(
+        long,
+        value_name = "KIND",
+        default_value = "native",
+        help_heading = "Moving"
+    )]
+    monitor: MonitorArg,
+
+    /// Receive buffer of rbudp and rapid lanes; auto: sized for the rate with the native monitor, else what the system gives
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
+    receive_buffer: ReceiveBuffer,
+
+    /// Hold back what monitors say by so many milliseconds, as if the round trip were longer; for experiments
+    #[arg(
+        long,
+        value_name = "MILLISECONDS",
+        default_value_t = 0,
+        hide = true,
+        help_heading = "Moving"
+    )]
+    feedback_delay: u32,
 
     /// Speeds that earlier transfers showed, as hints where none is declared: auto
     /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file
@@ -146,6 +182,16 @@ pub(crate) enum ProgressArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum MonitorArg {
+    /// Share of the processor, headroom, and the socket's queue
+    Native,
+    /// Sleep average and dynamic bonus of Linux 2.6
+    Linux26,
+    /// Interactivity score of ULE
+    Ule,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum VerifyArg {
     /// Nothing on plain lanes; the cipher's tag on encrypted ones
     None,
@@ -191,6 +237,61 @@ pub(crate) fn rate(text: &str) -> Result<ByteRate, String> {
     }
 }
 
+/// A rate, of a host or of each lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DeclaredRate {
+    Host(String, ByteRate),
+    Lane(ByteRate),
+}
+
+fn declared_rate(text: &str) -> Result<DeclaredRate, String> {
+    match text.contains('=') {
+        true => host_rate(text).map(|(host, rate)| DeclaredRate::Host(host, rate)),
+        false => rate(text).map(DeclaredRate::Lane).map_err(|error| {
+            format!("{error}; write HOST=RATE, or the RATE of each rbudp or rapid lane")
+        }),
+    }
+}
+
+/// Packet length; `None` has it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mtu(Option<u32>);
+
+/// Longest packet that can be set.
+const MTU_MAX: u32 = 65_000;
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    match text.parse::<u32>() {
+        _ if text == "auto" => Ok(Mtu(None)),
+        Ok(bytes) if (MTU_MIN..=MTU_MAX).contains(&bytes) => Ok(Mtu(Some(bytes))),
+        _ => Err(format!(
+            "give auto or a number of bytes from {MTU_MIN} to {MTU_MAX}"
+        )),
+    }
+}
+
+/// Receive buffer; `None` by the lane's rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReceiveBuffer(Option<u64>);
+
+/// Least and most that makes sense: a few datagrams, and what a kernel can count.
+const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 16 << 10..=1 << 30;
+
+fn receive_buffer(text: &str) -> Result<ReceiveBuffer, String> {
+    if text == "auto" {
+        return Ok(ReceiveBuffer(None));
+    }
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    if !RECEIVE_BUFFER.contains(&size.0) {
+        return Err(format!(
+            "give auto or a size from {} to {}",
+            Bytes(*RECEIVE_BUFFER.start()),
+            Bytes(*RECEIVE_BUFFER.end())
+        ));
+    }
+    Ok(ReceiveBuffer(Some(size.0)))
+}
+
 fn host_rate(text: &str) -> Result<(String, ByteRate), String> {
     match text.rsplit_once('=') {
         Some((host, speed)) if !host.is_empty() => Ok((host.to_owned(), rate(speed)?)),
@@ -217,10 +318,12 @@ fn lane(text: &str) -> Result<LaneKind, String> {
         "auto" => Ok(LaneKind::Auto),
         "tcp" => Ok(LaneKind::Tcp),
         "unix" => Ok(LaneKind::Unix),
-        "rbudp" | "rapid" | "shm" | "mpi" => Err(format!(
-            "{text} lanes are not built in this version; use auto, tcp or unix"
+        "rbudp" => Ok(LaneKind::Rbudp),
+        "rapid" => Ok(LaneKind::Rapid),
+        "shm" | "mpi" => Err(format!(
+            "{text} lanes are not built in this version; use auto, tcp, unix, rbudp or rapid"
         )),
-        _ => Err("there is no such lane; use auto, tcp or unix".to_owned()),
+        _ => Err("there is no such lane; use auto, tcp, unix, rbudp or rapid".to_owned()),
     }
 }
 
@@ -309,6 +412,7 @@ impl MoveArgs {
         } else {
             None
         };
+        let lane_rate = self.lane_rate()?;
         Ok(Options {
             streams: self.streams.0,
             prefetch: self.prefetch.0.0,
@@ -320,6 +424,17 @@ impl MoveArgs {
                 VerifyArg::Sink => Verify::Sink,
             },
             lane: self.lane,
+            datagrams: DatagramOptions {
+                rate: lane_rate,
+                mtu: self.mtu.0,
+                monitor: match self.monitor {
+                    MonitorArg::Native => MonitorKind::Native,
+                    MonitorArg::Linux26 => MonitorKind::Linux26,
+                    MonitorArg::Ule => MonitorKind::Ule,
+                },
+                receive_buffer: self.receive_buffer.0,
+                feedback_delay: Duration::from_millis(self.feedback_delay.into()),
+            },
             rails: self.rails.clone(),
             scheduler: self.scheduler.clone(),
             replan: self.replan == Switch::On,
@@ -334,9 +449,36 @@ impl MoveArgs {
         })
     }
 
+    /// The rate of each lane of datagrams; refuses what does not go together.
+    fn lane_rate(&self) -> Result<Option<u64>> {
+        let rates: Vec<u64> = self
+            .rate
+            .iter()
+            .filter_map(|rate| match rate {
+                DeclaredRate::Lane(rate) => Some(rate.0),
+                DeclaredRate::Host(..) => None,
+            })
+            .collect();
+        let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
+        match rates.as_slice() {
+            [] if self.lane == LaneKind::Rbudp => bail!(
+                "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"
+            ),
+            [] => Ok(None),
+            [_] if !of_datagrams => bail!(
+                "--rate without a host is the rate of rbudp and rapid lanes; write --rate HOST=RATE to declare how fast a host is, or add --lane rbudp"
+            ),
+            [rate] => Ok(Some(*rate)),
+            _ => bail!("--rate without a host was given more than once"),
+        }
+    }
+
     /// Gives the nodes of each named host its declared speed, both ways.
     pub(crate) fn declare_rates(&self, nodes: &mut [NodeRequest]) -> Result<()> {
-        for (name, rate) in &self.rate {
+        for declared in &self.rate {
+            let DeclaredRate::Host(name, rate) = declared else {
+                continue;
+            };
             let mut found = false;
             for node in nodes.iter_mut() {
                 let with_port = match &node.reach {
@@ -389,7 +531,7 @@ mod tests {
     /// Choices that are not built are refused by name.
     #[test]
     fn unbuilt_choices_are_named() {
-        for kind in ["rbudp", "rapid", "shm", "mpi"] {
+        for kind in ["shm", "mpi"] {
             let error = lane(kind).unwrap_err();
             assert!(
                 error.contains(kind) && error.contains("not built"),
@@ -410,6 +552,18 @@ mod tests {
         for text in ["a", "=1Gbit", "a=0", "a=5"] {
             assert!(host_rate(text).is_err(), "{text}");
         }
+        assert_eq!(
+            declared_rate("1.6Gbit"),
+            Ok(DeclaredRate::Lane(ByteRate(200_000_000)))
+        );
+        assert!(matches!(
+            declared_rate("a=1Gbit"),
+            Ok(DeclaredRate::Host(..))
+        ));
+        assert_eq!(mtu("9000"), Ok(Mtu(Some(9000))));
+        assert!(mtu("576").unwrap_err().contains("1280"));
+        assert_eq!(receive_buffer("4MiB"), Ok(ReceiveBuffer(Some(4 << 20))));
+        assert!(receive_buffer("1kB").is_err());
         assert_eq!(prefetch("4MiB").unwrap().to_string(), "4MiB");
         assert!(prefetch("1kB").unwrap_err().contains("64 KiB"));
     }

@@ -277,17 +277,26 @@ fn rail(report: &Report, pair: &PairReport) -> String {
     format!("  {rail}  {}", rate(report.moving_bits_per_second * share))
 }
 
+/// What a lane of datagrams lost.
+fn datagrams(pair: &PairReport) -> String {
+    match (pair.datagrams, pair.datagrams_again) {
+        (0, _) => String::new(),
+        (all, again) => format!("  {all} datagrams, {again} asked for again"),
+    }
+}
+
 fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
     for pair in report.pairs.iter().take(LINES_MAX) {
         writeln!(
             out,
-            "{} -> {}  {}  {} x{}{}",
+            "{} -> {}  {}  {} x{}{}{}",
             pair.sender,
             pair.receiver,
             Bytes(pair.bytes),
             pair.lane,
             pair.streams,
-            rail(report, pair)
+            rail(report, pair),
+            datagrams(pair)
         )?;
     }
     if report.pairs.len() > LINES_MAX {
@@ -355,6 +364,8 @@ mod tests {
                 bytes: 4096,
                 corrupt_units: 0,
                 waiting_seconds: 0.0,
+                datagrams: 0,
+                datagrams_again: 0,
             }],
             missing: [("b".to_owned(), vec![(0, 1024), (2048, 2049)])].into(),
             duplicate_bytes: 0,

@@ -644,3 +644,47 @@ fn rails_that_fail_are_given_up_and_taken_back() {
         }
     }
 }
+
+/// Datagrams between hosts whose interfaces carry 100 Mbit/s: at a set rate, and at one that the lane finds by itself.
+#[test]
+fn datagrams_move_between_hosts() {
+    if ropewalk_lab::skip("datagrams_move_between_hosts") {
+        return;
+    }
+    let lab = lab(&["a", "b"], 100_000_000);
+    let agents = [
+        agent(&lab, "a", 7420, &["/data"]),
+        agent(&lab, "b", 7420, &["/data:rw"]),
+    ];
+    let data = bytes(20 << 20);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let from = format!("{}:7420:/data/set", lab.address("a"));
+    for (at, way) in [
+        &["--lane", "rbudp", "--rate", "80Mbit"][..],
+        &["--lane", "rapid"],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "80Mbit",
+            "--monitor",
+            "linux26",
+        ],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let copy = format!("/data/copy{at}");
+        let to = format!("{}:7420:{copy}", lab.address("b"));
+        let args = [&["copy"][..], way, &[&from, &to]].concat();
+        let (status, report) = master(&lab, "a", &args);
+        assert_eq!(status, Some(0), "{report:#}");
+        assert!(std::fs::read(lab.path_in("b", &copy)).unwrap() == data);
+        assert_eq!(report["pairs"][0]["lane"], way[1], "{report:#}");
+    }
+    for mut agent in agents {
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+    lab.close().unwrap();
+}

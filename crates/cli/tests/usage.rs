@@ -63,8 +63,8 @@ fn slips_are_explained() {
         (&["copy", "mem:4KiB", "/a/"], "name the copy"),
         (&["copy", "n[1-2:/a", "/b"], "brackets"),
         (
-            &["copy", "--lane", "rbudp", "/a", "/b"],
-            "rbudp lanes are not built",
+            &["copy", "--lane", "mpi", "/a", "/b"],
+            "mpi lanes are not built",
         ),
         (
             &["copy", "--lane", "shm", "/a", "/b"],

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 
 use ropewalk_model::Range;
 use ropewalk_proto::wire::FrameError;
@@ -52,6 +53,30 @@ pub enum LaneError {
         range: Range,
         /// What the landing said.
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// Datagrams do not come through, though the connection beside them works.
+    #[error(
+        "no UDP datagram from {from} came through to {to} within {seconds} s; let UDP pass between these hosts, or use --lane tcp"
+    )]
+    Blocked {
+        /// Address and port they were sent from.
+        from: SocketAddr,
+        /// Address and port they were to reach.
+        to: SocketAddr,
+        /// How long they were waited for.
+        seconds: u64,
+    },
+    /// The path does not carry datagrams of the length that was asked for.
+    #[error(
+        "packets of {mtu} bytes (--mtu) do not pass from {from} to {to}; leave it out to have it found, or set a smaller one"
+    )]
+    TooLong {
+        /// Packet length asked for.
+        mtu: u32,
+        /// Address and port they were sent from.
+        from: SocketAddr,
+        /// Address and port they were to reach.
+        to: SocketAddr,
     },
     /// The caller asked for something no stream can do.
     #[error("{0}")]

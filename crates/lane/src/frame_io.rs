@@ -110,7 +110,14 @@ impl Guard {
 pub(crate) fn body_len(header: &FrameHeader) -> usize {
     match header.kind {
         FrameKind::Data if header.flags & flags::HASH != 0 => header.length as usize + HASH_LEN,
-        FrameKind::Data | FrameKind::Missing => header.length as usize,
+        FrameKind::Data
+        | FrameKind::Missing
+        | FrameKind::Hello
+        | FrameKind::Ready
+        | FrameKind::Probed
+        | FrameKind::Round
+        | FrameKind::Lacking
+        | FrameKind::Pace => header.length as usize,
         FrameKind::Grant | FrameKind::Ack | FrameKind::Cancel => 0,
     }
 }

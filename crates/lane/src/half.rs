@@ -101,6 +101,10 @@ pub struct Observation {
     pub units: u64,
     /// Units that failed a check.
     pub corrupt: u64,
+    /// Datagrams asked for, or sent, again.
+    pub again: u64,
+    /// Datagrams that were dropped because they came twice, late or damaged, or were not the peer's.
+    pub strays: u64,
     /// Time spent waiting until the peer, or the network, would take or give bytes.
     pub waited: Duration,
 }

@@ -12,7 +12,7 @@
 //!      buffer / write                         read:   through a cache-sized buffer
 //! ```
 //!
-//! Constructors: [`tcp`], [`unix`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
+//! Constructors: [`tcp`], [`unix`], [`udp`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
 //! guards the frames; both ends must be given the same. [`preface`] is what a connection begins
 //! with, before it becomes a stream; [`seal`] derives the keys.
 //!
@@ -74,6 +74,7 @@ mod sys;
 pub mod tcp;
 mod tcp_info;
 pub mod tls;
+pub mod udp;
 pub mod unix;
 mod wire;
 

@@ -3,10 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd as _};
 
 /// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, the number of
-/// such segments, and bytes acknowledged and received. The last two are there since Linux 4.1; the C library's own structure ends
+/// such segments, the round trip, and bytes acknowledged and received. The last two are there since Linux 4.1; the C library's own structure ends
 /// before them.
 const RETRANSMITS_AT: usize = 2;
 const UNACKED_AT: usize = 24;
+const RTT_AT: usize = 68;
 const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
 
@@ -21,6 +22,8 @@ pub struct TcpInfo {
     pub unacknowledged: u32,
     /// How often the oldest of them has been sent again.
     pub retransmits: u8,
+    /// Smoothed round trip, in microseconds; 0 before one was measured.
+    pub rtt_us: u32,
 }
 
 impl TcpInfo {
@@ -48,6 +51,7 @@ impl TcpInfo {
             bytes_received: long(BYTES_RECEIVED_AT),
             unacknowledged: u32::from_ne_bytes(std::array::from_fn(|i| info[UNACKED_AT + i])),
             retransmits: info[RETRANSMITS_AT],
+            rtt_us: u32::from_ne_bytes(std::array::from_fn(|i| info[RTT_AT + i])),
         })
     }
 }

@@ -20,8 +20,8 @@ use crate::members::{self, Command, Doorman, Members, Party};
 use crate::reach::{Started, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
-    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Rails, Reach, Request,
-    Sources, Verify,
+    Destinations, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest, Rails, Reach,
+    Request, Sources, Verify,
 };
 use crate::speeds::{self, Hints, Observations};
 
@@ -253,10 +253,21 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
             LaneKind::Auto => 0,
             LaneKind::Tcp => 1,
             LaneKind::Unix => 2,
+            LaneKind::Rbudp => 3,
+            LaneKind::Rapid => 4,
         },
         no_sync: !options.sync,
         status_milliseconds: 500,
         fixed: !options.replan,
+        rate: options.datagrams.rate.unwrap_or(0),
+        mtu: options.datagrams.mtu.unwrap_or(0),
+        monitor: match options.datagrams.monitor {
+            MonitorKind::Native => 0,
+            MonitorKind::Linux26 => 1,
+            MonitorKind::Ule => 2,
+        },
+        receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
+        feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
     };
     let nodes = request
         .nodes

@@ -267,6 +267,8 @@ pub(crate) fn final_report(
                     bytes: pair.delivered,
                     corrupt_units: pair.corrupt,
                     waiting_seconds: seconds(pair.waiting),
+                    datagrams: pair.datagrams,
+                    datagrams_again: pair.datagrams_again,
                 });
             }
         }

@@ -142,6 +142,37 @@ pub enum LaneKind {
     Tcp,
     /// Unix sockets only.
     Unix,
+    /// Datagrams at a fixed rate, as RBUDP.
+    Rbudp,
+    /// Datagrams at a rate that follows the receiver, as RAPID.
+    Rapid,
+}
+
+/// What watches the receivers of [`LaneKind::Rapid`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MonitorKind {
+    /// What today's kernels tell.
+    #[default]
+    Native,
+    /// The dynamic priority of Linux 2.6.
+    Linux26,
+    /// The interactivity score of ULE.
+    Ule,
+}
+
+/// How lanes of datagrams go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// Bytes per second of each lane; needed for [`LaneKind::Rbudp`], a bound for [`LaneKind::Rapid`].
+    pub rate: Option<u64>,
+    /// Length of packets; `None` has it found.
+    pub mtu: Option<u32>,
+    /// What watches the receiver.
+    pub monitor: MonitorKind,
+    /// Receive buffer in bytes; `None`: by the rule for the native monitor, else what the system gives.
+    pub receive_buffer: Option<u64>,
+    /// Holds back what the monitor says, as if the round trip were longer.
+    pub feedback_delay: std::time::Duration,
 }
 
 /// Which interfaces carry data between two hosts.
@@ -169,6 +200,8 @@ pub struct Options {
     pub verify: Verify,
     /// Lane kind.
     pub lane: LaneKind,
+    /// How lanes of datagrams go; others do not care.
+    pub datagrams: DatagramOptions,
     /// Interfaces that carry data.
     pub rails: Rails,
     /// A name that the schedulers know, see [`ropewalk_sched::by_name`].
@@ -203,6 +236,7 @@ impl Default for Options {
             plain: false,
             verify: Verify::default(),
             lane: LaneKind::default(),
+            datagrams: DatagramOptions::default(),
             rails: Rails::default(),
             scheduler: "auto".into(),
             replan: true,

@@ -8,5 +8,6 @@ pub mod coordinator;
 pub mod ledger;
 pub mod message;
 pub mod participant;
+pub mod rapid;
 pub mod report;
 pub mod wire;

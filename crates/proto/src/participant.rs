@@ -105,6 +105,8 @@ pub struct Receiving {
     pairs: Vec<PairTotals>,
     spares: Spares,
     prefetch: u64,
+    // Of lanes whose rate is set: what they are granted ahead.
+    fixed_window: Option<u64>,
     streams: u32,
     unit_len: u64,
     pace: Pace,
@@ -139,6 +141,7 @@ impl Receiving {
             pairs: Vec::new(),
             spares: Spares::new(now_ns),
             prefetch: prefetch.max(1),
+            fixed_window: None,
             streams: streams.max(1),
             unit_len: CHUNK_LEN,
             pace: Pace::unlimited(),
@@ -162,6 +165,11 @@ impl Receiving {
     /// Keeps every lane to the work that plans give it.
     pub fn fix_plan(&mut self) {
         self.spares.fix();
+    }
+
+    /// Grants every lane so many bytes ahead, however fast it turns out to be: the blast of lanes with a set rate.
+    pub fn fix_window(&mut self, bytes: u64) {
+        self.fixed_window = Some(bytes.max(1));
     }
 
     /// Takes the master's plan: peers to connect to and runs to fetch.
@@ -392,6 +400,9 @@ impl Receiving {
 
     /// Most bytes the lane may have in transit now.
     pub fn window(&self, lane: LaneId) -> u64 {
+        if let Some(window) = self.fixed_window {
+            return window;
+        }
         let window = match self.ledger.bytes_per_second(lane) {
             Some(rate) => {
                 let trips = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(2);

@@ -225,6 +225,12 @@ pub struct PairReport {
     pub corrupt_units: u64,
     /// Mean over its streams of the time spent blocked on the peer or the network.
     pub waiting_seconds: f64,
+    /// Datagrams that came and were needed; 0 on other lanes.
+    #[serde(default)]
+    pub datagrams: u64,
+    /// Datagrams that were lacking after a round, and asked for again.
+    #[serde(default)]
+    pub datagrams_again: u64,
 }
 
 /// Control messages of a transfer. Plan messages are what CEP section 4.2 counts (four, about 1 KB a node).

@@ -57,6 +57,19 @@ pub enum FrameKind {
     Missing = 4,
     /// The named grant is no longer wanted. No payload.
     Cancel = 5,
+    /// Datagram lanes, from the sender: its socket's port in `code`, the lane's number in `grant`.
+    Hello = 6,
+    /// Datagram lanes, from the receiver: its socket's port in `code`, the longest datagram in `offset`.
+    Ready = 7,
+    /// Datagram lanes, from the receiver: `code` is the longest datagram that came through.
+    Probed = 8,
+    /// Datagram lanes, from the sender: round `code` of a unit is out, `offset` is the next sequence number, the payload
+    /// the unit's hash with the first round.
+    Round = 9,
+    /// Datagram lanes, from the receiver: what round `code` left lacking, as a bitmap; no payload: nothing.
+    Lacking = 10,
+    /// Datagram lanes, from the receiver: its monitor's word.
+    Pace = 11,
 }
 
 impl FrameKind {
@@ -68,6 +81,12 @@ impl FrameKind {
             3 => Self::Ack,
             4 => Self::Missing,
             5 => Self::Cancel,
+            6 => Self::Hello,
+            7 => Self::Ready,
+            8 => Self::Probed,
+            9 => Self::Round,
+            10 => Self::Lacking,
+            11 => Self::Pace,
             _ => return None,
         })
     }
@@ -82,7 +101,7 @@ pub struct FrameHeader {
     pub flags: u8,
     /// Which space `offset` counts in; see [`SPACE_DATA`].
     pub space: u16,
-    /// Payload bytes that follow (DATA, MISSING), or bytes wanted (GRANT). At most [`PAYLOAD_MAX`].
+    /// Payload bytes that follow (all but GRANT, ACK and CANCEL), or bytes wanted (GRANT). At most [`PAYLOAD_MAX`].
     pub length: u32,
     /// First byte of the payload, or of the wanted unit, in the space.
     pub offset: u64,
@@ -171,7 +190,7 @@ mod tests {
     proptest! {
         /// Whatever a header holds, its 24 bytes read back to it.
         #[test]
-        fn header_round_trips(kind in 1u8..=5, flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
+        fn header_round_trips(kind in 1u8..=11, flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
             let header = FrameHeader { kind: FrameKind::from_u8(kind).unwrap(), flags, space, length, offset, grant, code };
             prop_assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
         }

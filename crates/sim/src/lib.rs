@@ -32,6 +32,7 @@ mod lane;
 mod mail;
 pub mod network;
 pub mod packet;
+pub mod rapid;
 mod scenario;
 mod world;
 

@@ -217,6 +217,8 @@ impl Fetch {
                     lane: lane.kind.into(),
                     rail: lane.rail.clone(),
                     waiting: lane.waited.as_nanos() as u64 / u64::from(lane.streams.max(1)),
+                    datagrams: lane.datagrams.0,
+                    datagrams_again: lane.datagrams.1,
                 })
                 .collect(),
             missing: control::stretches(&Self::missing(state)),

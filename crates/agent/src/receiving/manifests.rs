@@ -10,7 +10,7 @@ use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, TreeSink};
 
 use super::Fetch;
-use crate::connect;
+use crate::connect::{self, MANIFEST_STREAM};
 use crate::landing::{BufferLanding, SinkSet};
 use crate::open::OpenSink;
 use crate::streams::verify;
@@ -176,7 +176,7 @@ impl Fetch {
     ) -> Result<Manifest, String> {
         let connected = connect::pair(&self.transfer, peer).map_err(|e| e.to_string())?;
         let (mut half, _) = connected
-            .join(&self.transfer, None, u32::MAX)
+            .join(&self.transfer, None, MANIFEST_STREAM)
             .map_err(|e| e.to_string())?;
         let key = self.transfer.remember(half.stopper());
         let mut landing = BufferLanding {

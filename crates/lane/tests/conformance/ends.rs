@@ -23,9 +23,18 @@ pub enum Kind {
     Tcp4,
     Tcp6,
     Unix,
+    Blast4,
+    Watched6,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix];
+pub const KINDS: [Kind; 6] = [
+    Kind::Mem,
+    Kind::Tcp4,
+    Kind::Tcp6,
+    Kind::Unix,
+    Kind::Blast4,
+    Kind::Watched6,
+];
 
 /// Makes one end's protection; both ends need their own.
 pub type Protect = Box<dyn Fn() -> Protection>;
@@ -62,6 +71,26 @@ pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn Sen
             (
                 tcp::receive_half(near, protect()).unwrap(),
                 tcp::send_half(far, protect()).unwrap(),
+            )
+        }
+        Kind::Blast4 | Kind::Watched6 => {
+            let options = udp::Options {
+                rate: 60_000_000,
+                mtu: None,
+                order: udp::Order::RepairsFirst,
+                monitor: (kind == Kind::Watched6).then_some(Default::default()),
+                // None is lost for lack of room, so that units arrive in order.
+                receive_buffer: 8 << 20,
+                feedback_delay: Duration::ZERO,
+            };
+            let (near, far) = tcp_pair(if kind == Kind::Blast4 {
+                "127.0.0.1:0"
+            } else {
+                "[::1]:0"
+            });
+            (
+                udp::receive_half(near, protect(), options).unwrap(),
+                udp::send_half(far, protect(), options).unwrap(),
             )
         }
         Kind::Unix => {

@@ -9,7 +9,7 @@ use ropewalk_lane::faulty::Fault;
 use ropewalk_lane::*;
 
 use super::ends::{
-    self, Generated, KINDS, LONG, Memory, Mode, contents, grant, pair, protections, receive,
+    self, Generated, KINDS, Kind, LONG, Memory, Mode, contents, grant, pair, protections, receive,
     tcp_pair,
 };
 
@@ -236,7 +236,8 @@ fn a_receiver_that_does_not_read_is_given_up() {
 /// A sender that is asked nothing says so, and serves when asked later.
 #[test]
 fn an_idle_sender_can_be_served_again() {
-    for kind in KINDS {
+    // Both ends of a lane of datagrams have to be there before it can be idle; see `datagrams`.
+    for kind in [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix] {
         let (_, protect) = protections().remove(2);
         let (mut receiver, mut sender) = pair(kind, &protect);
         let provider = Generated::new(Mode::Memory);

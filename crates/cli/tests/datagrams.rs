@@ -1,0 +1,132 @@
+//! Lanes of datagrams from the command line: what arrives, what is refused, and what becomes of them when an end dies.
+
+mod common;
+
+use common::{Moving, Place, assert_same_tree, bytes, make_tree};
+
+/// Length of the file that is moved slowly.
+const LENGTH: usize = 12 << 20;
+
+/// Each lane, monitor and protection moves the same tree, and the report tells the lane and its datagrams.
+#[test]
+fn a_tree_arrives_whole() {
+    let place = Place::new();
+    make_tree(&place.path("set"));
+    let ways: [&[&str]; 6] = [
+        &["--lane", "rbudp", "--rate", "400Mbit"],
+        &[
+            "--lane", "rbudp", "--rate", "400Mbit", "--plain", "--mtu", "1500",
+        ],
+        &["--lane", "rapid"],
+        &[
+            "--lane", "rapid", "--rate", "800Mbit", "--verify", "sink", "--mtu", "1500",
+        ],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "200Mbit",
+            "--monitor",
+            "linux26",
+            "--plain",
+            "--verify",
+            "none",
+        ],
+        &[
+            "--lane",
+            "rapid",
+            "--rate",
+            "200Mbit",
+            "--monitor",
+            "ule",
+            "--receive-buffer",
+            "1MiB",
+        ],
+    ];
+    for (at, args) in ways.iter().enumerate() {
+        let copy = format!("copy{at}");
+        let ran = place
+            .run(&[&["copy", "--json", "set", &copy][..], args].concat())
+            .assert_status(0);
+        assert_same_tree(&place.path("set"), &place.path(&copy));
+        let report = ran.report();
+        let pair = &report["pairs"][0];
+        assert_eq!(pair["lane"], args[1], "{report:#}");
+        assert_eq!(pair["streams"], 1);
+        assert!(pair["datagrams"].as_u64().unwrap() > 300, "{report:#}");
+        assert_eq!(report["duplicate_bytes"], 0);
+    }
+}
+
+/// What cannot work is refused before anything is made.
+#[test]
+fn what_cannot_work_is_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("file"), b"bytes").unwrap();
+    for (args, words) in [
+        (&["--lane", "rbudp"][..], "--rate 1.6Gbit"),
+        (&["--rate", "1Gbit"], "--lane rbudp"),
+        (
+            &["--lane", "rbudp", "--rate", "1Gbit", "--rate", "2Gbit"],
+            "more than once",
+        ),
+        (&["--lane", "rapid", "--mtu", "500"], "1280"),
+        (&["--lane", "rapid", "--monitor", "windows"], "linux26"),
+        (
+            &["--lane", "rapid", "--receive-buffer", "5"],
+            "--receive-buffer",
+        ),
+    ] {
+        let ran = place.run(&[&["copy", "file", "copy"][..], args].concat());
+        assert_ne!(ran.status(), 0);
+        ran.assert_says(words);
+        assert!(!place.path("copy").exists());
+    }
+}
+
+/// The rate is kept: 12 MiB at 40 Mbit/s cannot take less than 2.5 s of sending, whatever the machine.
+#[test]
+fn the_rate_is_a_bound() {
+    let place = Place::new();
+    let began = std::time::Instant::now();
+    place
+        .run(&[
+            "copy",
+            "--lane",
+            "rbudp",
+            "--rate",
+            "40Mbit",
+            "mem:12MiB",
+            "null:",
+        ])
+        .assert_status(0);
+    assert!(began.elapsed().as_secs_f64() > 2.4);
+}
+
+/// A sender that is killed leaves the rest missing, named, and no file takes the name; a receiver that is killed fails the command.
+#[test]
+fn ends_that_die_are_told() {
+    for lane in [["--lane", "rbudp"], ["--lane", "rapid"]] {
+        for kills_sender in [true, false] {
+            let place = Place::new();
+            place.make_token();
+            std::fs::create_dir(place.path("a")).unwrap();
+            std::fs::create_dir(place.path("c")).unwrap();
+            std::fs::write(place.path("a/set"), bytes(LENGTH, 5)).unwrap();
+            let mut a = place.agent(&place.path("a"));
+            let mut c = place.agent(&place.path("c"));
+            let (from, to) = (a.at(place.path("a/set")), c.at(place.path("c/copy")));
+            let args = ["copy", lane[0], lane[1], "--rate", "60Mbit", &from, &to];
+            let mut moving = Moving::start(&place, &args);
+            moving.until_delivered(LENGTH as u64 / 4);
+            if kills_sender {
+                a.kill()
+            } else {
+                c.kill()
+            }
+            let (status, report) = moving.end();
+            assert_eq!(status, if kills_sender { 3 } else { 1 }, "{report:#}");
+            assert!(!place.path("c/copy").exists());
+        }
+    }
+}

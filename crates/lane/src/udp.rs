@@ -1,0 +1,97 @@
+//! Lanes whose data goes by UDP, at a rate instead of by a window: RBUDP and RAPID.
+//!
+//! A TCP connection, joined as for a TCP stream, is the reliable stream of the lane: units are asked for over it, ends of rounds
+//! and bitmaps of what is lacking go over it, and its keys protect the datagrams ([`ropewalk_proto::rapid`] has
+//! the rounds). A socket of datagrams on each side is made at the start, at ports that the system chooses:
+//!
+//! ```text
+//!   receiver                             sender
+//!      ◀──────── HELLO(port) ── TCP ─────
+//!      ── READY(port, longest) ─ TCP ───▶
+//!      ── knocks ═════ UDP ═════════════▶   opens firewalls that let answers in
+//!      ◀═ probes of several lengths ═ UDP ═
+//!      ── PROBED(longest that came) ────▶
+//! ```
+//!
+//! The receiver checks each datagram straight into the memory of its unit; a unit whose datagrams are all there is hashed and handed to
+//! the landing whole. Memory is what is granted at most, and what is incomplete in practice.
+//!
+//! Constructors make the socket only; the handshake takes place in the first call that waits, so that an error of it
+//! is one of the stream.
+
+mod frames;
+mod handshake;
+mod monitor;
+mod protect;
+mod receive;
+mod send;
+mod sys;
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+pub use ropewalk_proto::rapid::Order;
+use ropewalk_proto::rapid::monitor::Kind;
+
+use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
+
+/// Least packet length that can be set: what IPv6 guarantees.
+pub const MTU_MIN: u32 = 1280;
+
+/// Rate of a lane with a monitor before the monitor has spoken, where none is set: 1 Gbit/s, for some tens of milliseconds.
+const FIRST_RATE: u64 = 125_000_000;
+
+/// How a lane sends and watches. Both ends must be given the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of datagrams per second; 0 where only the monitor sets the rate.
+    pub rate: u64,
+    /// Length of packets; `None` has it found.
+    pub mtu: Option<u32>,
+    /// What is sent first.
+    pub order: Order,
+    /// What watches the receiver; nothing for RBUDP as published.
+    pub monitor: Option<Kind>,
+    /// Receive buffer in the kernel's count; 0: by the rule for the native monitor, else what the system gives.
+    pub receive_buffer: u64,
+    /// Holds back what the monitor says, as the paper does for a longer round trip (section 4).
+    pub feedback_delay: Duration,
+}
+
+/// The receiving end over a connected TCP socket and datagrams beside it.
+///
+/// # Errors
+/// [`LaneError::Socket`] when the socket cannot be taken over; [`LaneError::Misuse`] when options contradict each other.
+pub fn receive_half(
+    stream: TcpStream,
+    protection: Protection,
+    options: Options,
+) -> Result<Box<dyn ReceiveHalf>, LaneError> {
+    check(&options)?;
+    Ok(Box::new(receive::Receiver::new(
+        stream, protection, options,
+    )?))
+}
+
+/// The sending end over a connected TCP socket and datagrams beside it.
+///
+/// # Errors
+/// As [`receive_half`].
+pub fn send_half(
+    stream: TcpStream,
+    protection: Protection,
+    options: Options,
+) -> Result<Box<dyn SendHalf>, LaneError> {
+    check(&options)?;
+    Ok(Box::new(send::Sender::new(stream, protection, options)?))
+}
+
+fn check(options: &Options) -> Result<(), LaneError> {
+    if options.rate == 0 && options.monitor.is_none() {
+        return Err(LaneError::Misuse(
+            "a lane of datagrams without a monitor needs a rate; set --rate, or use --lane rapid"
+                .into(),
+        ));
+    }
+    Ok(())
+}

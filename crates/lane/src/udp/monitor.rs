@@ -1,0 +1,302 @@
+//! The monitor's thread: the paper's performance monitoring process (section 3.2), light and, where permitted, soft real time.
+//!
+//! It looks at the receiving thread and its socket at a fixed interval, asks the chosen
+//! [`Monitor`](ropewalk_proto::rapid::monitor::Monitor), and sends what it says at once: as a datagram, so that neither the receiving thread,
+//! which may be off its core just then, nor a lost segment of the stream delays it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::net::UdpSocket;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ropewalk_proto::rapid::monitor::{Kind, POLL_NS, Sample, receive_buffer};
+use ropewalk_proto::rapid::{
+    DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Requests,
+};
+
+use super::protect::Sealer;
+use super::{Options, sys};
+
+/// Without news the state is told this often: the sender takes silence for trouble.
+const TELL_EVERY_NS: u64 = 50_000_000;
+/// A request to suspend is told so many times in a row: one lost datagram does not lose it.
+const TELL_NEWS: u32 = 3;
+/// The least round trip of this time counts: while the receiver is off its core its datagrams, and their echoes, wait.
+const TRIP_WINDOW_NS: u64 = 5_000_000_000;
+/// Competitors the buffer is sized for before anybody knows how many there are.
+const COMPETITORS: u32 = 3;
+/// Rate the buffer is sized for where none is set: 8 Gbit/s.
+const RATE_UNKNOWN: u64 = 1_000_000_000;
+
+/// Receive buffer by the rule.
+pub(super) fn buffer(options: &Options) -> u64 {
+    let rate = match options.rate {
+        0 => RATE_UNKNOWN,
+        rate => rate,
+    };
+    receive_buffer(rate, COMPETITORS)
+}
+
+/// What the receiving thread shows. Written by it, read by the monitor.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Which thread it is; 0 before it began.
+    pub thread: AtomicI32,
+    /// The paper's flag: a packet has come since it was last looked at.
+    received: AtomicBool,
+    bytes: AtomicU64,
+    next_sequence: AtomicU64,
+    datagrams: AtomicU64,
+    /// Datagrams should be coming: set by the first one, cleared when all rounds are out.
+    pub blasting: AtomicBool,
+    pub rtt_ns: AtomicU64,
+    trip_ns: AtomicU64,
+}
+
+impl Seen {
+    /// Datagrams were taken from the socket.
+    pub fn took(&self, datagrams: u64, bytes: u64, next_sequence: u64) {
+        self.datagrams.fetch_add(datagrams, Relaxed);
+        self.next_sequence.store(next_sequence, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.received.store(true, Release);
+    }
+
+    /// Bytes taken so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Whether any unit's round is not out. The first datagram after says that a blast goes on.
+    pub fn expect(&self, expected: bool) {
+        if !expected {
+            self.blasting.store(false, Release);
+        }
+    }
+
+    /// A stamp came back after so many microseconds.
+    pub fn trip(&self, microseconds: u32) {
+        let ns = u64::from(microseconds) * 1000;
+        // Beyond a minute it is no echo of ours.
+        if ns < 60_000_000_000 {
+            self.trip_ns.fetch_min(ns, AcqRel);
+        }
+    }
+}
+
+/// A running monitor; it ends with its lane.
+pub(super) struct Monitoring {
+    requests: Arc<Mutex<Requests>>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitoring {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of a lane's, moved into the thread once"
+    )]
+    pub fn start(
+        kind: Kind,
+        socket: UdpSocket,
+        lane: u32,
+        sealer: Sealer,
+        trailer: usize,
+        began: Instant,
+        delay: Duration,
+        seen: Arc<Seen>,
+    ) -> io::Result<Self> {
+        let requests = Arc::new(Mutex::new(Requests::default()));
+        let ended = Arc::new(AtomicBool::new(false));
+        seen.trip_ns.store(u64::MAX, Relaxed);
+        let watch = Watch {
+            socket,
+            lane,
+            sealer,
+            trailer,
+            began,
+            delay,
+            seen,
+            requests: requests.clone(),
+            ended: ended.clone(),
+            held: VecDeque::new(),
+            file: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("monitor".into())
+            .stack_size(128 << 10)
+            .spawn(move || watch.run(kind))?;
+        Ok(Self {
+            requests,
+            ended,
+            thread: Some(thread),
+        })
+    }
+
+    /// The state, for the stream.
+    pub fn message(&self, now_ns: u64) -> Feedback {
+        lock(&self.requests).message(now_ns)
+    }
+}
+
+impl Drop for Monitoring {
+    fn drop(&mut self) {
+        self.ended.store(true, Release);
+        if let Some(thread) = self.thread.take() {
+            // It ends within a poll; a panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(requests: &Mutex<Requests>) -> std::sync::MutexGuard<'_, Requests> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Watch {
+    socket: UdpSocket,
+    lane: u32,
+    sealer: Sealer,
+    trailer: usize,
+    began: Instant,
+    delay: Duration,
+    seen: Arc<Seen>,
+    requests: Arc<Mutex<Requests>>,
+    ended: Arc<AtomicBool>,
+    // Messages held back, with the time they leave at.
+    held: VecDeque<(u64, Feedback)>,
+    // schedstat of the thread with this number.
+    file: Option<(i32, File)>,
+}
+
+impl Watch {
+    fn run(mut self, kind: Kind) {
+        // Best effort, both; without them it is a thread like any other.
+        sys::wake_on_time();
+        sys::soft_real_time();
+        let mut monitor = kind.monitor();
+        let poll = Duration::from_nanos(POLL_NS);
+        let mut next = Instant::now();
+        let (mut told_ns, mut news) = (0, 0);
+        let mut trip_since_ns = 0;
+        while !self.ended.load(Acquire) {
+            next = (next + poll).max(Instant::now());
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let now_ns = self.began.elapsed().as_nanos() as u64;
+            let trip = self.seen.trip_ns.load(Acquire);
+            if now_ns - trip_since_ns > TRIP_WINDOW_NS {
+                trip_since_ns = now_ns;
+                self.seen.trip_ns.store(u64::MAX, Release);
+            }
+            if trip != u64::MAX {
+                self.seen.rtt_ns.store(trip, Relaxed);
+            }
+            let Some(sample) = self.sample(now_ns) else {
+                continue;
+            };
+            let advice = monitor.poll(&sample);
+            {
+                let mut requests = lock(&self.requests);
+                if let Some(ceiling) = advice.ceiling {
+                    requests.set_ceiling(ceiling);
+                    news = news.max(1);
+                }
+                if let Some(interval) = advice.suspend_ns {
+                    requests.suspend(interval, now_ns);
+                    news = TELL_NEWS;
+                }
+                if news > 0 || now_ns - told_ns >= TELL_EVERY_NS {
+                    news = news.saturating_sub(1);
+                    told_ns = now_ns;
+                    let message = requests.message(now_ns);
+                    self.held
+                        .push_back((now_ns + self.delay.as_nanos() as u64, message));
+                }
+            }
+            while let Some((_, message)) = self.held.pop_front_if(|(due, _)| *due <= now_ns) {
+                self.send(&message);
+            }
+        }
+    }
+
+    fn sample(&mut self, now_ns: u64) -> Option<Sample> {
+        let thread = self.seen.thread.load(Acquire);
+        let (run_ns, wait_ns) = self.times(thread)?;
+        let queue = sys::queue(&self.socket).unwrap_or_default();
+        Some(Sample {
+            now_ns,
+            run_ns,
+            wait_ns,
+            received: self.seen.received.swap(false, AcqRel),
+            bytes: self.seen.bytes.load(Relaxed),
+            datagrams: self.seen.datagrams.load(Relaxed),
+            sent: self.seen.next_sequence.load(Relaxed),
+            queued: queue.queued,
+            buffer: queue.size,
+            drops: queue.drops,
+            blasting: self.seen.blasting.load(Acquire),
+            rtt_ns: self.seen.rtt_ns.load(Relaxed) + self.delay.as_nanos() as u64,
+        })
+    }
+
+    /// Time run and time waited for a processor, of a thread of this process.
+    fn times(&mut self, thread: i32) -> Option<(u64, u64)> {
+        if thread == 0 {
+            return None;
+        }
+        if self.file.as_ref().is_none_or(|(of, _)| *of != thread) {
+            let path = format!("/proc/self/task/{thread}/schedstat");
+            self.file = Some((thread, File::open(path).ok()?));
+        }
+        let mut text = [0; 80];
+        let length = self.file.as_ref()?.1.read_at(&mut text, 0).ok()?;
+        parse(text.get(..length)?)
+    }
+
+    fn send(&mut self, message: &Feedback) {
+        let head = Datagram {
+            kind: DatagramKind::Feedback,
+            round: 0,
+            length: FEEDBACK_LEN as u16,
+            lane: self.lane,
+            sequence: self.sealer.next_sequence(),
+            offset: 0,
+            grant: 0,
+            echo: 0,
+        };
+        let mut bytes = [0; DATAGRAM_HEADER_LEN + FEEDBACK_LEN + 16];
+        let bytes = &mut bytes[..DATAGRAM_HEADER_LEN + FEEDBACK_LEN + self.trailer];
+        bytes[..DATAGRAM_HEADER_LEN].copy_from_slice(&head.encode());
+        bytes[DATAGRAM_HEADER_LEN..][..FEEDBACK_LEN].copy_from_slice(&message.encode());
+        self.sealer.seal(bytes);
+        // What is lost is told again.
+        let _ = self.socket.send(bytes);
+    }
+}
+
+/// Two of the three numbers of schedstat.
+fn parse(text: &[u8]) -> Option<(u64, u64)> {
+    let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's line, and lines that are none.
+    #[test]
+    fn schedstat_is_read() {
+        assert_eq!(parse(b"123456 789 42\n"), Some((123_456, 789)));
+        assert_eq!(parse(b"123456\n"), None);
+        assert_eq!(parse(b""), None);
+        let own = std::fs::read(format!("/proc/self/task/{}/schedstat", sys::thread_id()));
+        assert!(parse(&own.unwrap()).is_some(), "this kernel has none");
+    }
+}

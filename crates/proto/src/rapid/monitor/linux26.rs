@@ -1,0 +1,321 @@
+//! The Task Priority Monitoring Process for Linux 2.6: Figure 4, fed by the running and sleeping times that today's kernels tell.
+//!
+//! Readings and departures, each where it happens:
+//! - The formula of step (e) is garbled in print. Read as `(MAX_AVG_SLEEP - CURR_AVG_SLEEP) / (MAX_PRIO - CURR_DYN_PRIO)`: nanoseconds of
+//!   average over levels. Time slept counts once for each level that is missing, so sleeping for that long
+//!   gives the average back, which is its stated aim. Where no level is missing the divisor is one.
+//! - Step (c) learns only while datagrams should be coming.
+//! - Section 3.4: up to 100 ms of round trip it fires one level early; above, it times the steps and fires a round trip
+//!   before the level of errors is expected.
+
+use super::sleep::{BONUS_MAX, SleepAverage};
+use super::{Advice, Monitor, Quiet, Sample};
+
+/// A step of the priority, as measured in section 3.4; until one has been timed, and the round trip up to which one
+/// level is early enough.
+const STEP_NS: u64 = 100_000_000;
+
+/// Errors at the best level teach nothing that a pause could mend: two levels are always left to run in. The
+/// published algorithm would suspend for ever.
+const ERROR_BELOW_MAX: i32 = 2;
+
+/// Longest pause asked for.
+const SUSPEND_MAX_NS: u64 = 500_000_000;
+
+/// The monitor.
+#[derive(Debug)]
+pub struct Linux26 {
+    average: SleepAverage,
+    last: Option<Sample>,
+    // None stands for minus infinity.
+    error_prio: Option<i32>,
+    max: Option<(i32, u64)>,
+    // When the priority last fell, and how long a step takes.
+    fell_ns: u64,
+    step_ns: u64,
+    quiet: Quiet,
+}
+
+impl Default for Linux26 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linux26 {
+    /// A task that has waited for its first packet: it starts as interactive as can be.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            average: SleepAverage::new(u64::MAX),
+            last: None,
+            error_prio: None,
+            max: None,
+            fell_ns: 0,
+            step_ns: STEP_NS,
+            quiet: Quiet::default(),
+        }
+    }
+
+    /// The same, for a task with another average.
+    #[must_use]
+    pub fn starting_at(average_ns: u64) -> Self {
+        Self {
+            average: SleepAverage::new(average_ns),
+            ..Self::new()
+        }
+    }
+
+    /// The priority at which packets were not taken, if that happened.
+    #[must_use]
+    pub fn error_prio(&self) -> Option<i32> {
+        self.error_prio
+    }
+
+    /// Takes the times since the last look into the average.
+    fn account(&mut self, sample: &Sample) {
+        let before = self.average.bonus();
+        if let Some(last) = self.last.replace(*sample) {
+            let wall = sample.now_ns.saturating_sub(last.now_ns);
+            let run = sample.run_ns.saturating_sub(last.run_ns);
+            let wait = sample.wait_ns.saturating_sub(last.wait_ns);
+            self.average.run(run);
+            self.average.sleep(wall.saturating_sub(run + wait));
+        }
+        let now = self.average.bonus();
+        if now < before {
+            let took = sample.now_ns.saturating_sub(self.fell_ns);
+            if self.fell_ns > 0 && took < 4 * self.step_ns {
+                let steps = u64::from(now.abs_diff(before));
+                self.step_ns = (self.step_ns * 3 + took / steps) / 4;
+            }
+            self.fell_ns = sample.now_ns;
+        } else if now > before {
+            self.fell_ns = sample.now_ns;
+        }
+    }
+
+    /// Step (e).
+    fn interval_ns(&self, prio: i32) -> u64 {
+        let (max_prio, max_average) = self.max.unwrap_or((BONUS_MAX, self.average.ns()));
+        let levels = u64::try_from(max_prio - prio).unwrap_or(0).max(1);
+        let interval = max_average.saturating_sub(self.average.ns()) / levels;
+        interval.clamp(super::POLL_NS, SUSPEND_MAX_NS)
+    }
+
+    /// Step (d), and section 3.4 for long round trips.
+    fn is_close(&self, prio: i32, sample: &Sample) -> bool {
+        let Some(error) = self.error_prio else {
+            return false;
+        };
+        if sample.rtt_ns <= STEP_NS {
+            return prio - 1 <= error;
+        }
+        let steps = u64::try_from(prio - error).unwrap_or(0);
+        let into_step = sample.now_ns.saturating_sub(self.fell_ns);
+        let left = (steps * self.step_ns).saturating_sub(into_step.min(self.step_ns));
+        left <= sample.rtt_ns
+    }
+}
+
+impl Monitor for Linux26 {
+    fn poll(&mut self, sample: &Sample) -> Advice {
+        self.account(sample);
+        let prio = self.average.bonus();
+        if self.max.is_none_or(|(max, _)| prio > max) {
+            self.max = Some((prio, self.average.ns()));
+        }
+        if self.quiet.holds(sample) || !sample.blasting {
+            return Advice::default();
+        }
+        let max = self.max.map_or(prio, |(max, _)| max);
+        let error = !sample.received;
+        if error {
+            self.error_prio = Some(prio.min(max - ERROR_BELOW_MAX));
+        }
+        if !error && !self.is_close(prio, sample) {
+            return Advice::default();
+        }
+        let interval = self.interval_ns(prio);
+        self.quiet.suspend(sample, interval);
+        Advice {
+            suspend_ns: Some(interval),
+            ceiling: None,
+        }
+    }
+
+    fn level(&self) -> f64 {
+        self.average.bonus().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sleep::SLEEP_MAX_NS;
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A receiver that runs all the time, seen every 2 ms.
+    fn run(monitor: &mut Linux26, sample: &mut Sample, ms: u64, received: bool) -> Option<u64> {
+        let end = sample.now_ns + ms * MS;
+        while sample.now_ns < end {
+            sample.now_ns += 2 * MS;
+            sample.run_ns += 2 * MS;
+            sample.received = received;
+            if let Some(interval) = monitor.poll(sample).suspend_ns {
+                return Some(interval);
+            }
+        }
+        None
+    }
+
+    fn begun(rtt_ms: u64) -> (Linux26, Sample) {
+        let mut monitor = Linux26::new();
+        let sample = Sample {
+            now_ns: 1,
+            blasting: true,
+            received: true,
+            rtt_ns: rtt_ms * MS,
+            ..Sample::default()
+        };
+        assert_eq!(monitor.poll(&sample), Advice::default());
+        assert_eq!(monitor.level(), 5.0);
+        (monitor, sample)
+    }
+
+    /// The stated aim of the suspend interval: slept for that long, the task has its starting average again, whatever it was.
+    #[test]
+    fn the_interval_gives_the_priority_back() {
+        for ran in [60, 150, 320, 480, 700, 990] {
+            let (mut monitor, mut sample) = begun(0);
+            assert_eq!(run(&mut monitor, &mut sample, ran, true), None);
+            let prio = monitor.average.bonus();
+            let mut average = monitor.average;
+            let interval = monitor.interval_ns(prio);
+            // The factor of the starting level holds for the whole sleep in 2.6.
+            let factor = (BONUS_MAX - prio) as u64;
+            assert!(interval * factor.max(1) + factor >= SLEEP_MAX_NS - average.ns());
+            average.sleep(interval);
+            assert!(average.bonus() > prio, "from {prio} to {}", average.bonus());
+        }
+    }
+
+    /// A level takes 100 ms of running.
+    #[test]
+    fn a_step_takes_100_ms() {
+        let (mut monitor, mut sample) = begun(0);
+        let mut falls = Vec::new();
+        let mut level = monitor.level();
+        for _ in 0..300 {
+            run(&mut monitor, &mut sample, 2, true);
+            if monitor.level() < level {
+                level = monitor.level();
+                falls.push(sample.now_ns / MS);
+            }
+        }
+        assert!(
+            falls.windows(2).all(|two| two[1] - two[0] == 100),
+            "{falls:?}"
+        );
+        assert_eq!(monitor.step_ns / MS, 100);
+    }
+
+    /// The first silence teaches ERROR_PRIO and suspends; later it fires one level above, before anything is lost.
+    #[test]
+    fn it_learns_and_then_fires_one_level_early() {
+        let (mut monitor, mut sample) = begun(0);
+        assert_eq!(run(&mut monitor, &mut sample, 520, true), None);
+        assert_eq!(monitor.level(), -1.0);
+        let interval = run(&mut monitor, &mut sample, 2, false).expect("an error suspends");
+        assert_eq!(monitor.error_prio(), Some(-1));
+        // Paused: neither silence nor the level counts, and it sleeps.
+        let end = sample.now_ns + interval;
+        while sample.now_ns < end {
+            sample.now_ns += 2 * MS;
+            sample.received = false;
+            assert_eq!(monitor.poll(&sample), Advice::default());
+        }
+        assert_eq!(monitor.error_prio(), Some(-1), "a pause teaches nothing");
+        assert!(monitor.level() >= 3.0, "{}", monitor.level());
+        assert!(run(&mut monitor, &mut sample, 1000, true).is_some());
+        assert_eq!(monitor.level(), 0.0, "one above the level of errors");
+    }
+
+    /// Silence before the blast and between rounds is no error.
+    #[test]
+    fn silence_counts_only_during_a_blast() {
+        let (mut monitor, mut sample) = begun(0);
+        run(&mut monitor, &mut sample, 400, true);
+        sample.blasting = false;
+        assert_eq!(run(&mut monitor, &mut sample, 40, false), None);
+        assert_eq!(monitor.error_prio(), None);
+    }
+
+    /// Section 3.4: with 200 ms of round trip it fires that long before the level of errors is reached, two steps early.
+    #[test]
+    fn long_round_trips_are_led_by_time() {
+        let (mut monitor, mut sample) = begun(200);
+        run(&mut monitor, &mut sample, 720, true);
+        run(&mut monitor, &mut sample, 2, false).expect("an error suspends");
+        let error = monitor.error_prio().unwrap();
+        assert_eq!(error, -3);
+        while sample.now_ns < monitor.quiet.until_ns + 2 * MS {
+            sample.now_ns += 2 * MS;
+            sample.received = false;
+            monitor.poll(&sample);
+        }
+        run(&mut monitor, &mut sample, 2000, true).expect("it fires again");
+        let fired = sample.now_ns;
+        // How long until the level of errors had it gone on?
+        let mut average = monitor.average;
+        while average.bonus() > error {
+            average.run(MS);
+            sample.now_ns += MS;
+        }
+        let lead = (sample.now_ns - fired) / MS;
+        assert!((190..=310).contains(&lead), "{lead} ms");
+    }
+
+    /// Errors at the best level do not end the transfer.
+    #[test]
+    fn it_always_lets_the_sender_run() {
+        let (mut monitor, mut sample) = begun(0);
+        let (mut sent, mut until) = (0, 0);
+        for tick in 0..5000u64 {
+            sample.now_ns += 2 * MS;
+            let sends = sample.now_ns >= until;
+            // Half of the looks see nothing, whatever the level.
+            sample.received = sends && tick % 2 == 0;
+            if sends {
+                sample.run_ns += MS;
+                sent += 1;
+            }
+            if let Some(interval) = monitor.poll(&sample).suspend_ns {
+                until = sample.now_ns + interval;
+            }
+        }
+        assert!(sent > 50, "{sent} of 5000");
+    }
+
+    proptest! {
+        /// Neither the average nor the pause ever leaves its bounds.
+        #[test]
+        fn bounds_hold(parts in proptest::collection::vec((0u64..30, 0u64..30, any::<bool>(), any::<bool>()), 1..300), rtt in 0u64..300) {
+            let mut monitor = Linux26::new();
+            let mut sample = Sample { rtt_ns: rtt * MS, ..Sample::default() };
+            for (run, sleep, received, blasting) in parts {
+                sample.now_ns += (run + sleep) * MS;
+                sample.run_ns += run * MS;
+                sample.received = received;
+                sample.blasting = blasting;
+                let advice = monitor.poll(&sample);
+                prop_assert!(monitor.level().abs() <= 5.0);
+                if let Some(interval) = advice.suspend_ns {
+                    prop_assert!(blasting && (super::super::POLL_NS..=SUSPEND_MAX_NS).contains(&interval));
+                }
+            }
+        }
+    }
+}

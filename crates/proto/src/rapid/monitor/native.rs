@@ -1,0 +1,412 @@
+//! A monitor for the fair schedulers of today (EEVDF and its forerunner), which keep no memory of who slept.
+//!
+//! What such a kernel tells, and what is made of it:
+//! - **Share.** Over a window, `run / (run + wait)` is the part of a processor that the receiver gets, long before it needs all of
+//!   it; `bytes / run` is what it could take with a whole one. Their product is what can be sustained: a ceiling for the
+//!   rate, sent ahead of the round trip in which it will be needed.
+//! - **Headroom.** `1 - (run + wait) / wall`. Once nothing is left, what the receiver takes is all that it can take, and that
+//!   is the better measure of the ceiling.
+//! - **Occupancy** of the socket's queue, alive to the packet. Full, it brakes, unless the word would come too late:
+//!   a pause is worth it while the free part of the buffer lasts longer than a round trip. Otherwise it steers: a little
+//!   in the queue means that the receiver never waits.
+//! - **Drops** confirm what the others said too late.
+//!
+//! A fair scheduler gives a receiver that paused no credit, so a pause here only lets the queue drain; the ceiling does the work.
+//! What is lost without the socket dropping anything was lost on the path: more than [`PATH_LOSS`] of it, and the
+//! path's own rate is the ceiling.
+
+use std::collections::VecDeque;
+
+use super::{Advice, Monitor, POLL_NS, Sample};
+
+/// Run and wait are counted at ticks (4 ms) and switches: shorter windows tell noise.
+const WINDOW_NS: u64 = 50_000_000;
+
+/// Windows over which headroom is averaged: over one alone it touches zero at any high load.
+const WINDOWS: usize = 4;
+
+/// Headroom below which the receiver takes all it can.
+const HEADROOM_MIN: f64 = 0.05;
+
+/// Part of the sustainable rate to ask for while the queue is empty ...
+const CAUTION: f64 = 0.95;
+
+/// ... and how much faster than the receiver now takes, while there is headroom: the prediction errs on the low side at low
+/// rates, where each wake-up takes few packets.
+const RAISE: f64 = 1.25;
+
+/// The same where the word takes long: what is too much comes for a round trip.
+const RAISE_LONG: f64 = 1.1;
+
+/// A long round trip, in this sense.
+const LONG_NS: u64 = 20_000_000;
+
+/// Time beyond a round trip in which the queue is brought to its aim.
+const STEER_NS: u64 = 200_000_000;
+
+/// What a full packet of 1500 bytes takes of the buffer, over its payload.
+const OVERHEAD: f64 = 1.57;
+
+/// Occupancy that the queue is steered not to fall below when the receiver is the limit. The queue rises and falls with every
+/// time slice; as long as it is not empty the receiver never sleeps, and gets all of its share.
+const OCCUPANCY_AIM: f64 = 0.05;
+
+/// Occupancy to which a brake lets it drain.
+const OCCUPANCY_DRAINED: f64 = 0.2;
+
+/// Occupancy that brakes.
+const OCCUPANCY_BRAKE: f64 = 0.5;
+
+/// Part of what was sent that may be lost on the path before its rate is taken for too high. Links lose less at random.
+const PATH_LOSS: f64 = 0.05;
+
+/// Fewer datagrams than this tell nothing of a path.
+const COUNTED_MIN: u64 = 50;
+
+/// A rate that the path did not carry is tried again, this much faster each window.
+const PATH_RAISE: f64 = 1.01;
+
+/// Lowest ceiling, bytes per second: below it nothing could be measured.
+const CEILING_MIN: u64 = 125_000;
+
+/// Longest pause asked for.
+const SUSPEND_MAX_NS: u64 = 100_000_000;
+
+/// The same before anything was measured: two time slices.
+const SUSPEND_UNKNOWN_NS: u64 = 8_000_000;
+
+/// Receive buffer, in the kernel's count, for `rate` bytes per second and `competitors` other tasks that want the processor: what
+/// comes while each of them has a time slice of 4 ms, at least two slices' worth. A datagram of 1500 bytes takes 1.57 times its
+/// payload.
+#[must_use]
+pub fn receive_buffer(rate: u64, competitors: u32) -> u64 {
+    const SLICE_NS: u128 = 4_000_000;
+    let slices = u128::from(competitors + 1).max(2);
+    let bytes = u128::from(rate) * SLICE_NS * slices / 1_000_000_000 * 157 / 100;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    wall_ns: u64,
+    run_ns: u64,
+    wait_ns: u64,
+    bytes: u64,
+}
+
+/// The monitor.
+#[derive(Debug)]
+pub struct Native {
+    begin: Option<Sample>,
+    windows: VecDeque<Window>,
+    ceiling: f64,
+    path_limit: Option<f64>,
+    share: f64,
+    // In the window under way.
+    least_occupancy: f64,
+    // In the window under way.
+    braked: bool,
+    braked_until_ns: u64,
+}
+
+impl Default for Native {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Native {
+    /// A monitor that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            begin: None,
+            windows: VecDeque::new(),
+            ceiling: 0.0,
+            path_limit: None,
+            share: 1.0,
+            least_occupancy: 1.0,
+            braked: false,
+            braked_until_ns: 0,
+        }
+    }
+
+    /// Bytes per second that the receiver took in the windows kept.
+    fn taken(&self) -> f64 {
+        let wall: u64 = self.windows.iter().map(|window| window.wall_ns).sum();
+        let bytes: u64 = self.windows.iter().map(|window| window.bytes).sum();
+        bytes as f64 * 1e9 / wall.max(1) as f64
+    }
+
+    fn headroom(&self) -> f64 {
+        let wall: u64 = self.windows.iter().map(|window| window.wall_ns).sum();
+        let ready = self.windows.iter().map(|w| w.run_ns + w.wait_ns);
+        1.0 - ready.sum::<u64>() as f64 / wall.max(1) as f64
+    }
+
+    /// What could be sustained, by share and speed; `None` when too little ran to say.
+    fn sustainable(&self) -> Option<f64> {
+        let run: u64 = self.windows.iter().map(|window| window.run_ns).sum();
+        let bytes: u64 = self.windows.iter().map(|window| window.bytes).sum();
+        (run > 2_000_000 && bytes > 0).then(|| bytes as f64 * 1e9 / run as f64 * self.share)
+    }
+
+    /// The fast brake.
+    fn brake(&mut self, sample: &Sample, occupancy: f64) -> Option<u64> {
+        if occupancy <= OCCUPANCY_BRAKE || sample.now_ns < self.braked_until_ns {
+            return None;
+        }
+        let sustainable = self.sustainable().unwrap_or(0.0).max(self.taken());
+        let free = sample.buffer.saturating_sub(sample.queued) as f64;
+        let lasts_ns = free * 1e9 / self.ceiling.max(sustainable).max(1.0);
+        if sample.rtt_ns as f64 >= lasts_ns {
+            return None;
+        }
+        // Until what is above the aim has drained.
+        let surplus = (occupancy - OCCUPANCY_DRAINED) * sample.buffer as f64;
+        let drain_ns = (surplus * 1e9 / sustainable.max(1.0)) as u64;
+        let longest = match self.windows.is_empty() {
+            // Nobody knows yet how fast it drains.
+            true => SUSPEND_UNKNOWN_NS,
+            false => SUSPEND_MAX_NS,
+        };
+        let interval = drain_ns.clamp(POLL_NS, longest);
+        self.braked = true;
+        self.braked_until_ns = sample.now_ns + interval + sample.rtt_ns + POLL_NS;
+        Some(interval)
+    }
+
+    /// A window is over.
+    fn decide(&mut self, sample: &Sample, begin: &Sample, occupancy: f64) {
+        let wall = (sample.now_ns - begin.now_ns) as f64 / 1e9;
+        let come = sample.bytes.saturating_sub(begin.bytes) as f64;
+        let sent = sample.sent.saturating_sub(begin.sent);
+        let datagrams = sample.datagrams.saturating_sub(begin.datagrams);
+        let drops = sample.drops.saturating_sub(begin.drops);
+        let taken = self.taken();
+        let headroom = self.headroom();
+        let run: u64 = self.windows.iter().map(|w| w.run_ns).sum();
+        let wait: u64 = self.windows.iter().map(|w| w.wait_ns).sum();
+        self.share = run as f64 / (run + wait).max(1) as f64;
+        let lost = sent.saturating_sub(datagrams) as f64;
+        if drops == 0 && sent > COUNTED_MIN && lost > PATH_LOSS * sent as f64 {
+            self.path_limit = Some(come / wall);
+        } else if let Some(limit) = &mut self.path_limit {
+            *limit *= PATH_RAISE;
+        }
+        let least = std::mem::replace(&mut self.least_occupancy, 1.0);
+        let full = drops > 0 || occupancy > OCCUPANCY_BRAKE;
+        // A brake empties the queue, so that headroom shows afterwards though there is none.
+        let full = std::mem::take(&mut self.braked) || full;
+        let limited = full || headroom < HEADROOM_MIN && least > OCCUPANCY_AIM / 2.0;
+        let mut ceiling = if limited {
+            // All that can be taken is taken: as much, and the queue towards its aim. What is corrected now shows a round trip
+            // later, so the correction is spread over more than that, or it would be made again and again.
+            let surplus = (least - OCCUPANCY_AIM) * sample.buffer as f64 / OVERHEAD;
+            let horizon = (sample.rtt_ns + STEER_NS) as f64 / 1e9;
+            let base = taken.max(self.sustainable().unwrap_or(0.0) * CAUTION);
+            base - (surplus / horizon).clamp(-0.1 * base, 0.5 * base)
+        } else {
+            let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
+            let raise = match sample.rtt_ns {
+                ..LONG_NS => RAISE,
+                _ => RAISE_LONG,
+            };
+            // It copes with what it takes now, whatever is predicted.
+            let now = taken.max(come / wall);
+            sustainable
+                .max(now * raise)
+                .max(self.ceiling.min(now * 2.0))
+        };
+        if let Some(limit) = self.path_limit {
+            ceiling = ceiling.min(limit);
+        }
+        self.ceiling = ceiling.max(CEILING_MIN as f64);
+    }
+}
+
+impl Monitor for Native {
+    fn poll(&mut self, sample: &Sample) -> Advice {
+        let occupancy = sample.queued as f64 / sample.buffer.max(1) as f64;
+        let mut advice = Advice::default();
+        if !sample.blasting {
+            self.begin = None;
+            self.least_occupancy = 1.0;
+            return advice;
+        }
+        let begin = *self.begin.get_or_insert(*sample);
+        self.least_occupancy = self.least_occupancy.min(occupancy);
+        advice.suspend_ns = self.brake(sample, occupancy);
+        let wall_ns = sample.now_ns.saturating_sub(begin.now_ns);
+        if wall_ns < WINDOW_NS {
+            return advice;
+        }
+        let bytes = sample.bytes.saturating_sub(begin.bytes);
+        if bytes > 0 {
+            if self.windows.len() == WINDOWS {
+                self.windows.pop_front();
+            }
+            self.windows.push_back(Window {
+                wall_ns,
+                run_ns: sample.run_ns.saturating_sub(begin.run_ns),
+                wait_ns: sample.wait_ns.saturating_sub(begin.wait_ns),
+                bytes,
+            });
+            self.decide(sample, &begin, occupancy);
+            advice.ceiling = Some(self.ceiling as u64);
+        }
+        self.begin = Some(*sample);
+        advice
+    }
+
+    fn level(&self) -> f64 {
+        self.share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// LAB figures: 4 ms slices, 1 Gbit/s with three loops needs 3.1 MB.
+    #[test]
+    fn the_buffer_rule() {
+        assert_eq!(receive_buffer(125_000_000, 3), 3_140_000);
+        assert_eq!(
+            receive_buffer(125_000_000, 0),
+            receive_buffer(125_000_000, 1)
+        );
+    }
+
+    /// A window of a receiver that could take `capacity` bytes per second with a whole processor and gets `share` of it, at
+    /// `rate`, with a given occupancy.
+    fn window(
+        monitor: &mut Native,
+        sample: &mut Sample,
+        rate: u64,
+        capacity: u64,
+        share: f64,
+        queued: u64,
+    ) -> Option<u64> {
+        let mut ceiling = None;
+        for _ in 0..25 {
+            let taken = (rate as f64).min(capacity as f64 * share) / 500.0;
+            let run = taken * 1e9 / capacity as f64;
+            sample.now_ns += 2 * MS;
+            sample.bytes += taken as u64;
+            sample.datagrams += taken as u64 / 1000;
+            sample.sent += taken as u64 / 1000;
+            sample.run_ns += run as u64;
+            sample.wait_ns += (run / share - run).min(2e6 - run).max(0.0) as u64;
+            sample.queued = queued;
+            sample.received = true;
+            let advice = monitor.poll(sample);
+            ceiling = advice.ceiling.or(ceiling);
+        }
+        ceiling
+    }
+
+    fn begun() -> (Native, Sample) {
+        let sample = Sample {
+            now_ns: 1,
+            buffer: 4_000_000,
+            blasting: true,
+            ..Sample::default()
+        };
+        let mut monitor = Native::new();
+        assert_eq!(monitor.poll(&sample), Advice::default());
+        (monitor, sample)
+    }
+
+    /// At an eighth of the limit the first window already tells what can be sustained, for 1 to 3 loops.
+    #[test]
+    fn the_share_is_known_before_it_is_needed() {
+        for loops in [1u32, 2, 3] {
+            let (mut monitor, mut sample) = begun();
+            let share = 1.0 / f64::from(loops + 1);
+            let capacity = 400_000_000;
+            let limit = f64::from(capacity) * share;
+            let ceiling = window(
+                &mut monitor,
+                &mut sample,
+                (limit / 8.0) as u64,
+                capacity as u64,
+                share,
+                0,
+            );
+            let told = ceiling.expect("a window tells") as f64;
+            // The share is told one window later.
+            let told = window(
+                &mut monitor,
+                &mut sample,
+                (limit / 8.0) as u64,
+                capacity as u64,
+                share,
+                0,
+            )
+            .map_or(told, |c| c as f64);
+            assert!(
+                (0.9..=1.0).contains(&(told / limit)),
+                "{loops} loops: {told} of {limit}"
+            );
+        }
+    }
+
+    /// In overload the ceiling falls to what is taken, within one window, and below it until the queue has drained.
+    #[test]
+    fn overload_is_taken_back() {
+        let (mut monitor, mut sample) = begun();
+        window(&mut monitor, &mut sample, 150_000_000, 400_000_000, 0.5, 0);
+        let ceiling = window(
+            &mut monitor,
+            &mut sample,
+            300_000_000,
+            400_000_000,
+            0.5,
+            3_000_000,
+        )
+        .unwrap();
+        assert!(ceiling < 200_000_000, "{ceiling}");
+    }
+
+    /// Half a buffer brakes when the word comes in time, and does not when a round trip is longer than the rest lasts.
+    #[test]
+    fn the_brake_knows_the_round_trip() {
+        for (rtt_ms, brakes) in [(1, true), (50, false)] {
+            let (mut monitor, mut sample) = begun();
+            sample.rtt_ns = rtt_ms * MS;
+            window(&mut monitor, &mut sample, 150_000_000, 400_000_000, 0.5, 0);
+            sample.now_ns += 2 * MS;
+            sample.queued = 2_200_000;
+            let advice = monitor.poll(&sample);
+            assert_eq!(advice.suspend_ns.is_some(), brakes);
+            // Once is enough while the pause is under way.
+            sample.now_ns += 2 * MS;
+            assert_eq!(monitor.poll(&sample).suspend_ns, None);
+        }
+    }
+
+    /// Without a limit in sight the ceiling rises by a tenth each window at least; one per cent lost on the path is borne.
+    #[test]
+    fn it_rises_while_there_is_headroom() {
+        let (mut monitor, mut sample) = begun();
+        let mut rate = 20_000_000;
+        for _ in 0..40 {
+            sample.sent += rate / 20_000 / 100;
+            rate = window(&mut monitor, &mut sample, rate, 400_000_000, 1.0, 0).unwrap_or(rate);
+        }
+        assert!(rate > 350_000_000, "{rate}");
+    }
+
+    /// A path that carries less than is sent sets the ceiling.
+    #[test]
+    fn the_path_s_rate_is_found() {
+        let (mut monitor, mut sample) = begun();
+        // 50 MB/s arrive of 120 sent.
+        sample.sent += 3500;
+        let ceiling = window(&mut monitor, &mut sample, 50_000_000, 400_000_000, 1.0, 0).unwrap();
+        assert!((45_000_000..=53_000_000).contains(&ceiling), "{ceiling}");
+    }
+}

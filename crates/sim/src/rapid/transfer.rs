@@ -1,0 +1,207 @@
+//! A transfer to a receiver on a shared processor.
+
+use std::collections::VecDeque;
+
+use ropewalk_proto::rapid::monitor::{Monitor, POLL_NS, Sample};
+use ropewalk_proto::rapid::{Feedback, Follow, Requests};
+
+use super::{Processor, Task};
+use crate::SECOND;
+
+/// Length of a step.
+const STEP_NS: u64 = 100_000;
+
+/// Bytes that count as a datagram where they are counted.
+const DATAGRAM: u64 = 1448;
+
+/// A transfer that takes longer does not end.
+const GIVE_UP_NS: u64 = 1000 * SECOND;
+
+/// Figures of a transfer. Rates are bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// Bytes to move.
+    pub bytes: u64,
+    /// The sender's rate at most.
+    pub rate: u64,
+    /// What the path carries.
+    pub path: u64,
+    /// Round trip.
+    pub rtt_ns: u64,
+    /// What the receiver takes with a whole processor.
+    pub capacity: u64,
+    /// Receive buffer.
+    pub buffer: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// From the first byte sent to the last one taken.
+    pub ns: u64,
+    /// Bytes that did not fit the buffer.
+    pub dropped: u64,
+    /// Bytes that the path did not carry.
+    pub lost: u64,
+    /// How long loops had the processor at a time.
+    pub loop_slices_ns: Vec<u64>,
+    /// Times between losses, while bytes were coming: the paper's lossless intervals.
+    pub lossless_ns: Vec<u64>,
+    /// The scheduler's rating of the receiver, every 10 ms.
+    pub levels: Vec<(u64, f64)>,
+    /// Suspensions asked for.
+    pub suspensions: u32,
+    /// Longest time in which the receiver took nothing, once it had begun: jitter of delivery.
+    pub longest_gap_ns: u64,
+}
+
+impl Outcome {
+    /// Bytes per second.
+    #[must_use]
+    pub fn goodput(&self, bytes: u64) -> f64 {
+        bytes as f64 * SECOND as f64 / self.ns.max(1) as f64
+    }
+}
+
+/// Bytes on their way, by arrival.
+#[derive(Default)]
+struct Way(VecDeque<(u64, f64)>);
+
+impl Way {
+    fn arrived(&mut self, now: u64) -> f64 {
+        let mut bytes = 0.0;
+        while let Some((_, more)) = self.0.pop_front_if(|(at, _)| *at <= now) {
+            bytes += more;
+        }
+        bytes
+    }
+}
+
+impl Transfer {
+    /// Runs it; without a monitor at the fixed rate.
+    ///
+    /// # Panics
+    /// When it does not end, which a monitor that suspends for ever would cause.
+    #[must_use]
+    pub fn run(
+        &self,
+        processor: &mut dyn Processor,
+        mut monitor: Option<&mut dyn Monitor>,
+    ) -> Outcome {
+        let step = STEP_NS as f64 / SECOND as f64;
+        let mut outcome = Outcome::default();
+        let mut follow = Follow::new(self.rate, self.rate, monitor.is_some(), 0);
+        let mut requests = Requests::default();
+        let mut messages: VecDeque<(u64, Feedback)> = VecDeque::new();
+        let mut way = Way::default();
+        let (mut unsent, mut again, mut queued, mut taken) = (self.bytes as f64, 0.0, 0.0, 0.0);
+        // The sender knows of what is lacking a round trip after its round is out.
+        let mut next_round_at: Option<u64> = None;
+        let mut sample = Sample {
+            buffer: self.buffer,
+            rtt_ns: self.rtt_ns,
+            ..Sample::default()
+        };
+        let (mut in_slice, mut slice_ns) = (false, 0);
+        let (mut since_loss, mut coming) = (0, false);
+        let mut gap = 0;
+        let mut now = 0;
+        while taken + 0.5 < self.bytes as f64 {
+            now += STEP_NS;
+            assert!(now < GIVE_UP_NS, "it does not end: {outcome:?}");
+            while let Some((_, message)) = messages.pop_front_if(|(at, _)| *at <= now) {
+                follow.handle(&message, now);
+            }
+            // The sender.
+            if unsent < 0.5 && next_round_at.is_none() && again > 0.0 && way.0.is_empty() {
+                next_round_at = Some(now + self.rtt_ns);
+            }
+            if next_round_at.is_some_and(|at| at <= now) {
+                (unsent, again, next_round_at) = (unsent + again, 0.0, None);
+            }
+            if unsent > 0.0 && follow.suspended_until(now).is_none() {
+                let out = (follow.rate(self.rtt_ns, now) as f64 * step).min(unsent);
+                let carried = out.min(self.path as f64 * step);
+                unsent -= out;
+                again += out - carried;
+                outcome.lost += (out - carried) as u64;
+                way.0.push_back((now + self.rtt_ns / 2, carried));
+            }
+            // The socket.
+            let come = way.arrived(now);
+            let fits = come.min(self.buffer as f64 - queued);
+            queued += fits;
+            let dropped = come - fits;
+            if dropped > 0.0 {
+                again += dropped;
+                outcome.dropped += dropped as u64;
+                sample.drops += 1;
+                if since_loss > 0 {
+                    outcome.lossless_ns.push(since_loss);
+                }
+                since_loss = 0;
+            } else if come > 0.0 {
+                since_loss += STEP_NS;
+            }
+            coming |= come > 0.0;
+            // The processor.
+            let ready = queued > 0.0;
+            let wants_ns = (queued / self.capacity as f64 * SECOND as f64).ceil() as u64;
+            let runs = processor.step(wants_ns, STEP_NS);
+            let mut took = 0.0;
+            if runs == Some(Task::Receiver) {
+                took = queued.min(self.capacity as f64 * step);
+                queued -= took;
+                taken += took;
+                // It sleeps for the rest of the step when there was little to do.
+                sample.run_ns += (took / (self.capacity as f64 * step) * STEP_NS as f64) as u64;
+                sample.received = true;
+                sample.bytes = taken as u64;
+                sample.datagrams = taken as u64 / DATAGRAM;
+                sample.sent = (taken as u64 + outcome.lost + outcome.dropped) / DATAGRAM;
+            } else if ready {
+                sample.wait_ns += STEP_NS;
+            }
+            gap = if took > 0.0 || taken == 0.0 {
+                0
+            } else {
+                gap + STEP_NS
+            };
+            outcome.longest_gap_ns = outcome.longest_gap_ns.max(gap);
+            let loops = matches!(runs, Some(Task::Loop(_)));
+            if coming && loops {
+                slice_ns += STEP_NS;
+            } else if in_slice && slice_ns > 0 {
+                outcome.loop_slices_ns.push(slice_ns);
+                slice_ns = 0;
+            }
+            in_slice = loops;
+            if now % (10 * crate::MS) == 0 {
+                outcome.levels.push((now, processor.level()));
+            }
+            // The monitor.
+            if let Some(monitor) = monitor.as_deref_mut()
+                && now.is_multiple_of(POLL_NS)
+            {
+                sample.now_ns = now;
+                sample.queued = queued as u64;
+                sample.blasting = coming && (unsent > 0.5 || !way.0.is_empty() || queued > 0.0);
+                let advice = monitor.poll(&sample);
+                sample.received = false;
+                if let Some(ceiling) = advice.ceiling {
+                    requests.set_ceiling(ceiling);
+                }
+                if let Some(interval) = advice.suspend_ns {
+                    requests.suspend(interval, now);
+                }
+                messages.push_back((now + self.rtt_ns / 2, requests.message(now)));
+            }
+        }
+        if since_loss > 0 {
+            outcome.lossless_ns.push(since_loss);
+        }
+        outcome.ns = now;
+        outcome.suspensions = requests.suspensions();
+        outcome
+    }
+}
