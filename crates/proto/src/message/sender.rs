@@ -26,6 +26,9 @@ const PIPELINE: u64 = 2;
 /// Time of a rail that a fragment should fill: many times what both ends need to handle it.
 const FRAGMENT_SECONDS: f64 = 200e-6;
 
+/// Bytes that a rail may have to show what it can, when that was last seen too long ago.
+const TRIAL_BYTES: f64 = 16384.0;
+
 /// Speeds that are no further apart are taken for equal.
 const ABOUT_EQUAL: f64 = 1.5;
 
@@ -124,6 +127,8 @@ struct Transit {
     bytes: u64,
     taken_ns: u64,
     duplicate: bool,
+    /// Another rail carries it, too.
+    has_twin: bool,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +164,20 @@ impl Rail {
     }
 }
 
+/// Speeds of all rails that are up, bytes per second.
+struct Speeds {
+    sum: f64,
+    count: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Speeds {
+    fn are_equal(&self) -> bool {
+        self.most <= self.least * ABOUT_EQUAL
+    }
+}
+
 /// The status vectors of all messages on their way. Memory is O(runs + in transit).
 ///
 /// The caller starts messages, lets rails [`take`](Self::take), and passes on what the peer says. Frames must be
@@ -176,6 +195,10 @@ pub struct Sender {
     ready_bytes: u64,
     credit: u64,
     ended: bool,
+    /// The newest time anybody told.
+    now_ns: u64,
+    /// A rail left work to others.
+    declined: bool,
     /// Numbers of messages that were given up.
     cancelled: RangeSet,
 }
@@ -193,6 +216,8 @@ impl Sender {
             ready_bytes: 0,
             credit,
             ended: false,
+            now_ns: 0,
+            declined: false,
             cancelled: RangeSet::new(),
         }
     }
@@ -286,6 +311,7 @@ impl Sender {
     /// A slow rail leaves the last fragments to faster ones that will have them there before it would.
     /// Cost O(messages on their way + rails).
     pub fn take(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
+        self.now_ns = now_ns;
         if !self.rails.get(rail)?.up {
             return None;
         }
@@ -303,11 +329,12 @@ impl Sender {
                 break;
             }
             if m.spread == Spread::Balanced && m.body == Body::Bytes {
-                let carried = self.missing_bytes(rail);
+                let carried = self.rails[rail].in_transit_bytes;
                 if carried > 0 && carried + bytes > self.room(rail, m, carried) {
                     return None;
                 }
                 if self.declines(rail, bytes, now_ns) {
+                    self.declined = true;
                     break;
                 }
             }
@@ -319,45 +346,58 @@ impl Sender {
         self.end_game(rail, now_ns)
     }
 
-    /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
-    /// not equal then. 0 while a speed is unknown: only several fragments in a row show it.
-    fn worth_a_fragment(&self) -> u64 {
-        let up = self.rails.iter().filter(|r| r.up);
-        let (mut sum, mut count, mut least, mut most) = (0.0, 0.0, f64::MAX, 0.0);
-        for rail in up {
-            let Some(speed) = rail.pace.bytes_per_second() else {
-                return 0;
-            };
-            (sum, count) = (sum + speed, count + 1.0);
-            (least, most) = (f64::min(least, speed), f64::max(most, speed));
+    /// The speeds of rails that are up; `None` while one is unknown.
+    fn speeds(&self) -> Option<Speeds> {
+        let mut speeds = Speeds {
+            sum: 0.0,
+            count: 0.0,
+            least: f64::MAX,
+            most: 0.0,
+        };
+        for rail in self.rails.iter().filter(|r| r.up) {
+            let speed = rail.pace.bytes_per_second()?;
+            speeds.sum += speed;
+            speeds.count += 1.0;
+            speeds.least = f64::min(speeds.least, speed);
+            speeds.most = f64::max(speeds.most, speed);
         }
-        let seconds = if most <= least * ABOUT_EQUAL {
+        Some(speeds)
+    }
+
+    /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
+    /// not equal then. 0 while a speed is unknown, or was last seen too long ago: only several fragments in a row show it.
+    fn worth_a_fragment(&self) -> u64 {
+        let is_old = |r: &Rail| r.up && !r.pace.is_fresh(self.now_ns);
+        let Some(speeds) = self.speeds().filter(|_| !self.rails.iter().any(is_old)) else {
+            return 0;
+        };
+        let seconds = if speeds.are_equal() {
             FRAGMENT_SECONDS
         } else {
             FRAGMENT_SECONDS / 4.0
         };
-        (sum / f64::max(count, 1.0) * seconds) as u64
+        (speeds.sum / f64::max(speeds.count, 1.0) * seconds) as u64
     }
 
     /// Bytes of balanced messages that a rail may have in transit, `carried` now: half of its part of all that is left,
     /// so that no rail waits for acknowledgements until the end is near; and all of its part when that takes no longer
     /// than acknowledgements and threads do at times.
     fn room(&self, rail: RailId, m: &Outgoing, carried: u64) -> u64 {
-        let up = self.rails.iter().filter(|r| r.up);
-        let speeds = up.map(|r| r.pace.bytes_per_second());
-        let (sum, known, count) = speeds.fold((0.0, 0.0, 0.0), |(sum, known, count), speed| {
-            let is_known = f64::from(u8::from(speed.is_some()));
-            (sum + speed.unwrap_or(0.0), known + is_known, count + 1.0)
-        });
         let pace = &self.rails[rail].pace;
-        let part = match pace.bytes_per_second() {
-            Some(own) if known == count => own / sum,
-            _ => 1.0 / f64::max(count, 1.0),
+        let speeds = self.speeds();
+        let part = match (&speeds, pace.bytes_per_second()) {
+            (Some(speeds), Some(own)) if !speeds.are_equal() => own / speeds.sum,
+            _ => 1.0 / self.rails.iter().filter(|r| r.up).count().max(1) as f64,
         };
         let in_transit = self.rails.iter().map(|r| r.in_transit_bytes).sum::<u64>();
         let left = (self.ready_bytes + in_transit) as f64;
-        let soon = known == count && left < sum * SOON_SECONDS;
+        let soon = speeds.is_some_and(|speeds| left < speeds.sum * SOON_SECONDS);
         let share = part * (self.ready_bytes + carried) as f64;
+        let share = if pace.is_fresh(self.now_ns) {
+            share
+        } else {
+            share.max(TRIAL_BYTES)
+        };
         if soon {
             // In whole fragments, or one would wait for an acknowledgement.
             let fragment = u64::from(m.fragment_len);
@@ -366,17 +406,6 @@ impl Sender {
         let least = (PIPELINE * u64::from(m.fragment_len)).min(share as u64);
         let half = (share / 2.0) as u64;
         half.min(AHEAD_MAX).max(least).max(pace.bytes_to_fill())
-    }
-
-    /// Bytes in transit on a rail that the peer is not known to have by another one.
-    fn missing_bytes(&self, rail: RailId) -> u64 {
-        let missing = |transit: &&Transit| {
-            let at = self.index(transit.message);
-            let m = at.map(|at| &self.messages[at]).filter(|m| !m.finished);
-            m.is_some_and(|m| !m.acknowledged.contains(u64::from(transit.fragment)))
-        };
-        let transits = self.rails[rail].transit.iter();
-        transits.filter(missing).map(|t| t.bytes).sum()
     }
 
     /// The first ready fragment of a message that the rail may carry.
@@ -450,6 +479,7 @@ impl Sender {
             bytes: range.len(),
             taken_ns: now_ns,
             duplicate,
+            has_twin: duplicate,
         });
         r.frames = r.frames.wrapping_add(1);
         Fragment {
@@ -504,6 +534,11 @@ impl Sender {
             }
         }
         let (_, at, fragment) = chosen?;
+        let message = self.first + at as u64;
+        let transits = self.rails.iter_mut().flat_map(|r| &mut r.transit);
+        for transit in transits.filter(|t| t.message == message && t.fragment == fragment) {
+            transit.has_twin = true;
+        }
         Some(self.put_in_transit(rail, at, u64::from(fragment), true, now_ns))
     }
 
@@ -573,11 +608,13 @@ impl Sender {
         true
     }
 
-    /// Drops transits of finished messages as far as they stand in front.
+    /// Drops transits of finished messages as far as they stand in front. A second copy may still be on its way where
+    /// the first one has come: its link says when it is through.
     fn forget_finished(&mut self, now_ns: u64) {
         for rail in 0..self.rails.len() {
             while let Some(transit) = self.rails[rail].transit.front()
                 && self.is_finished(transit.message)
+                && !transit.has_twin
             {
                 self.rails[rail].pop(now_ns);
             }
@@ -650,6 +687,11 @@ impl Sender {
         for transit in &lost {
             self.back_to_ready(transit);
         }
+    }
+
+    /// Whether a rail left work to others since this was last asked: every rail has to be asked again after news of any.
+    pub fn has_declined(&mut self) -> bool {
+        std::mem::take(&mut self.declined)
     }
 
     /// Names the rail that messages below the cut-off take.

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::frame::{DISCARD, Header, Kind, WHOLE};
 use super::*;
 
+mod timed;
+
 const MS: u64 = 1_000_000;
 const WINDOW: u64 = 60_000;
 
