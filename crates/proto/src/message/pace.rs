@@ -8,12 +8,15 @@
 const SAMPLE_NS_MIN: u64 = 10_000_000;
 /// And the least that a whole train has to bring: less is acknowledged in too few pieces.
 const TRAIN_BYTES_MIN: u64 = 8 << 10;
-/// Time constant of the smoothing.
-const SMOOTHING_SECONDS: f64 = 0.1;
-/// Least part of the estimate that a sample replaces: short messages are all that some sockets send.
-const SHARE_MIN: f64 = 0.2;
+/// The middle one of so many samples counts: threads that run late make a rail look slow when they spread
+/// acknowledgements out, and fast when they bring them together.
+const SAMPLES: usize = 8;
+/// With fewer than these the speed is unknown.
+const SAMPLES_MIN: usize = 3;
+/// Part of the delay that a new one replaces.
+const SHARE: f64 = 0.2;
 /// An estimate older than this is not worth declining work for.
-const STALE_NS: u64 = 500_000_000;
+const STALE_NS: u64 = 200_000_000;
 
 /// Speed and delay of one rail.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +24,9 @@ pub(super) struct Pace {
     /// When the running sample began, by an acknowledgement; `None` before the first of a train.
     since_ns: Option<u64>,
     bytes: u64,
-    bytes_per_second: Option<f64>,
+    /// The newest samples, bytes per second, in a ring; and how many there ever were.
+    samples: [f64; SAMPLES],
+    count: usize,
     /// Time beside that of its bytes that a fragment takes until it is acknowledged.
     delay_seconds: f64,
     sampled_ns: u64,
@@ -33,10 +38,10 @@ impl Pace {
         match self.since_ns {
             None => {
                 self.since_ns = Some(now_ns);
-                if let Some(rate) = self.bytes_per_second {
+                if let Some(rate) = self.bytes_per_second() {
                     let took = now_ns.saturating_sub(taken_ns) as f64 / 1e9;
                     let delay = (took - bytes as f64 / rate).max(0.0);
-                    self.delay_seconds += (delay - self.delay_seconds) * SHARE_MIN;
+                    self.delay_seconds += (delay - self.delay_seconds) * SHARE;
                 }
             }
             // What one acknowledgement brings with the first took no time of its own.
@@ -58,18 +63,17 @@ impl Pace {
             return;
         }
         let seconds = took as f64 / 1e9;
-        let rate = (self.bytes as f64 / seconds).max(1.0);
-        let share = (1.0 - (-seconds / SMOOTHING_SECONDS).exp()).max(SHARE_MIN);
-        self.bytes_per_second = Some(
-            self.bytes_per_second
-                .map_or(rate, |old| old + (rate - old) * share),
-        );
+        self.samples[self.count % SAMPLES] = (self.bytes as f64 / seconds).max(1.0);
+        self.count += 1;
         (self.since_ns, self.bytes, self.sampled_ns) = (Some(now_ns), 0, now_ns);
     }
 
-    /// Bytes per second; `None` before the first train.
+    /// Bytes per second; `None` before a few trains.
     pub fn bytes_per_second(&self) -> Option<f64> {
-        self.bytes_per_second
+        let mut samples = self.samples;
+        let known = &mut samples[..self.count.min(SAMPLES)];
+        known.sort_unstable_by(f64::total_cmp);
+        (known.len() >= SAMPLES_MIN).then(|| known[known.len() / 2])
     }
 
     /// Whether the estimate is recent enough to leave the rail idle for it.
@@ -79,12 +83,12 @@ impl Pace {
 
     /// Seconds until the last of `bytes` is acknowledged, the first being given to the rail now.
     pub fn seconds(&self, bytes: u64) -> Option<f64> {
-        Some(self.delay_seconds + bytes as f64 / self.bytes_per_second?)
+        Some(self.delay_seconds + bytes as f64 / self.bytes_per_second()?)
     }
 
     /// Bytes that fill the time until an acknowledgement can have come back, twice over: threads are late at times.
     pub fn bytes_to_fill(&self) -> u64 {
-        let rate = self.bytes_per_second.unwrap_or(0.0);
+        let rate = self.bytes_per_second().unwrap_or(0.0);
         (2.0 * rate * self.delay_seconds) as u64
     }
 }
@@ -138,12 +142,17 @@ mod tests {
     fn changes_show() {
         let mut pace = trains(8, 40);
         let begun = 40 * 50_000 * US;
-        for fragment in 1..=60 {
-            pace.delivered(10_000, begun, begun + fragment * 10_000 * US, fragment < 60);
+        for fragment in 1..=100 {
+            pace.delivered(
+                10_000,
+                begun,
+                begun + fragment * 10_000 * US,
+                fragment < 100,
+            );
         }
         let rate = pace.bytes_per_second().unwrap();
         assert!((0.9e6..1.5e6).contains(&rate), "{rate}");
-        let end = begun + 600_000 * US;
+        let end = begun + 1_000_000 * US;
         assert!(pace.is_fresh(end));
         assert!(!pace.is_fresh(end + STALE_NS));
     }
