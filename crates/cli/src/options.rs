@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
-use ropewalk::request::{self, LaneKind, NodeRequest, Options, Rails, Reach, Verify};
+use ropewalk::request::{self, LaneKind, NodeRequest, Options, PolicyName, Rails, Reach, Verify};
 
 use crate::endpoint::host_of;
 use crate::token;
@@ -20,9 +20,15 @@ const PREFETCH_MIN: u64 = 64 << 10;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, and over long
+    /// paths as many for all hosts together as the path turns out to need
+    #[arg(long, visible_alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
+
+    /// How auto finds the number of streams while bytes flow: model (a formula corrected by what is seen), simulate (a
+    /// simulation beside the transfer) or database (the nearest of many situations)
+    #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    streams_policy: PolicyName,
 
     /// Most bytes in transit on each lane; bounds the memory of every agent
     #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
@@ -236,6 +242,14 @@ fn streams(text: &str) -> Result<Streams, String> {
     }
 }
 
+/// Takes the names of the tuner's policies.
+fn streams_policy(text: &str) -> Result<PolicyName, String> {
+    PolicyName::named(text).ok_or_else(|| {
+        let names = PolicyName::ALL.map(PolicyName::name);
+        format!("there is no such policy; use {}", names.join(", "))
+    })
+}
+
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
     ropewalk::sched::by_name(text)
@@ -311,6 +325,7 @@ impl MoveArgs {
         };
         Ok(Options {
             streams: self.streams.0,
+            streams_policy: self.streams_policy,
             prefetch: self.prefetch.0.0,
             plain: self.plain,
             verify: match self.verify {

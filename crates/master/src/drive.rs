@@ -13,6 +13,7 @@ use ropewalk_proto::report::{ControlReport, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
+use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
 use crate::link::{Link, count_received, count_sent};
@@ -69,6 +70,7 @@ struct Driver {
     connections: Connections,
     doorman: Doorman,
     issuer: Issuer,
+    adviser: Adviser,
     // Grows with the nodes that join, in order of their numbers.
     request: Request,
     control: ControlReport,
@@ -285,6 +287,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
                 ..coordinator::Rails::default()
             },
         },
+        tune: options.streams.is_none().then_some(options.streams_policy),
     };
     (setup, sources)
 }
@@ -317,6 +320,7 @@ async fn drive(
         connections,
         doorman: Doorman::new(request),
         issuer,
+        adviser: Adviser::default(),
         request: request.clone(),
         control: ControlReport {
             nodes: request.nodes.len() as u64,
@@ -395,6 +399,9 @@ impl Driver {
                     while let Ok(input) = inputs.try_recv() {
                         self.handle(input).await;
                         self.act().await;
+                    }
+                    if let Some(answer) = self.adviser.answer() {
+                        self.coordinator.handle_simulated(&answer);
                     }
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
@@ -505,6 +512,7 @@ impl Driver {
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);
                 }
+                Action::Simulate(question) => self.adviser.ask(question),
                 Action::Note(message) => {
                     let seconds = report::seconds_moving(&self.coordinator, self.now_ns());
                     let _ = self.events.send(Event::Note { seconds, message });

@@ -11,6 +11,7 @@
 //!                                                             └─ store (compares manifests)
 //! ```
 
+mod adviser;
 mod compare;
 mod connections;
 mod drive;

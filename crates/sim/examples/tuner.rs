@@ -24,7 +24,14 @@ struct Cell {
     bed: Bed,
 }
 
-fn cell(flavour: FlavourName, nodes: u32, megabits: f64, rtt: f64, is_bdp: bool, loss: f64) -> Cell {
+fn cell(
+    flavour: FlavourName,
+    nodes: u32,
+    megabits: f64,
+    rtt: f64,
+    is_bdp: bool,
+    loss: f64,
+) -> Cell {
     let bits = megabits * 1e6;
     let wire = f64::from(PACKET_BYTES + 40) * 8.0;
     let bdp = (bits * rtt / wire) as usize;
@@ -58,13 +65,26 @@ fn cell(flavour: FlavourName, nodes: u32, megabits: f64, rtt: f64, is_bdp: bool,
 
 /// Best setting and its time; then times by policy and of 4, 1 and 32 streams a node, over the best.
 fn row(cell: &Cell) -> (String, Vec<f64>) {
-    let mut best = (SECONDS * 40.0, Setting { nodes: 1, streams: 1 });
+    let mut best = (
+        SECONDS * 40.0,
+        Setting {
+            nodes: 1,
+            streams: 1,
+        },
+    );
     let fixed = |setting, limit| cell.bed.fixed(setting, limit).expect("a network").seconds;
-    for nodes in [16, 8, 4, 2, 1].into_iter().filter(|n| *n <= cell.bed.net.nodes) {
+    for nodes in [16, 8, 4, 2, 1]
+        .into_iter()
+        .filter(|n| *n <= cell.bed.net.nodes)
+    {
         let net = &cell.bed.net;
         let access = net.access_bits_per_second * f64::from(nodes);
         // Too few to be as fast as the best so far.
-        let least = SECONDS * net.bits_per_second.min(net.access_bits_per_second * f64::from(net.nodes)) / access;
+        let least = SECONDS
+            * net
+                .bits_per_second
+                .min(net.access_bits_per_second * f64::from(net.nodes))
+            / access;
         if least > best.0 {
             continue;
         }
@@ -81,7 +101,10 @@ fn row(cell: &Cell) -> (String, Vec<f64>) {
     let mut times = Vec::new();
     let mut ends = String::new();
     for name in PolicyName::ALL {
-        let went = cell.bed.tuned(name.make(), STREAMS_MAX, limit).expect("a network");
+        let went = cell
+            .bed
+            .tuned(name.make(), STREAMS_MAX, limit)
+            .expect("a network");
         times.push(went.seconds / best.0);
         let end = went.steps.last().expect("a first").1;
         ends += &format!(" {:>5}", format!("{}x{}", end.nodes, end.streams));
@@ -92,7 +115,10 @@ fn row(cell: &Cell) -> (String, Vec<f64>) {
     times.extend([4, 1, 32].map(|streams| fixed(Setting { nodes, streams }, limit) / best.0));
     let ratios: String = times.iter().map(|time| format!(" {time:8.2}")).collect();
     let chosen = format!("{}x{}", best.1.nodes, best.1.streams);
-    (format!("{} {:6.1} {chosen:>6}{ratios}  {ends}", cell.name, best.0), times)
+    (
+        format!("{} {:6.1} {chosen:>6}{ratios}  {ends}", cell.name, best.0),
+        times,
+    )
 }
 
 fn main() {
@@ -101,7 +127,9 @@ fn main() {
     let flavour = FlavourName::named(&flavour).expect("a flavour");
     let numbers = |text: Option<String>, all: &str| -> Vec<f64> {
         let text = text.unwrap_or_else(|| all.to_owned());
-        text.split(',').map(|word| word.parse().expect("a number")).collect()
+        text.split(',')
+            .map(|word| word.parse().expect("a number"))
+            .collect()
     };
     let nodes = numbers(args.next(), "1,4,16");
     let rates = numbers(args.next(), "10,100,1000");
@@ -122,7 +150,9 @@ fn main() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < cells.len()) {
+                while let Some(at) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < cells.len())
+                {
                     let made = row(&cells[at]);
                     eprintln!("{}", made.0);
                     rows.lock().expect("no panic")[at] = Some(made);
@@ -131,8 +161,13 @@ fn main() {
         }
     });
     let rows = rows.into_inner().expect("no panic");
-    println!("{} streams, {SECONDS} s of data, access 100 Mbit/s; times over the best fixed setting's", flavour.name());
-    println!("nodes Mbit/s RTT ms queue loss%   best setting    model simulate database        4        1       32   last settings");
+    println!(
+        "{} streams, {SECONDS} s of data, access 100 Mbit/s; times over the best fixed setting's",
+        flavour.name()
+    );
+    println!(
+        "nodes Mbit/s RTT ms queue loss%   best setting    model simulate database        4        1       32   last settings"
+    );
     for (line, _) in rows.iter().flatten() {
         println!("{line}");
     }
@@ -142,7 +177,9 @@ fn main() {
             all.sort_by(f64::total_cmp);
             all[((all.len() - 1) as f64 * of).round() as usize]
         };
-        let values: String = (0..6).map(|column| format!(" {:8.2}", at(column))).collect();
+        let values: String = (0..6)
+            .map(|column| format!(" {:8.2}", at(column)))
+            .collect();
         println!("{word:>43}{values}");
     }
 }

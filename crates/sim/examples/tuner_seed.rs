@@ -9,8 +9,12 @@ use ropewalk_tuner::{Limits, Question, Situation};
 const EVENTS_MAX: u64 = 12_000_000;
 
 fn main() {
-    println!("# What so many streams bring, simulated (cubic, segments of 1448 bytes). Made by the example tuner_seed.");
-    println!("# log2 of nodes, segments in the path, in its queue, round trip s, loss, window; then shares in thousandths");
+    println!(
+        "# What so many streams bring, simulated (cubic, segments of 1448 bytes). Made by the example tuner_seed."
+    );
+    println!(
+        "# log2 of nodes, segments in the path, in its queue, round trip s, loss, window; then shares in thousandths"
+    );
     for nodes in [1, 4, 16] {
         for megabits in [10.0, 100.0, 1000.0] {
             for rtt_seconds in [0.02, 0.08, 0.16] {
@@ -44,7 +48,8 @@ fn main() {
                             settings: settings.collect(),
                         };
                         let answer = tune::answer(&question, EVENTS_MAX).expect("a situation");
-                        let curve: Vec<(u32, f64)> = totals.into_iter().zip(answer.shares).collect();
+                        let curve: Vec<(u32, f64)> =
+                            totals.into_iter().zip(answer.shares).collect();
                         println!("{}", Lesson::new(&situation, &curve).format());
                     }
                 }

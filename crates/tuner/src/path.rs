@@ -172,6 +172,12 @@ impl Path {
         self.is_full
     }
 
+    /// Least round trip seen; infinite before the first.
+    #[must_use]
+    pub fn rtt_seconds_min(&self) -> f64 {
+        self.rtt_seconds_min
+    }
+
     /// The rate of the newest interval.
     pub(crate) fn newest(&self) -> f64 {
         self.rates.back().copied().unwrap_or(0.0)

@@ -3,14 +3,15 @@
 use crate::path::Interval;
 use crate::{Answer, Limits, NodeCounters, Path, Policy, Question, Setting};
 
-/// Streams of a node at the beginning: enough to fill a path that one stream does not.
+/// Streams of a node at the beginning.
 const STREAMS_FIRST: u32 = 4;
 
 /// Streams in all where the round trip is long, at once: with few of them slow start's burst costs seconds, while too many
 /// cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
 const TOTAL_FIRST: u32 = 32;
 
-/// Round trip from which on it is long.
+/// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
+/// streams do not move.
 const FAR_SECONDS: f64 = 0.005;
 
 /// After a step windows have to find their size: this, and so many round trips, pass before it is measured.
@@ -60,6 +61,8 @@ const RISE: f64 = 1.3;
 struct Trial {
     from: Setting,
     rate: f64,
+    // It has been slower already.
+    is_doubtful: bool,
 }
 
 /// Chooses, step by step. See the crate's documentation.
@@ -87,8 +90,13 @@ impl Tuner {
     /// Begins with few streams: nothing is known yet.
     #[must_use]
     pub fn new(policy: Box<dyn Policy + Send>, limits: Limits) -> Self {
+        Self::from(policy, limits, STREAMS_FIRST)
+    }
+
+    /// Begins where every node has opened so many streams.
+    #[must_use]
+    pub fn from(policy: Box<dyn Policy + Send>, limits: Limits, streams: u32) -> Self {
         let nodes = limits.nodes.max(1);
-        let streams = (TOTAL_FIRST / nodes).clamp(1, STREAMS_FIRST);
         Self {
             policy,
             limits,
@@ -183,6 +191,9 @@ impl Tuner {
         if seconds < self.measure_seconds(nodes) {
             return None;
         }
+        if self.path.rtt_seconds_min() < FAR_SECONDS {
+            return None;
+        }
         let interval = Interval::between(before, nodes, seconds);
         self.began = Some((now_ns, nodes.to_vec()));
         let is_full = self.path.take(interval, &self.limits);
@@ -197,7 +208,10 @@ impl Tuner {
     }
 
     fn rtt_seconds(nodes: &[NodeCounters]) -> f64 {
-        nodes.iter().map(|node| node.rtt_seconds).fold(0.0, f64::max)
+        nodes
+            .iter()
+            .map(|node| node.rtt_seconds)
+            .fold(0.0, f64::max)
     }
 
     fn settle(&mut self, nodes: &[NodeCounters], now_ns: u64) {
@@ -220,6 +234,14 @@ impl Tuner {
         if let Some(trial) = self.trial.take() {
             let has_grown = self.setting.total() > trial.from.total();
             if seen.rate < trial.rate * (1.0 - COST_MAX) {
+                // New streams' slow start makes a burst of losses that passes.
+                if has_grown && !trial.is_doubtful {
+                    self.trial = Some(Trial {
+                        is_doubtful: true,
+                        ..trial
+                    });
+                    return None;
+                }
                 return Some(self.take_back(trial, has_grown, now_ns));
             }
             self.kept_rate = Some(seen.rate);
@@ -255,6 +277,7 @@ impl Tuner {
             self.trial = Some(Trial {
                 from: self.setting,
                 rate: seen.rate,
+                is_doubtful: false,
             });
         }
         Some(next)

@@ -56,7 +56,11 @@ impl<'s> Live<'s> {
         packets: u32,
     ) -> Result<Self, Invalid> {
         let place = |name: String| {
-            let known = scenario.topology.nodes.iter().position(|node| *node == name);
+            let known = scenario
+                .topology
+                .nodes
+                .iter()
+                .position(|node| *node == name);
             known.ok_or_else(|| Invalid(format!("the scenario has no {name}")))
         };
         let ends = (0..nodes).map(|node| {

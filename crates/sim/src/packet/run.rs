@@ -100,14 +100,7 @@ impl<'s> Run<'s> {
         let profile = &self.scenario.profile;
         let phase = self.phases.next_unit() * profile.tick_seconds;
         let (window, ssthresh) = (self.scenario.window, self.scenario.ssthresh);
-        let sender = Sender::new(
-            spec.flavour,
-            profile,
-            spec.packets,
-            window,
-            ssthresh,
-            phase,
-        );
+        let sender = Sender::new(spec.flavour, profile, spec.packets, window, ssthresh, phase);
         let number = self.flows.len() as u32;
         self.flows.push(Flow {
             sender,

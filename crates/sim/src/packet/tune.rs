@@ -164,8 +164,9 @@ impl Bed {
         };
         let mut tuner = Tuner::new(policy, limits);
         self.run(tuner.setting(), limit_seconds, |live, now| {
-            let nodes: Vec<NodeCounters> =
-                (0..self.net.nodes).map(|node| self.look(live, node)).collect();
+            let nodes: Vec<NodeCounters> = (0..self.net.nodes)
+                .map(|node| self.look(live, node))
+                .collect();
             let setting = tuner.observe(&nodes, (now * 1e9) as u64);
             // The answer is there at the next look.
             if let Some(question) = tuner.poll_question() {

@@ -24,7 +24,11 @@ fn near(one: &Situation, other: &Situation) -> bool {
         && close(one.rate, other.rate, NEAR)
         && close(one.rtt_seconds, other.rtt_seconds, NEAR)
         && close(one.queue, other.queue, NEAR)
-        && close(one.loss.max(LOSS_MIN), other.loss.max(LOSS_MIN), NEAR * NEAR)
+        && close(
+            one.loss.max(LOSS_MIN),
+            other.loss.max(LOSS_MIN),
+            NEAR * NEAR,
+        )
 }
 
 impl Policy for Simulate {
