@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
+use crate::lessons;
 use crate::link::{Link, count_received, count_sent};
 use crate::members::{self, Command, Doorman, Members, Party};
 use crate::reach::{Started, reach_all};
@@ -288,6 +289,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
             },
         },
         tune: options.streams.is_none().then_some(options.streams_policy),
+        lessons: lessons::recall(options),
     };
     (setup, sources)
 }
@@ -358,6 +360,7 @@ async fn drive(
         error,
         now,
     );
+    lessons::remember(&driver.request.options, driver.coordinator.lessons());
     let observations = speeds::observe(&driver.request, &driver.coordinator);
     driver.connections.close().await;
     (report, observations)

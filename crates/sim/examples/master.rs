@@ -57,6 +57,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         options: scenario.options,
         rails: Rails::default(),
         tune: None,
+        lessons: Vec::new(),
     };
     let mut master = Coordinator::new(setup, 0);
     timed(say, "open, all", || {

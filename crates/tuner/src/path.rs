@@ -104,6 +104,8 @@ pub struct Path {
     // Before the newest growth: its streams and rate.
     last: Option<Interval>,
     is_full: bool,
+    // Streams and rate of each interval since the trunk was last another one, the newest of a number of streams.
+    tried: Vec<(f64, f64)>,
 }
 
 impl Default for Path {
@@ -118,6 +120,7 @@ impl Default for Path {
             segment_bytes: SEGMENT_BYTES,
             last: None,
             is_full: false,
+            tried: Vec::new(),
         }
     }
 }
@@ -148,6 +151,8 @@ impl Path {
         }
         self.rates.push_back(interval.rate);
         self.rate_of_node_max = self.rate_of_node_max.max(interval.rate_of_node_max);
+        self.tried.retain(|(streams, _)| *streams != interval.streams);
+        self.tried.push((interval.streams, interval.rate));
         let least = self.loss_min.unwrap_or(1.0);
         self.loss_min = Some(least.min(interval.loss));
         let queued = interval.rtt_seconds - self.rtt_seconds_min;
@@ -164,6 +169,19 @@ impl Path {
             || (self.is_full && self.last.is_some_and(|last| interval.rate < 1.5 * last.rate));
         self.last = Some(interval);
         self.is_full
+    }
+
+    /// Most streams that turned out to be too few: they brought clearly less than more of them did.
+    pub(crate) fn too_few(&self) -> f64 {
+        let best = self.tried.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some(&(streams, rate)) = best else {
+            return 0.0;
+        };
+        let worse = self
+            .tried
+            .iter()
+            .filter(|one| one.0 < streams && one.1 < rate * (1.0 - GAIN_MIN));
+        worse.map(|one| one.0).fold(0.0, f64::max)
     }
 
     /// Whether more streams cannot bring much.
@@ -216,5 +234,6 @@ impl Path {
         self.rates.clear();
         self.rates.push_back(newest);
         (self.is_full, self.last) = (false, None);
+        self.tried.clear();
     }
 }

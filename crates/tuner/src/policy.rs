@@ -31,6 +31,19 @@ pub trait Policy: std::fmt::Debug {
 
     /// The outcome of one.
     fn handle_answer(&mut self, _answer: &Answer) {}
+
+    /// So many streams brought this part of the path's rate.
+    fn learn(&mut self, _situation: &Situation, _total: u32, _share: f64) {}
+
+    /// What it has learned beyond what it knew at first, one line each.
+    fn lessons(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Takes such a line of an earlier transfer; says whether it made sense.
+    fn recall(&mut self, _line: &str) -> bool {
+        true
+    }
 }
 
 /// Which policy.

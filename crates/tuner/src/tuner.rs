@@ -10,6 +10,9 @@ const STREAMS_FIRST: u32 = 4;
 /// cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
 const TOTAL_FIRST: u32 = 32;
 
+/// Streams of each node there, at least.
+const STREAMS_FAR: u32 = 8;
+
 /// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
 /// streams do not move.
 const FAR_SECONDS: f64 = 0.005;
@@ -172,7 +175,8 @@ impl Tuner {
             }
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
-            let first = self.limits.split(f64::from(TOTAL_FIRST));
+            let total = TOTAL_FIRST.max(STREAMS_FAR * self.limits.nodes);
+            let first = self.limits.split(f64::from(total));
             if rtt < FAR_SECONDS || first.total() <= self.setting.total() {
                 return None;
             }
@@ -254,6 +258,10 @@ impl Tuner {
             return None;
         }
         let situation = self.path.situation(&self.limits)?;
+        if is_full {
+            let share = (seen.rate / situation.rate).min(1.0);
+            self.policy.learn(&situation, self.setting.total(), share);
+        }
         let present = f64::from(self.setting.total());
         let wanted = self.policy.best(&situation);
         let target = match (is_full, wanted) {
@@ -265,7 +273,9 @@ impl Tuner {
                 };
                 fill.max(wanted.unwrap_or(0.0)).min(present * GROWTH)
             }
-            (true, Some(wanted)) => wanted.clamp(present / STEP, present * STEP),
+            (true, Some(wanted)) => wanted
+                .max(self.path.too_few() * NEAR_ABOVE)
+                .clamp(present / STEP, present * STEP),
             (true, None) => present,
         };
         let target = self.within(target, now_ns);

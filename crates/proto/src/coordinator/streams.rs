@@ -9,6 +9,9 @@ use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner};
 use super::{Action, Coordinator};
 use crate::control::{self, TcpStatus, to_agent};
 
+#[cfg(test)]
+mod tests;
+
 /// Most streams that the receivers may hold open to one sender, together: each is a thread there.
 pub const STREAMS_PER_SENDER_MAX: u32 = 256;
 
@@ -106,9 +109,15 @@ impl Coordinator {
         let streams = &mut self.streams;
         let open: u32 = streams.counters.iter().map(|node| node.streams).sum();
         let first = (open / limits.nodes).max(1);
-        let tuner = streams
-            .tuner
-            .get_or_insert_with(|| Tuner::from(policy.make(), limits, first));
+        let lessons = &self.setup.lessons;
+        let tuner = streams.tuner.get_or_insert_with(|| {
+            let mut policy = policy.make();
+            // Lines that a newer version wrote are none of this one.
+            lessons.iter().for_each(|line| {
+                policy.recall(line);
+            });
+            Tuner::from(policy, limits, first)
+        });
         tuner.set_nodes(limits.nodes);
         let chosen = tuner.observe(&streams.counters, now_ns);
         let question = tuner.poll_question();
@@ -140,6 +149,12 @@ impl Coordinator {
         if let Some(tuner) = &mut self.streams.tuner {
             tuner.handle_answer(answer);
         }
+    }
+
+    /// What the policy has learned, earlier transfers included; `None` where it learns nothing or had nothing to.
+    pub fn lessons(&self) -> Option<Vec<String>> {
+        let lessons = self.streams.tuner.as_ref()?.policy().lessons();
+        (!lessons.is_empty()).then_some(lessons)
     }
 
     /// How often the number of streams was changed, and who decided; `None` where it is not tuned.

@@ -138,6 +138,7 @@ pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
         options: control::Options::default(),
         rails: Rails::default(),
         tune: None,
+        lessons: Vec::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
     coordinator.start(0);
@@ -426,6 +427,7 @@ fn the_limit_is_shared_by_use() {
         options: control::Options::default(),
         rails: Rails::default(),
         tune: None,
+        lessons: Vec::new(),
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);

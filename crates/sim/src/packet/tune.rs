@@ -22,6 +22,12 @@ const TRIPS: f64 = 60.0;
 /// ... within these bounds, of which the first third does not count: slow start.
 const SECONDS: (f64, f64) = (5.0, 15.0);
 
+/// Less than so many round trips, or seconds, that count say nothing: such a situation is too large to be simulated.
+const TRIPS_MIN: f64 = 12.0;
+
+/// See [`TRIPS_MIN`].
+const SECONDS_MIN: f64 = 1.5;
+
 /// Packets of one connection at most; no candidate gets that far.
 const PACKETS: u32 = 1 << 22;
 
@@ -95,6 +101,12 @@ fn share(
         }
     }
     let passed = live.seconds() - from.0;
+    if passed < (TRIPS_MIN * situation.rtt_seconds).max(SECONDS_MIN) {
+        return Err(Invalid(format!(
+            "{:.0} Mbit/s are too many packets to be simulated in {events_max} events",
+            situation.rate * 8.0 / 1e6
+        )));
+    }
     let packets = (live.acknowledged() - from.1) as f64;
     Ok(packets * situation.segment_bytes / passed.max(tick))
 }
@@ -129,7 +141,7 @@ pub struct Went {
 const LOOK_SECONDS: f64 = 0.1;
 
 /// Events of a simulation beside the transfer.
-pub const EVENTS_MAX: u64 = 6_000_000;
+pub const EVENTS_MAX: u64 = 20_000_000;
 
 impl Bed {
     fn scenario(&self) -> Scenario {
@@ -170,7 +182,9 @@ impl Bed {
             let setting = tuner.observe(&nodes, (now * 1e9) as u64);
             // The answer is there at the next look.
             if let Some(question) = tuner.poll_question() {
-                tuner.handle_answer(&answer(&question, EVENTS_MAX)?);
+                if let Ok(answer) = answer(&question, EVENTS_MAX) {
+                    tuner.handle_answer(&answer);
+                }
             }
             Ok(setting)
         })

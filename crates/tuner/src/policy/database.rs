@@ -161,19 +161,6 @@ impl Database {
         }
         self.lessons.push(lesson);
     }
-
-    /// So many streams brought this part of the path's rate.
-    pub fn learn(&mut self, situation: &Situation, total: u32, share: f64) {
-        let near = |known: &u32| (f64::from(*known) / f64::from(total)).log2().abs() < 0.5;
-        if let Some(known) = TOTALS.into_iter().find(near) {
-            self.add(Lesson::new(situation, &[(known, share)]));
-        }
-    }
-
-    /// What was added to the shipped ones, to be kept.
-    pub fn learned(&self) -> impl Iterator<Item = &Lesson> {
-        self.lessons[self.shipped..].iter()
-    }
 }
 
 impl Policy for Database {
@@ -200,5 +187,26 @@ impl Policy for Database {
             weights += weight;
         }
         (weights > 0.0).then(|| (sum / weights).exp2())
+    }
+
+    fn learn(&mut self, situation: &Situation, total: u32, share: f64) {
+        let near = |known: &u32| (f64::from(*known) / f64::from(total)).log2().abs() < 0.5;
+        if let Some(known) = TOTALS.into_iter().find(near) {
+            self.add(Lesson::new(situation, &[(known, share)]));
+        }
+    }
+
+    fn lessons(&self) -> Vec<String> {
+        let learned = self.lessons[self.shipped..].iter();
+        learned.map(Lesson::format).collect()
+    }
+
+    fn recall(&mut self, line: &str) -> bool {
+        let lesson = Lesson::parse(line);
+        let makes_sense = lesson.is_some();
+        if let Some(lesson) = lesson {
+            self.add(lesson);
+        }
+        makes_sense
     }
 }
