@@ -30,7 +30,8 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: PolicyName,
 
-    /// Most bytes in transit on each lane; bounds the memory of every agent
+    /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
+    /// every agent
     #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 

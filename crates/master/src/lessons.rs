@@ -24,7 +24,9 @@ pub(crate) fn recall(options: &Options) -> Vec<String> {
         return Vec::new();
     };
     let is_small = std::fs::metadata(&file).is_ok_and(|meta| meta.len() <= BYTES_MAX);
-    let text = is_small.then(|| std::fs::read_to_string(&file).ok()).flatten();
+    let text = is_small
+        .then(|| std::fs::read_to_string(&file).ok())
+        .flatten();
     let text = text.unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }

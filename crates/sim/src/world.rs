@@ -63,7 +63,7 @@ impl<'a> World<'a> {
             options: scenario.options,
             rails: Rails::default(),
             tune: None,
-        lessons: Vec::new(),
+            lessons: Vec::new(),
         };
         let mut script = scenario.script.clone();
         script.sort_by_key(|event| event.at_ns);

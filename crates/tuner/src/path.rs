@@ -151,7 +151,8 @@ impl Path {
         }
         self.rates.push_back(interval.rate);
         self.rate_of_node_max = self.rate_of_node_max.max(interval.rate_of_node_max);
-        self.tried.retain(|(streams, _)| *streams != interval.streams);
+        self.tried
+            .retain(|(streams, _)| *streams != interval.streams);
         self.tried.push((interval.streams, interval.rate));
         let least = self.loss_min.unwrap_or(1.0);
         self.loss_min = Some(least.min(interval.loss));

@@ -175,7 +175,11 @@ impl Toy {
             }
             let queued = if wanted > self.rate { 0.5 } else { 0.0 };
             for (at, node) in self.nodes.iter_mut().enumerate() {
-                let part = if (at as u32) < setting.nodes { 1.0 / f64::from(setting.nodes) } else { 0.0 };
+                let part = if (at as u32) < setting.nodes {
+                    1.0 / f64::from(setting.nodes)
+                } else {
+                    0.0
+                };
                 node.streams = if part > 0.0 { setting.streams } else { 0 };
                 node.bytes += (rate * part * 0.1) as u64;
                 node.segments = node.bytes / 1448;
@@ -209,7 +213,11 @@ fn enough_streams_and_then_rest() {
             let mut path = toy(nodes as usize);
             let first = path.run(&mut tuner, 3.0);
             assert!(!first.is_empty());
-            assert!(f64::from(tuner.setting().total()) * 0.3e6 > 11e6, "{policy:?} {:?}", tuner.setting());
+            assert!(
+                f64::from(tuner.setting().total()) * 0.3e6 > 11e6,
+                "{policy:?} {:?}",
+                tuner.setting()
+            );
             path.run(&mut tuner, 20.0);
             let late = path.run(&mut tuner, 40.0);
             assert!(late.len() <= 2, "{policy:?}: {late:?}");
@@ -241,7 +249,13 @@ fn the_neighbourhood_is_left_alone() {
         ..toy(2)
     };
     assert_eq!(path.run(&mut tuner, 20.0), []);
-    assert_eq!(tuner.setting(), Setting { nodes: 2, streams: 4 });
+    assert_eq!(
+        tuner.setting(),
+        Setting {
+            nodes: 2,
+            streams: 4
+        }
+    );
 }
 
 /// A trunk that carries ten times as much all at once is filled again.
@@ -253,7 +267,11 @@ fn a_changed_trunk_is_noticed() {
     let before = tuner.setting().total();
     path.rate *= 4.0;
     path.run(&mut tuner, 20.0);
-    assert!(tuner.setting().total() > before, "{before} {:?}", tuner.setting());
+    assert!(
+        tuner.setting().total() > before,
+        "{before} {:?}",
+        tuner.setting()
+    );
 }
 
 /// Nodes that end leave their streams to the others.
@@ -262,5 +280,11 @@ fn the_budget_is_kept_when_nodes_end() {
     let mut tuner = Tuner::new(PolicyName::Model.make(), limits(8));
     let before = tuner.setting().total();
     tuner.set_nodes(4);
-    assert_eq!(tuner.setting(), Setting { nodes: 4, streams: before / 4 });
+    assert_eq!(
+        tuner.setting(),
+        Setting {
+            nodes: 4,
+            streams: before / 4
+        }
+    );
 }

@@ -13,7 +13,7 @@ const HEADER_BYTES: f64 = 40.0;
 /// Queue of a host's own interface, in packets: what Linux sets.
 const HOST_QUEUE: usize = 1000;
 
-/// Access of nodes that did not tell: no bottleneck.
+/// Access of nodes that did not tell, or the path's rate where that is more: no bottleneck.
 const ACCESS_UNKNOWN: f64 = 125e6;
 
 /// A candidate is looked at for so many round trips ...
@@ -56,7 +56,10 @@ pub fn clusters(situation: &Situation) -> TwoClusters {
             true => 0.0,
             false => situation.loss.min(0.5),
         },
-        access_bits_per_second: situation.access.unwrap_or(ACCESS_UNKNOWN) * wire,
+        access_bits_per_second: situation
+            .access
+            .unwrap_or(ACCESS_UNKNOWN.max(situation.rate))
+            * wire,
         access_latency_seconds,
         access_queue: HOST_QUEUE,
         bytes_per_node: 0,

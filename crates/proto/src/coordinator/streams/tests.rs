@@ -63,7 +63,13 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
         coordinator.handle_message(0, message, now);
         coordinator.handle_timer(now);
         for action in actions(coordinator) {
-            if let Action::Send(node, ToAgent { body: Some(to_agent::Body::Streams(one)) }) = action {
+            if let Action::Send(
+                node,
+                ToAgent {
+                    body: Some(to_agent::Body::Streams(one)),
+                },
+            ) = action
+            {
                 told.push((node, one.count));
                 streams = 2 * one.count;
             }
@@ -79,9 +85,15 @@ fn all_receivers_share_one_budget() {
     let told = tell(&mut coordinator, 80_000, 6);
     assert_eq!(told[..2], [(1, 16), (2, 16)]);
     assert_eq!(told.last(), Some(&(2, 64)), "{told:?}");
-    assert!(told.iter().all(|(_, count)| 2 * count <= STREAMS_PER_SENDER_MAX));
+    assert!(
+        told.iter()
+            .all(|(_, count)| 2 * count <= STREAMS_PER_SENDER_MAX)
+    );
     let (policy, changes, setting) = coordinator.tuned().unwrap();
-    assert_eq!((policy, changes as usize), (PolicyName::Model, told.len() / 2));
+    assert_eq!(
+        (policy, changes as usize),
+        (PolicyName::Model, told.len() / 2)
+    );
     assert_eq!(setting.unwrap().streams, 64);
 }
 
