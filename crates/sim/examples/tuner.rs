@@ -63,8 +63,11 @@ fn cell(
     }
 }
 
+/// A line, and times over the best.
+type Row = (String, Vec<f64>);
+
 /// Best setting and its time; then times by policy and of 4, 1 and 32 streams a node, over the best.
-fn row(cell: &Cell) -> (String, Vec<f64>) {
+fn row(cell: &Cell) -> Row {
     let mut best = (
         SECONDS * 40.0,
         Setting {
@@ -145,7 +148,7 @@ fn main() {
             }
         }
     }
-    let rows: Mutex<Vec<Option<(String, Vec<f64>)>>> = Mutex::new(vec![None; cells.len()]);
+    let rows = Mutex::new(vec![None::<Row>; cells.len()]);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {

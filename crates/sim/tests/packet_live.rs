@@ -102,6 +102,8 @@ fn answers() {
     assert!(shares[0] < 0.35 && shares[5] > 0.9, "{shares:?}");
     let large = Situation {
         rate: 12.5e9,
+        queue: 690_000.0,
+        loss: 0.0,
         ..situation
     };
     let error = answer(&question(large), EVENTS_MAX).unwrap_err();

@@ -33,12 +33,19 @@ pub fn idle(net: &TwoClusters, profile: Profile, packet_bytes: u32, window: u32)
     scenario
 }
 
+/// Source and sink, and the streams between them with whether they are open.
+#[derive(Debug)]
+struct Node {
+    from: usize,
+    to: usize,
+    streams: Vec<(u32, bool)>,
+}
+
 /// A run under way between two clusters.
 #[derive(Debug)]
 pub struct Live<'s> {
     run: Run<'s>,
-    // By node: source and sink, and its streams with whether they are open.
-    nodes: Vec<(usize, usize, Vec<(u32, bool)>)>,
+    nodes: Vec<Node>,
     flavour: FlavourName,
     packets: u32,
     seconds: f64,
@@ -64,8 +71,11 @@ impl<'s> Live<'s> {
             known.ok_or_else(|| Invalid(format!("the scenario has no {name}")))
         };
         let ends = (0..nodes).map(|node| {
-            let source = place(format!("source {node}"))?;
-            Ok((source, place(format!("sink {node}"))?, Vec::new()))
+            Ok(Node {
+                from: place(format!("source {node}"))?,
+                to: place(format!("sink {node}"))?,
+                streams: Vec::new(),
+            })
         });
         let nodes = ends.collect::<Result<Vec<_>, Invalid>>()?;
         Ok(Self {
@@ -94,13 +104,14 @@ impl<'s> Live<'s> {
     /// # Errors
     /// [`Invalid`] where a node has no way to its sink.
     pub fn set(&mut self, nodes: u32, streams: u32) -> Result<(), Invalid> {
-        for (node, (from, to, open)) in (0_u32..).zip(&mut self.nodes) {
+        for (node, state) in (0_u32..).zip(&mut self.nodes) {
+            let open = &mut state.streams;
             let wanted = if node < nodes { streams as usize } else { 0 };
             let have = open.iter().filter(|(_, is_open)| *is_open).count();
             for _ in have..wanted {
                 let spec = FlowSpec {
-                    from: *from,
-                    to: *to,
+                    from: state.from,
+                    to: state.to,
                     packets: self.packets,
                     flavour: self.flavour,
                     start_seconds: self.seconds,
@@ -125,7 +136,7 @@ impl<'s> Live<'s> {
     /// Packets acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        let flows = self.nodes.iter().flat_map(|(_, _, flows)| flows);
+        let flows = self.nodes.iter().flat_map(|node| &node.streams);
         flows
             .map(|(flow, _)| self.run.core(*flow).acked.max(0) as u64)
             .sum()
@@ -136,7 +147,7 @@ impl<'s> Live<'s> {
     pub fn counters(&self, node: u32) -> Counters {
         let mut all = Counters::default();
         let mut timed = 0.0;
-        for &(flow, is_open) in &self.nodes[node as usize].2 {
+        for &(flow, is_open) in &self.nodes[node as usize].streams {
             let core = self.run.core(flow);
             all.acknowledged += core.acked.max(0) as u64;
             all.sent += core.sent;

@@ -184,10 +184,10 @@ impl Bed {
                 .collect();
             let setting = tuner.observe(&nodes, (now * 1e9) as u64);
             // The answer is there at the next look.
-            if let Some(question) = tuner.poll_question() {
-                if let Ok(answer) = answer(&question, EVENTS_MAX) {
-                    tuner.handle_answer(&answer);
-                }
+            if let Some(question) = tuner.poll_question()
+                && let Ok(answer) = answer(&question, EVENTS_MAX)
+            {
+                tuner.handle_answer(&answer);
             }
             Ok(setting)
         })
