@@ -41,6 +41,13 @@ pub(crate) struct Connected {
     local: Option<IpAddr>,
 }
 
+impl std::fmt::Debug for Connected {
+    // Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connected({} at {})", self.peer.name, self.address)
+    }
+}
+
 #[derive(Clone)]
 enum Address {
     Tcp(SocketAddr),

@@ -62,8 +62,15 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 struct LaneInfo {
     kind: &'static str,
     streams: u32,
-    // Streams whose threads run; the lane is down when the last one gives up.
+    // Streams whose threads run, without those that end because fewer are wanted; the lane is down when the last one
+    // gives up.
     live: u32,
+    // Streams that are open.
+    open: u32,
+    // Numbers of streams given so far.
+    numbered: u32,
+    // How more of them connect, once the first has.
+    opens: Option<Way>,
     waited: Duration,
     // Datagrams that came and were needed, and those that were asked for again.
     datagrams: (u64, u64),
@@ -77,6 +84,8 @@ struct LaneInfo {
 
 struct State {
     receiving: Receiving,
+    // Streams that each lane keeps.
+    streams: u32,
     // Somebody follows the links of this host; how often they changed.
     watches_links: bool,
     links_changed: u64,
@@ -116,7 +125,6 @@ pub(crate) struct Fetch {
     // Bytes on stable storage (or checked, where there is no storage).
     safe: AtomicU64,
     commits: bool,
-    streams: u32,
     of_datagrams: bool,
     hash: bool,
 }
@@ -141,6 +149,7 @@ impl Fetch {
         }
         let state = State {
             receiving,
+            streams,
             watches_links: false,
             links_changed: 0,
             lanes: Vec::new(),
@@ -161,7 +170,6 @@ impl Fetch {
             read_back: Mutex::default(),
             safe: AtomicU64::new(0),
             commits: plan.commit,
-            streams,
             of_datagrams: blast.is_some(),
             hash: options.verify >= verify::TREE,
             transfer,
@@ -265,7 +273,7 @@ impl Fetch {
                     if state.lanes.len() <= lane {
                         state.lanes.resize_with(lane + 1, LaneInfo::default);
                     }
-                    state.lanes[lane].live = self.streams;
+                    state.lanes[lane].live = 1;
                     connect.push((lane, peer));
                 }
                 Event::Cancel(lane, range) => state.lanes[lane].cancel.push(range),
@@ -337,11 +345,14 @@ impl Fetch {
                         let mut state = self.state.lock();
                         let info = &mut state.lanes[lane];
                         info.kind = kind;
-                        info.streams = info.streams.max(index + 1);
+                        info.open += 1;
+                        info.streams = info.streams.max(info.open);
                     }
-                    match self.drive(lane, half) {
+                    let driven = self.drive(lane, half);
+                    self.state.lock().lanes[lane].open -= 1;
+                    match driven {
                         Ok(moved) => {
-                            if !moved.reopen {
+                            if !moved.reopen || moved.is_surplus {
                                 return;
                             }
                             // It worked for a while: a new series of attempts.
@@ -418,7 +429,15 @@ impl Fetch {
             let now = self.transfer.now_ns();
             let (take, cancel) = {
                 let mut state = self.state.lock();
-                let take = state.receiving.take(lane, outstanding, now, &unit_at);
+                if !moved.is_surplus && state.lanes[lane].live > state.streams {
+                    // It brings what it was asked for, then it ends.
+                    state.lanes[lane].live -= 1;
+                    moved.is_surplus = true;
+                }
+                let take = match moved.is_surplus {
+                    true => Take::Closed,
+                    false => state.receiving.take(lane, outstanding, now, &unit_at),
+                };
                 let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty()
                 {
                     Vec::new()
@@ -621,6 +640,7 @@ impl Fetch {
             delivered: self.safe.load(Ordering::Acquire),
             checked: state.receiving.ledger().delivered_bytes(),
             pairs: state.receiving.pair_statuses(self.transfer.now_ns()),
+            tcp: None,
         }
     }
 
@@ -680,5 +700,7 @@ struct Moved {
     gives_up: bool,
     // Not at all: nothing ever came this way.
     hopeless: bool,
+    // Fewer streams are wanted.
+    is_surplus: bool,
     reason: String,
 }

@@ -1,12 +1,14 @@
 //! The sending side of a transfer: waits for the plan, serves what it holds, counts what left.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use ropewalk_lane::{Absent, Extent, Provider, missing};
+use ropewalk_lane::{Absent, Extent, Provider, Stopper, TcpInfo, missing};
 use ropewalk_model::Range;
+use ropewalk_proto::control;
 
 use crate::landing::Holdings;
 
@@ -24,6 +26,20 @@ pub(crate) struct Serving {
     changed: Condvar,
     sent: AtomicU64,
     second: Mutex<Second>,
+    tcp: Mutex<Tcp>,
+}
+
+/// The streams that are served, and what closed ones did.
+#[derive(Default)]
+struct Tcp {
+    open: HashMap<u64, Stopper>,
+    gone: control::TcpStatus,
+}
+
+fn count_in(all: &mut control::TcpStatus, stream: &TcpInfo) {
+    all.acknowledged += stream.bytes_acknowledged;
+    all.segments += u64::from(stream.segments);
+    all.repeated += u64::from(stream.repeated);
 }
 
 struct Second {
@@ -45,7 +61,43 @@ impl Serving {
                 bytes: 0,
                 best: 0,
             }),
+            tcp: Mutex::default(),
         }
+    }
+
+    /// A stream begins to be served.
+    pub fn open_stream(&self, key: u64, stream: Stopper) {
+        self.tcp.lock().open.insert(key, stream);
+    }
+
+    /// It is over. Called while its connection exists still.
+    pub fn close_stream(&self, key: u64) {
+        let mut tcp = self.tcp.lock();
+        if let Some(info) = tcp.open.remove(&key).and_then(|stream| stream.tcp_info()) {
+            count_in(&mut tcp.gone, &info);
+        }
+    }
+
+    /// What the kernel says of the streams; `None` where none was TCP.
+    pub fn tcp_status(&self) -> Option<control::TcpStatus> {
+        let tcp = self.tcp.lock();
+        let mut all = tcp.gone;
+        let mut trips = 0;
+        let infos = tcp.open.values().filter_map(Stopper::tcp_info);
+        for info in infos {
+            count_in(&mut all, &info);
+            all.streams += 1;
+            all.segment = all.segment.max(info.segment_bytes);
+            trips += u64::from(info.rtt_microseconds);
+            let least = info.rtt_microseconds_min.min(info.rtt_microseconds);
+            if least > 0 && (all.rtt_microseconds_min == 0 || least < all.rtt_microseconds_min) {
+                all.rtt_microseconds_min = least;
+            }
+        }
+        if all.streams > 0 {
+            all.rtt_microseconds = (trips / u64::from(all.streams)) as u32;
+        }
+        (all.streams > 0 || all.segments > 0).then_some(all)
     }
 
     fn set(&self, state: State) {

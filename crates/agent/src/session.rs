@@ -18,6 +18,9 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Status is sent at least this often, so that the master can tell a dead host from a busy one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// Time between statuses of a node that only sends while the number of streams is tuned.
+const STATUS_TUNING: Duration = Duration::from_millis(200);
+
 /// Shortest time between two status messages, whatever the master asks for.
 const STATUS_MIN: Duration = Duration::from_millis(100);
 
@@ -154,6 +157,10 @@ impl Session {
             Some(to_agent::Body::Open(open)) => {
                 if let Some(milliseconds) = open.options.as_ref().map(|o| o.status_milliseconds).filter(|&m| m > 0) {
                     self.status_every = Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
+                    // What senders say of their streams is what tuning goes by.
+                    if open.sinks.is_empty() && open.options.is_some_and(|o| o.streams == 0) {
+                        self.status_every = self.status_every.min(STATUS_TUNING);
+                    }
                     *beat = every(self.status_every);
                 }
                 self.open(open).await;
@@ -186,6 +193,11 @@ impl Session {
             Some(to_agent::Body::Limit(limit)) => {
                 if let Some(transfer) = &self.transfer {
                     transfer.limit(limit.rate);
+                }
+            }
+            Some(to_agent::Body::Streams(streams)) => {
+                if let Some(transfer) = &self.transfer {
+                    transfer.set_streams(streams.count);
                 }
             }
             Some(to_agent::Body::Release(release)) => {

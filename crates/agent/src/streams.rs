@@ -169,11 +169,13 @@ impl Transfer {
                 return self.forget(key);
             };
             let meter = self.serving.meter(holdings);
+            self.serving.open_stream(key, half.stopper());
             while let Ok(Served::Idle) = half.serve(&meter, IDLE) {
                 if self.stopped.load(std::sync::atomic::Ordering::Acquire) {
                     break;
                 }
             }
+            self.serving.close_stream(key);
             self.forget(key);
         });
     }

@@ -276,6 +276,13 @@ impl Transfer {
         }
     }
 
+    /// Keeps so many streams open from now on, all lanes together.
+    pub fn set_streams(&self, count: u32) {
+        if let Some(fetch) = self.fetch.lock().as_ref() {
+            fetch.set_streams(count);
+        }
+    }
+
     /// Gives bytes that are not on their way yet back; see [`control::Release`].
     pub fn release(&self, bytes: u64) -> Vec<control::Stretch> {
         self.fetch
@@ -288,9 +295,13 @@ impl Transfer {
     /// What to tell the master now.
     pub fn status(&self) -> from_agent::Body {
         match self.fetch.lock().as_ref() {
-            Some(fetch) => from_agent::Body::Status(fetch.status()),
+            Some(fetch) => from_agent::Body::Status(control::Status {
+                tcp: self.serving.tcp_status(),
+                ..fetch.status()
+            }),
             None => from_agent::Body::SenderStatus(control::SenderStatus {
                 sent: self.serving.sent(),
+                tcp: self.serving.tcp_status(),
             }),
         }
     }

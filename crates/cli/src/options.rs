@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
-    self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, Rails, Reach, Verify,
+    self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, PolicyName, Rails, Reach,
+    Verify,
 };
 
 use crate::endpoint::host_of;
@@ -26,11 +27,18 @@ const MTU_MIN: u32 = 1280;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, and over long
+    /// paths as many for all hosts together as the path turns out to need
+    #[arg(long, visible_alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
-    /// Most bytes in transit on each lane; bounds the memory of every agent
+    /// How auto finds the number of streams while bytes flow: model (a formula corrected by what is seen), simulate (a
+    /// simulation beside the transfer) or database (the nearest of many situations)
+    #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    streams_policy: PolicyName,
+
+    /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
+    /// every agent
     #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 
@@ -339,6 +347,14 @@ fn streams(text: &str) -> Result<Streams, String> {
     }
 }
 
+/// Takes the names of the tuner's policies.
+fn streams_policy(text: &str) -> Result<PolicyName, String> {
+    PolicyName::named(text).ok_or_else(|| {
+        let names = PolicyName::ALL.map(PolicyName::name);
+        format!("there is no such policy; use {}", names.join(", "))
+    })
+}
+
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
     ropewalk::sched::by_name(text)
@@ -415,6 +431,7 @@ impl MoveArgs {
         let lane_rate = self.lane_rate()?;
         Ok(Options {
             streams: self.streams.0,
+            streams_policy: self.streams_policy,
             prefetch: self.prefetch.0.0,
             plain: self.plain,
             verify: match self.verify {

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
+use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, QueueLimit, TrunkSpec};
+use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
@@ -687,4 +688,69 @@ fn datagrams_move_between_hosts() {
         agent.wait().unwrap();
     }
     lab.close().unwrap();
+}
+
+/// Over a long path streams are opened and closed while bytes flow, and every byte is what and where it was.
+#[test]
+fn streams_are_tuned_over_a_trunk() {
+    if ropewalk_lab::skip("streams_are_tuned_over_a_trunk") {
+        return;
+    }
+    // 100 Mbit/s, 80 ms there and back, a queue of one bandwidth-delay product.
+    let link = LinkSpec::rate_bits(100_000_000).delay(std::time::Duration::from_millis(40));
+    let trunk = TrunkSpec {
+        a_to_b: link.clone().queue(QueueLimit::Packets(666)),
+        b_to_a: link.queue(QueueLimit::Packets(100_000)),
+        ..TrunkSpec::default()
+    };
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk,
+    };
+    let lab = LabBuilder::from(Topology::clusters(&clusters))
+        .congestion_control("cubic")
+        .build()
+        .unwrap();
+    let data = bytes(60_000_000);
+    std::fs::write(lab.path_in("a1", "/data/file"), &data).unwrap();
+    let _agents = [
+        agent(&lab, "a1", 7100, &["/data"]),
+        agent(&lab, "b1", 7100, &["/tmp:rw"]),
+    ];
+    for (policy, streams) in [
+        ("model", "auto"),
+        ("simulate", "auto"),
+        ("database", "auto"),
+        ("model", "2"),
+    ] {
+        let to = format!("/tmp/{policy}{streams}");
+        let (status, report) = master(
+            &lab,
+            "b1",
+            &[
+                "copy",
+                "--stripes",
+                streams,
+                "--streams-policy",
+                policy,
+                "a1:7100:/data/file",
+                &format!("b1:7100:{to}"),
+            ],
+        );
+        assert_eq!(status, Some(0), "{report:#}");
+        assert!(
+            std::fs::read(lab.path_in("b1", &to)).unwrap() == data,
+            "{policy}: other bytes"
+        );
+        let most = report["pairs"][0]["streams"].as_u64().unwrap();
+        println!(
+            "{policy} {streams}: {most} streams at most, {} s",
+            report["seconds"]
+        );
+        match streams {
+            "auto" => assert!(most > 4, "{policy}: only {most} streams\n{report:#}"),
+            _ => assert_eq!(most, 2, "{report:#}"),
+        }
+    }
 }

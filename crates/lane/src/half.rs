@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use ropewalk_model::Range;
 
 use crate::LaneError;
+use crate::tcp_info::TcpInfo;
 
 /// Units that may be granted and not yet completed on one stream. Bounds the memory a receiver can
 /// make its sender hold (40 bytes each), far above any window of 4 KiB units in 64 MiB.
@@ -124,6 +125,11 @@ pub(crate) trait Handle: Send + Sync {
 
     /// Bytes that have come, framing and what nobody read yet included; `None` where nobody counts.
     fn received(&self) -> Option<u64>;
+
+    /// What the kernel knows of the connection; `None` where it is not TCP.
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        None
+    }
 }
 
 impl Stopper {
@@ -139,6 +145,12 @@ impl Stopper {
     #[must_use]
     pub fn received(&self) -> Option<u64> {
         self.handle.received()
+    }
+
+    /// What the kernel knows of the stream's connection; `None` where it is not TCP. Costs a system call.
+    #[must_use]
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        self.handle.tcp_info()
     }
 }
 

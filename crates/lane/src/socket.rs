@@ -127,4 +127,8 @@ impl Handle for Copy {
     fn received(&self) -> Option<u64> {
         TcpInfo::of(&self.0).map(|info| info.bytes_received)
     }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        TcpInfo::of(&self.0)
+    }
 }

@@ -2,14 +2,20 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, the number of
-/// such segments, the round trip, and bytes acknowledged and received. The last two are there since Linux 4.1; the C library's own structure ends
-/// before them.
+/// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, size of
+/// segments sent, number of unacknowledged ones, smoothed round trip, window, segments sent again, and bytes acknowledged
+/// and received. The last two are there since Linux 4.1; the C library's own structure ends before them. Least round trip
+/// and data segments sent came with 4.6.
 const RETRANSMITS_AT: usize = 2;
+const SEGMENT_AT: usize = 16;
 const UNACKED_AT: usize = 24;
 const RTT_AT: usize = 68;
+const WINDOW_AT: usize = 80;
+const REPEATED_AT: usize = 100;
 const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
+const RTT_MIN_AT: usize = 148;
+const DATA_SEGMENTS_AT: usize = 156;
 
 /// Counters of one connection, exact to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +28,25 @@ pub struct TcpInfo {
     pub unacknowledged: u32,
     /// How often the oldest of them has been sent again.
     pub retransmits: u8,
-    /// Smoothed round trip, in microseconds; 0 before one was measured.
-    pub rtt_us: u32,
+    /// Payload of a full segment sent.
+    pub segment_bytes: u32,
+    /// Smoothed round trip in microseconds.
+    pub rtt_microseconds: u32,
+    /// Least round trip in microseconds; 0 where the kernel does not say.
+    pub rtt_microseconds_min: u32,
+    /// Congestion window in segments.
+    pub window: u32,
+    /// Data segments sent, repeated ones included; 0 where the kernel does not say.
+    pub segments: u32,
+    /// Segments sent again.
+    pub repeated: u32,
 }
 
 impl TcpInfo {
     /// As of now; `None` for sockets that are not TCP, and for kernels before 4.1. Costs a system call.
     #[must_use]
     pub fn of(socket: impl AsFd) -> Option<Self> {
-        let mut info = [0_u8; BYTES_RECEIVED_AT + 8];
+        let mut info = [0_u8; DATA_SEGMENTS_AT + 4];
         let mut length = info.len() as libc::socklen_t;
         // SAFETY: the pointer is to `length` writable bytes, and the kernel writes no more and says how many it did.
         let result = unsafe {
@@ -42,16 +58,22 @@ impl TcpInfo {
                 &raw mut length,
             )
         };
-        if result != 0 || (length as usize) < info.len() {
+        if result != 0 || (length as usize) < BYTES_RECEIVED_AT + 8 {
             return None;
         }
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
+        let short = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
         Some(Self {
             bytes_acknowledged: long(BYTES_ACKED_AT),
             bytes_received: long(BYTES_RECEIVED_AT),
-            unacknowledged: u32::from_ne_bytes(std::array::from_fn(|i| info[UNACKED_AT + i])),
+            unacknowledged: short(UNACKED_AT),
             retransmits: info[RETRANSMITS_AT],
-            rtt_us: u32::from_ne_bytes(std::array::from_fn(|i| info[RTT_AT + i])),
+            segment_bytes: short(SEGMENT_AT),
+            rtt_microseconds: short(RTT_AT),
+            rtt_microseconds_min: short(RTT_MIN_AT),
+            window: short(WINDOW_AT),
+            segments: short(DATA_SEGMENTS_AT),
+            repeated: short(REPEATED_AT),
         })
     }
 }

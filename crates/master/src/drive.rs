@@ -13,8 +13,10 @@ use ropewalk_proto::report::{ControlReport, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
+use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
+use crate::lessons;
 use crate::link::{Link, count_received, count_sent};
 use crate::members::{self, Command, Doorman, Members, Party};
 use crate::reach::{Started, reach_all};
@@ -69,6 +71,7 @@ struct Driver {
     connections: Connections,
     doorman: Doorman,
     issuer: Issuer,
+    adviser: Adviser,
     // Grows with the nodes that join, in order of their numbers.
     request: Request,
     control: ControlReport,
@@ -296,6 +299,8 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
                 ..coordinator::Rails::default()
             },
         },
+        tune: options.streams.is_none().then_some(options.streams_policy),
+        lessons: lessons::recall(options),
     };
     (setup, sources)
 }
@@ -328,6 +333,7 @@ async fn drive(
         connections,
         doorman: Doorman::new(request),
         issuer,
+        adviser: Adviser::default(),
         request: request.clone(),
         control: ControlReport {
             nodes: request.nodes.len() as u64,
@@ -365,6 +371,7 @@ async fn drive(
         error,
         now,
     );
+    lessons::remember(&driver.request.options, driver.coordinator.lessons());
     let observations = speeds::observe(&driver.request, &driver.coordinator);
     driver.connections.close().await;
     (report, observations)
@@ -406,6 +413,9 @@ impl Driver {
                     while let Ok(input) = inputs.try_recv() {
                         self.handle(input).await;
                         self.act().await;
+                    }
+                    if let Some(answer) = self.adviser.answer() {
+                        self.coordinator.handle_simulated(&answer);
                     }
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
@@ -516,6 +526,7 @@ impl Driver {
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);
                 }
+                Action::Simulate(question) => self.adviser.ask(question),
                 Action::Note(message) => {
                     let seconds = report::seconds_moving(&self.coordinator, self.now_ns());
                     let _ = self.events.send(Event::Note { seconds, message });

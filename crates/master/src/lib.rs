@@ -11,9 +11,11 @@
 //!                                                             └─ store (compares manifests)
 //! ```
 
+mod adviser;
 mod compare;
 mod connections;
 mod drive;
+mod lessons;
 mod link;
 mod members;
 mod query;

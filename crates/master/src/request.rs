@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use ropewalk_model::Range;
 
+pub use ropewalk_tuner::PolicyName;
+
 /// A transfer to be carried out.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -190,8 +192,11 @@ pub enum Rails {
 /// How to move.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Streams per pair of nodes; `None`: four, fewer where a node has many pairs.
+    /// Streams per pair of nodes; `None`: four at first, fewer where a node has many pairs, then what `streams_policy`
+    /// finds best.
     pub streams: Option<u32>,
+    /// Who chooses the number of streams where it is not given.
+    pub streams_policy: PolicyName,
     /// Most bytes in transit per lane.
     pub prefetch: u64,
     /// Data streams are not sealed.
@@ -232,6 +237,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             streams: None,
+            streams_policy: PolicyName::default(),
             prefetch: PREFETCH_DEFAULT,
             plain: false,
             verify: Verify::default(),

@@ -36,6 +36,7 @@ mod replan;
 #[cfg(test)]
 mod replan_tests;
 mod setup;
+mod streams;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -110,6 +111,8 @@ pub enum Action {
     Compare(Vec<(u32, Vec<u8>)>),
     /// Tell the user.
     Note(String),
+    /// Simulate this beside the transfer and answer with [`Coordinator::handle_simulated`]; a wish, not a need.
+    Simulate(ropewalk_tuner::Question),
     /// Bytes start to flow.
     Moving,
     /// Progress changed.
@@ -190,6 +193,7 @@ pub struct Coordinator {
     groups: Vec<(String, u32)>,
     // For each of them, from which offset on how many receivers can take a byte.
     takers: Vec<Vec<(u64, u32)>>,
+    streams: streams::Streams,
     // Nobody told all speeds: receivers take what they can until a plan is settled.
     exploring: bool,
     round: Option<replan::Round>,
@@ -248,6 +252,7 @@ impl Coordinator {
             unit_len: CHUNK_LEN,
             groups: Vec::new(),
             takers: Vec::new(),
+            streams: streams::Streams::default(),
             exploring: false,
             round: None,
             next_look_ns: 0,
@@ -364,9 +369,13 @@ impl Coordinator {
                     .map(|p| (p.sender, p.delivered))
                     .collect();
                 self.actions.push_back(Action::Progress);
+                self.observe_streams(node, status.tcp.as_ref());
                 if self.phase == Phase::Moving {
                     self.observe(node, &status, now_ns);
                 }
+            }
+            Some(from_agent::Body::SenderStatus(status)) => {
+                self.observe_streams(node, status.tcp.as_ref());
             }
             Some(from_agent::Body::Need(need)) if matches!(self.phase, Phase::Moving) => {
                 self.handle_need(node, &need)
@@ -553,6 +562,7 @@ impl Coordinator {
                     }
                 }
                 self.deal_limit(now_ns);
+                self.tune(now_ns);
                 self.replan(now_ns);
             }
             Phase::Finishing => {

@@ -36,6 +36,10 @@ const WINDOW_UNITS: u64 = 2;
 /// And this many before its speed is known, at most [`WINDOW_UNMEASURED_MAX`] bytes.
 const WINDOW_UNITS_UNMEASURED: u64 = 8;
 
+/// Beyond this many streams of a lane each of them may always have so many units in transit: on a path that takes many
+/// streams each is slow, and one that waits for the lane's window is none.
+const STREAMS_PLAIN: u32 = 4;
+
 /// Most bytes in transit on a lane of unknown speed: what waits behind a slow sender cannot be
 /// taken back quickly.
 const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
@@ -160,6 +164,11 @@ impl Receiving {
             finished: false,
             now_ns,
         }
+    }
+
+    /// From now on each lane has so many streams.
+    pub fn set_streams(&mut self, streams: u32) {
+        self.streams = streams.max(1);
     }
 
     /// Keeps every lane to the work that plans give it.
@@ -417,7 +426,13 @@ impl Receiving {
             None if self.spares.is_exploring() => WINDOW_UNITS * self.unit_len,
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
-        window.min(self.prefetch)
+        let units = match (self.streams > STREAMS_PLAIN, self.is_near_end()) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => WINDOW_UNITS,
+        };
+        let for_streams = units * self.unit_len * u64::from(self.streams);
+        window.min(self.prefetch).max(for_streams)
     }
 
     /// So many more bytes came on the lane, of whatever: its speed shows before a unit is whole.

@@ -56,6 +56,8 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         limit: None,
         options: scenario.options,
         rails: Rails::default(),
+        tune: None,
+        lessons: Vec::new(),
     };
     let mut master = Coordinator::new(setup, 0);
     timed(say, "open, all", || {
@@ -219,6 +221,7 @@ fn status(runs: &[Run], round: u64) -> Status {
                 come: bytes(run),
             })
             .collect(),
+        tcp: None,
     }
 }
 

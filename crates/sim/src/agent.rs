@@ -226,7 +226,7 @@ impl Agent {
             return None;
         }
         let Some(receiver) = self.receiver.as_deref_mut() else {
-            let status = control::SenderStatus { sent: 0 };
+            let status = control::SenderStatus::default();
             return Some(from_agent::Body::SenderStatus(status));
         };
         let bytes = receiver.machine.ledger().delivered_bytes();
@@ -234,6 +234,7 @@ impl Agent {
             delivered: bytes,
             checked: bytes,
             pairs: receiver.machine.pair_statuses(now_ns),
+            tcp: None,
         }))
     }
 

@@ -62,6 +62,8 @@ impl<'a> World<'a> {
             limit: scenario.limit,
             options: scenario.options,
             rails: Rails::default(),
+            tune: None,
+            lessons: Vec::new(),
         };
         let mut script = scenario.script.clone();
         script.sort_by_key(|event| event.at_ns);

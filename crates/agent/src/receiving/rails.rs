@@ -21,6 +21,9 @@ const PROBE_MIN: Duration = Duration::from_millis(500);
 /// ... to this.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
+/// Most streams of a lane: each is a thread here and one at the sender.
+const STREAMS_PER_LANE_MAX: u32 = 64;
+
 /// How often the watch over links looks whether it is still needed.
 const LINKS_POLL: Duration = Duration::from_millis(250);
 
@@ -28,7 +31,7 @@ const LINKS_POLL: Duration = Duration::from_millis(250);
 const STEADY: Duration = Duration::from_secs(20);
 
 /// How the streams of a lane connect.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Way {
     pub connected: Arc<Connected>,
     /// `None`: as the pair was connected.
@@ -64,20 +67,67 @@ impl Fetch {
             state.lanes[lane].rail = way.name();
             state.lanes[lane].way = way.rail.clone();
         }
+        let index = self.is_open(lane, &way);
         if let Some((first, search)) = first {
             let way = way.clone();
             self.spawn("rails", move |fetch| {
                 fetch.find_rails(lane, &way, first, search)
             });
         }
-        self.spawn_streams(lane, &way, 1);
-        self.run_stream(lane, &way, 0);
+        self.add_streams(lane);
+        self.run_stream(lane, &way, index);
     }
 
-    fn spawn_streams(self: &Arc<Self>, lane: usize, way: &Way, first: u32) {
-        for index in first..self.streams {
+    // More streams of the lane can connect; returns the number of the first.
+    fn is_open(&self, lane: usize, way: &Way) -> u32 {
+        let mut state = self.state.lock();
+        let info = &mut state.lanes[lane];
+        info.opens = Some(way.clone());
+        info.numbered += 1;
+        info.numbered - 1
+    }
+
+    /// Opens streams of the lane until it has as many as are wanted.
+    fn add_streams(self: &Arc<Self>, lane: usize) {
+        let mut state = self.state.lock();
+        let wanted = state.streams;
+        let info = &mut state.lanes[lane];
+        // A lane without a stream is down, or has not connected yet.
+        let Some(way) = info.opens.clone().filter(|_| info.live > 0) else {
+            return;
+        };
+        let first = info.numbered;
+        let more = wanted.saturating_sub(info.live);
+        info.live += more;
+        info.numbered += more;
+        drop(state);
+        for index in first..first + more {
             let way = way.clone();
             self.spawn("receive", move |fetch| fetch.run_stream(lane, &way, index));
+        }
+    }
+
+    /// Keeps so many streams open from now on, all lanes that work together; each keeps one at least. Those that are too
+    /// many bring what they were asked for first.
+    pub fn set_streams(self: &Arc<Self>, count: u32) {
+        // A lane of datagrams is one flow with one rate.
+        if self.of_datagrams {
+            return;
+        }
+        let mut state = self.state.lock();
+        let works = |info: &&LaneInfo| info.live > 0;
+        let lanes = state.lanes.iter().filter(works).count() as u32;
+        let each = (count / lanes.max(1)).clamp(1, STREAMS_PER_LANE_MAX);
+        if each == state.streams {
+            return;
+        }
+        state.streams = each;
+        state.receiving.set_streams(each);
+        let lanes = state.lanes.len();
+        drop(state);
+        self.changed.notify_all();
+        for lane in 0..lanes {
+            self.add_streams(lane);
         }
     }
 
@@ -145,7 +195,7 @@ impl Fetch {
         if state.lanes.len() <= rail {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
         }
-        state.lanes[rail].live = self.streams;
+        state.lanes[rail].live = 1;
         state.lanes[rail].way = way.rail.clone();
         let watches = std::mem::replace(&mut state.watches_links, true);
         if let Some(warning) = way.rail.as_ref().and_then(Rail::warning)
@@ -158,7 +208,9 @@ impl Fetch {
         if !watches {
             self.spawn("links", |fetch| fetch.watch_links());
         }
-        self.spawn_streams(rail, &way, 0);
+        let index = self.is_open(rail, &way);
+        self.add_streams(rail);
+        self.spawn("receive", move |fetch| fetch.run_stream(rail, &way, index));
     }
 
     /// Tries a rail that failed again as long as the peer can be reached over another one.

@@ -69,7 +69,7 @@ impl Frames {
 
     /// Round trip as TCP measured it, in nanoseconds.
     pub fn rtt_ns(&self) -> u64 {
-        TcpInfo::of(&self.link.wire).map_or(0, |info| u64::from(info.rtt_us) * 1000)
+        TcpInfo::of(&self.link.wire).map_or(0, |info| u64::from(info.rtt_microseconds) * 1000)
     }
 
     /// Puts a frame behind the others; `body` is as long as its header says.

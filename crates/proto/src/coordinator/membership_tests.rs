@@ -16,7 +16,7 @@ fn settle(c: &mut Coordinator) -> Vec<Action> {
 }
 
 fn heard(c: &mut Coordinator, node: u32, now_ns: u64) {
-    let status = control::SenderStatus { sent: 0 };
+    let status = control::SenderStatus::default();
     c.handle_message(node, from(from_agent::Body::SenderStatus(status)), now_ns);
 }
 
@@ -206,6 +206,7 @@ fn a_limit_is_no_reason_to_plan_anew() {
                 delivered: half * 500_000,
                 checked: half * 500_000,
                 pairs: vec![pair],
+                ..Default::default()
             };
             c.handle_message(receiver, from(from_agent::Body::Status(status)), now);
             heard(&mut c, receiver - 2, now);

@@ -57,9 +57,9 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
         c.handle_message(1, from(from_agent::Body::Status(status)), at);
         c.handle_message(
             2,
-            from(from_agent::Body::SenderStatus(control::SenderStatus {
-                sent: 0,
-            })),
+            from(from_agent::Body::SenderStatus(
+                control::SenderStatus::default(),
+            )),
             at,
         );
     }

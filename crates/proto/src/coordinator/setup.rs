@@ -19,6 +19,10 @@ pub struct Setup {
     pub options: control::Options,
     /// Which interfaces carry data.
     pub rails: Rails,
+    /// Who chooses the number of streams while bytes flow; `None`: nobody does.
+    pub tune: Option<ropewalk_tuner::PolicyName>,
+    /// What earlier transfers taught the policy, one line each.
+    pub lessons: Vec<String>,
 }
 
 /// Which interfaces carry data.

@@ -137,6 +137,8 @@ pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
         limit,
         options: control::Options::default(),
         rails: Rails::default(),
+        tune: None,
+        lessons: Vec::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
     coordinator.start(0);
@@ -424,6 +426,8 @@ fn the_limit_is_shared_by_use() {
         limit: Some(1000),
         options: control::Options::default(),
         rails: Rails::default(),
+        tune: None,
+        lessons: Vec::new(),
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);

@@ -470,3 +470,18 @@ fn windows_are_time() {
     let (_, last) = windows(0, 2 * MB);
     assert_eq!(last, WINDOW_UNITS * MB);
 }
+
+/// A lane of many streams may have units in transit for each of them.
+#[test]
+fn many_streams_have_room() {
+    let window = |streams: u32| {
+        let mut receiving = Receiving::new(4 << 20, 4, 0);
+        let runs = vec![run(0, 1 << 30, 0, &[])];
+        receiving.handle_plan(&plan(&[0], runs, 0), 0, &unit_at);
+        receiving.set_streams(streams);
+        receiving.window(0)
+    };
+    assert_eq!(window(4), 2 << 20);
+    assert_eq!(window(32), 64 << 20);
+    assert_eq!(window(2), 2 << 20);
+}

@@ -24,6 +24,7 @@
 mod chance;
 mod events;
 mod link;
+mod live;
 mod profile;
 mod receiver;
 mod report;
@@ -34,8 +35,10 @@ pub mod tcp;
 pub mod theory;
 mod topology;
 mod topology_file;
+pub mod tune;
 
 pub use chance::Stream;
+pub use live::{Counters, Live, idle};
 pub use profile::{Profile, RtoRule};
 pub use report::{Drops, FlowOutcome, Outcome, Sample};
 pub use scenario::{FlowSpec, Invalid, NO_WINDOW, Scenario, Stripes, TwoClusters};

@@ -5,8 +5,8 @@ use super::events::{Events, Moment, What};
 use super::link::{Packet, Port};
 use super::receiver::Receiver;
 use super::report::{Drops, FlowOutcome, Outcome, Sample};
-use super::scenario::{Invalid, Scenario};
-use super::tcp::Sender;
+use super::scenario::{FlowSpec, Invalid, Scenario};
+use super::tcp::{Core, Sender};
 use super::topology::Role;
 
 /// Ends a route in the table of routes.
@@ -44,6 +44,9 @@ pub(super) struct Run<'s> {
     open: usize,
     handled: u64,
     trace: Vec<Sample>,
+    // Phases of senders' clocks, and the routes of the newest connection: those between the same nodes share them.
+    phases: Stream,
+    last_route: Option<((usize, usize), (u32, u32))>,
 }
 
 impl<'s> Run<'s> {
@@ -52,6 +55,11 @@ impl<'s> Run<'s> {
         let chance = |number: usize| Stream::mixed(scenario.seed, LINKS + number as u64);
         let ports = links.iter().enumerate();
         let ports = ports.map(|(number, link)| Port::new(link, chance(number)));
+        // Phases of clocks as in the reference simulator, which sets every sender up twice.
+        let mut phases = Stream::plain(scenario.seed);
+        for _ in &scenario.flows {
+            phases.next_unit();
+        }
         let mut run = Self {
             scenario,
             ports: ports.collect(),
@@ -60,54 +68,85 @@ impl<'s> Run<'s> {
             flows: Vec::new(),
             events: Events::default(),
             now: Moment::START,
-            open: scenario.flows.len(),
+            open: 0,
             handled: 0,
             trace: Vec::new(),
+            phases,
+            last_route: None,
         };
         let mut starts = Stream::mixed(scenario.seed, STARTS);
-        // Phases of clocks as in the reference simulator, which sets every sender up twice.
-        let mut phases = Stream::plain(scenario.seed);
-        for _ in &scenario.flows {
-            phases.next_unit();
-        }
-        let mut last_route = None;
-        for (number, spec) in (0_u32..).zip(&scenario.flows) {
-            // Connections between the same nodes share their routes.
-            let ends = (spec.from, spec.to);
-            let (forward, backward) = match last_route {
-                Some((of, routes)) if of == ends => routes,
-                _ => {
-                    let routes = (run.route(ends.0, ends.1)?, run.route(ends.1, ends.0)?);
-                    last_route = Some((ends, routes));
-                    routes
-                }
-            };
-            let phase = phases.next_unit() * scenario.profile.tick_seconds;
-            run.flows.push(Flow {
-                sender: Sender::new(
-                    spec.flavour,
-                    &scenario.profile,
-                    spec.packets,
-                    scenario.window,
-                    scenario.ssthresh,
-                    phase,
-                ),
-                receiver: Receiver::new(spec.packets),
-                forward,
-                backward,
-                timer: None,
-                timer_event: None,
-                done_seconds: None,
-            });
+        for spec in &scenario.flows {
             let jitter = starts.next_unit() * scenario.jitter_seconds;
-            let at = run.events.moment(spec.start_seconds + jitter);
-            run.events.push(at, What::Start(number));
+            run.add(spec, spec.start_seconds + jitter)?;
         }
         if scenario.trace_seconds.is_some() {
             let at = run.events.moment(0.0);
             run.events.push(at, What::Sample);
         }
         Ok(run)
+    }
+
+    /// One more connection, which starts at `at_seconds`.
+    pub fn add(&mut self, spec: &FlowSpec, at_seconds: f64) -> Result<u32, Invalid> {
+        let ends = (spec.from, spec.to);
+        let (forward, backward) = match self.last_route {
+            Some((of, routes)) if of == ends => routes,
+            _ => {
+                let routes = (self.route(ends.0, ends.1)?, self.route(ends.1, ends.0)?);
+                self.last_route = Some((ends, routes));
+                routes
+            }
+        };
+        let profile = &self.scenario.profile;
+        let phase = self.phases.next_unit() * profile.tick_seconds;
+        let (window, ssthresh) = (self.scenario.window, self.scenario.ssthresh);
+        let sender = Sender::new(spec.flavour, profile, spec.packets, window, ssthresh, phase);
+        let number = self.flows.len() as u32;
+        self.flows.push(Flow {
+            sender,
+            receiver: Receiver::new(spec.packets),
+            forward,
+            backward,
+            timer: None,
+            timer_event: None,
+            done_seconds: None,
+        });
+        self.open += 1;
+        let at = self.events.moment(at_seconds);
+        self.events.push(at, What::Start(number));
+        Ok(number)
+    }
+
+    /// The connection sends nothing new any more; what is under way is brought to its end.
+    pub fn close(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let core = &mut flow.sender.core;
+        core.last = core.sent_max.max(0);
+        if flow.done_seconds.is_none() && core.is_done() {
+            flow.done_seconds = Some(self.now.seconds());
+            self.open -= 1;
+        }
+    }
+
+    /// Runs up to this time.
+    pub fn advance(&mut self, until_seconds: f64) {
+        while let Some((at, what)) = self.events.next() {
+            if at.seconds() > until_seconds {
+                break;
+            }
+            self.now = at;
+            self.handle(what);
+        }
+    }
+
+    /// The sender of a connection.
+    pub fn core(&self, number: u32) -> &Core {
+        &self.flows[number as usize].sender.core
+    }
+
+    /// Deliveries of packets and expired timers so far.
+    pub fn handled(&self) -> u64 {
+        self.handled
     }
 
     fn route(&mut self, from: usize, to: usize) -> Result<u32, Invalid> {

@@ -1,0 +1,135 @@
+//! One budget for two receivers, by what one sender says of its streams.
+
+use ropewalk_tuner::PolicyName;
+
+use super::super::tests::{actions, answer, node, opened};
+use super::super::*;
+use super::{Answer, STREAMS_PER_SENDER_MAX, TcpStatus};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// One sender, two receivers; tuned or not.
+fn moving(tune: Option<PolicyName>) -> Coordinator {
+    let nodes = vec![
+        node("a", &[(0, 1 << 30)], &[], None),
+        node("b", &[], &[(0, 1 << 29)], None),
+        node("c", &[], &[(1 << 29, 1 << 29)], None),
+    ];
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: nodes.clone(),
+        mapping: Mapping::Rows,
+        limit: None,
+        options: control::Options::default(),
+        rails: Rails::default(),
+        tune,
+        lessons: Vec::new(),
+    };
+    let mut coordinator = Coordinator::new(setup, 0);
+    coordinator.start(0);
+    actions(&mut coordinator);
+    for (at, node) in nodes.iter().enumerate() {
+        coordinator.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let first = actions(&mut coordinator);
+    answer(&mut coordinator, first);
+    assert_eq!(coordinator.phase, Phase::Moving);
+    coordinator
+}
+
+/// Eight streams over 80 ms, 1 MB a second each, for so many seconds; what receivers are told.
+fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> Vec<(u32, u32)> {
+    let mut told = Vec::new();
+    let mut streams = 8;
+    let mut acknowledged = 0;
+    for step in 1..=seconds * 10 {
+        let now = step * SECOND / 10;
+        acknowledged += 100_000 * u64::from(streams);
+        let status = control::SenderStatus {
+            sent: acknowledged,
+            tcp: Some(TcpStatus {
+                streams,
+                acknowledged,
+                segments: acknowledged / 1448,
+                repeated: 0,
+                rtt_microseconds,
+                rtt_microseconds_min: rtt_microseconds,
+                segment: 1448,
+            }),
+        };
+        let message = FromAgent {
+            body: Some(from_agent::Body::SenderStatus(status)),
+        };
+        coordinator.handle_message(0, message, now);
+        coordinator.handle_timer(now);
+        for action in actions(coordinator) {
+            if let Action::Send(
+                node,
+                ToAgent {
+                    body: Some(to_agent::Body::Streams(one)),
+                },
+            ) = action
+            {
+                told.push((node, one.count));
+                streams = 2 * one.count;
+            }
+        }
+    }
+    told
+}
+
+/// Both receivers are told the same, and more while more brings more, up to what the sender can serve.
+#[test]
+fn all_receivers_share_one_budget() {
+    let mut coordinator = moving(Some(PolicyName::Model));
+    let told = tell(&mut coordinator, 80_000, 6);
+    assert_eq!(told[..2], [(1, 16), (2, 16)]);
+    assert_eq!(told.last(), Some(&(2, 64)), "{told:?}");
+    assert!(
+        told.iter()
+            .all(|(_, count)| 2 * count <= STREAMS_PER_SENDER_MAX)
+    );
+    let (policy, changes, setting) = coordinator.tuned().unwrap();
+    assert_eq!(
+        (policy, changes as usize),
+        (PolicyName::Model, told.len() / 2)
+    );
+    assert_eq!(setting.unwrap().streams, 64);
+}
+
+/// A number that was given is left alone; so are streams within a site.
+#[test]
+fn given_numbers_stay() {
+    assert_eq!(tell(&mut moving(None), 80_000, 6), []);
+    assert_eq!(tell(&mut moving(Some(PolicyName::Model)), 300, 6), []);
+}
+
+/// The simulation that a policy wants is the driver's to run, and its answer counts.
+#[test]
+fn simulations_are_the_drivers() {
+    let mut coordinator = moving(Some(PolicyName::Simulate));
+    let mut asked = None;
+    for step in 1..=20 {
+        let now = step * SECOND / 10;
+        let tcp = TcpStatus {
+            streams: 32,
+            acknowledged: step * 1_000_000,
+            segments: step * 700,
+            rtt_microseconds: 80_000,
+            rtt_microseconds_min: 80_000,
+            segment: 1448,
+            ..TcpStatus::default()
+        };
+        coordinator.observe_streams(0, Some(&tcp));
+        coordinator.handle_timer(now);
+        for action in actions(&mut coordinator) {
+            if let Action::Simulate(question) = action {
+                asked = Some(question);
+            }
+        }
+    }
+    let question = asked.expect("a question");
+    assert_eq!(question.situation.nodes, 2);
+    let shares = question.settings.iter().map(|_| 1.0).collect();
+    coordinator.handle_simulated(&Answer { question, shares });
+}
