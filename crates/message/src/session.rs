@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -111,6 +111,8 @@ pub(crate) struct Session {
     bell: OwnedFd,
     epoch: Instant,
     inside: AtomicUsize,
+    /// Waits in a row in which nothing came at once.
+    looks_in_vain: AtomicU32,
     left_ns: AtomicU64,
     favourite: AtomicUsize,
 }
@@ -166,6 +168,7 @@ impl Session {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             epoch: Instant::now(),
             inside: AtomicUsize::new(0),
+            looks_in_vain: AtomicU32::new(0),
             left_ns: AtomicU64::new(0),
             favourite: AtomicUsize::new(0),
         })

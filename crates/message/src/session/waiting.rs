@@ -8,12 +8,40 @@ use parking_lot::MutexGuard;
 
 use super::{Session, State};
 use crate::MessageError;
-use crate::link::SLICE;
+use crate::link::{Link, LinkError, Reader, SLICE, Step};
 
 /// How long a caller waits for another thread that is reading before he tries to read himself.
 const TAKE_OVER: Duration = Duration::from_millis(5);
+/// How long a caller looks again and again before he sleeps: about what sleeping and waking cost twice.
+const LOOK: Duration = Duration::from_micros(50);
+/// After so many looks in vain callers sleep at once ...
+const LOOKS_IN_VAIN: u32 = 8;
+/// ... but for one wait in so many.
+const LOOK_AGAIN: u32 = 64;
 
 impl Session {
+    /// Reads as soon as something comes, for a short time and only while that is likely to come within it; others on the
+    /// processor go first. Says whether a frame came.
+    fn look(&self, link: &Link, reader: &mut Reader, most: Duration) -> Result<bool, LinkError> {
+        let vain = self.looks_in_vain.load(Ordering::Relaxed);
+        if vain >= LOOKS_IN_VAIN && !vain.is_multiple_of(LOOK_AGAIN) {
+            self.looks_in_vain
+                .store(vain.wrapping_add(1).max(LOOKS_IN_VAIN), Ordering::Relaxed);
+            return Ok(false);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < most {
+            if link.read(reader, self)? == Step::Frame {
+                self.looks_in_vain.store(0, Ordering::Relaxed);
+                return Ok(true);
+            }
+            rustix::thread::sched_yield();
+        }
+        self.looks_in_vain
+            .store(vain.wrapping_add(1), Ordering::Relaxed);
+        Ok(false)
+    }
+
     /// Waits a little for news, reading the link that small messages come on when nobody else does. The caller looks
     /// at the state again afterwards.
     pub(crate) fn wait<'a>(
@@ -59,13 +87,19 @@ impl Session {
         let owes = state.receiver.owes(favourite);
         drop(state);
         let result = (|| {
+            let mut came = false;
             if reader.is_drained() {
                 if owes {
                     self.acknowledge(link)?;
                 }
-                link.wait_readable(Some(self.bell.as_fd()), left(SLICE))?;
+                came = self.look(link, &mut reader, left(LOOK))?;
+                if !came {
+                    link.wait_readable(Some(self.bell.as_fd()), left(SLICE))?;
+                }
             }
-            link.read(&mut reader, self)?;
+            if !came {
+                link.read(&mut reader, self)?;
+            }
             self.send_on(link, deadline)
         })();
         drop(reader);

@@ -7,7 +7,7 @@ const FIRST: u64 = 64;
 /// Where it ends: a socket whose rails gain nothing here has no use for them.
 const LAST: u64 = 1 << 20;
 /// Samples of each kind at a size; the middle one counts.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
 /// The search ends when its bounds are an eighth apart.
 const PRECISION: u64 = 8;
 
@@ -18,6 +18,8 @@ pub(super) struct Search {
     size: u64,
     low: u64,
     high: Option<u64>,
+    /// Several were faster at half of this size; they have to be here, too.
+    confirms: bool,
     one: Vec<u64>,
     all: Vec<u64>,
     done: Option<u64>,
@@ -29,6 +31,7 @@ impl Default for Search {
             size: FIRST,
             low: 0,
             high: None,
+            confirms: false,
             one: Vec::new(),
             all: Vec::new(),
             done: None,
@@ -62,6 +65,18 @@ impl Search {
     fn compared(&mut self, several_gain: bool) {
         self.one.clear();
         self.all.clear();
+        if self.high.is_none() {
+            // Doubling: once may be chance, twice is not.
+            if several_gain && !self.confirms && self.size < LAST {
+                self.confirms = true;
+                self.size *= 2;
+                return;
+            }
+            if several_gain && self.confirms {
+                self.size /= 2;
+            }
+            self.confirms = false;
+        }
         if several_gain {
             self.high = Some(self.size);
         } else {
