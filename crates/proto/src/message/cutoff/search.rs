@@ -7,7 +7,7 @@ const FIRST: u64 = 64;
 /// Where it ends: a socket whose rails gain nothing here has no use for them.
 const LAST: u64 = 1 << 20;
 /// Samples of each kind at a size; the middle one counts.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 5;
 /// The search ends when its bounds are an eighth apart.
 const PRECISION: u64 = 8;
 
