@@ -27,15 +27,15 @@ const MTU_MIN: u32 = 1280;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, and over long
-    /// paths as many for all hosts together as the path turns out to need
+    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, or what
+    /// --streams-policy finds
     #[arg(long, visible_alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
-    /// How auto finds the number of streams while bytes flow: model (a formula corrected by what is seen), simulate (a
-    /// simulation beside the transfer) or database (the nearest of many situations)
-    #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
-    streams_policy: PolicyName,
+    /// Find the number of streams of all hosts together while bytes flow, for long paths: model (a formula corrected by
+    /// what is seen), simulate (a simulation beside the transfer) or database (the nearest of many situations)
+    #[arg(long, value_name = "NAME", value_parser = streams_policy, help_heading = "Moving")]
+    streams_policy: Option<PolicyName>,
 
     /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
     /// every agent

@@ -299,7 +299,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
                 ..coordinator::Rails::default()
             },
         },
-        tune: options.streams.is_none().then_some(options.streams_policy),
+        tune: options.streams_policy.filter(|_| options.streams.is_none()),
         lessons: lessons::recall(options),
     };
     (setup, sources)

@@ -192,11 +192,10 @@ pub enum Rails {
 /// How to move.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Streams per pair of nodes; `None`: four at first, fewer where a node has many pairs, then what `streams_policy`
-    /// finds best.
+    /// Streams per pair of nodes; `None`: four, fewer where a node has many pairs, or what `streams_policy` finds best.
     pub streams: Option<u32>,
     /// Who chooses the number of streams where it is not given.
-    pub streams_policy: PolicyName,
+    pub streams_policy: Option<PolicyName>,
     /// Most bytes in transit per lane.
     pub prefetch: u64,
     /// Data streams are not sealed.
@@ -237,7 +236,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             streams: None,
-            streams_policy: PolicyName::default(),
+            streams_policy: None,
             prefetch: PREFETCH_DEFAULT,
             plain: false,
             verify: Verify::default(),
