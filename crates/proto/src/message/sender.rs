@@ -29,6 +29,9 @@ const FRAGMENT_SECONDS: f64 = 200e-6;
 /// Bytes that a rail may have to show what it can, when that was last seen too long ago.
 const TRIAL_BYTES: f64 = 16384.0;
 
+/// Time of a rail that no fragment should exceed where speeds are known: the last one of a message makes others wait.
+const LAST_SECONDS: f64 = 500e-6;
+
 /// Speeds that are no further apart are taken for equal.
 const ABOUT_EQUAL: f64 = 1.5;
 
@@ -239,7 +242,9 @@ impl Sender {
             Spread::Balanced => {
                 let part = length.div_ceil(ways);
                 let pieces = part / self.worth_a_fragment().max(1);
+                let most = self.most_of_a_fragment();
                 part.div_ceil(pieces.clamp(1, PIECES_PER_RAIL))
+                    .min(most)
                     .clamp(BALANCED_MIN, BALANCED_MAX)
             }
         };
@@ -377,6 +382,13 @@ impl Sender {
             FRAGMENT_SECONDS / 4.0
         };
         (speeds.sum / f64::max(speeds.count, 1.0) * seconds) as u64
+    }
+
+    /// Bytes that a rail of usual speed carries in the time that rails may end apart.
+    fn most_of_a_fragment(&self) -> u64 {
+        let mean = |speeds: Speeds| speeds.sum / f64::max(speeds.count, 1.0);
+        self.speeds()
+            .map_or(u64::MAX, |speeds| (mean(speeds) * LAST_SECONDS) as u64)
     }
 
     /// Bytes of balanced messages that a rail may have in transit, `carried` now: half of its part of all that is left,
