@@ -113,5 +113,5 @@ fn clear_text_is_asked_for() {
     place
         .run(&["pingpong", "192.0.2.1"])
         .assert_status(1)
-        .assert_says("set `plain`");
+        .assert_says("or `plain` for a network you trust");
 }
