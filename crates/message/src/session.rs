@@ -26,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::asynchronous::Wakers;
 use crate::dial::DialError;
-use crate::link::{Link, LinkError, SLICE};
+use crate::link::{Link, LinkError, SLICE, Step};
 use crate::memory::{Kept, Place, Source};
 use crate::{MessageError, Mode};
 
@@ -35,6 +35,9 @@ pub(crate) const LEASE: Duration = Duration::from_millis(2);
 
 /// How long threads of rails rest at a time while nothing happens; whatever does wakes them.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
+
+/// Frames of a broken link that are still read: acknowledgements and a farewell.
+const FRAMES_UNREAD: usize = 64;
 
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
@@ -265,6 +268,16 @@ impl Session {
 
     /// A link is over: its rail's fragments become ready for the others.
     pub(crate) fn fail(&self, link: &Arc<Link>, cause: &LinkError) {
+        if matches!(cause, LinkError::Socket(_)) {
+            // Whoever closes while we send resets the connection; his farewell may lie here unread.
+            if let Some(mut reader) = link.reader.try_lock() {
+                for _ in 0..FRAMES_UNREAD {
+                    if !matches!(link.read(&mut reader, self), Ok(Step::Frame)) {
+                        break;
+                    }
+                }
+            }
+        }
         let rail = link.rail;
         let is_own = |state: &State| {
             let own = state.links[rail].as_ref();
