@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ropewalk_lane::links::Links;
 use ropewalk_message::{CutOff, Listener, MessageSocket, Options};
 
 /// Longest time that anything may take on a busy machine.
@@ -43,11 +44,12 @@ fn options() -> Options {
     }
 }
 
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+/// Looks again at every change that the kernel tells of, and soon after: what a socket makes of it comes later.
+fn wait_for(links: &Links, what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < PATIENCE, "{what} takes too long");
-        thread::sleep(Duration::from_millis(5));
+        links.changed(Duration::from_millis(5)).unwrap();
     }
 }
 
@@ -58,6 +60,7 @@ fn interfaces_that_go_down_are_left() {
         if !enter_network() {
             return;
         }
+        let links = Links::open().unwrap();
         let addresses = ["10.9.0.1:0", "10.9.1.1:0"].map(|text| text.parse().unwrap());
         let listener = Listener::bind(&addresses, &options()).unwrap();
         let addresses: Vec<SocketAddr> = listener.addresses();
@@ -67,10 +70,12 @@ fn interfaces_that_go_down_are_left() {
         };
         let near = MessageSocket::connect(&addresses, &local).unwrap();
         let far = listener.accept().unwrap();
-        wait_for("both rails", || near.rails().iter().all(|rail| rail.is_up));
+        wait_for(&links, "both rails", || {
+            near.rails().iter().all(|rail| rail.is_up)
+        });
         // Packets of a host to itself would not show it: nothing goes silent here.
         ip("link set rail-b down");
-        wait_for("the event", || {
+        wait_for(&links, "the event", || {
             // Both ends are on this host: the one that looks first tells the other by closing.
             [&near, &far].iter().any(|end| {
                 let rails = end.rails();
@@ -81,7 +86,7 @@ fn interfaces_that_go_down_are_left() {
         near.send(b"by the other").unwrap();
         assert_eq!(far.receive_vec(100).unwrap().unwrap(), b"by the other");
         ip("link set rail-b up");
-        wait_for("the way back", || {
+        wait_for(&links, "the way back", || {
             near.rails().iter().all(|rail| rail.is_up)
         });
     };

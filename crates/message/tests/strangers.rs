@@ -1,6 +1,6 @@
 //! What recorded, swallowed, slow and silent connections can do to those who know each other.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -182,10 +182,21 @@ fn silent_rails_hold_nobody() {
 fn a_dripping_answer_is_given_up() {
     let own = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = own.local_addr().unwrap();
-    thread::spawn(move || {
+    let dripping = thread::spawn(move || {
         let (mut stream, _) = own.accept().unwrap();
-        while stream.write_all(b"R").is_ok() {
-            thread::sleep(Duration::from_millis(100));
+        // A byte each time that nothing was said for so long, until the other end goes.
+        let pause = Duration::from_millis(100);
+        stream.set_read_timeout(Some(pause)).unwrap();
+        loop {
+            match stream.read(&mut [0; 128]) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if stream.write_all(b"R").is_err() {
+                        break;
+                    }
+                }
+                Ok(0) | Err(_) => break,
+            }
         }
     });
     let own = Options {
@@ -194,6 +205,7 @@ fn a_dripping_answer_is_given_up() {
     };
     let begun = Instant::now();
     assert!(MessageSocket::connect(&[at], &own).is_err());
+    dripping.join().unwrap();
     assert!(
         begun.elapsed() < Duration::from_secs(8),
         "128 bytes take 12.8 s"

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,10 @@ struct Relay {
     threads: Vec<JoinHandle<()>>,
     /// Data datagrams seen.
     seen: Arc<AtomicU64>,
-    /// Feedback datagrams are dropped while set.
-    deaf: Arc<AtomicBool>,
+    /// Feedback datagrams are dropped until then.
+    deaf_until: Arc<OnceLock<Instant>>,
+    /// Feedback datagrams dropped.
+    unheard: Arc<AtomicU64>,
 }
 
 impl Drop for Relay {
@@ -53,10 +56,12 @@ fn port_of(ip: Ipv4Addr) -> Option<u16> {
     })
 }
 
-/// Copies a connection one way.
-fn copy(mut from: TcpStream, mut to: TcpStream) {
+/// Copies a connection one way; tells of everything that passes.
+fn copy(mut from: TcpStream, mut to: TcpStream, passed: &Sender<()>) {
     let mut bytes = [0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
+        // Nobody listens once the sockets are found.
+        let _ = passed.send(());
         if to.write_all(&bytes[..count]).is_err() {
             break;
         }
@@ -99,16 +104,23 @@ fn relayed(
     let far = back.accept().unwrap().0;
     let stopped = Arc::new(AtomicBool::new(false));
     let seen = Arc::new(AtomicU64::new(0));
-    let deaf = Arc::new(AtomicBool::new(false));
+    let deaf_until = Arc::new(OnceLock::new());
+    let unheard = Arc::new(AtomicU64::new(0));
     let (from, to) = (inner.try_clone().unwrap(), outer.try_clone().unwrap());
+    let (forth, passed) = channel();
+    let back = forth.clone();
     let mut threads = vec![
-        thread::spawn(move || copy(from, to)),
-        thread::spawn(move || copy(outer, inner)),
+        thread::spawn(move || copy(from, to, &forth)),
+        thread::spawn(move || copy(outer, inner, &back)),
     ];
-    let (stop, count, silent) = (stopped.clone(), seen.clone(), deaf.clone());
-    threads.push(thread::spawn(move || {
-        shuttle(net, &stop, &count, &silent, fate)
-    }));
+    let shuttle = Shuttle {
+        net,
+        stopped: stopped.clone(),
+        seen: seen.clone(),
+        deaf_until: deaf_until.clone(),
+        unheard: unheard.clone(),
+    };
+    threads.push(thread::spawn(move || shuttle.run(passed, fate)));
     (
         udp::receive_half(near, protect(), options).unwrap(),
         udp::send_half(far, protect(), options).unwrap(),
@@ -116,51 +128,72 @@ fn relayed(
             stopped,
             threads,
             seen,
-            deaf,
+            deaf_until,
+            unheard,
         },
     )
 }
 
-/// Passes datagrams on until it is stopped.
-fn shuttle(net: u8, stopped: &AtomicBool, seen: &AtomicU64, deaf: &AtomicBool, mut fate: Fate) {
-    let ports = loop {
-        if let (Some(receiver), Some(sender)) =
-            (port_of(address(net, 11)), port_of(address(net, 14)))
-        {
-            break (receiver, sender);
-        }
-        if stopped.load(Ordering::SeqCst) {
+/// The relay's thread for datagrams, and what it shares with the test.
+struct Shuttle {
+    net: u8,
+    stopped: Arc<AtomicBool>,
+    seen: Arc<AtomicU64>,
+    deaf_until: Arc<OnceLock<Instant>>,
+    unheard: Arc<AtomicU64>,
+}
+
+impl Shuttle {
+    /// Passes datagrams on until it is stopped.
+    fn run(self, passed: Receiver<()>, mut fate: Fate) {
+        let Self { net, .. } = self;
+        // The ends tell each other their ports over the stream: once both have, both sockets are there.
+        let found = passed
+            .iter()
+            .take_while(|()| !self.stopped.load(Ordering::SeqCst))
+            .find_map(|()| Some((port_of(address(net, 11))?, port_of(address(net, 14))?)));
+        let Some(ports) = found else {
             return;
-        }
-        thread::sleep(Duration::from_millis(2));
-    };
-    let toward_receiver = UdpSocket::bind((address(net, 12), ports.1)).unwrap();
-    let toward_sender = UdpSocket::bind((address(net, 13), ports.0)).unwrap();
-    toward_receiver
-        .connect((address(net, 11), ports.0))
-        .unwrap();
-    toward_sender.connect((address(net, 14), ports.1)).unwrap();
-    toward_receiver.set_nonblocking(true).unwrap();
-    toward_sender
-        .set_read_timeout(Some(Duration::from_millis(1)))
-        .unwrap();
-    let mut bytes = vec![0; 1 << 16];
-    while !stopped.load(Ordering::SeqCst) {
-        while let Ok(count) = toward_receiver.recv(&mut bytes) {
-            if !(bytes[0] == 4 && deaf.load(Ordering::SeqCst)) {
-                let _ = toward_sender.send(&bytes[..count]);
+        };
+        drop(passed);
+        let toward_receiver = UdpSocket::bind((address(net, 12), ports.1)).unwrap();
+        let toward_sender = UdpSocket::bind((address(net, 13), ports.0)).unwrap();
+        toward_receiver
+            .connect((address(net, 11), ports.0))
+            .unwrap();
+        toward_sender.connect((address(net, 14), ports.1)).unwrap();
+        toward_receiver.set_nonblocking(true).unwrap();
+        toward_sender
+            .set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
+        let mut bytes = vec![0; 1 << 16];
+        while !self.stopped.load(Ordering::SeqCst) {
+            while let Ok(count) = toward_receiver.recv(&mut bytes) {
+                if bytes[0] == 4 && self.is_deaf() {
+                    self.unheard.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    let _ = toward_sender.send(&bytes[..count]);
+                }
+            }
+            if let Ok(count) = toward_sender.recv(&mut bytes) {
+                // Probes pass; data meets its fate.
+                let out = match bytes[0] {
+                    1 => {
+                        let number = self.seen.fetch_add(1, Ordering::SeqCst);
+                        fate(number, bytes[..count].to_vec())
+                    }
+                    _ => vec![bytes[..count].to_vec()],
+                };
+                for datagram in out {
+                    let _ = toward_receiver.send(&datagram);
+                }
             }
         }
-        if let Ok(count) = toward_sender.recv(&mut bytes) {
-            // Probes pass; data meets its fate.
-            let out = match bytes[0] {
-                1 => fate(seen.fetch_add(1, Ordering::SeqCst), bytes[..count].to_vec()),
-                _ => vec![bytes[..count].to_vec()],
-            };
-            for datagram in out {
-                let _ = toward_receiver.send(&datagram);
-            }
-        }
+    }
+
+    fn is_deaf(&self) -> bool {
+        let until = self.deaf_until.get();
+        until.is_some_and(|until| Instant::now() < *until)
     }
 }
 
@@ -299,14 +332,10 @@ fn lost_feedback_does_not_stop_the_sender() {
         options(Some(Kind::Native)),
         Box::new(|_, bytes| vec![bytes]),
     );
-    relay.deaf.store(true, Ordering::SeqCst);
-    let deaf = relay.deaf.clone();
-    let ears = thread::spawn(move || {
-        thread::sleep(Duration::from_secs(2));
-        deaf.store(false, Ordering::SeqCst);
-    });
+    let until = Instant::now() + Duration::from_secs(2);
+    relay.deaf_until.set(until).unwrap();
     moves(name, receiver, sender, 200);
-    ears.join().unwrap();
+    assert!(relay.unheard.load(Ordering::SeqCst) > 0);
 }
 
 /// Where no datagram passes, both ends say so with addresses and ports, and neither hangs.
