@@ -47,7 +47,7 @@ impl FromStr for HostPort {
                     .ok_or_else(|| AddressError::BadBrackets(owned()))?;
                 // A zone such as %eth0 is kept; what is before it must be an address.
                 let address = host.split('%').next().unwrap_or(host);
-                if address.parse::<std::net::Ipv6Addr>().is_err() {
+                if address.parse::<core::net::Ipv6Addr>().is_err() {
                     return Err(AddressError::BadBrackets(owned()));
                 }
                 let port = port.strip_prefix(':');
