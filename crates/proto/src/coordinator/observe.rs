@@ -50,6 +50,9 @@ const RISE_SECONDS: f64 = 1.0;
 /// A node that carries this many times what another does.
 const CLEARLY_MORE: f64 = 1.3;
 
+/// A node that carries this part of what it can is at its limit.
+const FULL: f64 = 0.9;
+
 /// Time constant of a falling estimate when the node is what holds lanes up.
 const FALL_SECONDS: f64 = 0.7;
 
@@ -225,6 +228,13 @@ impl Observed {
         self.pairs.iter().map(|(&sender, pair)| (sender, pair.rate))
     }
 
+    /// Bytes that had come from each sender when it last told.
+    pub fn come_by_pair(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.pairs
+            .iter()
+            .map(|(&sender, pair)| (sender, pair.bytes))
+    }
+
     /// Bytes per second that a pair carried since the receiver began to be observed: units come in bursts,
     /// which short memories take for speed.
     fn mean(&self, pair: &Pair) -> f64 {
@@ -304,12 +314,20 @@ impl Estimate {
         }
     }
 
-    /// The node carries `total` bytes per second, over lanes that want `wants` more than they get.
-    fn see(&mut self, total: f64, (wants, is_likely): (Wants, bool), now_ns: u64) {
+    /// What the node carries, over lanes that may want more than they get.
+    ///
+    /// Where work goes from one lane to another, what is remembered of both adds up to more than the node ever
+    /// carried, or to less, and to less or more in the short memory than in the long one: only what both say is believed.
+    fn see(&mut self, side: &Side, now_ns: u64) {
+        let Side {
+            wants, is_likely, ..
+        } = *side;
         let passed = now_ns.saturating_sub(self.updated_ns) as f64 / 1e9;
         self.updated_ns = now_ns;
         self.is_certain |= wants == Wants::More || is_likely;
-        let known = self.rate.unwrap_or(0.0);
+        let known = self.rate.unwrap_or(side.total);
+        let (least, most) = (side.total.min(side.recent), side.total.max(side.recent));
+        let total = known.clamp(least, most);
         let constant = match wants {
             _ if total >= known => match self.rate {
                 Some(_) => RISE_SECONDS,
@@ -344,6 +362,8 @@ enum Wants {
 #[derive(Clone, Copy, Debug)]
 struct Side {
     total: f64,
+    // The same by the short memory.
+    recent: f64,
     // The fastest lane that wants more.
     fastest: f64,
     wants: Wants,
@@ -353,6 +373,7 @@ struct Side {
 
 const IDLE: Side = Side {
     total: 0.0,
+    recent: 0.0,
     fastest: 0.0,
     wants: Wants::Nothing,
     is_likely: false,
@@ -419,12 +440,13 @@ impl Coordinator {
         };
         for (receiver, (&sender, pair)) in lanes() {
             let observed = &self.nodes[receiver].observed;
-            let rate = match self.exploring {
-                true => observed.mean(pair),
-                false => pair.rate,
+            let (rate, recent) = match self.exploring {
+                true => (observed.mean(pair), observed.mean(pair)),
+                false => (pair.rate, pair.recent),
             };
             for side in [&mut senders[sender as usize], &mut receivers[receiver]] {
                 side.total += rate;
+                side.recent += recent;
                 if pair.at_work > WANTING {
                     side.fastest = side.fastest.max(pair.recent);
                 }
@@ -455,11 +477,22 @@ impl Coordinator {
             let explained = (by_sender && from.wants == Wants::More)
                 || (by_receiver && to.wants == Wants::More);
             if !explained {
+                // An end that carries all it is known to can is the cause where the other does not.
+                let is_full = |side: &Side, known: Estimate| {
+                    let known = known.rate.filter(|_| known.is_told);
+                    known.is_some_and(|known| side.total >= known * FULL)
+                };
+                let full_from = is_full(from, self.nodes[sender as usize].up);
+                let full_to = is_full(to, self.nodes[receiver].down);
                 // Who carries much more besides is the likelier one.
-                from.is_likely |= to.total < from.total * CLEARLY_MORE;
-                to.is_likely |= from.total < to.total * CLEARLY_MORE;
-                from.wants = from.wants.max(Wants::Perhaps);
-                to.wants = to.wants.max(Wants::Perhaps);
+                if full_from || !full_to {
+                    from.is_likely |= to.total < from.total * CLEARLY_MORE;
+                    from.wants = from.wants.max(Wants::Perhaps);
+                }
+                if full_to || !full_from {
+                    to.is_likely |= from.total < to.total * CLEARLY_MORE;
+                    to.wants = to.wants.max(Wants::Perhaps);
+                }
             }
         }
         let exploring = self.exploring;
@@ -469,10 +502,36 @@ impl Coordinator {
                 node.up.forget_seen();
                 node.down.forget_seen();
             }
-            node.up
-                .see(sent.total, (sent.wants, sent.is_likely), now_ns);
-            node.down
-                .see(received.total, (received.wants, received.is_likely), now_ns);
+            node.up.see(&sent, now_ns);
+            node.down.see(&received, now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a told node is taken to carry after ten seconds of this.
+    fn seen(total: f64, recent: f64, wants: Wants) -> f64 {
+        let mut estimate = Estimate::told(Some(100));
+        let side = Side {
+            total,
+            recent,
+            wants,
+            ..IDLE
+        };
+        (0..50).for_each(|look| estimate.see(&side, look * 200_000_000));
+        estimate.rate().unwrap().round()
+    }
+
+    /// Work that goes from one lane to another makes sums of memories wrong, and no node faster or slower.
+    #[test]
+    fn only_what_both_memories_say_is_believed() {
+        assert_eq!(seen(130.0, 95.0, Wants::More), 100.0);
+        assert_eq!(seen(95.0, 130.0, Wants::More), 100.0);
+        assert_eq!(seen(150.0, 130.0, Wants::Nothing), 130.0);
+        assert_eq!(seen(60.0, 70.0, Wants::More), 70.0);
+        assert_eq!(seen(60.0, 70.0, Wants::Nothing), 100.0);
     }
 }

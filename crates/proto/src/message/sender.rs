@@ -5,181 +5,16 @@ use std::collections::VecDeque;
 use ropewalk_model::{Range, RangeSet};
 
 use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
-use super::pace::Pace;
 use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
 
-/// Fragments that each rail finds in a long balanced message: the last one of a rail is then at most
-/// an eighth of its part.
-const PIECES_PER_RAIL: u64 = 8;
+mod end_game;
+mod outgoing;
+mod rail;
+mod share;
 
-/// Shortest balanced fragment: a header and a system call cost about as much as the bytes of a page.
-const BALANCED_MIN: u64 = 4 << 10;
-
-/// Longest balanced fragment: 21 ms on a rail of 100 Mbit/s, and long enough for one call to the kernel
-/// to cost nothing beside its copy.
-const BALANCED_MAX: u64 = 256 << 10;
-
-/// Fragments of a balanced message that may be in transit on a rail in any case: the kernel would take a whole short
-/// message for whichever rail asks first, and what it holds is lost to the others.
-const PIPELINE: u64 = 2;
-
-/// Time of a rail that a fragment should fill: many times what both ends need to handle it.
-const FRAGMENT_SECONDS: f64 = 200e-6;
-
-/// Bytes that a rail may have to show what it can, when that was last seen too long ago.
-const TRIAL_BYTES: f64 = 16384.0;
-
-/// Time of a rail that no fragment should exceed where speeds are known: the last one of a message makes others wait.
-const LAST_SECONDS: f64 = 500e-6;
-
-/// Speeds that are no further apart are taken for equal.
-const ABOUT_EQUAL: f64 = 1.5;
-
-/// What is left is dealt out when it takes less time than this.
-const SOON_SECONDS: f64 = 0.001;
-
-/// Most that a rail takes ahead for being fast: what it holds when it fails has to be sent again.
-const AHEAD_MAX: u64 = 1 << 20;
-
-/// A second copy is sent when the first should need so many times longer.
-const END_GAME_ADVANTAGE: f64 = 2.0;
-
-/// And when it saves this much, in seconds; less is below what speeds are known to.
-const END_GAME_GAIN_MIN: f64 = 0.005;
-
-/// How a message uses the rails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// The best rail alone (below the cut-off).
-    Single,
-    /// Only this rail while it lives (to measure it).
-    On(RailId),
-    /// One equal part for each rail (MuniSocket section 2.1).
-    Equal,
-    /// Small fragments that rails pull (MuniSocket section 4).
-    Balanced,
-}
-
-/// What a number in the sequence of messages stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// A message.
-    Bytes,
-    /// A message that was given up; the peer goes on with the next.
-    Cancelled,
-    /// The end of the sequence.
-    End,
-}
-
-/// What a rail is to send next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment {
-    /// Number of the message.
-    pub message: u64,
-    /// What the message is.
-    pub body: Body,
-    /// Bytes of the message.
-    pub message_len: u64,
-    /// Number of the fragment; [`WHOLE`] where the body has none.
-    pub fragment: u32,
-    /// Bytes of all fragments but the last.
-    pub fragment_len: u32,
-    /// Bytes of the message to send.
-    pub range: Range,
-    /// Flags of its DATA frames.
-    pub flags: u8,
-    /// Whether another rail carries the fragment, too.
-    pub duplicate: bool,
-}
-
-#[derive(Debug)]
-struct Outgoing {
-    body: Body,
-    /// Position of the first byte in the sequence of all bytes, each message's cost included; credit counts in it.
-    base: u64,
-    length: u64,
-    fragment_len: u32,
-    spread: Spread,
-    /// Rails that [`Spread::Equal`] gives the parts to, in turn.
-    owners: Vec<RailId>,
-    flags: u8,
-    /// Fragments in no other state; disjoint from `acknowledged`.
-    ready: RangeSet,
-    acknowledged: RangeSet,
-    /// Nothing of it is ready any more, and what is in transit means nothing.
-    finished: bool,
-}
-
-impl Outgoing {
-    fn bytes(&self, fragments: Range) -> u64 {
-        let at = |fragment: u64| (fragment * u64::from(self.fragment_len)).min(self.length);
-        at(fragments.end) - at(fragments.start)
-    }
-
-    fn ready_bytes(&self) -> u64 {
-        self.ready.iter().map(|run| self.bytes(run)).sum()
-    }
-}
-
-#[derive(Debug)]
-struct Transit {
-    /// Frames sent on the link before this one, modulo 2^32.
-    frame: u32,
-    message: u64,
-    fragment: u32,
-    bytes: u64,
-    taken_ns: u64,
-    duplicate: bool,
-    /// Another rail carries it, too.
-    has_twin: bool,
-}
-
-#[derive(Debug, Default)]
-struct Rail {
-    up: bool,
-    /// In the order sent; the link keeps it.
-    transit: VecDeque<Transit>,
-    in_transit_bytes: u64,
-    frames: u32,
-    pace: Pace,
-}
-
-impl Rail {
-    fn pop(&mut self, now_ns: u64) -> Option<Transit> {
-        let transit = self.transit.pop_front()?;
-        self.in_transit_bytes -= transit.bytes;
-        let busy = !self.transit.is_empty();
-        self.pace
-            .delivered(transit.bytes, transit.taken_ns, now_ns, busy);
-        Some(transit)
-    }
-
-    /// Seconds until `more` bytes behind all that is in transit have arrived; `None` while the speed is unknown.
-    /// What is overdue is expected to take as long again as it is late.
-    fn seconds(&self, more: u64, now_ns: u64) -> Option<f64> {
-        let expected = self.pace.seconds(self.in_transit_bytes + more)?;
-        let late = self.transit.front().map_or(0.0, |front| {
-            let waited = now_ns.saturating_sub(front.taken_ns) as f64 / 1e9;
-            let due = self.pace.seconds(self.in_transit_bytes).unwrap_or(0.0);
-            (waited - due).max(0.0)
-        });
-        Some(expected + late)
-    }
-}
-
-/// Speeds of all rails that are up, bytes per second.
-struct Speeds {
-    sum: f64,
-    count: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Speeds {
-    fn are_equal(&self) -> bool {
-        self.most <= self.least * ABOUT_EQUAL
-    }
-}
+use outgoing::Outgoing;
+pub use outgoing::{Body, Fragment, Spread};
+use rail::{Rail, Transit};
 
 /// The status vectors of all messages on their way. Memory is O(runs + in transit).
 ///
@@ -239,14 +74,7 @@ impl Sender {
         let fragment_len = match spread {
             Spread::Single | Spread::On(_) => length,
             Spread::Equal => length.div_ceil(ways),
-            Spread::Balanced => {
-                let part = length.div_ceil(ways);
-                let pieces = part / self.worth_a_fragment().max(1);
-                let most = self.most_of_a_fragment();
-                part.div_ceil(pieces.clamp(1, PIECES_PER_RAIL))
-                    .min(most)
-                    .clamp(BALANCED_MIN, BALANCED_MAX)
-            }
+            Spread::Balanced => self.balanced_len(length, ways),
         };
         let fragment_len = fragment_len.clamp(1, u64::from(FRAGMENT_MAX)) as u32;
         let owners = match spread {
@@ -351,75 +179,6 @@ impl Sender {
         self.end_game(rail, now_ns)
     }
 
-    /// The speeds of rails that are up; `None` while one is unknown.
-    fn speeds(&self) -> Option<Speeds> {
-        let mut speeds = Speeds {
-            sum: 0.0,
-            count: 0.0,
-            least: f64::MAX,
-            most: 0.0,
-        };
-        for rail in self.rails.iter().filter(|r| r.up) {
-            let speed = rail.pace.bytes_per_second()?;
-            speeds.sum += speed;
-            speeds.count += 1.0;
-            speeds.least = f64::min(speeds.least, speed);
-            speeds.most = f64::max(speeds.most, speed);
-        }
-        Some(speeds)
-    }
-
-    /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
-    /// not equal then. 0 while a speed is unknown, or was last seen too long ago: only several fragments in a row show it.
-    fn worth_a_fragment(&self) -> u64 {
-        let is_old = |r: &Rail| r.up && !r.pace.is_fresh(self.now_ns);
-        let Some(speeds) = self.speeds().filter(|_| !self.rails.iter().any(is_old)) else {
-            return 0;
-        };
-        let seconds = if speeds.are_equal() {
-            FRAGMENT_SECONDS
-        } else {
-            FRAGMENT_SECONDS / 4.0
-        };
-        (speeds.sum / f64::max(speeds.count, 1.0) * seconds) as u64
-    }
-
-    /// Bytes that a rail of usual speed carries in the time that rails may end apart.
-    fn most_of_a_fragment(&self) -> u64 {
-        let mean = |speeds: Speeds| speeds.sum / f64::max(speeds.count, 1.0);
-        self.speeds()
-            .map_or(u64::MAX, |speeds| (mean(speeds) * LAST_SECONDS) as u64)
-    }
-
-    /// Bytes of balanced messages that a rail may have in transit, `carried` now: half of its part of all that is left,
-    /// so that no rail waits for acknowledgements until the end is near; and all of its part when that takes no longer
-    /// than acknowledgements and threads do at times.
-    fn room(&self, rail: RailId, m: &Outgoing, carried: u64) -> u64 {
-        let pace = &self.rails[rail].pace;
-        let speeds = self.speeds();
-        let part = match (&speeds, pace.bytes_per_second()) {
-            (Some(speeds), Some(own)) if !speeds.are_equal() => own / speeds.sum,
-            _ => 1.0 / self.rails.iter().filter(|r| r.up).count().max(1) as f64,
-        };
-        let in_transit = self.rails.iter().map(|r| r.in_transit_bytes).sum::<u64>();
-        let left = (self.ready_bytes + in_transit) as f64;
-        let soon = speeds.is_some_and(|speeds| left < speeds.sum * SOON_SECONDS);
-        let share = part * (self.ready_bytes + carried) as f64;
-        let share = if pace.is_fresh(self.now_ns) {
-            share
-        } else {
-            share.max(TRIAL_BYTES)
-        };
-        if soon {
-            // In whole fragments, or one would wait for an acknowledgement.
-            let fragment = u64::from(m.fragment_len);
-            return (share as u64 + fragment / 2) / fragment * fragment;
-        }
-        let least = (PIPELINE * u64::from(m.fragment_len)).min(share as u64);
-        let half = (share / 2.0) as u64;
-        half.min(AHEAD_MAX).max(least).max(pace.bytes_to_fill())
-    }
-
     /// The first ready fragment of a message that the rail may carry.
     fn first_for(&self, m: &Outgoing, rail: RailId, best: Option<RailId>) -> Option<u64> {
         let lowest = m.ready.first()?.start;
@@ -436,32 +195,6 @@ impl Sender {
                 owner.is_none_or(|&owner| owner == rail || !self.is_up(owner))
             }),
         }
-    }
-
-    /// Whether other rails would have all that is ready delivered before this one has one fragment. The rail that
-    /// would be first never declines, nor does one whose speed was last seen too long ago.
-    fn declines(&self, rail: RailId, bytes: u64, now_ns: u64) -> bool {
-        let own = &self.rails[rail];
-        let Some(own) = own
-            .seconds(bytes, now_ns)
-            .filter(|_| own.pace.is_fresh(now_ns))
-        else {
-            return false;
-        };
-        let (mut rate, mut backlog, mut soonest) = (0.0, self.ready_bytes as f64, f64::MAX);
-        for (other, r) in self.rails.iter().enumerate() {
-            if other == rail || !r.up {
-                continue;
-            }
-            let speed = r.pace.bytes_per_second();
-            let (Some(speed), Some(seconds)) = (speed, r.seconds(bytes, now_ns)) else {
-                continue;
-            };
-            rate += speed;
-            backlog += r.in_transit_bytes as f64;
-            soonest = soonest.min(seconds);
-        }
-        rate > 0.0 && own > (backlog / rate).max(soonest)
     }
 
     fn put_in_transit(
@@ -504,54 +237,6 @@ impl Sender {
             flags: m.flags,
             duplicate,
         }
-    }
-
-    /// A fragment in transit on a rail that is much slower than this idle one.
-    fn end_game(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
-        let mut chosen: Option<(f64, usize, u32)> = None;
-        for (other, r) in self.rails.iter().enumerate() {
-            if other == rail || !r.up {
-                continue;
-            }
-            let mut backlog = 0;
-            for transit in &r.transit {
-                backlog += transit.bytes;
-                let Some(at) = self.index(transit.message) else {
-                    continue;
-                };
-                let m = &self.messages[at];
-                let open = !m.finished
-                    && m.body == Body::Bytes
-                    && m.spread == Spread::Balanced
-                    && !m.acknowledged.contains(u64::from(transit.fragment))
-                    && !m.ready.contains(u64::from(transit.fragment));
-                if transit.duplicate
-                    || !open
-                    || self.carriers(transit.message, transit.fragment) > 1
-                {
-                    continue;
-                }
-                let own = self.rails[rail].seconds(transit.bytes, now_ns)?;
-                let waited = now_ns.saturating_sub(transit.taken_ns) as f64 / 1e9;
-                let due = r.pace.seconds(backlog).unwrap_or(0.0);
-                // What is overdue is expected to take as long again as it is late.
-                let left = due.max(waited - due);
-                let gain = left - own;
-                if left > own * END_GAME_ADVANTAGE
-                    && gain > END_GAME_GAIN_MIN
-                    && chosen.is_none_or(|(most, ..)| gain > most)
-                {
-                    chosen = Some((gain, at, transit.fragment));
-                }
-            }
-        }
-        let (_, at, fragment) = chosen?;
-        let message = self.first + at as u64;
-        let transits = self.rails.iter_mut().flat_map(|r| &mut r.transit);
-        for transit in transits.filter(|t| t.message == message && t.fragment == fragment) {
-            transit.has_twin = true;
-        }
-        Some(self.put_in_transit(rail, at, u64::from(fragment), true, now_ns))
     }
 
     fn carriers(&self, message: u64, fragment: u32) -> usize {

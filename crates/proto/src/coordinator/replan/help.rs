@@ -26,11 +26,9 @@ impl Coordinator {
         let mut hungry = BTreeSet::new();
         for member in members {
             let node = &self.nodes[member.node as usize];
-            // As planned: rates change as soon as somebody is done.
-            let assigned = node.assigned_bytes().max(1) as f64;
-            for run in &node.runs {
-                if let Some(load) = load.get_mut(run.sender as usize) {
-                    *load += run.length as f64 * member.left / assigned;
+            for (sender, left) in self.left_by_sender(member) {
+                if let Some(load) = load.get_mut(sender as usize) {
+                    *load += left;
                 }
             }
             let down = room.down[member.node as usize] * HELPS;
@@ -53,6 +51,29 @@ impl Coordinator {
             holds: RangeSet::from_ranges(holds),
             wants: wants.into_iter().map(to_set).collect(),
         }
+    }
+
+    /// What a receiver has still to get from each sender, at most: its part of what is left as planned, and what is
+    /// planned less what has come. Lanes without work take some of others', so neither is exact.
+    fn left_by_sender(&self, member: &Member) -> BTreeMap<u32, f64> {
+        let node = &self.nodes[member.node as usize];
+        let mut left: BTreeMap<u32, f64> = BTreeMap::new();
+        for run in &node.runs {
+            *left.entry(run.sender).or_default() += run.length as f64;
+        }
+        let part = member.left / (node.assigned_bytes().max(1) as f64);
+        let planned: Vec<f64> = left.values().map(|left| left * part).collect();
+        for (sender, come) in node.observed.come_by_pair() {
+            if let Some(left) = left.get_mut(&sender) {
+                *left = (*left - come as f64).max(0.0);
+            }
+        }
+        // What has come is safe a while later.
+        let factor = member.left / left.values().sum::<f64>().max(1.0);
+        for (left, planned) in left.values_mut().zip(planned) {
+            *left = (*left * factor).min(planned);
+        }
+        left
     }
 
     /// About how much of a receiver's work others could do.
