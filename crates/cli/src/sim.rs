@@ -1,17 +1,18 @@
 //! `sim`: TCP between two clusters, packet by packet (coordinated striping, section 4), in virtual time.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk::model::Bytes;
 use ropewalk_sim::packet::{self, RtoRule, Scenario};
 
 mod grid;
 mod output;
-mod parallel;
 mod picture;
 mod values;
 
@@ -21,6 +22,8 @@ use values::{Count, Mix, Rate, Share, Switch, Time, Values};
 
 /// Runs of one sweep; more would not fit a table.
 const RUNS_MAX: usize = 100_000;
+
+const BAR: &str = "sim [{wide_bar}] {pos}/{len} runs, {eta} left";
 
 /// Arguments of `ropewalk sim`.
 #[derive(Args, Clone, Debug)]
@@ -200,11 +203,14 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
     };
     let began = Instant::now();
     let jobs = args.jobs.map(usize::from);
-    let outcomes = parallel::map(&scenarios, jobs, |(_, scenario)| {
+    let bar = bar(scenarios.len());
+    let work = |(_, scenario): &(Point, Scenario)| {
         let began = Instant::now();
         let outcome = scenario.run();
         outcome.map(|outcome| (outcome, began.elapsed().as_secs_f64()))
-    });
+    };
+    let outcomes = ropewalk_parallel::map(&scenarios, jobs, work, || bar.inc(1));
+    bar.finish_and_clear();
     let mut done = Vec::new();
     for ((point, scenario), outcome) in scenarios.into_iter().zip(outcomes) {
         match outcome {
@@ -236,6 +242,15 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
         print!("{}", printed.text());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells how many runs are done, on a terminal and where there are several.
+fn bar(runs: usize) -> ProgressBar {
+    if runs < 2 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(runs as u64).with_style(style)
 }
 
 /// What is to be run, with what tells the runs apart.

@@ -100,4 +100,12 @@ impl LaneError {
             Self::Closed { .. } | Self::Silent { .. } | Self::Forged { .. } | Self::Socket { .. }
         )
     }
+
+    /// With what was owed, where the peer closed.
+    pub(crate) fn owing(self, outstanding: usize) -> Self {
+        match self {
+            Self::Closed { .. } => Self::Closed { outstanding },
+            other => other,
+        }
+    }
 }

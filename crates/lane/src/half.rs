@@ -87,6 +87,21 @@ pub enum Served {
     Stopped,
 }
 
+impl Served {
+    /// How a sender's loop ended: a peer that closes while the stream is at rest is no error.
+    pub(crate) fn at_the_end(
+        result: Result<Self, LaneError>,
+        at_rest: bool,
+        outstanding: usize,
+    ) -> Result<Self, LaneError> {
+        match result {
+            Err(LaneError::Stopped) => Ok(Self::Stopped),
+            Err(LaneError::Closed { .. }) if at_rest => Ok(Self::Closed),
+            other => other.map_err(|error| error.owing(outstanding)),
+        }
+    }
+}
+
 /// What one end of a stream has seen since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {

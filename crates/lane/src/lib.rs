@@ -70,7 +70,6 @@ pub mod routes;
 pub mod seal;
 mod send;
 mod socket;
-mod sys;
 pub mod tcp;
 mod tcp_info;
 pub mod tls;

@@ -470,12 +470,7 @@ impl<W: Wire> ReceiveHalf for Receiver<W> {
         self.link.moved = (self.link.moved + self.left.elapsed()).min(Instant::now());
         let result = self.advance(landing, deadline);
         self.left = Instant::now();
-        result.map_err(|error| match error {
-            LaneError::Closed { .. } => LaneError::Closed {
-                outstanding: self.outstanding.len(),
-            },
-            other => other,
-        })
+        result.map_err(|error| error.owing(self.outstanding.len()))
     }
 
     fn outstanding(&self) -> Vec<Grant> {

@@ -400,14 +400,8 @@ fn cancelled() -> Absent {
 
 impl<W: Wire> SendHalf for Sender<W> {
     fn serve(&mut self, provider: &dyn Provider, idle: Duration) -> Result<Served, LaneError> {
-        match self.drive(provider, idle) {
-            Err(LaneError::Stopped) => Ok(Served::Stopped),
-            Err(LaneError::Closed { .. }) if self.at_rest() => Ok(Served::Closed),
-            Err(LaneError::Closed { .. }) => Err(LaneError::Closed {
-                outstanding: self.queue.len(),
-            }),
-            other => other,
-        }
+        let end = self.drive(provider, idle);
+        Served::at_the_end(end, self.at_rest(), self.queue.len())
     }
 
     fn observe(&self) -> Observation {

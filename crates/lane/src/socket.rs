@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ropewalk_sockopt::set_receive_low_water;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
 use crate::half::Handle;
-use crate::sys;
 use crate::tcp_info::TcpInfo;
 use crate::wire::{Interest, Wire};
 
@@ -91,7 +91,7 @@ impl Wire for Socket {
         if interest.read > 0 {
             let low_water = interest.read.min(LOW_WATER_MAX);
             if low_water != self.low_water {
-                sys::set_receive_low_water(&self.fd, low_water as i32)?;
+                set_receive_low_water(&self.fd, low_water as i32)?;
                 self.low_water = low_water;
             }
         }

@@ -1,6 +1,8 @@
 //! What the kernel knows of a TCP connection.
 
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::AsFd;
+
+use ropewalk_sockopt::get_bytes;
 
 /// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, size of
 /// segments sent, number of unacknowledged ones, smoothed round trip, window, segments sent again, and bytes acknowledged
@@ -47,18 +49,8 @@ impl TcpInfo {
     #[must_use]
     pub fn of(socket: impl AsFd) -> Option<Self> {
         let mut info = [0_u8; DATA_SEGMENTS_AT + 4];
-        let mut length = info.len() as libc::socklen_t;
-        // SAFETY: the pointer is to `length` writable bytes, and the kernel writes no more and says how many it did.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut length,
-            )
-        };
-        if result != 0 || (length as usize) < BYTES_RECEIVED_AT + 8 {
+        let length = get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
+        if length < BYTES_RECEIVED_AT + 8 {
             return None;
         }
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| info[at + i]));

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use ropewalk_sockopt::set_receive_low_water;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, recv};
 use socket2::Socket;
@@ -13,8 +14,7 @@ use crate::error::{MultisocketError, system};
 use crate::flow::{self, Halt};
 use crate::gather::{ARRIVALS_MAX, Listening, gather};
 use crate::options::{Shape, Test};
-use crate::report::{Rates, Report};
-use crate::sys;
+use crate::report::Report;
 use crate::watch::Watch;
 use crate::wire::{self, Answer};
 
@@ -77,16 +77,8 @@ pub fn receive(
     let connections = flow::run(connections, test.thread_count(), stop, |share, halt| {
         drive(share, shape, began, halt)
     })?;
-    let seconds = began.elapsed().as_secs_f64();
     let times = connections.iter().map(|connection| connection.seconds);
-    Ok(Report {
-        test: test.clone(),
-        place,
-        seconds,
-        bytes: shape.bytes(),
-        rates: Rates::new(shape.connection_bytes(), times),
-        usage: sys::usage(),
-    })
+    Ok(Report::new(test, place, began.elapsed(), times))
 }
 
 /// The moving of bytes by one thread.
@@ -162,7 +154,7 @@ impl Incoming {
 
     /// Sets how many bytes wake the thread.
     fn wake_at(&mut self, bytes: u64) -> io::Result<()> {
-        sys::set_receive_low_water(&self.socket, bytes as i32)?;
+        set_receive_low_water(&self.socket, bytes as i32)?;
         self.low_water = bytes;
         Ok(())
     }

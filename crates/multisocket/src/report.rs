@@ -8,9 +8,12 @@
 //! always leaves at 0. Linux counts into `ru_maxrss` what the process held before it became this program, so that a large
 //! parent can show through.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::options::{Role, Test};
+use crate::sys;
 
 /// What a process used, from getrusage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,6 +76,24 @@ pub struct Report {
 }
 
 impl Report {
+    /// What `test` came to, with the seconds that each connection took.
+    pub(crate) fn new(
+        test: &Test,
+        place: String,
+        took: Duration,
+        seconds: impl IntoIterator<Item = f64>,
+    ) -> Self {
+        let shape = test.shape;
+        Self {
+            test: test.clone(),
+            place,
+            seconds: took.as_secs_f64(),
+            bytes: shape.bytes(),
+            rates: Rates::new(shape.connection_bytes(), seconds),
+            usage: sys::usage(),
+        }
+    }
+
     fn bytes_per_second(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }

@@ -15,8 +15,7 @@ use crate::error::{MultisocketError, system};
 use crate::flow::{self, Halt};
 use crate::gather::GATHER_MAX;
 use crate::options::{Shape, Test};
-use crate::report::{Rates, Report};
-use crate::sys;
+use crate::report::Report;
 use crate::watch::{Watch, go_on, wait_for};
 use crate::wire::{self, ANSWER_LEN, ANSWER_MAGIC, Answer, Header, Partial, VERSION};
 
@@ -80,7 +79,6 @@ pub fn send(test: &Test, host: &Address, stop: &AtomicBool) -> Result<Report, Mu
     let place = place.unwrap_or_default();
     let connections = caller.connect_all(first, &places)?;
 
-    let expected = shape.connection_bytes();
     let block = block(shape.block_len);
     let began = Instant::now();
     let connections = flow::run(connections, test.thread_count(), stop, |share, halt| {
@@ -92,16 +90,8 @@ pub fn send(test: &Test, host: &Address, stop: &AtomicBool) -> Result<Report, Mu
         }
         .drive(share, halt)
     })?;
-    let seconds = began.elapsed().as_secs_f64();
     let times = connections.iter().map(|connection| connection.seconds);
-    Ok(Report {
-        test: test.clone(),
-        place,
-        seconds,
-        bytes: shape.bytes(),
-        rates: Rates::new(expected, times),
-        usage: sys::usage(),
-    })
+    Ok(Report::new(test, place, began.elapsed(), times))
 }
 
 /// Bytes that no link can compress away.

@@ -1,7 +1,5 @@
 //! System calls that no safe crate offers. All `unsafe` of the crate is here.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::report::Usage;
@@ -49,24 +47,5 @@ pub(crate) fn usage() -> Usage {
         swaps: usage.ru_nswap.cast_unsigned(),
         voluntary_context_switches: usage.ru_nvcsw.cast_unsigned(),
         involuntary_context_switches: usage.ru_nivcsw.cast_unsigned(),
-    }
-}
-
-/// Sets how many bytes must have come before a socket counts as readable (SO_RCVLOWAT).
-pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: i32) -> io::Result<()> {
-    // SAFETY: the pointer is to a live i32 and the length is its size; the kernel only reads it.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
     }
 }

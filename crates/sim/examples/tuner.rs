@@ -2,11 +2,6 @@
 //! `cargo run --release -p ropewalk-sim --example tuner [FLAVOUR [NODES,... [MBIT,...]]]`. Makes
 //! `crates/sim/tests/golden/tuner.txt`.
 
-#![allow(clippy::disallowed_methods, reason = "runs cells in parallel")]
-
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use ropewalk_sim::packet::tune::Bed;
 use ropewalk_sim::packet::{FlavourName, TwoClusters};
 use ropewalk_tuner::{PolicyName, Setting};
@@ -148,22 +143,12 @@ fn main() {
             }
         }
     }
-    let rows = Mutex::new(vec![None::<Row>; cells.len()]);
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(at) =
-                    Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < cells.len())
-                {
-                    let made = row(&cells[at]);
-                    eprintln!("{}", made.0);
-                    rows.lock().expect("no panic")[at] = Some(made);
-                }
-            });
-        }
-    });
-    let rows = rows.into_inner().expect("no panic");
+    let made = |cell: &Cell| {
+        let row = row(cell);
+        eprintln!("{}", row.0);
+        row
+    };
+    let rows = ropewalk_parallel::map(&cells, None, made, || ());
     println!(
         "{} streams, {SECONDS} s of data, access 100 Mbit/s; times over the best fixed setting's",
         flavour.name()
@@ -171,12 +156,12 @@ fn main() {
     println!(
         "nodes Mbit/s RTT ms queue loss%   best setting    model simulate database        4        1       32   last settings"
     );
-    for (line, _) in rows.iter().flatten() {
+    for (line, _) in &rows {
         println!("{line}");
     }
     for (word, of) in [("median", 0.5), ("90 %", 0.9), ("worst", 1.0)] {
         let at = |column: usize| {
-            let mut all: Vec<f64> = rows.iter().flatten().map(|row| row.1[column]).collect();
+            let mut all: Vec<f64> = rows.iter().map(|row| row.1[column]).collect();
             all.sort_by(f64::total_cmp);
             all[((all.len() - 1) as f64 * of).round() as usize]
         };

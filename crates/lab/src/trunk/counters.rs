@@ -38,28 +38,12 @@ pub struct Lateness {
 
 /// One direction of a trunk since it was started, or since its counters were reset.
 ///
-/// In packets and in bytes, `offered + carried_over = delivered + dropped_queue + dropped_loss + dropped_blackhole +
-/// held`. What the kernel or the relay dropped is not part of `offered`, and makes the run invalid.
+/// What the kernel or the relay dropped is not part of what was offered to the link, and makes the run invalid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionCounters {
-    /// What entered the trunk.
-    pub offered: Tally,
-    /// What the link held when the counters were reset.
-    pub carried_over: Tally,
-    /// What left it at the other end.
-    pub delivered: Tally,
-    /// What found the queue full.
-    pub dropped_queue: Tally,
-    /// What was lost on the way at random.
-    pub dropped_loss: Tally,
-    /// What arrived at a black hole.
-    pub dropped_blackhole: Tally,
-    /// What is in the queue, in transmission or on the way.
-    pub held: Tally,
-    /// Most packets that were in queue and transmission at once.
-    pub queue_packets_max: u64,
-    /// Most bytes, overhead included, that were.
-    pub queue_bytes_max: u64,
+    /// What the link did; its fields stand beside the others in JSON.
+    #[serde(flatten)]
+    pub link: LinkCounters,
     /// How late packets were delivered.
     pub lateness: Lateness,
     /// What found no memory in the relay.
@@ -80,18 +64,9 @@ pub struct DirectionCounters {
 
 impl DirectionCounters {
     pub(crate) fn new(relay: &RelayCounters, dropped_kernel_packets: u64) -> Self {
-        let link = relay.link;
         let late = |share| microseconds(relay.lateness.quantile(share));
         DirectionCounters {
-            offered: link.offered,
-            carried_over: link.carried_over,
-            delivered: link.delivered,
-            dropped_queue: link.dropped_queue,
-            dropped_loss: link.dropped_loss,
-            dropped_blackhole: link.dropped_blackhole,
-            held: link.held,
-            queue_packets_max: link.queue_packets_max,
-            queue_bytes_max: link.queue_bytes_max,
+            link: relay.link,
             lateness: Lateness {
                 packets: relay.lateness.count(),
                 median_microseconds: late(0.5),

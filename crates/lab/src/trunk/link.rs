@@ -12,32 +12,41 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::loss::LossProcess;
 use super::spec::{LinkSpec, QueueLimit};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// What a link has done since it was made, or since [`Link::reset_counters`].
+/// What a link has done since it was made, or since its counters were reset.
 ///
-/// `offered + carried_over = delivered + dropped by queue, loss, black hole + held`, in packets and in bytes. Bytes are
-/// those of the packets, without the link's overhead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkCounters {
+/// In packets and in bytes, `offered + carried_over = delivered + dropped_queue + dropped_loss + dropped_blackhole +
+/// held`. Bytes are those of the packets, without the link's overhead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkCounters {
+    /// What entered the link.
     pub offered: Tally,
+    /// What it held when the counters were reset.
     pub carried_over: Tally,
+    /// What left it at the other end.
     pub delivered: Tally,
+    /// What found the queue full.
     pub dropped_queue: Tally,
+    /// What was lost on the way at random.
     pub dropped_loss: Tally,
+    /// What arrived at a black hole.
     pub dropped_blackhole: Tally,
-    /// In the queue, in transmission or on the way, and going to be delivered.
+    /// What is in the queue, in transmission or on the way, and going to be delivered.
     pub held: Tally,
-    /// Most packets, and most bytes with overhead, that were in queue and transmission at once.
+    /// Most packets that were in queue and transmission at once.
     pub queue_packets_max: u64,
+    /// Most bytes, overhead included, that were.
     pub queue_bytes_max: u64,
 }
 
 /// Packets and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Packets.
     pub packets: u64,

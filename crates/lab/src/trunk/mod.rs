@@ -49,7 +49,7 @@ use crate::LabError;
 pub use clusters::ClusterSpec;
 pub use control::{ask, serves};
 pub use counters::{DirectionCounters, Lateness, TrunkCounters};
-pub use link::Tally;
+pub use link::{LinkCounters, Tally};
 pub use loss::Loss;
 pub use spec::{LinkSpec, Offload, QueueLimit, TrunkEnd, TrunkSpec};
 pub use validity::{Validity, ValidityLimits};

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ropewalk_proto::rapid::{DATAGRAM_HEADER_LEN, Datagram, DatagramKind, PAYLOAD_MIN};
-use ropewalk_proto::wire::FrameKind;
+use ropewalk_proto::wire::{FrameHeader, FrameKind};
 
 use super::frames::{Frames, frame};
 use super::protect::{Opener, Sealer};
@@ -54,14 +54,17 @@ fn open(frames: &Frames) -> Result<UdpSocket, LaneError> {
     Ok(socket)
 }
 
-/// The other end of the datagrams: the stream's address with the port it told.
-fn far(frames: &Frames, port: u32) -> Result<SocketAddr, LaneError> {
+/// Connects to the other end of the datagrams: the stream's address with the port it told.
+fn connect(frames: &Frames, socket: &UdpSocket, port: u32) -> Result<SocketAddr, LaneError> {
     let port = u16::try_from(port)
         .ok()
         .filter(|port| *port != 0)
         .ok_or_else(|| LaneError::Unexpected(format!("{port} is no port")))?;
     let mut far = frames.far;
     far.set_port(port);
+    socket
+        .connect(far)
+        .map_err(failed("connecting the socket for datagrams"))?;
     Ok(far)
 }
 
@@ -89,7 +92,7 @@ fn expect(
     kind: FrameKind,
     until: Instant,
     mut every: impl FnMut() -> io::Result<()>,
-) -> Result<Option<ropewalk_proto::wire::FrameHeader>, LaneError> {
+) -> Result<Option<FrameHeader>, LaneError> {
     loop {
         frames.flush()?;
         if let Some((header, _)) = frames.pull()? {
@@ -115,6 +118,17 @@ fn expect(
     }
 }
 
+/// Waits for the frame that tells the other end's port.
+fn expect_socket(
+    frames: &mut Frames,
+    socket: &UdpSocket,
+    kind: FrameKind,
+    until: Instant,
+) -> Result<FrameHeader, LaneError> {
+    expect(frames, socket, kind, until, || Ok(()))?
+        .ok_or_else(|| frames.link.silent("it was to open a socket for datagrams"))
+}
+
 /// The sender's side.
 pub(super) fn as_sender(
     frames: &mut Frames,
@@ -127,12 +141,8 @@ pub(super) fn as_sender(
     let near = port_of(&socket)?;
     let lane = u32::from_le_bytes(crate::preface::random_bytes());
     frames.push(&frame(FrameKind::Hello, lane, near.port().into()), &[])?;
-    let ready = expect(frames, &socket, FrameKind::Ready, until, || Ok(()))?
-        .ok_or_else(|| frames.link.silent("it was to open a socket for datagrams"))?;
-    let far = far(frames, ready.code)?;
-    socket
-        .connect(far)
-        .map_err(failed("connecting the socket for datagrams"))?;
+    let ready = expect_socket(frames, &socket, FrameKind::Ready, until)?;
+    let far = connect(frames, &socket, ready.code)?;
     let theirs = u32::try_from(ready.offset).unwrap_or(DATAGRAM_MAX);
     let longest = longest(&socket, &far, options)?.min(theirs);
     let least = DATAGRAM_HEADER_LEN as u32 + trailer as u32 + PAYLOAD_MIN;
@@ -219,13 +229,9 @@ pub(super) fn as_receiver(
     let until = Instant::now() + PEER_TIMEOUT;
     let socket = open(frames)?;
     let near = port_of(&socket)?;
-    let hello = expect(frames, &socket, FrameKind::Hello, until, || Ok(()))?
-        .ok_or_else(|| frames.link.silent("it was to open a socket for datagrams"))?;
+    let hello = expect_socket(frames, &socket, FrameKind::Hello, until)?;
     let lane = hello.grant;
-    let far = far(frames, hello.code)?;
-    socket
-        .connect(far)
-        .map_err(failed("connecting the socket for datagrams"))?;
+    let far = connect(frames, &socket, hello.code)?;
     let longest = longest(&socket, &far, options)?;
     let mut ready = frame(FrameKind::Ready, 0, near.port().into());
     ready.offset = longest.into();

@@ -572,12 +572,7 @@ impl ReceiveHalf for Receiver {
         }
         let result = self.advance(landing, deadline);
         self.left = Instant::now();
-        result.map_err(|error| match error {
-            LaneError::Closed { .. } => LaneError::Closed {
-                outstanding: self.units.len(),
-            },
-            other => other,
-        })
+        result.map_err(|error| error.owing(self.units.len()))
     }
 
     fn outstanding(&self) -> Vec<Grant> {

@@ -411,21 +411,11 @@ fn leave(frames: &mut Frames, open: &mut Open, out: &[u8]) -> Result<(), LaneErr
 
 impl SendHalf for Sender {
     fn serve(&mut self, provider: &dyn Provider, idle: Duration) -> Result<Served, LaneError> {
-        let at_rest = |sender: &Self| {
-            let blast = sender.open.as_ref().map(|open| &open.blast);
-            blast.is_none_or(|blast| blast.outstanding() == 0) && sender.frames.is_at_rest()
-        };
-        match self.drive(provider, idle) {
-            Err(LaneError::Stopped) => Ok(Served::Stopped),
-            Err(LaneError::Closed { .. }) if at_rest(self) => Ok(Served::Closed),
-            Err(LaneError::Closed { .. }) => Err(LaneError::Closed {
-                outstanding: self
-                    .open
-                    .as_ref()
-                    .map_or(0, |open| open.blast.outstanding()),
-            }),
-            other => other,
-        }
+        let end = self.drive(provider, idle);
+        let open = self.open.as_ref();
+        let outstanding = open.map_or(0, |open| open.blast.outstanding());
+        let at_rest = outstanding == 0 && self.frames.is_at_rest();
+        Served::at_the_end(end, at_rest, outstanding)
     }
 
     fn observe(&self) -> Observation {

@@ -6,6 +6,8 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _};
 
+use ropewalk_sockopt::{get, get_bytes, set};
+
 /// Datagrams that one call takes or gives.
 pub(super) const BATCH: usize = 16;
 /// Bytes of one received message: what receive offload puts together at most.
@@ -19,44 +21,6 @@ const CONTROL_LEN: usize = 64;
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_LEN]);
-
-fn set<T: Copy>(socket: impl AsFd, level: i32, name: i32, value: T) -> io::Result<()> {
-    // SAFETY: the pointer is to a live T and the length is its size; the kernel only reads it.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn get<T: Copy + Default>(socket: impl AsFd, level: i32, name: i32) -> io::Result<T> {
-    let mut value = T::default();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointer is to `length` writable bytes of a plain number or array of numbers; the kernel writes no more.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 {
-        Ok(value)
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
 
 /// Packets leave whole or not at all, and what the kernel believes of the path's MTU does not count: probes find it.
 pub(super) fn never_fragment(socket: impl AsFd, is_v6: bool) -> io::Result<()> {
@@ -81,13 +45,12 @@ pub(super) fn mtu(socket: impl AsFd, is_v6: bool) -> io::Result<u32> {
         false => (libc::IPPROTO_IP, libc::IP_MTU),
         true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
-    let mtu: i32 = get(socket, level, name)?;
-    Ok(u32::try_from(mtu).unwrap_or(0))
+    Ok(u32::try_from(get(socket, level, name)?).unwrap_or(0))
 }
 
 /// Lets the kernel put datagrams of one flow together; `false` where it cannot.
 pub(super) fn merge_received(socket: impl AsFd) -> bool {
-    set(socket, libc::IPPROTO_UDP, libc::UDP_GRO, 1_i32).is_ok()
+    set(socket, libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
 /// Sets the receive buffer as far as it is permitted; gives its size in the kernel's count.
@@ -98,7 +61,7 @@ pub(super) fn set_receive_buffer(socket: impl AsFd, bytes: u64) -> io::Result<u6
     if set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, half).is_err() {
         set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, half)?;
     }
-    let size: i32 = get(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    let size = get(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
     Ok(u64::try_from(size).unwrap_or(0))
 }
 
@@ -113,11 +76,13 @@ pub(super) struct Queue {
 /// Reads the queue's state; costs one call and disturbs nobody.
 pub(super) fn queue(socket: impl AsFd) -> io::Result<Queue> {
     // SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF and SK_MEMINFO_DROPS of linux/sock_diag.h.
-    let info: [u32; 9] = get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    let mut info = [0; 9 * size_of::<u32>()];
+    get_bytes(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info)?;
+    let number = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| info[at * 4 + i])).into();
     Ok(Queue {
-        queued: info[0].into(),
-        size: info[1].into(),
-        drops: info[8].into(),
+        queued: number(0),
+        size: number(1),
+        drops: number(8),
     })
 }
 

@@ -4,8 +4,6 @@
 //! Readings: latency is one way. Of the paper's figures without caption (10 to 14), 9 and 10 are taken for one node, 11 and 12
 //! for four and 13 and 14 for eight, at 100 and 1000 Mbit/s in turn.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -88,29 +86,9 @@ fn net(nodes: u32, stripes: u32, megabits: f64, milliseconds: f64) -> TwoCluster
 
 /// Runs scenarios on all processors; outcomes in their order.
 fn run_all(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(vec![None; scenarios.len()]);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((number, scenario)) = {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    scenarios.get(number).map(|scenario| (number, scenario))
-                } {
-                    let outcome = scenario.run().ok();
-                    if let Ok(mut outcomes) = outcomes.lock() {
-                        outcomes[number] = outcome;
-                    }
-                }
-            });
-        }
-    });
-    let outcomes = outcomes.into_inner().unwrap_or_default();
-    outcomes
-        .into_iter()
-        .collect::<Option<Vec<_>>>()
-        .context("a scenario cannot be run")
+    let outcomes = ropewalk_parallel::map(scenarios, None, Scenario::run, || ());
+    let outcomes: Result<_, _> = outcomes.into_iter().collect();
+    outcomes.context("a scenario cannot be run")
 }
 
 fn curve(nodes: u32, megabits: f64, milliseconds: f64, stripes: &[u32]) -> Result<Curve> {

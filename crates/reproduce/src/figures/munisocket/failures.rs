@@ -3,14 +3,14 @@
 //!
 //! It is the first rail, which the socket prefers for small messages and acknowledgements.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ropewalk_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use super::Scale;
-use super::hosts::{self, MIB, Seen, Stream};
+use super::hosts::{self, MIB, Seen, Stream, unix_seconds};
 use crate::bench::{Bench, Site};
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
@@ -178,11 +178,6 @@ pub(super) fn points(scale: Scale) -> Vec<(String, f64)> {
             .map(move |(kind, host)| (key(kind, host, scale, round), seconds))
     });
     all.collect()
-}
-
-fn unix_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
 }
 
 fn run(site: &Site, kind: Kind, host: &str, plan: Plan) -> Result<Run> {

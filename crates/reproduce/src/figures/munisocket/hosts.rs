@@ -1,6 +1,6 @@
 //! Two hosts of several rails, the measuring command between them, and what it prints.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use ropewalk_lab::{Burst, HostSpec, Lab, NicSpec};
@@ -267,6 +267,12 @@ pub(super) fn wait_sent(lab: &Lab, nic: usize, bytes: u64, most: Duration) -> Re
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
+}
+
+/// The clock that [`Seen::began_unix_seconds`] is of.
+pub(super) fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
 }
 
 /// `2 x 100`, or `1000 + 500 + 100`.

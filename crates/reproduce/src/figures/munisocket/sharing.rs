@@ -1,6 +1,6 @@
 //! Two transfers and a stream of messages at once over the same two rails: nobody starves.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ropewalk_lab::Lab;
@@ -8,7 +8,7 @@ use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
 use super::Scale;
-use super::hosts::{self, MIB};
+use super::hosts::{self, MIB, unix_seconds};
 use crate::bench::{Bench, Site};
 use crate::network::{MASTER, tcp_rate};
 use crate::ropewalk::{Agents, PORT, Place, words};
@@ -69,11 +69,6 @@ pub(super) fn points(scale: Scale) -> Vec<(String, f64)> {
     (1..=scale.rounds)
         .map(|round| (key(scale, round), 1.5 * seconds(scale) + 4.0))
         .collect()
-}
-
-fn unix_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
 }
 
 fn transfer(site: &Site, lab: &Lab, number: u16, bytes: u64, deadline: Duration) -> Result<Track> {

@@ -28,7 +28,7 @@ fn processors(sample: &Sample) -> f64 {
 
 fn kilopackets(sample: &Sample) -> f64 {
     let data = &sample.counters.a_to_b;
-    data.delivered.packets as f64 / data.wall_seconds / 1e3
+    data.link.delivered.packets as f64 / data.wall_seconds / 1e3
 }
 
 fn valid(samples: &[Sample]) -> table::Cell {

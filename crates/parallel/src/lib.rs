@@ -1,27 +1,20 @@
-//! Runs of a sweep on all processors, with a bar on a terminal.
+//! Independent pieces of work on all processors: sweeps of simulations.
 
-use std::io::IsTerminal as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-const BAR: &str = "sim [{wide_bar}] {pos}/{len} runs, {eta} left";
-
-/// Applies `work` to each item, `jobs` at a time (default: processors); results in the items' order.
-pub(super) fn map<I: Sync, O: Send>(
+/// Applies `work` to each item, `jobs` at a time (default: processors); results in the items' order. `done` is called
+/// after each.
+///
+/// A panic in `work` is passed on once the other threads are done.
+pub fn map<I: Sync, O: Send>(
     items: &[I],
     jobs: Option<usize>,
     work: impl Fn(&I) -> O + Sync,
+    done: impl Fn() + Sync,
 ) -> Vec<O> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = jobs.unwrap_or(processors).min(items.len()).max(1);
-    let bar = match items.len() > 1 && std::io::stderr().is_terminal() {
-        true => ProgressBar::new(items.len() as u64).with_style(
-            ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        ),
-        false => ProgressBar::hidden(),
-    };
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<O>>> = Mutex::new(items.iter().map(|_| None).collect());
     std::thread::scope(|scope| {
@@ -37,27 +30,34 @@ pub(super) fn map<I: Sync, O: Send>(
                     if let Ok(mut results) = results.lock() {
                         results[number] = Some(result);
                     }
-                    bar.inc(1);
+                    done();
                 }
             });
         }
     });
-    bar.finish_and_clear();
     let results = results.into_inner().unwrap_or_default();
     results.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    /// Every item once, in order, whatever the number of threads.
+    use super::*;
+
+    /// Every item once, in order, whatever the number of threads; each is told.
     #[test]
     fn in_order() {
         let items: Vec<u32> = (0..100).collect();
-        for jobs in [1, 3, 200] {
+        for jobs in [None, Some(1), Some(3), Some(200)] {
+            let told = AtomicUsize::new(0);
+            let done = || {
+                told.fetch_add(1, Ordering::Relaxed);
+            };
             assert_eq!(
-                super::map(&items, Some(jobs), |n| n * 2),
+                map(&items, jobs, |n| n * 2, done),
                 items.iter().map(|n| n * 2).collect::<Vec<_>>()
             );
+            assert_eq!(told.into_inner(), items.len());
         }
+        assert!(map(&[], None, |n: &u32| *n, || ()).is_empty());
     }
 }
