@@ -152,7 +152,7 @@ impl Sender {
             }
             open.pacer.set_rate(open.follow.rate(open.rtt_ns, now_ns));
             let datagram = u64::from(open.datagram);
-            let allowance = open.pacer.allowance(now_ns);
+            let allowance = open.pacer.allowance(now_ns, datagram);
             if allowance < open.pacer.batch(datagram) {
                 let until = self.began + Duration::from_nanos(open.pacer.wake_at(datagram));
                 self.frames.wait(&open.socket, false, until)?;

@@ -48,10 +48,12 @@ impl Pacer {
         self.next_ns = self.next_ns.max(now_ns);
     }
 
-    /// Bytes that may leave now; less than a datagram when it is not time yet.
+    /// Bytes that may leave now, in datagrams of `datagram` bytes; less than one when it is not time yet.
     #[must_use]
-    pub fn allowance(&mut self, now_ns: u64) -> u64 {
-        self.next_ns = self.next_ns.max(now_ns.saturating_sub(CATCH_UP_NS));
+    pub fn allowance(&mut self, now_ns: u64, datagram: u64) -> u64 {
+        // At low rates one datagram alone takes longer, and would never be due.
+        let late_ns = CATCH_UP_NS.max(self.batch_ns(datagram).saturating_mul(2));
+        self.next_ns = self.next_ns.max(now_ns.saturating_sub(late_ns));
         let due_ns = now_ns.saturating_sub(self.next_ns);
         (u128::from(due_ns) * u128::from(self.rate) / 1_000_000_000) as u64
     }
@@ -74,9 +76,12 @@ impl Pacer {
     /// When a batch may leave.
     #[must_use]
     pub fn wake_at(&self, datagram: u64) -> u64 {
+        self.next_ns.saturating_add(self.batch_ns(datagram))
+    }
+
+    fn batch_ns(&self, datagram: u64) -> u64 {
         let ns = u128::from(self.batch(datagram)) * 1_000_000_000 / u128::from(self.rate);
-        self.next_ns
-            .saturating_add(u64::try_from(ns).unwrap_or(u64::MAX))
+        u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }
 
@@ -92,7 +97,7 @@ mod tests {
         let (mut sent, mut burst, mut now) = (0, 0, from);
         while now < to {
             let mut batch = 0;
-            while pacer.allowance(now) >= 1500 {
+            while pacer.allowance(now, 1500) >= 1500 {
                 pacer.spend(1500);
                 batch += 1500;
             }
@@ -127,6 +132,27 @@ mod tests {
         assert!(burst <= BATCH_MAX, "{burst}");
         assert!(sent.abs_diff(rate) < rate / 100);
         // Without anybody saying so, a few milliseconds at most.
-        assert!(pacer.allowance(9 * SECOND) <= rate / 250);
+        assert!(pacer.allowance(9 * SECOND, 1500) <= rate / 250);
+    }
+
+    /// The lowest ceiling of a monitor and long datagrams: one of them takes longer than what is made up for.
+    #[test]
+    fn low_rates_go_on() {
+        const DATAGRAM: u64 = 8952;
+        for rate in [10_000, 125_000, 2_000_000] {
+            let mut pacer = Pacer::new(rate, 0);
+            let (mut sent, mut now) = (0, 0);
+            for _ in 0..100_000 {
+                if now >= 10 * SECOND {
+                    break;
+                }
+                if pacer.allowance(now, DATAGRAM) >= pacer.batch(DATAGRAM) {
+                    pacer.spend(DATAGRAM);
+                    sent += DATAGRAM;
+                }
+                now = pacer.wake_at(DATAGRAM).max(now + 1000);
+            }
+            assert!(sent.abs_diff(10 * rate) <= 2 * DATAGRAM, "{sent} at {rate}");
+        }
     }
 }
