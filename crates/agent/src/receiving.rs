@@ -86,6 +86,11 @@ struct State {
     receiving: Receiving,
     // Streams that each lane keeps.
     streams: u32,
+    // What they are while round trips are short, and the least round trip seen.
+    streams_near: u32,
+    trip_min: Option<Duration>,
+    // The master has said how many there should be.
+    is_told: bool,
     // Somebody follows the links of this host; how often they changed.
     watches_links: bool,
     links_changed: u64,
@@ -150,6 +155,9 @@ impl Fetch {
         let state = State {
             receiving,
             streams,
+            streams_near: streams,
+            trip_min: None,
+            is_told: false,
             watches_links: false,
             links_changed: 0,
             lanes: Vec::new(),

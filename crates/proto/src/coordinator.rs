@@ -224,7 +224,8 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that has sent nothing yet.
-    pub fn new(setup: Setup, now_ns: u64) -> Self {
+    pub fn new(mut setup: Setup, now_ns: u64) -> Self {
+        setup.options.streams_far = streams::at_first(&setup);
         let nodes = setup
             .nodes
             .iter()

@@ -22,6 +22,7 @@ mod watch;
 
 use align::align;
 pub use pace::Pace;
+pub use ropewalk_tuner::FAR_SECONDS;
 use spares::Spares;
 pub use watch::Watch;
 
@@ -393,6 +394,10 @@ impl Receiving {
                 }
                 break;
             }
+            // Only for a stream that has nothing: it would double what it carries itself.
+            let is_idle = outstanding + taken == 0;
+            self.ledger
+                .set_slow_streams(is_idle && self.streams > STREAMS_PLAIN);
             let Some(unit) = self.ledger.take(lane, free, now_ns, unit_at) else {
                 break;
             };
@@ -426,10 +431,10 @@ impl Receiving {
             None if self.spares.is_exploring() => WINDOW_UNITS * self.unit_len,
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
-        let units = match (self.streams > STREAMS_PLAIN, self.is_near_end()) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => WINDOW_UNITS,
+        // At the end, too: one that asked only when it had brought the last one would pause for a round trip each time.
+        let units = match self.streams > STREAMS_PLAIN {
+            true => WINDOW_UNITS,
+            false => 0,
         };
         let for_streams = units * self.unit_len * u64::from(self.streams);
         window.min(self.prefetch).max(for_streams)

@@ -15,7 +15,7 @@ const STREAMS_FAR: u32 = 8;
 
 /// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
 /// streams do not move.
-const FAR_SECONDS: f64 = 0.005;
+pub const FAR_SECONDS: f64 = 0.005;
 
 /// After a step windows have to find their size: this, and so many round trips, pass before it is measured.
 const SETTLE_SECONDS: f64 = 0.3;
@@ -58,6 +58,12 @@ const FALL: f64 = 0.7;
 
 /// The same for a rise.
 const RISE: f64 = 1.3;
+
+/// Streams of each of so many nodes at the beginning, where round trips are long.
+#[must_use]
+pub fn far_streams(nodes: u32) -> u32 {
+    TOTAL_FIRST.div_ceil(nodes.max(1)).max(STREAMS_FAR)
+}
 
 /// A step that is being judged.
 #[derive(Clone, Copy, Debug)]
@@ -175,9 +181,11 @@ impl Tuner {
             }
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
-            let total = TOTAL_FIRST.max(STREAMS_FAR * self.limits.nodes);
+            let total = far_streams(self.limits.nodes) * self.limits.nodes;
             let first = self.limits.split(f64::from(total));
-            if rtt < FAR_SECONDS || first.total() <= self.setting.total() {
+            // By the least of all: a queue makes round trips long, too, but not those of the first packets.
+            let is_far = self.path.rtt_seconds_min() >= FAR_SECONDS;
+            if !is_far || first.total() <= self.setting.total() {
                 return None;
             }
             self.setting = first;

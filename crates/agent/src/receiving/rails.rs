@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Fetch, LaneInfo};
+use parking_lot::MutexGuard;
+use ropewalk_proto::participant::FAR_SECONDS;
+
+use super::{Fetch, LaneInfo, State};
 use crate::connect::Connected;
 use crate::interfaces;
 use crate::links::Links;
@@ -68,6 +71,7 @@ impl Fetch {
             state.lanes[lane].way = way.rail.clone();
         }
         let index = self.is_open(lane, &way);
+        self.take_trip(way.connected.trip);
         if let Some((first, search)) = first {
             let way = way.clone();
             self.spawn("rails", move |fetch| {
@@ -107,6 +111,25 @@ impl Fetch {
         }
     }
 
+    /// The number of streams that goes with the round trips seen so far. The least of them counts: those of lanes that
+    /// open while others fill the link have its queue in them.
+    fn take_trip(self: &Arc<Self>, trip: Duration) {
+        let far = self.transfer.options.streams_far;
+        let mut state = self.state.lock();
+        let least = state.trip_min.map_or(trip, |known| known.min(trip));
+        state.trip_min = Some(least);
+        if far == 0 || state.is_told || self.of_datagrams {
+            return;
+        }
+        match least.as_secs_f64() >= FAR_SECONDS {
+            true => self.share_streams(state, far),
+            false => {
+                let each = state.streams_near;
+                self.keep_streams(state, each);
+            }
+        }
+    }
+
     /// Keeps so many streams open from now on, all lanes that work together; each keeps one at least. Those that are too
     /// many bring what they were asked for first.
     pub fn set_streams(self: &Arc<Self>, count: u32) {
@@ -115,9 +138,18 @@ impl Fetch {
             return;
         }
         let mut state = self.state.lock();
+        state.is_told = true;
+        self.share_streams(state, count);
+    }
+
+    fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32) {
         let works = |info: &&LaneInfo| info.live > 0;
         let lanes = state.lanes.iter().filter(works).count() as u32;
         let each = (count / lanes.max(1)).clamp(1, STREAMS_PER_LANE_MAX);
+        self.keep_streams(state, each);
+    }
+
+    fn keep_streams(self: &Arc<Self>, mut state: MutexGuard<'_, State>, each: u32) {
         if each == state.streams {
             return;
         }

@@ -4,9 +4,9 @@
 //! should be in all; receivers, who open streams, are told their shares. So nodes cannot each try to take the trunk for
 //! themselves, and when it loses packets all step back together.
 
-use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner};
+use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner, far_streams};
 
-use super::{Action, Coordinator};
+use super::{Action, Coordinator, Setup};
 use crate::control::{self, TcpStatus, to_agent};
 
 #[cfg(test)]
@@ -33,6 +33,17 @@ pub(super) struct Streams {
     told: Option<u32>,
     // Settings that were sent, for the report.
     changes: u32,
+}
+
+/// Streams that receivers whose round trips are long open at once; 0 where the number is not tuned.
+///
+/// They know the round trip when they have connected, seconds before the first look at what senders tell.
+pub(super) fn at_first(setup: &Setup) -> u32 {
+    let receivers = setup.nodes.iter().filter(|node| !node.sinks.is_empty());
+    match setup.tune {
+        Some(_) => far_streams(receivers.count() as u32).min(STREAMS_PER_RECEIVER_MAX),
+        None => 0,
+    }
 }
 
 impl Streams {

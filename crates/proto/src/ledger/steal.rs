@@ -24,6 +24,10 @@ const SPARE_STEAL_SECONDS: f64 = 1.0;
 /// And this much while its speed is not known (256 KiB).
 const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 
+/// Within a lane of many streams: a unit that takes longer than its lane's mean by this factor is on a slow stream. One
+/// that is idle brings it in less, since nothing goes before it there.
+const SLOW_STREAM: f64 = 1.5;
+
 /// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
 const CARRIERS_MAX: usize = 2;
 
@@ -116,11 +120,15 @@ impl Ledger {
             .iter()
             .filter(|(_, unit)| {
                 unit.carriers.len() < CARRIERS_MAX
-                    && !unit.carriers.contains(&lane)
                     && unit.holders.contains(&lane)
                     && (free || unit.carriers.iter().any(|&c| self.are_rails(c, lane)))
             })
             .filter(|(_, unit)| {
+                if unit.carriers.contains(&lane) {
+                    let takes = now_ns.saturating_sub(unit.taken_ns) as f64;
+                    let mean = self.lanes[lane].took_ns;
+                    return self.has_slow_streams && mean > 0.0 && takes > mean * SLOW_STREAM;
+                }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
                 let theirs = self.expected_seconds(unit, now_ns);
                 theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
