@@ -6,6 +6,8 @@
 
 mod beside;
 mod cells;
+mod changes;
+mod lan;
 mod rig;
 mod tables;
 
@@ -176,5 +178,12 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
         measured.push(of_cell);
     }
-    bench.finish(&[tables::against_best(&measured), tables::settings(&measured)])
+    let lan = lan::table(&mut bench, seconds)?;
+    let changes = changes::table(&mut bench, 2.0 * seconds)?;
+    bench.finish(&[
+        tables::against_best(&measured),
+        tables::settings(&measured),
+        changes,
+        lan,
+    ])
 }

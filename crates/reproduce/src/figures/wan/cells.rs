@@ -26,7 +26,8 @@ pub(super) struct Cell {
     pub control: &'static str,
 }
 
-const fn cell(
+/// A cell in one line.
+pub(super) const fn cell(
     name: &'static str,
     nodes: usize,
     round_trip_ms: u64,

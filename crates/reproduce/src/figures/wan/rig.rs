@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use ropewalk_lab::trunk::{ClusterSpec, TrunkSpec};
 use ropewalk_lab::{Lab, LabBuilder, Topology};
-use ropewalk_proto::report::{Event, Outcome, Report};
+use ropewalk_proto::report::{Event, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Site;
@@ -66,9 +66,9 @@ pub(super) struct Ran {
 
 /// Two clusters, ready.
 pub(super) struct Rig {
-    lab: Lab,
-    agents: Agents,
-    nodes: usize,
+    pub lab: Lab,
+    pub agents: Agents,
+    pub nodes: usize,
 }
 
 /// Why a transfer was stopped.
@@ -116,57 +116,66 @@ impl Rig {
         let moved = self.agents.run(place, &arguments, deadline, |_, event| {
             watched.see(event, limit_seconds)
         });
-        let counters = self.lab.trunk(0).counters()?;
+        let data = self.lab.trunk(0).counters()?.a_to_b;
         let invalid = self.lab.trunk(0).validity()?.reasons;
-        let data = &counters.a_to_b;
-        let ran = Ran {
-            seconds: limit_seconds,
-            start_seconds: 0.0,
-            is_complete: false,
-            steps: watched.steps,
-            progress: watched.progress,
+        let ran = match moved {
+            Ok(moved) => Ran::of(moved.complete()?.report, watched),
+            Err(error) if error.root_cause().to_string() == OVER_LIMIT => {
+                Ran::stopped(limit_seconds, watched)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Ran {
             packets: (
                 data.delivered.packets,
                 data.dropped_queue.packets,
                 data.dropped_loss.packets,
             ),
-            processor_seconds: 0.0,
             invalid,
-        };
-        match moved {
-            Ok(moved) => {
-                let report = check(moved.report)?;
-                Ok(Ran {
-                    seconds: report.seconds - report.start_seconds,
-                    start_seconds: report.start_seconds,
-                    is_complete: true,
-                    processor_seconds: report.nodes.iter().map(|n| n.processor_seconds).sum(),
-                    ..ran
-                })
-            }
-            Err(error) if error.root_cause().to_string() == OVER_LIMIT => Ok(ran),
-            Err(error) => Err(error),
+            ..ran
+        })
+    }
+}
+
+impl Ran {
+    /// One that moved everything.
+    pub fn of(report: Report, watched: Watched) -> Self {
+        let used = report.nodes.iter().map(|node| node.processor_seconds);
+        Self {
+            start_seconds: report.start_seconds,
+            is_complete: true,
+            processor_seconds: used.sum(),
+            ..Self::stopped(report.seconds - report.start_seconds, watched)
+        }
+    }
+
+    fn stopped(seconds: f64, watched: Watched) -> Self {
+        Self {
+            seconds,
+            start_seconds: 0.0,
+            is_complete: false,
+            steps: watched.steps,
+            progress: watched.progress,
+            packets: (0, 0, 0),
+            processor_seconds: 0.0,
+            invalid: Vec::new(),
         }
     }
 }
 
-fn check(report: Report) -> Result<Report> {
-    if report.outcome != Outcome::Done || report.delivered_bytes != report.wanted_bytes {
-        let error = report.error.as_deref().unwrap_or("no error told");
-        bail!("transfer ended {:?}: {error}", report.outcome);
-    }
-    Ok(report)
-}
-
 /// What the master told while bytes flowed.
 #[derive(Debug, Default)]
-struct Watched {
+pub(super) struct Watched {
     steps: Vec<(f64, u32)>,
     progress: Vec<(f64, u64)>,
 }
 
 impl Watched {
-    fn see(&mut self, event: &Event, limit_seconds: f64) -> Result<()> {
+    /// Takes an event in.
+    ///
+    /// # Errors
+    /// Bytes have been flowing for longer than the limit.
+    pub fn see(&mut self, event: &Event, limit_seconds: f64) -> Result<()> {
         match event {
             Event::Progress {
                 seconds,
@@ -179,9 +188,8 @@ impl Watched {
                 }
             }
             Event::Note { seconds, message } => {
-                let told = message.split_once(" streams a receiver");
-                let count = told.and_then(|(count, _)| count.parse().ok());
-                self.steps.extend(count.map(|count| (*seconds, count)));
+                self.steps
+                    .extend(step(message).map(|count| (*seconds, count)));
             }
             _ => {}
         }
@@ -189,8 +197,14 @@ impl Watched {
     }
 }
 
+/// The number of streams in what people are told when it changes.
+pub(super) fn step(message: &str) -> Option<u32> {
+    let (count, _) = message.split_once(" streams a receiver")?;
+    count.parse().ok()
+}
+
 /// Pair i moves part i.
-fn specification(nodes: usize, bytes: u64) -> String {
+pub(super) fn specification(nodes: usize, bytes: u64) -> String {
     let each = bytes / nodes as u64;
     let mut text = String::new();
     for pair in 1..=nodes {
