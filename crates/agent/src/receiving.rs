@@ -131,6 +131,8 @@ pub(crate) struct Fetch {
     safe: AtomicU64,
     commits: bool,
     of_datagrams: bool,
+    // Lanes over each rail among which its work is dealt out.
+    stripes: u32,
     hash: bool,
 }
 
@@ -144,6 +146,11 @@ impl Fetch {
             _ if blast.is_some() => 1,
             0 => (STREAMS_PER_NODE / senders.len().max(1) as u32).clamp(1, STREAMS_PER_PAIR),
             count => count,
+        };
+        // Streams with parts of their own are lanes of one stream each.
+        let (stripes, streams) = match options.equal && blast.is_none() {
+            true => (streams, 1),
+            false => (1, streams),
         };
         let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
         if options.fixed {
@@ -179,6 +186,7 @@ impl Fetch {
             safe: AtomicU64::new(0),
             commits: plan.commit,
             of_datagrams: blast.is_some(),
+            stripes,
             hash: options.verify >= verify::TREE,
             transfer,
         })

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
     self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, PolicyName, Rails, Reach,
-    Verify,
+    Striping, Verify,
 };
 
 use crate::endpoint::host_of;
@@ -37,6 +37,16 @@ pub(crate) struct MoveArgs {
     /// off
     #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
+
+    /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
+    /// an equal part and keeps it, as PSockets; the first plan stays)
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "pull",
+        help_heading = "Moving"
+    )]
+    striping: StripingArg,
 
     /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
     /// every agent
@@ -349,6 +359,12 @@ fn streams(text: &str) -> Result<Streams, String> {
 }
 
 /// Takes the names of the tuner's policies.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StripingArg {
+    Pull,
+    Equal,
+}
+
 /// Who chooses the number of streams; `None`: nobody.
 #[derive(Clone, Copy, Debug)]
 struct Policy(Option<PolicyName>);
@@ -444,6 +460,10 @@ impl MoveArgs {
         Ok(Options {
             streams: self.streams.0,
             streams_policy: self.streams_policy.0,
+            striping: match self.striping {
+                StripingArg::Pull => Striping::Pull,
+                StripingArg::Equal => Striping::Equal,
+            },
             prefetch: self.prefetch.0.0,
             plain: self.plain,
             verify: match self.verify {

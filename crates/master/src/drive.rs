@@ -23,7 +23,7 @@ use crate::reach::{Started, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
     Destinations, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest, Rails, Reach,
-    Request, Sources, Verify,
+    Request, Sources, Striping, Verify,
 };
 use crate::speeds::{self, Hints, Observations};
 
@@ -261,7 +261,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         },
         no_sync: !options.sync,
         status_milliseconds: 500,
-        fixed: !options.replan,
+        fixed: !options.replan || options.striping == Striping::Equal,
         rate: options.datagrams.rate.unwrap_or(0),
         mtu: options.datagrams.mtu.unwrap_or(0),
         monitor: match options.datagrams.monitor {
@@ -272,7 +272,8 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
         // The coordinator knows.
-        streams_far: 0,
+        sharers: 0,
+        equal: options.striping == Striping::Equal,
     };
     let nodes = request
         .nodes
@@ -301,7 +302,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
                 ..coordinator::Rails::default()
             },
         },
-        tune: options.streams_policy.filter(|_| options.streams.is_none()),
+        tune: options.tuned_by(),
         lessons: lessons::recall(options),
     };
     (setup, sources)

@@ -225,7 +225,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// A coordinator that has sent nothing yet.
     pub fn new(mut setup: Setup, now_ns: u64) -> Self {
-        setup.options.streams_far = streams::at_first(&setup);
+        setup.options.sharers = streams::sharers(&setup);
         let nodes = setup
             .nodes
             .iter()

@@ -160,6 +160,8 @@ pub struct Ledger {
     duplicate_bytes: u64,
     // Who asks is an idle one of many streams of its lane.
     has_slow_streams: bool,
+    // Each lane has its part, and nobody takes another's.
+    is_dealt: bool,
 }
 
 impl Ledger {
@@ -175,6 +177,7 @@ impl Ledger {
             delivered_bytes: 0,
             duplicate_bytes: 0,
             has_slow_streams: false,
+            is_dealt: false,
         }
     }
 
@@ -251,7 +254,7 @@ impl Ledger {
         if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
-        if self.lanes[lane].ready.is_empty() {
+        if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now_ns, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
@@ -293,7 +296,10 @@ impl Ledger {
                 duplicate: false,
             });
         }
-        self.end_game(lane, free, now_ns)
+        match self.is_dealt {
+            true => None,
+            false => self.end_game(lane, free, now_ns),
+        }
     }
 
     fn rate(&self, lane: LaneId) -> f64 {

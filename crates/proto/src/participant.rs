@@ -22,7 +22,7 @@ mod watch;
 
 use align::align;
 pub use pace::Pace;
-pub use ropewalk_tuner::FAR_SECONDS;
+pub use ropewalk_tuner::far_streams;
 use spares::Spares;
 pub use watch::Watch;
 
@@ -308,6 +308,19 @@ impl Receiving {
         self.enter(self.peers[lane].clone());
         self.spares.is_called(rail, now_ns);
         rail
+    }
+
+    /// As many more lanes to the peer of `lane`, and its work dealt out to all of them in equal parts.
+    pub fn deal(
+        &mut self,
+        lane: LaneId,
+        more: u32,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Vec<LaneId> {
+        let added = (0..more).map(|_| self.add_rail(lane, now_ns)).collect();
+        self.ledger.deal(lane, unit_at);
+        added
     }
 
     /// Whether the peer of `lane` can still be reached over any rail.

@@ -21,7 +21,7 @@ mod tuner;
 
 pub use path::{Path, Situation};
 pub use policy::{Answer, Policy, PolicyName, Question};
-pub use tuner::{FAR_SECONDS, Tuner, far_streams};
+pub use tuner::{Tuner, far_streams};
 
 /// How many nodes send, and over how many streams each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

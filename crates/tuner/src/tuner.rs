@@ -6,16 +6,19 @@ use crate::{Answer, Limits, NodeCounters, Path, Policy, Question, Setting};
 /// Streams of a node at the beginning.
 const STREAMS_FIRST: u32 = 4;
 
-/// Streams in all where the round trip is long, at once: with few of them slow start's burst costs seconds, while too many
-/// cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
-const TOTAL_FIRST: u32 = 32;
+/// Streams in all where the round trip is long, at once, for each second of it: with few of them slow start's burst costs
+/// seconds, while too many cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
+const TOTAL_FIRST_PER_SECOND: f64 = 400.0;
+
+/// Within these bounds: one in which a loss is not all, and what the longest paths of the lab wanted.
+const TOTAL_FIRST: (f64, f64) = (16.0, 64.0);
 
 /// Streams of each node there, at least.
-const STREAMS_FAR: u32 = 8;
+const STREAMS_FAR: u32 = 4;
 
 /// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
 /// streams do not move.
-pub const FAR_SECONDS: f64 = 0.005;
+const FAR_SECONDS: f64 = 0.005;
 
 /// After a step windows have to find their size: this, and so many round trips, pass before it is measured.
 const SETTLE_SECONDS: f64 = 0.3;
@@ -35,17 +38,20 @@ const MEASURE_SECONDS_FULL: f64 = 2.0;
 /// Longest interval and settling together, whatever the round trip.
 const MEASURE_SECONDS_MAX: f64 = 5.0;
 
-/// Streams grow by this factor at most while the path is not full.
-const GROWTH: f64 = 4.0;
-
-/// And by this, or shrink, once it is.
+/// Streams grow by this factor at most, or shrink.
 const STEP: f64 = 2.0;
+
+/// No more streams where more than this part of the segments is sent again: the queue is too short for those there are.
+const LOSS_MANY: f64 = 0.10;
+
+/// And fewer above this.
+const LOSS_TOO_MANY: f64 = 0.25;
 
 /// A target above by less than this factor is where we are ...
 const NEAR_ABOVE: f64 = 1.35;
 
 /// ... and one below by less than this: too many cost little, and whoever closes streams gives up their windows.
-const NEAR_BELOW: f64 = 2.0;
+const NEAR_BELOW: f64 = 4.0;
 
 /// A step is taken back when it cost more than this part of the rate.
 const COST_MAX: f64 = 0.06;
@@ -59,10 +65,12 @@ const FALL: f64 = 0.7;
 /// The same for a rise.
 const RISE: f64 = 1.3;
 
-/// Streams of each of so many nodes at the beginning, where round trips are long.
+/// Streams of each of so many nodes at the beginning, by the round trip; `None` where it is short.
 #[must_use]
-pub fn far_streams(nodes: u32) -> u32 {
-    TOTAL_FIRST.div_ceil(nodes.max(1)).max(STREAMS_FAR)
+pub fn far_streams(nodes: u32, rtt_seconds: f64) -> Option<u32> {
+    let total = (TOTAL_FIRST_PER_SECOND * rtt_seconds).clamp(TOTAL_FIRST.0, TOTAL_FIRST.1);
+    let each = (total / f64::from(nodes.max(1))).ceil() as u32;
+    (rtt_seconds >= FAR_SECONDS).then(|| each.max(STREAMS_FAR))
 }
 
 /// A step that is being judged.
@@ -132,6 +140,13 @@ impl Tuner {
         self.setting
     }
 
+    /// Whether the path is long, as far as was seen.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        let least = self.path.rtt_seconds_min();
+        least.is_finite() && least >= FAR_SECONDS
+    }
+
     /// What the path was seen to be like.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -181,11 +196,10 @@ impl Tuner {
             }
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
-            let total = far_streams(self.limits.nodes) * self.limits.nodes;
-            let first = self.limits.split(f64::from(total));
             // By the least of all: a queue makes round trips long, too, but not those of the first packets.
-            let is_far = self.path.rtt_seconds_min() >= FAR_SECONDS;
-            if !is_far || first.total() <= self.setting.total() {
+            let each = far_streams(self.limits.nodes, self.path.rtt_seconds_min())?;
+            let first = self.limits.split(f64::from(each * self.limits.nodes));
+            if first.total() <= self.setting.total() {
                 return None;
             }
             self.setting = first;
@@ -203,7 +217,7 @@ impl Tuner {
         if seconds < self.measure_seconds(nodes) {
             return None;
         }
-        if self.path.rtt_seconds_min() < FAR_SECONDS {
+        if !self.is_far() {
             return None;
         }
         let interval = Interval::between(before, nodes, seconds);
@@ -277,17 +291,22 @@ impl Tuner {
             (false, wanted) => {
                 let fill = match situation.rate > 1.2 * seen.rate && seen.rate > 0.0 {
                     true => present * situation.rate / seen.rate,
-                    false => present * GROWTH,
+                    false => present * STEP,
                 };
-                fill.max(wanted.unwrap_or(0.0)).min(present * GROWTH)
+                fill.max(wanted.unwrap_or(0.0))
             }
-            (true, Some(wanted)) => wanted
-                .max(self.path.too_few() * NEAR_ABOVE)
-                .clamp(present / STEP, present * STEP),
+            (true, Some(wanted)) => wanted.max(self.path.too_few() * NEAR_ABOVE),
             (true, None) => present,
         };
-        let target = self.within(target, now_ns);
-        if target < present * NEAR_ABOVE && target > present / NEAR_BELOW {
+        let lost = seen.loss;
+        let target = match lost {
+            _ if lost > LOSS_TOO_MANY => present / STEP,
+            _ if lost > LOSS_MANY => target.min(present),
+            _ if target > present / NEAR_BELOW && target < present * NEAR_ABOVE => present,
+            _ => target,
+        };
+        let target = self.within(target.clamp(present / STEP, present * STEP), now_ns);
+        if (target / present - 1.0).abs() < 0.1 {
             return None;
         }
         let next = self.limits.split(target);

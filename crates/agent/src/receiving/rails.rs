@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use ropewalk_proto::participant::FAR_SECONDS;
+use ropewalk_proto::participant::far_streams;
 
 use super::{Fetch, LaneInfo, State};
 use crate::connect::Connected;
@@ -55,7 +55,11 @@ impl Way {
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
     pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
-        let search = connected.search(&self.transfer);
+        // Parts that are dealt out once are no work for lanes that are found later.
+        let search = match self.transfer.options.equal {
+            true => None,
+            false => connected.search(&self.transfer),
+        };
         let first = search.and_then(|mut search| Some((search.next()?, search)));
         let way = Way {
             // Where there are others it keeps to its own interface, too.
@@ -72,6 +76,9 @@ impl Fetch {
         }
         let index = self.is_open(lane, &way);
         self.take_trip(way.connected.trip);
+        if self.transfer.options.equal {
+            self.deal(lane, &way);
+        }
         if let Some((first, search)) = first {
             let way = way.clone();
             self.spawn("rails", move |fetch| {
@@ -80,6 +87,33 @@ impl Fetch {
         }
         self.add_streams(lane);
         self.run_stream(lane, &way, index);
+    }
+
+    /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
+    fn deal(self: &Arc<Self>, lane: usize, way: &Way) {
+        let Some(sinks) = self.sinks() else { return };
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        let unit_at = |offset| sinks.unit_at(offset);
+        let more = self.stripes - 1;
+        let added = state.receiving.deal(lane, more, now, &unit_at);
+        let count = added.last().map_or(0, |last| last + 1);
+        if state.lanes.len() < count {
+            state.lanes.resize_with(count, LaneInfo::default);
+        }
+        for &stripe in &added {
+            state.lanes[stripe].live = 1;
+            state.lanes[stripe].rail = way.name();
+            state.lanes[stripe].way = way.rail.clone();
+        }
+        self.drain(state);
+        for stripe in added {
+            let index = self.is_open(stripe, way);
+            let way = way.clone();
+            self.spawn("receive", move |fetch| {
+                fetch.run_stream(stripe, &way, index)
+            });
+        }
     }
 
     // More streams of the lane can connect; returns the number of the first.
@@ -114,16 +148,16 @@ impl Fetch {
     /// The number of streams that goes with the round trips seen so far. The least of them counts: those of lanes that
     /// open while others fill the link have its queue in them.
     fn take_trip(self: &Arc<Self>, trip: Duration) {
-        let far = self.transfer.options.streams_far;
+        let sharers = self.transfer.options.sharers;
         let mut state = self.state.lock();
         let least = state.trip_min.map_or(trip, |known| known.min(trip));
         state.trip_min = Some(least);
-        if far == 0 || state.is_told || self.of_datagrams {
+        if sharers == 0 || state.is_told || self.of_datagrams {
             return;
         }
-        match least.as_secs_f64() >= FAR_SECONDS {
-            true => self.share_streams(state, far),
-            false => {
+        match far_streams(sharers, least.as_secs_f64()) {
+            Some(far) => self.share_streams(state, far),
+            None => {
                 let each = state.streams_near;
                 self.keep_streams(state, each);
             }

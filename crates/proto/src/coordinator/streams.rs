@@ -4,7 +4,9 @@
 //! should be in all; receivers, who open streams, are told their shares. So nodes cannot each try to take the trunk for
 //! themselves, and when it loses packets all step back together.
 
-use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner, far_streams};
+use std::collections::BTreeMap;
+
+use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner};
 
 use super::{Action, Coordinator, Setup};
 use crate::control::{self, TcpStatus, to_agent};
@@ -18,6 +20,15 @@ pub const STREAMS_PER_SENDER_MAX: u32 = 256;
 /// Most streams of one receiver.
 const STREAMS_PER_RECEIVER_MAX: u32 = 64;
 
+/// Time between two comparisons of what the receivers have left.
+const COMPARE_NS: u64 = 1_000_000_000;
+
+/// A receiver's streams are at most so many times the mean, or that part of it ...
+const UNEVEN_MAX: f64 = 3.0;
+
+/// ... and are left alone while they are within this factor of what they should be.
+const UNEVEN_MIN: f64 = 1.3;
+
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
 
@@ -29,19 +40,23 @@ pub(super) struct Streams {
     // By node.
     counters: Vec<NodeCounters>,
     looked_ns: u64,
-    // Share that receivers were told.
-    told: Option<u32>,
+    // What each receiver was told, and when they were last compared.
+    told: BTreeMap<u32, u32>,
+    compared_ns: u64,
+    // The share of all, as it was last noted.
+    noted: Option<u32>,
     // Settings that were sent, for the report.
     changes: u32,
 }
 
-/// Streams that receivers whose round trips are long open at once; 0 where the number is not tuned.
+/// Receivers that share the path; 0 where the number of streams is not tuned.
 ///
-/// They know the round trip when they have connected, seconds before the first look at what senders tell.
-pub(super) fn at_first(setup: &Setup) -> u32 {
+/// They know the round trip when they have connected, seconds before the first look at what senders tell, and open their
+/// part at once.
+pub(super) fn sharers(setup: &Setup) -> u32 {
     let receivers = setup.nodes.iter().filter(|node| !node.sinks.is_empty());
     match setup.tune {
-        Some(_) => far_streams(receivers.count() as u32).min(STREAMS_PER_RECEIVER_MAX),
+        Some(_) => receivers.count() as u32,
         None => 0,
     }
 }
@@ -135,22 +150,57 @@ impl Coordinator {
         if let Some(question) = question {
             self.actions.push_back(Action::Simulate(question));
         }
+        let is_far = tuner.is_far();
+        let setting = tuner.setting();
         if let Some(setting) = chosen {
+            self.note_streams(setting);
+        }
+        let is_due = now_ns.saturating_sub(self.streams.compared_ns) >= COMPARE_NS;
+        if chosen.is_some() || (is_far && is_due) {
+            self.streams.compared_ns = now_ns;
             self.tell_streams(setting, &receivers);
         }
     }
 
-    // A receiver with work keeps one stream at least: it alone can fetch what it wants.
-    fn tell_streams(&mut self, setting: Setting, receivers: &[u32]) {
+    fn note_streams(&mut self, setting: Setting) {
         let count = setting.streams;
-        if self.streams.told.replace(count) == Some(count) {
+        if self.streams.noted.replace(count) == Some(count) {
             return;
         }
         self.streams.changes += 1;
         let policy = self.setup.tune.map_or("", PolicyName::name);
         let text = format!("{count} streams a receiver from now on ({policy})");
         self.actions.push_back(Action::Note(text));
-        for &node in receivers {
+    }
+
+    // The mean is the tuner's. Who has more left than others gets more streams, so that all end together: streams that
+    // share a trunk carry about the same each, and the last node alone would be left with its few. A receiver with work
+    // keeps one: it alone can fetch what it wants.
+    fn tell_streams(&mut self, setting: Setting, receivers: &[u32]) {
+        let left = |&node: &u32| {
+            let node = &self.nodes[node as usize];
+            node.assigned_bytes().saturating_sub(node.checked) as f64
+        };
+        let mean = receivers.iter().map(left).sum::<f64>() / receivers.len().max(1) as f64;
+        let most = self.limits(receivers.len() as u32, self.at_work().1).streams;
+        let counts: Vec<(u32, u32)> = receivers
+            .iter()
+            .map(|node| {
+                let part = (left(node) / mean.max(1.0)).clamp(1.0 / UNEVEN_MAX, UNEVEN_MAX);
+                let count = (f64::from(setting.streams) * part).round() as u32;
+                (*node, count.clamp(1, most))
+            })
+            .collect();
+        for (node, count) in counts {
+            let told = self.streams.told.get(&node).copied();
+            let is_near = |told: u32| {
+                let ratio = f64::from(count) / f64::from(told);
+                (1.0 / UNEVEN_MIN..=UNEVEN_MIN).contains(&ratio)
+            };
+            if told.is_some_and(is_near) || told.is_none() && count == setting.streams {
+                continue;
+            }
+            self.streams.told.insert(node, count);
             self.send(node, to_agent::Body::Streams(control::Streams { count }));
         }
     }

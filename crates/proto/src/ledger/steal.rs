@@ -26,7 +26,7 @@ const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 
 /// Within a lane of many streams: a unit that takes longer than its lane's mean by this factor is on a slow stream. One
 /// that is idle brings it in less, since nothing goes before it there.
-const SLOW_STREAM: f64 = 1.5;
+const SLOW_STREAM: f64 = 2.0;
 
 /// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
 const CARRIERS_MAX: usize = 2;
