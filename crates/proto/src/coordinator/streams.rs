@@ -158,7 +158,7 @@ impl Coordinator {
         let is_due = now_ns.saturating_sub(self.streams.compared_ns) >= COMPARE_NS;
         if chosen.is_some() || (is_far && is_due) {
             self.streams.compared_ns = now_ns;
-            self.tell_streams(setting, &receivers);
+            self.tell_streams(setting, chosen.is_some(), &receivers);
         }
     }
 
@@ -176,7 +176,7 @@ impl Coordinator {
     // The mean is the tuner's. Who has more left than others gets more streams, so that all end together: streams that
     // share a trunk carry about the same each, and the last node alone would be left with its few. A receiver with work
     // keeps one: it alone can fetch what it wants.
-    fn tell_streams(&mut self, setting: Setting, receivers: &[u32]) {
+    fn tell_streams(&mut self, setting: Setting, is_step: bool, receivers: &[u32]) {
         let left = |&node: &u32| {
             let node = &self.nodes[node as usize];
             node.assigned_bytes().saturating_sub(node.checked) as f64
@@ -197,7 +197,9 @@ impl Coordinator {
                 let ratio = f64::from(count) / f64::from(told);
                 (1.0 / UNEVEN_MIN..=UNEVEN_MIN).contains(&ratio)
             };
-            if told.is_some_and(is_near) || told.is_none() && count == setting.streams {
+            // Before the first step they have what they began with.
+            let known = told.or((!is_step).then_some(setting.streams));
+            if known.is_some_and(is_near) {
                 continue;
             }
             self.streams.told.insert(node, count);
