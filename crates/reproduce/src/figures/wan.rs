@@ -6,6 +6,7 @@
 
 mod beside;
 mod cells;
+mod cep;
 mod changes;
 mod lan;
 mod rig;
@@ -16,12 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use cells::{CELLS, Cell};
-use rig::{Ran, Rig, Streams};
+use rig::{ACCESS, Ran, Rig, Streams, specification};
 
-/// Streams of a pair that are tried.
-const STREAMS: [u32; 4] = [1, 4, 16, 32];
 /// Who is compared with the best of them.
-const TUNED: [&str; 3] = ["model", "simulate", "database"];
+const TUNED: [&str; 4] = ["model", "simulate", "database", "off"];
 /// What the trunk needs for the bytes.
 const SECONDS: f64 = 30.0;
 const SECONDS_QUICK: f64 = 7.0;
@@ -51,7 +50,7 @@ struct Simulated {
 struct Measured {
     cell: Cell,
     fixed: Vec<Fixed>,
-    /// By policy, then by round; the last is the program without an option.
+    /// By policy, then by round.
     tuned: Vec<(String, Vec<Ran>)>,
 }
 
@@ -75,16 +74,12 @@ impl Lazy<'_> {
         let rig = match &mut self.rig {
             Some(rig) => rig,
             none => {
-                let rig = Rig::new(
-                    self.site,
-                    self.cell.nodes,
-                    self.cell.trunk(),
-                    self.cell.control,
-                )?;
-                none.insert(rig)
+                let caps = vec![ACCESS; self.cell.nodes];
+                let (trunk, control) = (self.cell.trunk(), self.cell.control);
+                none.insert(Rig::new(self.site, [&caps, &caps], trunk, control)?)
             }
         };
-        rig.run(nodes, bytes, &streams.option(), limit)
+        rig.run(&specification(nodes, bytes), &streams.option(), limit)
     }
 }
 
@@ -92,17 +87,12 @@ impl Lazy<'_> {
 type Point = (usize, Streams, usize);
 
 fn points(cell: &Cell, is_quick: bool) -> (Vec<Point>, Vec<Point>) {
-    let mut fixed = Vec::new();
-    for nodes in cell.node_counts(is_quick) {
-        fixed.extend(STREAMS.map(|streams| (nodes, Streams::Fixed(streams), 1)));
-    }
+    let settings = cell.settings(is_quick).into_iter();
+    let fixed = settings.map(|(nodes, streams)| (nodes, Streams::Fixed(streams), 1));
+    let fixed = fixed.collect();
     let mut tuned = Vec::new();
     for round in 1..=if is_quick { 1 } else { ROUNDS } {
-        let ways = TUNED
-            .map(Streams::Tuned)
-            .into_iter()
-            .chain([Streams::Default]);
-        tuned.extend(ways.map(|streams| (cell.nodes, streams, round)));
+        tuned.extend(TUNED.map(|policy| (cell.nodes, Streams::Tuned(policy), round)));
     }
     (fixed, tuned)
 }
@@ -180,9 +170,12 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     let lan = lan::table(&mut bench, seconds)?;
     let changes = changes::table(&mut bench, 2.0 * seconds)?;
+    let cep = cep::table(&mut bench, seconds)?;
     bench.finish(&[
         tables::against_best(&measured),
         tables::settings(&measured),
+        tables::products(&measured),
+        cep,
         changes,
         lan,
     ])

@@ -11,6 +11,9 @@ const MTU: u32 = 1500;
 /// What of it is payload of TCP: 1448 bytes of each packet of 1500.
 pub(super) const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
+/// Streams of a pair that are tried.
+pub(super) const STREAMS: [u32; 4] = [1, 4, 16, 32];
+
 /// A trunk between two clusters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cell {
@@ -84,15 +87,16 @@ impl Cell {
         ((bytes / step as f64).round() as u64).max(1) * step
     }
 
-    /// Numbers of nodes up to its own, in powers of two; in a hurry only its own.
-    pub fn node_counts(&self, is_quick: bool) -> Vec<usize> {
-        match is_quick {
-            true => vec![self.nodes],
-            false => [1, 2, 4, 8, 16]
-                .into_iter()
-                .filter(|&nodes| nodes <= self.nodes)
-                .collect(),
-        }
+    /// Nodes and streams of each that are tried: numbers of nodes up to its own, in powers of two. In a hurry only its own,
+    /// and with sixteen those that have the product of one that is tried.
+    pub fn settings(&self, is_quick: bool) -> Vec<(usize, u32)> {
+        let nodes = [1, 2, 4, 8, 16].into_iter().filter(|&n| n <= self.nodes);
+        let all = nodes.flat_map(|nodes| STREAMS.map(|streams| (nodes, streams)));
+        let is_wanted = |&(nodes, streams): &(usize, u32)| {
+            let is_split = self.nodes == 16 && [16, 64].contains(&(nodes as u32 * streams));
+            !is_quick || nodes == self.nodes || is_split
+        };
+        all.filter(is_wanted).collect()
     }
 }
 
@@ -131,7 +135,11 @@ mod tests {
             let seconds = bytes as f64 * 8.0 / (RATE as f64 * PAYLOAD_SHARE);
             assert!((6.0..8.0).contains(&seconds), "{}: {seconds}", cell.name);
         }
-        assert_eq!(CELLS[11].node_counts(false), [1, 2, 4, 8, 16]);
-        assert_eq!(CELLS[4].node_counts(true), [4]);
+        assert_eq!(CELLS[11].settings(false).len(), 20);
+        assert_eq!(CELLS[4].settings(true), [(4, 1), (4, 4), (4, 16), (4, 32)]);
+        let quick = CELLS[11].settings(true);
+        for split in [(1, 16), (4, 4), (16, 1), (2, 32), (4, 16), (16, 4)] {
+            assert!(quick.contains(&split), "{split:?}");
+        }
     }
 }

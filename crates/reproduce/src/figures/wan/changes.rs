@@ -15,7 +15,7 @@ use crate::ropewalk::{Place, parse_event, words};
 use crate::table::{Cell as Entry, Table, number};
 
 use super::cells::{Cell, PAYLOAD_SHARE, RATE, cell};
-use super::rig::{Rig, specification};
+use super::rig::{ACCESS, Rig, specification};
 
 /// Where it happens: in the middle of everything.
 const CELLS: [Cell; 2] = [
@@ -130,14 +130,16 @@ fn follow(process: &Process, clock: Instant, limit: Duration) -> Result<Followed
 }
 
 fn measure(site: &Site, cell: &Cell, what: What, way: &str, bytes: u64) -> Result<Changed> {
+    let caps = vec![ACCESS; cell.nodes];
     let Rig {
-        lab, mut agents, ..
-    } = Rig::new(site, cell.nodes, cell.trunk(), cell.control)?;
+        lab,
+        mut agents,
+        master,
+    } = Rig::new(site, [&caps, &caps], cell.trunk(), cell.control)?;
     let spec = agents.spec(&specification(cell.nodes, bytes))?;
     let other = agents.spec_named("other.cep", &specification(cell.nodes, bytes / 2))?;
     let arguments = words(&format!("transfer {spec} {way}"));
     let others = words(&format!("transfer {other} {way}"));
-    let master = format!("b{}", cell.nodes + 1);
     let place = Place::Host(&lab, &master);
     let limit = Duration::from_secs_f64(60.0 + 10.0 * bytes as f64 * 8.0 / RATE as f64);
     let clock = Instant::now();

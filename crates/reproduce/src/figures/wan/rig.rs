@@ -20,10 +20,8 @@ pub(super) const ACCESS: u64 = 200_000_000;
 pub(super) enum Streams {
     /// So many for each pair of nodes.
     Fixed(u32),
-    /// A policy.
+    /// A policy, or nobody (`off`).
     Tuned(&'static str),
-    /// Nobody: the program without an option.
-    Default,
 }
 
 impl Streams {
@@ -32,7 +30,6 @@ impl Streams {
         match self {
             Self::Fixed(count) => format!("{count} streams"),
             Self::Tuned(policy) => (*policy).to_owned(),
-            Self::Default => "default".to_owned(),
         }
     }
 
@@ -40,7 +37,6 @@ impl Streams {
         match self {
             Self::Fixed(count) => format!("--streams {count}"),
             Self::Tuned(policy) => format!("--streams-policy {policy}"),
-            Self::Default => String::new(),
         }
     }
 }
@@ -68,21 +64,29 @@ pub(super) struct Ran {
 pub(super) struct Rig {
     pub lab: Lab,
     pub agents: Agents,
-    pub nodes: usize,
+    /// The host where masters run.
+    pub master: String,
 }
 
 /// Why a transfer was stopped.
 const OVER_LIMIT: &str = "over the limit of time";
 
 impl Rig {
-    /// `nodes` nodes a side and, on the receivers' side, one more host for the master.
-    pub fn new(site: &Site, nodes: usize, trunk: TrunkSpec, control: &str) -> Result<Self> {
+    /// Nodes with these interfaces on each side and, on the receivers', one more host for the master.
+    pub fn new(site: &Site, caps: [&[u64]; 2], trunk: TrunkSpec, control: &str) -> Result<Self> {
         let clusters = ClusterSpec {
-            hosts: [nodes, nodes + 1],
+            hosts: [caps[0].len(), caps[1].len() + 1],
             access_bits_per_second: Some(ACCESS),
             trunk,
         };
-        let mut builder = LabBuilder::from(Topology::clusters(&clusters));
+        let mut topology = Topology::clusters(&clusters);
+        // As the clusters list them: one side, then the other.
+        for (host, &cap) in topology.hosts.iter_mut().zip(caps.concat().iter()) {
+            host.nics[0].bits_per_second = Some(cap);
+        }
+        let names: Vec<String> = topology.hosts.iter().map(|host| host.name.clone()).collect();
+        let (master, nodes) = names.split_last().context("no hosts")?;
+        let mut builder = LabBuilder::from(topology);
         let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);
         for path in [&site.scratch, programs] {
             builder = builder.expose(path);
@@ -90,29 +94,25 @@ impl Rig {
         let lab = builder.congestion_control(control).build();
         let lab = lab.context("cannot build the lab")?;
         let mut agents = Agents::new(site)?;
-        for node in 1..=nodes {
-            agents.start_in(&lab, &format!("a{node}"), &[])?;
-            agents.start_in(&lab, &format!("b{node}"), &[])?;
+        for node in nodes {
+            agents.start_in(&lab, node, &[])?;
         }
-        Ok(Self { lab, agents, nodes })
+        Ok(Self {
+            lab,
+            agents,
+            master: master.clone(),
+        })
     }
 
-    /// Moves `bytes` over the first `nodes` pairs, each its part. Stopped after `limit_seconds` of moving.
-    pub fn run(
-        &mut self,
-        nodes: usize,
-        bytes: u64,
-        options: &str,
-        limit_seconds: f64,
-    ) -> Result<Ran> {
-        let spec = self.agents.spec(&specification(nodes, bytes))?;
+    /// Moves what the specification says. Stopped after `limit_seconds` of moving.
+    pub fn run(&mut self, specification: &str, options: &str, limit_seconds: f64) -> Result<Ran> {
+        let spec = self.agents.spec(specification)?;
         let arguments = words(&format!("transfer {spec} {options}"));
-        let master = format!("b{}", self.nodes + 1);
         self.lab.trunk(0).reset_counters()?;
         let mut watched = Watched::default();
         // Generous: how a busy machine slows things is not for a deadline to judge.
         let deadline = Duration::from_secs_f64(60.0 + 2.0 * limit_seconds);
-        let place = Place::Host(&self.lab, &master);
+        let place = Place::Host(&self.lab, &self.master);
         let moved = self.agents.run(place, &arguments, deadline, |_, event| {
             watched.see(event, limit_seconds)
         });

@@ -3,7 +3,8 @@
 use crate::stats::summary;
 use crate::table::{Cell as Entry, Table, number};
 
-use super::{Measured, STREAMS, TUNED};
+use super::cells::STREAMS;
+use super::{Fixed, Measured, TUNED};
 use crate::figures::trunk::Queue;
 
 const COLUMNS: [(&str, &str); 16] = [
@@ -18,7 +19,7 @@ const COLUMNS: [(&str, &str); 16] = [
     ("model_over_best", "model"),
     ("simulate_over_best", "simulate"),
     ("database_over_best", "database"),
-    ("default_over_best", "default"),
+    ("off_over_best", "off"),
     ("one_stream_over_best", "1"),
     ("streams_32_over_best", "32"),
     ("simulated_best_seconds", "sim s"),
@@ -31,7 +32,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         "Streams over the trunk (100 Mbit/s): time over the best fixed setting's",
         &COLUMNS,
     );
-    let mut all: Vec<Vec<f64>> = vec![Vec::new(); TUNED.len() + 1];
+    let mut all: Vec<Vec<f64>> = vec![Vec::new(); TUNED.len()];
     for one in measured {
         let Some(best) = one.best() else { continue };
         let cell = &one.cell;
@@ -54,8 +55,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
             format!("{}x{}", best.nodes, best.streams).into(),
             number(best.ran.seconds, 2),
         ];
-        let names = TUNED.into_iter().chain(["default"]);
-        for (at, name) in names.enumerate() {
+        for (at, name) in TUNED.into_iter().enumerate() {
             let runs = one.tuned.iter().find(|(known, _)| known == name);
             let seconds = runs.and_then(|(_, runs)| summary(runs.iter().map(|ran| ran.seconds)));
             let ratio = over(seconds.map(|seconds| seconds.median));
@@ -83,7 +83,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         table.row(row);
     }
     table.note("best: nodes x streams a node of the fastest fixed setting; sim s: its time in the packet simulator, which has no BBR.");
-    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. default: the program without an option.");
+    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. off: nobody tunes, 4 streams a pair; model is the default.");
     table.note("invalid: runs during which the trunk's relay did not keep up; they are in the table.");
     table
 }
@@ -142,5 +142,50 @@ pub(super) fn settings(measured: &[Measured]) -> Table {
         ));
     }
     table.note("dropped %: packets that found the trunk's queue full, with 32 streams a node.");
+    table
+}
+
+/// Equal products of nodes and streams, split differently (coordinated striping, section 3, question b).
+pub(super) fn products(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Equal products nodes x streams, split differently: seconds",
+        &[
+            ("cell", "cell"),
+            ("product", "product"),
+            ("splits", "splits"),
+            ("lab_seconds", "lab s"),
+            ("simulated_seconds", "sim s"),
+            ("lab_spread_percent", "lab apart %"),
+            ("simulated_spread_percent", "sim apart %"),
+        ],
+    );
+    for one in measured {
+        for product in [16, 32, 64, 128] {
+            let has_product = |f: &&Fixed| f.nodes as u32 * f.streams == product;
+            let splits: Vec<&Fixed> = one.fixed.iter().filter(has_product).collect();
+            if splits.len() < 2 {
+                continue;
+            }
+            let lab: Vec<f64> = splits.iter().map(|f| f.ran.seconds).collect();
+            let simulated = splits.iter().filter_map(|f| f.simulated);
+            let simulated: Vec<f64> = simulated.map(|went| went.seconds).collect();
+            let join = |words: Vec<String>| words.join(" ");
+            let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
+            let apart = |all: &[f64]| {
+                summary(all.iter().copied()).map(|all| (all.max / all.min - 1.0) * 100.0)
+            };
+            let names = splits.iter().map(|f| format!("{}x{}", f.nodes, f.streams));
+            table.row(vec![
+                one.cell.name.into(),
+                number(f64::from(product), 0),
+                join(names.collect()).into(),
+                seconds(&lab).into(),
+                seconds(&simulated).into(),
+                number(apart(&lab), 0),
+                number(apart(&simulated), 0),
+            ]);
+        }
+    }
+    table.note("Each run moves the same bytes in all; with fewer nodes each has more. A node's own link (200 Mbit/s) never binds.");
     table
 }
