@@ -133,6 +133,8 @@ pub(crate) struct Fetch {
     of_datagrams: bool,
     // Lanes over each rail among which its work is dealt out.
     stripes: u32,
+    // Receivers that share a long path; 0 where the number of streams is not tuned.
+    sharers: u32,
     hash: bool,
 }
 
@@ -187,6 +189,7 @@ impl Fetch {
             commits: plan.commit,
             of_datagrams: blast.is_some(),
             stripes,
+            sharers: plan.sharers,
             hash: options.verify >= verify::TREE,
             transfer,
         })

@@ -12,6 +12,7 @@ use ropewalk::request::{
     Striping, Verify,
 };
 
+use crate::desk;
 use crate::endpoint::host_of;
 use crate::token;
 
@@ -495,6 +496,8 @@ impl MoveArgs {
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,
             speeds: speeds_file(&self.speeds),
+            // Without such a folder there is nobody to share with.
+            sharing: desk::folder().ok().map(|folder| folder.join("paths")),
         })
     }
 

@@ -229,6 +229,9 @@ pub struct Options {
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
     /// transfer. `None`: neither.
     pub speeds: Option<PathBuf>,
+    /// Folder in which masters of one user on one host tell each other of transfers whose number of streams is tuned, to
+    /// share paths. `None`: this one goes by itself.
+    pub sharing: Option<PathBuf>,
 }
 
 /// How the data of a node is spread over its streams.
@@ -274,6 +277,7 @@ impl Default for Options {
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,
+            sharing: None,
         }
     }
 }

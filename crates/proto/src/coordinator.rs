@@ -43,6 +43,8 @@ mod tests;
 
 use node::Node;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
+pub use ropewalk_tuner::Others;
+pub use streams::Ends;
 pub use summary::NodeSummary;
 
 /// A node that says nothing for this long is lost (agents send a status at least each second).
@@ -224,8 +226,7 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that has sent nothing yet.
-    pub fn new(mut setup: Setup, now_ns: u64) -> Self {
-        setup.options.sharers = streams::sharers(&setup);
+    pub fn new(setup: Setup, now_ns: u64) -> Self {
         let nodes = setup
             .nodes
             .iter()

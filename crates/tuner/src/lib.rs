@@ -40,6 +40,15 @@ impl Setting {
     }
 }
 
+/// Other transfers over the same path that are tuned, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Others {
+    /// How many.
+    pub transfers: u32,
+    /// Their bytes a second, together.
+    pub rate: f64,
+}
+
 /// What may be chosen, and what is known of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {

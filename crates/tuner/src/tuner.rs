@@ -1,7 +1,7 @@
 //! When to look, how far to step, when to go back.
 
 use crate::path::Interval;
-use crate::{Answer, Limits, NodeCounters, Path, Policy, Question, Setting};
+use crate::{Answer, Limits, NodeCounters, Others, Path, Policy, Question, Setting};
 
 /// Streams of a node at the beginning.
 const STREAMS_FIRST: u32 = 4;
@@ -101,6 +101,9 @@ pub struct Tuner {
     kept_rate: Option<f64>,
     missed: u32,
     steps: u32,
+    others: Others,
+    // What there is has changed by what others do: it is to be told.
+    is_news: bool,
 }
 
 impl Tuner {
@@ -131,6 +134,8 @@ impl Tuner {
             kept_rate: None,
             missed: 0,
             steps: 0,
+            others: Others::default(),
+            is_news: false,
         }
     }
 
@@ -185,6 +190,24 @@ impl Tuner {
         }
     }
 
+    /// Other transfers come to the path or leave it: all streams of the path are shared by all, in equal parts.
+    pub fn set_others(&mut self, others: Others) {
+        let (before, now) = (1 + self.others.transfers, 1 + others.transfers);
+        self.others = others;
+        if before == now {
+            return;
+        }
+        // Nodes that share the path begin with their part, so before the first look there is nothing to change.
+        if self.settled_ns > 0 && self.is_far() {
+            let total = f64::from(self.setting.total() * before) / f64::from(now);
+            self.setting = self.limits.split(total);
+            self.is_news = true;
+        }
+        self.path.forget();
+        (self.began, self.trial, self.kept_rate) = (None, None, None);
+        (self.floor, self.ceiling) = ((0, 0), (u32::MAX, 0));
+    }
+
     /// Looks at the counters of all nodes, in the same order each time. Call it two to ten times a second.
     /// Returns the setting when it changes.
     pub fn observe(&mut self, nodes: &[NodeCounters], now_ns: u64) -> Option<Setting> {
@@ -197,7 +220,8 @@ impl Tuner {
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
             // By the least of all: a queue makes round trips long, too, but not those of the first packets.
-            let each = far_streams(self.limits.nodes, self.path.rtt_seconds_min())?;
+            let all = self.limits.nodes * (1 + self.others.transfers);
+            let each = far_streams(all, self.path.rtt_seconds_min())?;
             let first = self.limits.split(f64::from(each * self.limits.nodes));
             if first.total() <= self.setting.total() {
                 return None;
@@ -205,6 +229,11 @@ impl Tuner {
             self.setting = first;
             self.steps += 1;
             return Some(first);
+        }
+        if std::mem::take(&mut self.is_news) {
+            self.steps += 1;
+            self.settle(nodes, now_ns);
+            return Some(self.setting);
         }
         if now_ns < self.settled_ns {
             return None;
@@ -279,14 +308,18 @@ impl Tuner {
             self.kept_rate = Some(seen.rate);
             return None;
         }
-        let situation = self.path.situation(&self.limits)?;
-        if is_full {
+        let mut situation = self.path.situation(&self.limits)?;
+        let sharers = f64::from(1 + self.others.transfers);
+        // What this one gains by more streams others may lose: then only the policy's word for the whole path counts.
+        let is_shared = self.others.transfers > 0;
+        situation.rate += self.others.rate;
+        if is_full && !is_shared {
             let share = (seen.rate / situation.rate).min(1.0);
             self.policy.learn(&situation, self.setting.total(), share);
         }
         let present = f64::from(self.setting.total());
-        let wanted = self.policy.best(&situation);
-        let target = match (is_full, wanted) {
+        let wanted = self.policy.best(&situation).map(|all| all / sharers);
+        let target = match (is_full || is_shared, wanted) {
             // What each stream brings says how many fill the rest of a known bound; of an unknown one, more.
             (false, wanted) => {
                 let fill = match situation.rate > 1.2 * seen.rate && seen.rate > 0.0 {

@@ -148,14 +148,13 @@ impl Fetch {
     /// The number of streams that goes with the round trips seen so far. The least of them counts: those of lanes that
     /// open while others fill the link have its queue in them.
     fn take_trip(self: &Arc<Self>, trip: Duration) {
-        let sharers = self.transfer.options.sharers;
         let mut state = self.state.lock();
         let least = state.trip_min.map_or(trip, |known| known.min(trip));
         state.trip_min = Some(least);
-        if sharers == 0 || state.is_told || self.of_datagrams {
+        if self.sharers == 0 || state.is_told || self.of_datagrams {
             return;
         }
-        match far_streams(sharers, least.as_secs_f64()) {
+        match far_streams(self.sharers, least.as_secs_f64()) {
             Some(far) => self.share_streams(state, far),
             None => {
                 let each = state.streams_near;

@@ -5,10 +5,11 @@
 //! themselves, and when it loses packets all step back together.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
-use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner};
+use ropewalk_tuner::{Answer, Limits, NodeCounters, Others, PolicyName, Setting, Tuner};
 
-use super::{Action, Coordinator, Setup};
+use super::{Action, Coordinator};
 use crate::control::{self, TcpStatus, to_agent};
 
 #[cfg(test)]
@@ -47,18 +48,7 @@ pub(super) struct Streams {
     noted: Option<u32>,
     // Settings that were sent, for the report.
     changes: u32,
-}
-
-/// Receivers that share the path; 0 where the number of streams is not tuned.
-///
-/// They know the round trip when they have connected, seconds before the first look at what senders tell, and open their
-/// part at once.
-pub(super) fn sharers(setup: &Setup) -> u32 {
-    let receivers = setup.nodes.iter().filter(|node| !node.sinks.is_empty());
-    match setup.tune {
-        Some(_) => receivers.count() as u32,
-        None => 0,
-    }
+    others: Others,
 }
 
 impl Streams {
@@ -80,7 +70,56 @@ impl Streams {
     }
 }
 
+/// What nodes told of their addresses: those of the senders, and those of the receivers.
+pub type Ends = [Vec<IpAddr>; 2];
+
 impl Coordinator {
+    /// Receivers of all transfers that share the path; 0 where the number of streams is not tuned.
+    ///
+    /// They know the round trip when they have connected, seconds before the first look at what senders tell, and open
+    /// their part at once.
+    pub(super) fn sharers(&self) -> u32 {
+        match self.setup.tune {
+            Some(_) => self.receivers().count() as u32 * (1 + self.streams.others.transfers),
+            None => 0,
+        }
+    }
+
+    /// Where the bytes come from and go to, as far as nodes have opened.
+    pub fn ends(&self) -> Ends {
+        let addresses = |is_end: fn(&super::Node) -> bool| {
+            let nodes = self.nodes.iter().filter(|node| node.alive() && is_end(node));
+            let told = nodes.filter_map(|node| node.opened.as_ref());
+            let texts = told.flat_map(|opened| &opened.addresses);
+            texts
+                .filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()))
+                .collect()
+        };
+        [addresses(super::Node::is_sender), addresses(super::Node::is_receiver)]
+    }
+
+    /// Other transfers whose masters tune streams over the same path: each takes its part of them.
+    pub fn handle_others(&mut self, others: Others) {
+        let is_news = others.transfers != self.streams.others.transfers;
+        self.streams.others = others;
+        if let Some(tuner) = &mut self.streams.tuner {
+            tuner.set_others(others);
+        }
+        if is_news && self.streams.tuner.is_some() {
+            let text = match others.transfers {
+                0 => "no other transfer shares the path any more".to_owned(),
+                count => format!("streams are shared with {count} other transfers over the same path"),
+            };
+            self.actions.push_back(Action::Note(text));
+        }
+    }
+
+    /// Bytes a second of the newest look at the streams.
+    pub fn tuned_rate(&self) -> f64 {
+        let tuner = self.streams.tuner.as_ref();
+        tuner.map_or(0.0, |tuner| tuner.path().newest())
+    }
+
     /// Takes what a sender says of its streams.
     pub(super) fn observe_streams(&mut self, node: u32, seen: Option<&TcpStatus>) {
         if let Some(seen) = seen.filter(|_| self.setup.tune.is_some()) {
@@ -145,6 +184,7 @@ impl Coordinator {
             Tuner::from(policy, limits, first)
         });
         tuner.set_nodes(limits.nodes);
+        tuner.set_others(streams.others);
         let chosen = tuner.observe(&streams.counters, now_ns);
         let question = tuner.poll_question();
         if let Some(question) = question {
