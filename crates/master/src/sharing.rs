@@ -63,7 +63,8 @@ fn network(address: &IpAddr) -> Option<String> {
 
 impl Claim {
     fn new(ends: &Ends, rate: f64) -> Self {
-        let networks = |of: &Vec<IpAddr>| of.iter().filter_map(network).take(NETWORKS_MAX).collect();
+        let networks =
+            |of: &Vec<IpAddr>| of.iter().filter_map(network).take(NETWORKS_MAX).collect();
         Self {
             senders: networks(&ends[0]),
             receivers: networks(&ends[1]),
@@ -88,9 +89,21 @@ impl Claim {
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        let mut words = || Some(lines.next()?.split_whitespace().map(str::to_owned).collect());
+        let mut words = || {
+            Some(
+                lines
+                    .next()?
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect(),
+            )
+        };
         let (senders, receivers) = (words()?, words()?);
-        let rate = lines.next()?.parse().ok().filter(|rate: &f64| *rate >= 0.0)?;
+        let rate = lines
+            .next()?
+            .parse()
+            .ok()
+            .filter(|rate: &f64| *rate >= 0.0)?;
         (lines.next() == Some("end")).then_some(Self {
             senders,
             receivers,
@@ -231,6 +244,9 @@ mod tests {
         assert_eq!(seen, Others::default());
         assert!(!folder.path().join("dead").exists());
         let mut lost = Sharing::new(Some(Path::new("/proc/none")), "one");
-        assert_eq!(lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0), Others::default());
+        assert_eq!(
+            lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0),
+            Others::default()
+        );
     }
 }

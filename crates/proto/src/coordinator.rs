@@ -42,8 +42,8 @@ mod summary;
 mod tests;
 
 use node::Node;
-pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use ropewalk_tuner::Others;
+pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use streams::Ends;
 pub use summary::NodeSummary;
 

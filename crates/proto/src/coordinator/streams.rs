@@ -88,14 +88,20 @@ impl Coordinator {
     /// Where the bytes come from and go to, as far as nodes have opened.
     pub fn ends(&self) -> Ends {
         let addresses = |is_end: fn(&super::Node) -> bool| {
-            let nodes = self.nodes.iter().filter(|node| node.alive() && is_end(node));
+            let nodes = self
+                .nodes
+                .iter()
+                .filter(|node| node.alive() && is_end(node));
             let told = nodes.filter_map(|node| node.opened.as_ref());
             let texts = told.flat_map(|opened| &opened.addresses);
             texts
                 .filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()))
                 .collect()
         };
-        [addresses(super::Node::is_sender), addresses(super::Node::is_receiver)]
+        [
+            addresses(super::Node::is_sender),
+            addresses(super::Node::is_receiver),
+        ]
     }
 
     /// Other transfers whose masters tune streams over the same path: each takes its part of them.
@@ -108,7 +114,9 @@ impl Coordinator {
         if is_news && self.streams.tuner.is_some() {
             let text = match others.transfers {
                 0 => "no other transfer shares the path any more".to_owned(),
-                count => format!("streams are shared with {count} other transfers over the same path"),
+                count => {
+                    format!("streams are shared with {count} other transfers over the same path")
+                }
             };
             self.actions.push_back(Action::Note(text));
         }
@@ -222,7 +230,9 @@ impl Coordinator {
             node.assigned_bytes().saturating_sub(node.checked) as f64
         };
         let mean = receivers.iter().map(left).sum::<f64>() / receivers.len().max(1) as f64;
-        let most = self.limits(receivers.len() as u32, self.at_work().1).streams;
+        let most = self
+            .limits(receivers.len() as u32, self.at_work().1)
+            .streams;
         let counts: Vec<(u32, u32)> = receivers
             .iter()
             .map(|node| {

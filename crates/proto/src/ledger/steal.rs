@@ -157,7 +157,11 @@ impl Ledger {
     // Whether one more unit of the lane may be carried twice within it.
     fn may_double(&self, lane: LaneId) -> bool {
         let times = |unit: &super::InTransit| unit.carriers.iter().filter(|&&c| c == lane).count();
-        let mine = self.in_transit.values().map(times).filter(|&times| times > 0);
+        let mine = self
+            .in_transit
+            .values()
+            .map(times)
+            .filter(|&times| times > 0);
         let (all, doubled) = mine.fold((0, 0), |(all, doubled), times| {
             (all + 1, doubled + usize::from(times > 1))
         });

@@ -351,7 +351,10 @@ fn dealt_work_stays() {
     assert_eq!(ledger.take(0, true, 9, &mebibyte_at), None);
     // A stripe that breaks leaves its part to the others.
     ledger.lane_failed(rails[1]);
-    let left: u64 = rails.iter().map(|&rail| ledger.ready_bytes(rail) + ledger.in_transit_bytes(rail)).sum();
+    let left: u64 = rails
+        .iter()
+        .map(|&rail| ledger.ready_bytes(rail) + ledger.in_transit_bytes(rail))
+        .sum();
     assert_eq!(left, 6 << 20);
 }
 
@@ -378,7 +381,10 @@ fn slow_streams_are_doubled() {
         panic!("the first copy counts");
     };
     assert_eq!(cancel, [0]);
-    assert_eq!(ledger.delivered(0, double.range, 302 * MS), Delivery::Duplicate);
+    assert_eq!(
+        ledger.delivered(0, double.range, 302 * MS),
+        Delivery::Duplicate
+    );
     // One copy fails: the other one may still come. Both do: the unit is ready again.
     ledger.failed(0, second.range, 303 * MS);
     assert_eq!(ledger.ready_bytes(0), 0);

@@ -157,5 +157,8 @@ fn streams_follow_what_is_left() {
     let after = &coordinator.streams.told;
     assert!(after[&2] >= 3 * after[&1], "{after:?}");
     let total = after[&1] + after[&2];
-    assert!(total.abs_diff(setting.total()) <= 1, "{after:?} {setting:?}");
+    assert!(
+        total.abs_diff(setting.total()) <= 1,
+        "{after:?} {setting:?}"
+    );
 }

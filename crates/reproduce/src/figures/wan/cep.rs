@@ -84,7 +84,9 @@ struct Point {
 fn points(seconds: f64) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     let mut add = |name: String, caps: Vec<u64>, halves, is_shared, run: Run| -> Result<()> {
-        let bytes = run.size(seconds, STEP, |bytes| scenario(&caps, halves, is_shared, bytes))?;
+        let bytes = run.size(seconds, STEP, |bytes| {
+            scenario(&caps, halves, is_shared, bytes)
+        })?;
         // No more than the trunk carries in that time.
         let most = (RATE as f64 / 8.0 * PAYLOAD_SHARE * seconds) as u64 / STEP * STEP;
         let scenario = scenario(&caps, halves, is_shared, bytes.min(most));
@@ -126,7 +128,11 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
     let site = bench.site();
     let points = points(seconds)?;
     let key = |point: &Point| format!("{}, {} bytes", point.name, point.scenario.bytes);
-    bench.expect(points.iter().map(|point| (key(point), point.bound * 1.2 + 2.0)));
+    bench.expect(
+        points
+            .iter()
+            .map(|point| (key(point), point.bound * 1.2 + 2.0)),
+    );
     let mut table = Table::new(
         format!(
             "CEP Figures 4 and 7 over the trunk ({} Mbit/s, {ROUND_TRIP_MS} ms, cubic)",
@@ -179,6 +185,11 @@ mod tests {
         assert!((rate(3) - 153.0).abs() < 0.5, "{}", rate(3));
         assert!((rate(4) - 193.1).abs() < 0.5, "{}", rate(4));
         assert!(rate(9) > 4.0 * rate(5), "{} {}", rate(9), rate(5));
-        assert!(points[5].scenario.specification(false).contains("writer a1:7420"));
+        assert!(
+            points[5]
+                .scenario
+                .specification(false)
+                .contains("writer a1:7420")
+        );
     }
 }

@@ -29,6 +29,10 @@ const WAYS: [&str; 3] = ["--streams-policy model", "--streams 4", "--streams 32"
 /// A transfer has reacted when a second brings this part of what it should.
 const REACTED: f64 = 0.9;
 
+/// What is left out at the end of a transfer: bytes are counted when their unit is whole, and hundreds of streams end
+/// theirs then.
+const TAIL_SECONDS: f64 = 3.0;
+
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
@@ -104,7 +108,8 @@ impl Followed {
                 return *delivered_bytes as f64 / (*total_bytes).max(1) as f64;
             }
             Event::Note { message, .. } => {
-                self.steps.extend(super::rig::step(message).map(|count| (now, count)));
+                self.steps
+                    .extend(super::rig::step(message).map(|count| (now, count)));
             }
             Event::Ended { report } => {
                 self.delivered.push((now, report.delivered_bytes));
@@ -208,11 +213,11 @@ impl Changed {
                 (reached(&self.second, began, half), began)
             }
         };
-        // The last half second of a transfer is its tail.
+        // At the end units come whole that were begun long before, and no new ones are.
         let both = match what {
             What::Halved => end(&self.first),
             What::Competitor => end(&self.first).min(end(&self.second)),
-        } - 0.5;
+        } - TAIL_SECONDS;
         let from = reacted.unwrap_or(since);
         let first = rate(&self.first, from, both).filter(|_| both > from);
         let second = rate(&self.second, from, both).filter(|_| both > from);
@@ -269,10 +274,20 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
         table.row(vec![
             cell.name.into(),
             what.name().into(),
-            way.trim_start_matches("--streams").trim_start_matches("-policy").trim().into(),
+            way.trim_start_matches("--streams")
+                .trim_start_matches("-policy")
+                .trim()
+                .into(),
             number(megabits(effect.before), 1),
             number(effect.after.map(megabits), 1),
-            number(if *what == What::Halved { whole / 2.0 } else { whole }, 1),
+            number(
+                if *what == What::Halved {
+                    whole / 2.0
+                } else {
+                    whole
+                },
+                1,
+            ),
             number(effect.reaction_seconds, 1),
             number(effect.share.map(|share| share * 100.0), 0),
             match steps.is_empty() {
@@ -325,11 +340,18 @@ mod tests {
     #[test]
     fn competitor() {
         let mut run = changed();
-        run.second = (12..=28).map(|t| (t as f64 / 2.0, (t - 12) * 1000)).collect();
+        run.second = (12..=28)
+            .map(|t| (t as f64 / 2.0, (t - 12) * 1000))
+            .collect();
         let effect = run.effect(What::Competitor);
         assert_eq!(effect.reaction_seconds, None);
         assert!(effect.share.unwrap() > 0.9, "{effect:?}");
-        run.second = run.first.iter().skip(12).map(|&(t, b)| (t, b - run.first[12].1)).collect();
+        run.second = run
+            .first
+            .iter()
+            .skip(12)
+            .map(|&(t, b)| (t, b - run.first[12].1))
+            .collect();
         let share = run.effect(What::Competitor).share.unwrap();
         assert!((share - 0.5).abs() < 0.01, "{share}");
     }

@@ -126,7 +126,11 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
         let bytes = lan.bytes(seconds)?;
         for round in 1..=ROUNDS {
             for way in WAYS {
-                rows.push((lan, way, format!("{lan}, {way}, {bytes} bytes, round {round}")));
+                rows.push((
+                    lan,
+                    way,
+                    format!("{lan}, {way}, {bytes} bytes, round {round}"),
+                ));
             }
         }
     }
@@ -162,7 +166,9 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
             number(steps as f64, 0),
         ]);
     }
-    table.note("steps: changes of the number of streams in all tuned runs together; none are expected.");
+    table.note(
+        "steps: changes of the number of streams in all tuned runs together; none are expected.",
+    );
     Ok(table)
 }
 

@@ -84,7 +84,11 @@ impl Rig {
         for (host, &cap) in topology.hosts.iter_mut().zip(caps.concat().iter()) {
             host.nics[0].bits_per_second = Some(cap);
         }
-        let names: Vec<String> = topology.hosts.iter().map(|host| host.name.clone()).collect();
+        let names: Vec<String> = topology
+            .hosts
+            .iter()
+            .map(|host| host.name.clone())
+            .collect();
         let (master, nodes) = names.split_last().context("no hosts")?;
         let mut builder = LabBuilder::from(topology);
         let programs = site.ropewalk.parent().unwrap_or(&site.ropewalk);

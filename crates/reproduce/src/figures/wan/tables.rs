@@ -84,7 +84,9 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
     }
     table.note("best: nodes x streams a node of the fastest fixed setting; sim s: its time in the packet simulator, which has no BBR.");
     table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. off: nobody tunes, 4 streams a pair; model is the default.");
-    table.note("invalid: runs during which the trunk's relay did not keep up; they are in the table.");
+    table.note(
+        "invalid: runs during which the trunk's relay did not keep up; they are in the table.",
+    );
     table
 }
 
