@@ -8,13 +8,16 @@ const STREAMS_FIRST: u32 = 4;
 
 /// Streams in all where the round trip is long, at once, for each second of it: with few of them slow start's burst costs
 /// seconds, while too many cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
-const TOTAL_FIRST_PER_SECOND: f64 = 400.0;
+const TOTAL_FIRST_PER_SECOND: f64 = 800.0;
 
 /// Within these bounds: one in which a loss is not all, and what the longest paths of the lab wanted.
 const TOTAL_FIRST: (f64, f64) = (16.0, 64.0);
 
-/// Streams of each node there, at least.
-const STREAMS_FAR: u32 = 4;
+/// Streams of each node there, at least: for each second of the round trip, within these bounds.
+const STREAMS_FAR_PER_SECOND: f64 = 100.0;
+
+/// See [`STREAMS_FAR_PER_SECOND`].
+const STREAMS_FAR: (f64, f64) = (4.0, 8.0);
 
 /// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
 /// streams do not move.
@@ -40,6 +43,12 @@ const MEASURE_SECONDS_MAX: f64 = 5.0;
 
 /// Streams grow by this factor at most, or shrink.
 const STEP: f64 = 2.0;
+
+/// And by this while the path is not full and less than this part of the segments is sent again.
+const STEP_FREE: f64 = 4.0;
+
+/// See [`STEP_FREE`].
+const LOSS_FEW: f64 = 0.02;
 
 /// No more streams where more than this part of the segments is sent again: the queue is too short for those there are.
 const LOSS_MANY: f64 = 0.10;
@@ -69,8 +78,9 @@ const RISE: f64 = 1.3;
 #[must_use]
 pub fn far_streams(nodes: u32, rtt_seconds: f64) -> Option<u32> {
     let total = (TOTAL_FIRST_PER_SECOND * rtt_seconds).clamp(TOTAL_FIRST.0, TOTAL_FIRST.1);
-    let each = (total / f64::from(nodes.max(1))).ceil() as u32;
-    (rtt_seconds >= FAR_SECONDS).then(|| each.max(STREAMS_FAR))
+    let least = (STREAMS_FAR_PER_SECOND * rtt_seconds).clamp(STREAMS_FAR.0, STREAMS_FAR.1);
+    let each = (total / f64::from(nodes.max(1))).max(least).ceil() as u32;
+    (rtt_seconds >= FAR_SECONDS).then_some(each)
 }
 
 /// A step that is being judged.
@@ -324,7 +334,7 @@ impl Tuner {
             (false, wanted) => {
                 let fill = match situation.rate > 1.2 * seen.rate && seen.rate > 0.0 {
                     true => present * situation.rate / seen.rate,
-                    false => present * STEP,
+                    false => present * STEP_FREE,
                 };
                 fill.max(wanted.unwrap_or(0.0))
             }
@@ -332,13 +342,19 @@ impl Tuner {
             (true, None) => present,
         };
         let lost = seen.loss;
+        let most = match !is_full && !is_shared && lost < LOSS_FEW {
+            true => STEP_FREE,
+            false => STEP,
+        };
         let target = match lost {
             _ if lost > LOSS_TOO_MANY => present / STEP,
             _ if lost > LOSS_MANY => target.min(present),
+            // Too many that lose nothing do no harm.
+            _ if target < present && lost < LOSS_FEW => present,
             _ if target > present / NEAR_BELOW && target < present * NEAR_ABOVE => present,
             _ => target,
         };
-        let target = self.within(target.clamp(present / STEP, present * STEP), now_ns);
+        let target = self.within(target.clamp(present / STEP, present * most), now_ns);
         if (target / present - 1.0).abs() < 0.1 {
             return None;
         }

@@ -82,8 +82,8 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
 #[test]
 fn all_receivers_share_one_budget() {
     let mut coordinator = moving(Some(PolicyName::Model));
-    let told = tell(&mut coordinator, 80_000, 6);
-    assert_eq!(told[..2], [(1, 16), (2, 16)], "{told:?}");
+    let told = tell(&mut coordinator, 20_000, 6);
+    assert_eq!(told[..2], [(1, 8), (2, 8)], "{told:?}");
     assert_eq!(told.last(), Some(&(2, 64)), "{told:?}");
     assert!(
         told.iter()
@@ -138,7 +138,7 @@ fn simulations_are_the_drivers() {
 #[test]
 fn streams_follow_what_is_left() {
     let mut coordinator = moving(Some(PolicyName::Model));
-    tell(&mut coordinator, 80_000, 1);
+    tell(&mut coordinator, 20_000, 1);
     let before = coordinator.streams.told.clone();
     assert_eq!(before.get(&1), before.get(&2), "{before:?}");
     // All but a tenth has come to one of them, half to the other one.
