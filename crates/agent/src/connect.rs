@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
@@ -39,6 +39,8 @@ pub(crate) struct Connected {
     join_key: MacKey,
     // This host's address of the connection, where it has any.
     local: Option<IpAddr>,
+    /// Round trip of the connection's first packet; none within a host.
+    pub trip: Duration,
 }
 
 impl std::fmt::Debug for Connected {
@@ -105,7 +107,7 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
     let mut tried = Vec::new();
     for address in addresses {
         match handshake(transfer, peer, &address) {
-            Ok((secret, local)) => {
+            Ok((secret, local, trip)) => {
                 let join_key = MacKey::new(&derive(&secret, "join", b""));
                 return Ok(Connected {
                     peer: peer.clone(),
@@ -113,6 +115,7 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
                     secret,
                     join_key,
                     local,
+                    trip,
                 });
             }
             Err(error) => tried.push((address.to_string(), error.to_string())),
@@ -165,22 +168,22 @@ fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     out
 }
 
-/// Returns the pair's secret, and this host's address of the connection.
+/// Returns the pair's secret, this host's address of the connection, and the round trip of its first packet.
 fn handshake(
     transfer: &Transfer,
     peer: &Peer,
     address: &Address,
-) -> std::io::Result<([u8; 32], Option<IpAddr>)> {
+) -> std::io::Result<([u8; 32], Option<IpAddr>, Duration)> {
+    let began = Instant::now();
     let socket = address.connect()?;
-    let (mut wire, local): (Box<dyn Wire>, _) = match socket {
+    let connected = began.elapsed();
+    let (mut wire, local, trip): (Box<dyn Wire>, _, _) = match socket {
         DataSocket::Tcp(stream) => {
             let local = stream.local_addr().ok();
-            (
-                Box::new(stream),
-                local.map(|local| local.ip().to_canonical()),
-            )
+            let local = local.map(|local| local.ip().to_canonical());
+            (Box::new(stream), local, connected)
         }
-        DataSocket::Unix(stream) => (Box::new(stream), None),
+        DataSocket::Unix(stream) => (Box::new(stream), None, Duration::ZERO),
     };
     wire.set_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let head = Preface {
@@ -202,7 +205,7 @@ fn handshake(
     let secret = tls
         .export_keying_material([0; 32], tls::PAIR_LABEL, None)
         .map_err(other)?;
-    Ok((secret, local))
+    Ok((secret, local, trip))
 }
 
 impl Connected {

@@ -75,6 +75,11 @@ struct State {
     receiving: Receiving,
     // Streams that each lane keeps.
     streams: u32,
+    // What they are while round trips are short, and the least round trip seen.
+    streams_near: u32,
+    trip_min: Option<Duration>,
+    // The master has said how many there should be.
+    is_told: bool,
     // Somebody follows the links of this host; how often they changed.
     watches_links: bool,
     links_changed: u64,
@@ -115,6 +120,10 @@ pub(crate) struct Fetch {
     safe: AtomicU64,
     commits: bool,
     of_datagrams: bool,
+    // Lanes over each rail among which its work is dealt out.
+    stripes: u32,
+    // Receivers that share a long path; 0 where the number of streams is not tuned.
+    sharers: u32,
     hash: bool,
 }
 
@@ -129,6 +138,11 @@ impl Fetch {
             0 => (STREAMS_PER_NODE / senders.len().max(1) as u32).clamp(1, STREAMS_PER_PAIR),
             count => count,
         };
+        // Streams with parts of their own are lanes of one stream each.
+        let (stripes, streams) = match options.equal && blast.is_none() {
+            true => (streams, 1),
+            false => (1, streams),
+        };
         let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
         if options.fixed {
             receiving.fix_plan();
@@ -139,6 +153,9 @@ impl Fetch {
         let state = State {
             receiving,
             streams,
+            streams_near: streams,
+            trip_min: None,
+            is_told: false,
             watches_links: false,
             links_changed: 0,
             lanes: Vec::new(),
@@ -160,6 +177,8 @@ impl Fetch {
             safe: AtomicU64::new(0),
             commits: plan.commit,
             of_datagrams: blast.is_some(),
+            stripes,
+            sharers: plan.sharers,
             hash: options.verify >= verify::TREE,
             transfer,
         })

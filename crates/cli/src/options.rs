@@ -9,9 +9,10 @@ use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
     self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, PolicyName, Rails, Reach,
-    Verify,
+    Striping, Verify,
 };
 
+use crate::desk;
 use crate::endpoint::host_of;
 use crate::token;
 
@@ -27,15 +28,26 @@ const MTU_MIN: u32 = 1280;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, or what
-    /// --streams-policy finds
+    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, and over long
+    /// paths as many for all hosts together as --streams-policy finds
     #[arg(long, visible_alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
-    /// Find the number of streams of all hosts together while bytes flow, for long paths: model (a formula corrected by
-    /// what is seen), simulate (a simulation beside the transfer) or database (the nearest of many situations)
-    #[arg(long, value_name = "NAME", value_parser = streams_policy, help_heading = "Moving")]
-    streams_policy: Option<PolicyName>,
+    /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
+    /// corrected by what is seen), simulate (a simulation beside the transfer), database (the nearest of many situations) or
+    /// off
+    #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    streams_policy: Policy,
+
+    /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
+    /// an equal part and keeps it, as PSockets; the first plan stays)
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "pull",
+        help_heading = "Moving"
+    )]
+    striping: StripingArg,
 
     /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
     /// every agent
@@ -348,11 +360,28 @@ fn streams(text: &str) -> Result<Streams, String> {
 }
 
 /// Takes the names of the tuner's policies.
-fn streams_policy(text: &str) -> Result<PolicyName, String> {
-    PolicyName::named(text).ok_or_else(|| {
-        let names = PolicyName::ALL.map(PolicyName::name);
-        format!("there is no such policy; use {}", names.join(", "))
-    })
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StripingArg {
+    Pull,
+    Equal,
+}
+
+/// Who chooses the number of streams; `None`: nobody.
+#[derive(Clone, Copy, Debug)]
+struct Policy(Option<PolicyName>);
+
+fn streams_policy(text: &str) -> Result<Policy, String> {
+    match PolicyName::named(text) {
+        None if text == "off" => Ok(Policy(None)),
+        None => {
+            let names = PolicyName::ALL.map(PolicyName::name);
+            Err(format!(
+                "there is no such policy; use {} or off",
+                names.join(", ")
+            ))
+        }
+        policy => Ok(Policy(policy)),
+    }
 }
 
 /// Takes the names that the schedulers know.
@@ -431,7 +460,11 @@ impl MoveArgs {
         let lane_rate = self.lane_rate()?;
         Ok(Options {
             streams: self.streams.0,
-            streams_policy: self.streams_policy,
+            streams_policy: self.streams_policy.0,
+            striping: match self.striping {
+                StripingArg::Pull => Striping::Pull,
+                StripingArg::Equal => Striping::Equal,
+            },
             prefetch: self.prefetch.0.0,
             plain: self.plain,
             verify: match self.verify {
@@ -463,6 +496,8 @@ impl MoveArgs {
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,
             speeds: speeds_file(&self.speeds),
+            // Without such a folder there is nobody to share with.
+            sharing: desk::folder().ok().map(|folder| folder.join("paths")),
         })
     }
 

@@ -486,3 +486,33 @@ fn files_are_put_and_got() {
     assert!(ran.err().contains("far/all"), "{}", ran.err());
     assert!(!place.path("beyond").exists());
 }
+
+/// With equal parts each stream carries its own and no other's; pulled, they share one lane.
+#[test]
+fn equal_stripes() {
+    let place = Place::new();
+    std::fs::write(place.path("big"), bytes(12 << 20, 3)).unwrap();
+    for (striping, lanes) in [("equal", vec![3 << 20; 4]), ("pull", vec![12 << 20])] {
+        let out = place.run(&[
+            "copy",
+            "--json",
+            "--stripes",
+            "4",
+            "--striping",
+            striping,
+            "big",
+            striping,
+        ]);
+        let out = out.assert_status(0).out();
+        let last: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+        let pairs = last["report"]["pairs"].as_array().unwrap();
+        let moved = pairs.iter().map(|pair| pair["bytes"].as_u64().unwrap());
+        assert_eq!(moved.collect::<Vec<u64>>(), lanes, "{striping}");
+        assert_same_tree(&place.path("big"), &place.path(striping));
+    }
+    make_tree(&place.path("set"));
+    place
+        .run(&["copy", "--striping", "equal", "set", "copy"])
+        .assert_status(0);
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+}

@@ -23,8 +23,9 @@ use crate::reach::{Started, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
     Destinations, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest, Rails, Reach,
-    Request, Sources, Verify,
+    Request, Sources, Striping, Verify,
 };
+use crate::sharing::Sharing;
 use crate::speeds::{self, Hints, Observations};
 
 /// How often the coordinator sees time pass.
@@ -72,6 +73,7 @@ struct Driver {
     doorman: Doorman,
     issuer: Issuer,
     adviser: Adviser,
+    sharing: Sharing,
     // Grows with the nodes that join, in order of their numbers.
     request: Request,
     control: ControlReport,
@@ -261,7 +263,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         },
         no_sync: !options.sync,
         status_milliseconds: 500,
-        fixed: !options.replan,
+        fixed: !options.replan || options.striping == Striping::Equal,
         rate: options.datagrams.rate.unwrap_or(0),
         mtu: options.datagrams.mtu.unwrap_or(0),
         monitor: match options.datagrams.monitor {
@@ -271,6 +273,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         },
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
+        equal: options.striping == Striping::Equal,
     };
     let nodes = request
         .nodes
@@ -299,7 +302,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
                 ..coordinator::Rails::default()
             },
         },
-        tune: options.streams_policy.filter(|_| options.streams.is_none()),
+        tune: options.tuned_by(),
         lessons: lessons::recall(options),
     };
     (setup, sources)
@@ -334,6 +337,7 @@ async fn drive(
         doorman: Doorman::new(request),
         issuer,
         adviser: Adviser::default(),
+        sharing: Sharing::new(request.options.sharing.as_deref(), &id.to_string()),
         request: request.clone(),
         control: ControlReport {
             nodes: request.nodes.len() as u64,
@@ -417,6 +421,7 @@ impl Driver {
                     if let Some(answer) = self.adviser.answer() {
                         self.coordinator.handle_simulated(&answer);
                     }
+                    self.share();
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
                 }
@@ -431,6 +436,16 @@ impl Driver {
                     .events
                     .send(self.meter.progress(&self.coordinator, now));
             }
+        }
+    }
+
+    /// Learns of other transfers over the same path, and tells them of this one.
+    fn share(&mut self) {
+        if self.sharing.is_due() && self.coordinator.tuned().is_some() {
+            let ends = self.coordinator.ends();
+            let rate = self.coordinator.tuned_rate();
+            let others = self.sharing.look(&ends, rate);
+            self.coordinator.handle_others(others);
         }
     }
 
@@ -505,6 +520,8 @@ impl Driver {
             match action {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
+                    // The plan says how many streams there are at first.
+                    self.share();
                     let scheduler = self.request.options.scheduler.clone();
                     let (first, spares) = (purpose.first, purpose.spares);
                     let result = tokio::task::spawn_blocking(move || {

@@ -13,7 +13,7 @@ const FILE: &str = "streams.txt";
 const BYTES_MAX: u64 = 1 << 20;
 
 fn file(options: &Options) -> Option<PathBuf> {
-    let learns = options.streams.is_none() && options.streams_policy == Some(PolicyName::Database);
+    let learns = options.tuned_by() == Some(PolicyName::Database);
     let speeds = options.speeds.as_ref().filter(|_| learns)?;
     Some(speeds.with_file_name(FILE))
 }

@@ -22,6 +22,7 @@ mod query;
 mod reach;
 mod report;
 pub mod request;
+mod sharing;
 mod speeds;
 
 pub use drive::{Cancel, run};

@@ -196,6 +196,8 @@ pub struct Options {
     pub streams: Option<u32>,
     /// Who chooses the number of streams where it is not given.
     pub streams_policy: Option<PolicyName>,
+    /// How a node's data is spread over its streams.
+    pub striping: Striping,
     /// Most bytes in transit per lane.
     pub prefetch: u64,
     /// Data streams are not sealed.
@@ -227,6 +229,28 @@ pub struct Options {
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
     /// transfer. `None`: neither.
     pub speeds: Option<PathBuf>,
+    /// Folder in which masters of one user on one host tell each other of transfers whose number of streams is tuned, to
+    /// share paths. `None`: this one goes by itself.
+    pub sharing: Option<PathBuf>,
+}
+
+/// How the data of a node is spread over its streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Striping {
+    /// Each stream asks for the next unit when it has room: slow ones bring less.
+    #[default]
+    Pull,
+    /// Each has an equal part, and keeps it (PSockets): the slowest is the end. The number of streams and the plan stay.
+    Equal,
+}
+
+impl Options {
+    /// Who chooses the number of streams while bytes flow; `None` where it stays.
+    #[must_use]
+    pub fn tuned_by(&self) -> Option<PolicyName> {
+        let is_free = self.streams.is_none() && self.striping == Striping::Pull;
+        self.streams_policy.filter(|_| is_free)
+    }
 }
 
 /// Bytes in transit per lane when the user does not say (CEP section 5.2.2: about 4 MB a node).
@@ -236,7 +260,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             streams: None,
-            streams_policy: None,
+            streams_policy: Some(PolicyName::default()),
+            striping: Striping::default(),
             prefetch: PREFETCH_DEFAULT,
             plain: false,
             verify: Verify::default(),
@@ -252,6 +277,7 @@ impl Default for Options {
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,
+            sharing: None,
         }
     }
 }

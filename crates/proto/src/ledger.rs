@@ -34,6 +34,9 @@ mod tests;
 
 pub use rate::RateMeter;
 
+/// The mean time that units take is that of about so many of the newest.
+const TOOK_UNITS: f64 = 32.0;
+
 /// Identifies a lane inside one ledger: the position of its peer in the caller's list.
 pub type LaneId = usize;
 
@@ -104,6 +107,8 @@ struct Lane {
     busy_since_ns: u64,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
     latency_ns: Option<u64>,
+    // Mean of these times, the newest counting most.
+    took_ns: f64,
 }
 
 impl Lane {
@@ -120,6 +125,14 @@ impl Lane {
         }
         self.in_transit_bytes += bytes;
         self.rate.busy(now_ns);
+    }
+
+    fn took(&mut self, ns: u64) {
+        self.latency_ns = Some(self.latency_ns.map_or(ns, |old| old.min(ns)));
+        self.took_ns = match self.took_ns > 0.0 {
+            true => self.took_ns + (ns as f64 - self.took_ns) / TOOK_UNITS,
+            false => ns as f64,
+        };
     }
 
     fn put_down(&mut self, bytes: u64, now_ns: u64) {
@@ -145,6 +158,10 @@ pub struct Ledger {
     wanted_bytes: u64,
     delivered_bytes: u64,
     duplicate_bytes: u64,
+    // Who asks is an idle one of many streams of its lane.
+    has_slow_streams: bool,
+    // Each lane has its part, and nobody takes another's.
+    is_dealt: bool,
 }
 
 impl Ledger {
@@ -159,7 +176,15 @@ impl Ledger {
             wanted_bytes: 0,
             delivered_bytes: 0,
             duplicate_bytes: 0,
+            has_slow_streams: false,
+            is_dealt: false,
         }
+    }
+
+    /// Whether the end game is played within the lane that takes next, too: where a lane is made of many streams, its
+    /// last unit may be on a slow one while the one that asks has nothing to do.
+    pub fn set_slow_streams(&mut self, has_slow_streams: bool) {
+        self.has_slow_streams = has_slow_streams;
     }
 
     /// Makes room for one more peer and returns its number.
@@ -229,7 +254,7 @@ impl Ledger {
         if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
-        if self.lanes[lane].ready.is_empty() {
+        if self.lanes[lane].ready.is_empty() && !self.is_dealt {
             self.steal(lane, free, now_ns, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
@@ -271,7 +296,10 @@ impl Ledger {
                 duplicate: false,
             });
         }
-        self.end_game(lane, free, now_ns)
+        match self.is_dealt {
+            true => None,
+            false => self.end_game(lane, free, now_ns),
+        }
     }
 
     fn rate(&self, lane: LaneId) -> f64 {
@@ -317,15 +345,14 @@ impl Ledger {
             Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
                 if unit.carriers.first() == Some(&lane) {
                     let took = now_ns.saturating_sub(unit.taken_ns);
-                    let shortest = &mut self.lanes[lane].latency_ns;
-                    *shortest = Some(shortest.map_or(took, |old| old.min(took)));
+                    self.lanes[lane].took(took);
                 }
-                let unit = self
-                    .in_transit
-                    .remove(&range.start)
-                    .map(|u| u.carriers)
-                    .unwrap_or_default();
-                let cancel: Vec<LaneId> = unit.into_iter().filter(|&c| c != lane).collect();
+                let unit = self.in_transit.remove(&range.start);
+                let mut cancel = unit.map(|u| u.carriers).unwrap_or_default();
+                // Another stream of the same lane may carry a copy, too.
+                if let Some(at) = cancel.iter().position(|&c| c == lane) {
+                    cancel.remove(at);
+                }
                 self.delivered.insert(range);
                 self.delivered_bytes += range.len();
                 Delivery::Fresh { cancel }
@@ -365,9 +392,11 @@ impl Ledger {
         let Some(unit) = self.in_transit.get_mut(&start) else {
             return;
         };
-        let before = unit.carriers.len();
-        unit.carriers.retain(|&c| c != lane);
-        if before == unit.carriers.len() || !unit.carriers.is_empty() {
+        let Some(at) = unit.carriers.iter().position(|&c| c == lane) else {
+            return;
+        };
+        unit.carriers.remove(at);
+        if !unit.carriers.is_empty() {
             return;
         }
         if let Some(unit) = self.in_transit.remove(&start) {
@@ -412,6 +441,10 @@ impl Ledger {
             .map(|(&s, _)| s)
             .collect();
         for start in carried {
+            if let Some(unit) = self.in_transit.get_mut(&start) {
+                // All its streams are gone.
+                unit.carriers.dedup();
+            }
             self.back_to_ready(lane, start);
         }
         for mut run in runs {

@@ -22,6 +22,7 @@ mod watch;
 
 use align::align;
 pub use pace::Pace;
+pub use ropewalk_tuner::far_streams;
 use spares::Spares;
 pub use watch::Watch;
 
@@ -309,6 +310,19 @@ impl Receiving {
         rail
     }
 
+    /// As many more lanes to the peer of `lane`, and its work dealt out to all of them in equal parts.
+    pub fn deal(
+        &mut self,
+        lane: LaneId,
+        more: u32,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Vec<LaneId> {
+        let added = (0..more).map(|_| self.add_rail(lane, now_ns)).collect();
+        self.ledger.deal(lane, unit_at);
+        added
+    }
+
     /// Whether the peer of `lane` can still be reached over any rail.
     pub fn is_reachable(&self, lane: LaneId) -> bool {
         self.ledger.rails(lane).next().is_some()
@@ -393,6 +407,10 @@ impl Receiving {
                 }
                 break;
             }
+            // Only for a stream that has nothing: it would double what it carries itself.
+            let is_idle = outstanding + taken == 0;
+            self.ledger
+                .set_slow_streams(is_idle && self.streams > STREAMS_PLAIN);
             let Some(unit) = self.ledger.take(lane, free, now_ns, unit_at) else {
                 break;
             };
@@ -426,10 +444,10 @@ impl Receiving {
             None if self.spares.is_exploring() => WINDOW_UNITS * self.unit_len,
             None => (WINDOW_UNITS_UNMEASURED * self.unit_len).min(WINDOW_UNMEASURED_MAX),
         };
-        let units = match (self.streams > STREAMS_PLAIN, self.is_near_end()) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => WINDOW_UNITS,
+        // At the end, too: one that asked only when it had brought the last one would pause for a round trip each time.
+        let units = match self.streams > STREAMS_PLAIN {
+            true => WINDOW_UNITS,
+            false => 0,
         };
         let for_streams = units * self.unit_len * u64::from(self.streams);
         window.min(self.prefetch).max(for_streams)

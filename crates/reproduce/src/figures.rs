@@ -16,3 +16,4 @@ pub(crate) mod striping;
 pub(crate) mod traps;
 pub(crate) mod trees;
 pub(crate) mod trunk;
+pub(crate) mod wan;

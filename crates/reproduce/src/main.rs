@@ -41,7 +41,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, rails, striping, traps, trees, trunk,
+    munisocket, peers, rails, striping, traps, trees, trunk, wan,
 };
 
 /// Longer than all figures take.
@@ -119,6 +119,8 @@ enum Figure {
     Trees,
     /// The lab's wide-area trunk itself: throughput, TCP over it, delay, lateness, processor time
     Trunk,
+    /// Streams over the wide-area trunk: tuned, beside every fixed number and the packet simulator, in the lab
+    Wan,
     /// Everything
     All,
 }
@@ -172,6 +174,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Peers,
         Figure::Multisocket,
         Figure::Trunk,
+        Figure::Wan,
     ];
     for figure in &all {
         // One figure that cannot be made here (no root, no ssh) does not keep the others from being made.
@@ -202,6 +205,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Figure2 => figure2::run(settings),
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
+        Figure::Wan => wan::run(settings),
         Figure::All => bail!("`all` is made of the others"),
     }
 }

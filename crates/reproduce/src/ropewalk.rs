@@ -257,9 +257,32 @@ impl Agents {
 
     /// Writes a specification file where hosts of a lab see it.
     pub fn spec(&self, text: &str) -> Result<String> {
-        let path = self.scratch.join("spec.cep");
+        self.spec_named("spec.cep", text)
+    }
+
+    /// As [`spec`](Self::spec), beside others.
+    pub fn spec_named(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.scratch.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path.display().to_string())
+    }
+
+    /// Starts a master command, with `--json` and the token; its words, and the process that prints events.
+    pub fn start_master(
+        &self,
+        place: Place<'_>,
+        arguments: &[String],
+    ) -> Result<(Vec<String>, Process)> {
+        let mut command = place.command(&self.program);
+        // What one run has shown must not help the next.
+        command.args(arguments).args(["--speeds", "off"]);
+        command.arg("--json").arg("--token-file");
+        command.arg(&self.token_file);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<String> = words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        Ok((words, Process::start(command)?))
     }
 
     /// Runs a master command (`copy ...` or `transfer ...`) to its end; `--json` and the token are added. `watch` sees every
@@ -273,16 +296,7 @@ impl Agents {
         deadline: Duration,
         mut watch: impl FnMut(&mut Self, &Event) -> Result<()>,
     ) -> Result<Moved> {
-        let mut command = place.command(&self.program);
-        // What one run has shown must not help the next.
-        command.args(arguments).args(["--speeds", "off"]);
-        command.arg("--json").arg("--token-file");
-        command.arg(&self.token_file);
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
-        let words: Vec<String> = words
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect();
-        let process = Process::start(command)?;
+        let (words, process) = self.start_master(place, arguments)?;
         let until = Instant::now() + deadline;
         let mut last = None;
         let left = || until.saturating_duration_since(Instant::now());

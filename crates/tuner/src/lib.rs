@@ -21,7 +21,7 @@ mod tuner;
 
 pub use path::{Path, Situation};
 pub use policy::{Answer, Policy, PolicyName, Question};
-pub use tuner::Tuner;
+pub use tuner::{Tuner, far_streams};
 
 /// How many nodes send, and over how many streams each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,15 @@ impl Setting {
     pub fn total(self) -> u32 {
         self.nodes * self.streams
     }
+}
+
+/// Other transfers over the same path that are tuned, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Others {
+    /// How many.
+    pub transfers: u32,
+    /// Their bytes a second, together.
+    pub rate: f64,
 }
 
 /// What may be chosen, and what is known of the network.

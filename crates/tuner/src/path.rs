@@ -198,7 +198,8 @@ impl Path {
     }
 
     /// The rate of the newest interval.
-    pub(crate) fn newest(&self) -> f64 {
+    #[must_use]
+    pub fn newest(&self) -> f64 {
         self.rates.back().copied().unwrap_or(0.0)
     }
 

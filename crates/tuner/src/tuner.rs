@@ -1,17 +1,23 @@
 //! When to look, how far to step, when to go back.
 
 use crate::path::Interval;
-use crate::{Answer, Limits, NodeCounters, Path, Policy, Question, Setting};
+use crate::{Answer, Limits, NodeCounters, Others, Path, Policy, Question, Setting};
 
 /// Streams of a node at the beginning.
 const STREAMS_FIRST: u32 = 4;
 
-/// Streams in all where the round trip is long, at once: with few of them slow start's burst costs seconds, while too many
-/// cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
-const TOTAL_FIRST: u32 = 32;
+/// Streams in all where the round trip is long, at once, for each second of it: with few of them slow start's burst costs
+/// seconds, while too many cost a percent. In the neighbourhood windows grow at once, and every stream costs a thread.
+const TOTAL_FIRST_PER_SECOND: f64 = 800.0;
 
-/// Streams of each node there, at least.
-const STREAMS_FAR: u32 = 8;
+/// Within these bounds: one in which a loss is not all, and what the longest paths of the lab wanted.
+const TOTAL_FIRST: (f64, f64) = (16.0, 64.0);
+
+/// Streams of each node there, at least: for each second of the round trip, within these bounds.
+const STREAMS_FAR_PER_SECOND: f64 = 100.0;
+
+/// See [`STREAMS_FAR_PER_SECOND`].
+const STREAMS_FAR: (f64, f64) = (4.0, 8.0);
 
 /// Round trip from which on it is long. Below, the first streams stay: hosts and disks are the limit there, which more
 /// streams do not move.
@@ -35,17 +41,26 @@ const MEASURE_SECONDS_FULL: f64 = 2.0;
 /// Longest interval and settling together, whatever the round trip.
 const MEASURE_SECONDS_MAX: f64 = 5.0;
 
-/// Streams grow by this factor at most while the path is not full.
-const GROWTH: f64 = 4.0;
-
-/// And by this, or shrink, once it is.
+/// Streams grow by this factor at most, or shrink.
 const STEP: f64 = 2.0;
+
+/// And by this while the path is not full and less than this part of the segments is sent again.
+const STEP_FREE: f64 = 4.0;
+
+/// See [`STEP_FREE`].
+const LOSS_FEW: f64 = 0.02;
+
+/// No more streams where more than this part of the segments is sent again: the queue is too short for those there are.
+const LOSS_MANY: f64 = 0.10;
+
+/// And fewer above this.
+const LOSS_TOO_MANY: f64 = 0.25;
 
 /// A target above by less than this factor is where we are ...
 const NEAR_ABOVE: f64 = 1.35;
 
 /// ... and one below by less than this: too many cost little, and whoever closes streams gives up their windows.
-const NEAR_BELOW: f64 = 2.0;
+const NEAR_BELOW: f64 = 4.0;
 
 /// A step is taken back when it cost more than this part of the rate.
 const COST_MAX: f64 = 0.06;
@@ -58,6 +73,15 @@ const FALL: f64 = 0.7;
 
 /// The same for a rise.
 const RISE: f64 = 1.3;
+
+/// Streams of each of so many nodes at the beginning, by the round trip; `None` where it is short.
+#[must_use]
+pub fn far_streams(nodes: u32, rtt_seconds: f64) -> Option<u32> {
+    let total = (TOTAL_FIRST_PER_SECOND * rtt_seconds).clamp(TOTAL_FIRST.0, TOTAL_FIRST.1);
+    let least = (STREAMS_FAR_PER_SECOND * rtt_seconds).clamp(STREAMS_FAR.0, STREAMS_FAR.1);
+    let each = (total / f64::from(nodes.max(1))).max(least).ceil() as u32;
+    (rtt_seconds >= FAR_SECONDS).then_some(each)
+}
 
 /// A step that is being judged.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +111,9 @@ pub struct Tuner {
     kept_rate: Option<f64>,
     missed: u32,
     steps: u32,
+    others: Others,
+    // What there is has changed by what others do: it is to be told.
+    is_news: bool,
 }
 
 impl Tuner {
@@ -117,6 +144,8 @@ impl Tuner {
             kept_rate: None,
             missed: 0,
             steps: 0,
+            others: Others::default(),
+            is_news: false,
         }
     }
 
@@ -124,6 +153,13 @@ impl Tuner {
     #[must_use]
     pub fn setting(&self) -> Setting {
         self.setting
+    }
+
+    /// Whether the path is long, as far as was seen.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        let least = self.path.rtt_seconds_min();
+        least.is_finite() && least >= FAR_SECONDS
     }
 
     /// What the path was seen to be like.
@@ -164,6 +200,24 @@ impl Tuner {
         }
     }
 
+    /// Other transfers come to the path or leave it: all streams of the path are shared by all, in equal parts.
+    pub fn set_others(&mut self, others: Others) {
+        let (before, now) = (1 + self.others.transfers, 1 + others.transfers);
+        self.others = others;
+        if before == now {
+            return;
+        }
+        // Nodes that share the path begin with their part, so before the first look there is nothing to change.
+        if self.settled_ns > 0 && self.is_far() {
+            let total = f64::from(self.setting.total() * before) / f64::from(now);
+            self.setting = self.limits.split(total);
+            self.is_news = true;
+        }
+        self.path.forget();
+        (self.began, self.trial, self.kept_rate) = (None, None, None);
+        (self.floor, self.ceiling) = ((0, 0), (u32::MAX, 0));
+    }
+
     /// Looks at the counters of all nodes, in the same order each time. Call it two to ten times a second.
     /// Returns the setting when it changes.
     pub fn observe(&mut self, nodes: &[NodeCounters], now_ns: u64) -> Option<Setting> {
@@ -175,14 +229,21 @@ impl Tuner {
             }
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
-            let total = TOTAL_FIRST.max(STREAMS_FAR * self.limits.nodes);
-            let first = self.limits.split(f64::from(total));
-            if rtt < FAR_SECONDS || first.total() <= self.setting.total() {
+            // By the least of all: a queue makes round trips long, too, but not those of the first packets.
+            let all = self.limits.nodes * (1 + self.others.transfers);
+            let each = far_streams(all, self.path.rtt_seconds_min())?;
+            let first = self.limits.split(f64::from(each * self.limits.nodes));
+            if first.total() <= self.setting.total() {
                 return None;
             }
             self.setting = first;
             self.steps += 1;
             return Some(first);
+        }
+        if std::mem::take(&mut self.is_news) {
+            self.steps += 1;
+            self.settle(nodes, now_ns);
+            return Some(self.setting);
         }
         if now_ns < self.settled_ns {
             return None;
@@ -195,7 +256,7 @@ impl Tuner {
         if seconds < self.measure_seconds(nodes) {
             return None;
         }
-        if self.path.rtt_seconds_min() < FAR_SECONDS {
+        if !self.is_far() {
             return None;
         }
         let interval = Interval::between(before, nodes, seconds);
@@ -257,29 +318,44 @@ impl Tuner {
             self.kept_rate = Some(seen.rate);
             return None;
         }
-        let situation = self.path.situation(&self.limits)?;
-        if is_full {
+        let mut situation = self.path.situation(&self.limits)?;
+        let sharers = f64::from(1 + self.others.transfers);
+        // What this one gains by more streams others may lose: then only the policy's word for the whole path counts.
+        let is_shared = self.others.transfers > 0;
+        situation.rate += self.others.rate;
+        if is_full && !is_shared {
             let share = (seen.rate / situation.rate).min(1.0);
             self.policy.learn(&situation, self.setting.total(), share);
         }
         let present = f64::from(self.setting.total());
-        let wanted = self.policy.best(&situation);
-        let target = match (is_full, wanted) {
+        let wanted = self.policy.best(&situation).map(|all| all / sharers);
+        let target = match (is_full || is_shared, wanted) {
             // What each stream brings says how many fill the rest of a known bound; of an unknown one, more.
             (false, wanted) => {
                 let fill = match situation.rate > 1.2 * seen.rate && seen.rate > 0.0 {
                     true => present * situation.rate / seen.rate,
-                    false => present * GROWTH,
+                    false => present * STEP_FREE,
                 };
-                fill.max(wanted.unwrap_or(0.0)).min(present * GROWTH)
+                fill.max(wanted.unwrap_or(0.0))
             }
-            (true, Some(wanted)) => wanted
-                .max(self.path.too_few() * NEAR_ABOVE)
-                .clamp(present / STEP, present * STEP),
+            (true, Some(wanted)) => wanted.max(self.path.too_few() * NEAR_ABOVE),
             (true, None) => present,
         };
-        let target = self.within(target, now_ns);
-        if target < present * NEAR_ABOVE && target > present / NEAR_BELOW {
+        let lost = seen.loss;
+        let most = match !is_full && !is_shared && lost < LOSS_FEW {
+            true => STEP_FREE,
+            false => STEP,
+        };
+        let target = match lost {
+            _ if lost > LOSS_TOO_MANY => present / STEP,
+            _ if lost > LOSS_MANY => target.min(present),
+            // Too many that lose nothing do no harm.
+            _ if target < present && lost < LOSS_FEW => present,
+            _ if target > present / NEAR_BELOW && target < present * NEAR_ABOVE => present,
+            _ => target,
+        };
+        let target = self.within(target.clamp(present / STEP, present * most), now_ns);
+        if (target / present - 1.0).abs() < 0.1 {
             return None;
         }
         let next = self.limits.split(target);

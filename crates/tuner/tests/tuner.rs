@@ -1,7 +1,10 @@
 //! Policies one by one, and the tuner against a path that is a formula.
 
 use ropewalk_tuner::policy::{Database, Lesson, Model, Simulate};
-use ropewalk_tuner::{Answer, Limits, NodeCounters, Policy, PolicyName, Setting, Situation, Tuner};
+use ropewalk_tuner::{
+    Answer, Limits, NodeCounters, Others, Policy, PolicyName, Setting, Situation, Tuner,
+    far_streams,
+};
 
 /// 100 Mbit/s, 80 ms, no loss, a queue as long as the path.
 fn situation() -> Situation {
@@ -171,7 +174,7 @@ impl Toy {
             let wanted = f64::from(setting.total()) * self.each;
             let mut rate = wanted.min(self.rate);
             if setting.total() > self.collapse {
-                rate /= 4.0;
+                rate /= 8.0;
             }
             let queued = if wanted > self.rate { 0.5 } else { 0.0 };
             for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -232,6 +235,7 @@ fn a_bad_step_is_taken_back() {
     let mut path = Toy {
         each: 0.1e6,
         collapse: 40,
+        rtt: 0.02,
         ..toy(1)
     };
     let steps = path.run(&mut tuner, 9.0);
@@ -286,5 +290,89 @@ fn the_budget_is_kept_when_nodes_end() {
             nodes: 4,
             streams: before / 4
         }
+    );
+}
+
+/// A queue that makes round trips long is no long path: the least of them counts.
+#[test]
+fn a_queue_is_no_long_path() {
+    let mut tuner = Tuner::new(PolicyName::Model.make(), limits(1));
+    let mut node = NodeCounters::default();
+    for step in 1..200 {
+        node = NodeCounters {
+            streams: 4,
+            bytes: step * 250_000,
+            segments: step * 170,
+            // 20 Mbit/s before 250 kB.
+            rtt_seconds: 0.1,
+            rtt_seconds_min: 0.0004,
+            segment_bytes: 1448.0,
+            ..node
+        };
+        assert_eq!(tuner.observe(&[node], step * 100_000_000), None);
+    }
+    assert_eq!(far_streams(1, 0.0049), None);
+}
+
+/// The first streams go with the round trip, for all nodes together, and four or eight a node at least.
+#[test]
+fn first_streams() {
+    let first = |nodes| [0.005, 0.02, 0.08, 0.16, 0.6].map(|rtt| far_streams(nodes, rtt).unwrap());
+    assert_eq!(first(1), [16, 16, 64, 64, 64]);
+    assert_eq!(first(8), [4, 4, 8, 8, 8]);
+    assert_eq!(first(16), [4, 4, 8, 8, 8]);
+}
+
+/// A queue that drops more than a tenth gets no more streams, and fewer when it drops a quarter.
+#[test]
+fn lossy_queues_get_no_more() {
+    for (part, expected) in [(0.0, 17..=64), (0.15, 16..=16), (0.3, 1..=8)] {
+        let mut tuner = Tuner::new(PolicyName::Model.make(), limits(4));
+        let mut node = NodeCounters::default();
+        let mut total = 0;
+        for step in 1..40_u64 {
+            total += 400 * step.min(10);
+            node = NodeCounters {
+                streams: tuner.setting().streams,
+                bytes: total * 1448,
+                segments: total,
+                repeated: (total as f64 * part) as u64,
+                rtt_seconds: 0.085,
+                rtt_seconds_min: 0.08,
+                segment_bytes: 1448.0,
+                ..node
+            };
+            tuner.observe(&[node; 4], step * 100_000_000);
+        }
+        let streams = tuner.setting().streams;
+        assert!(expected.contains(&streams), "{part}: {streams}");
+    }
+}
+
+/// Transfers that share a path share its streams: each gives up its part, and gets it back.
+#[test]
+fn transfers_share_a_path() {
+    let mut tuner = Tuner::new(PolicyName::Model.make(), limits(4));
+    let mut path = toy(4);
+    path.run(&mut tuner, 20.0);
+    let alone = tuner.setting().total();
+    tuner.set_others(Others {
+        transfers: 1,
+        rate: 6e6,
+    });
+    // The other one takes half of the rate.
+    path.rate /= 2.0;
+    let told = path.run(&mut tuner, 0.2);
+    assert_eq!(told.len(), 1, "it is told at once");
+    let shared = tuner.setting().total();
+    assert!(shared.abs_diff(alone / 2) <= 4, "{alone} {shared}");
+    path.run(&mut tuner, 10.0);
+    let later = tuner.setting().total();
+    assert!(later <= alone, "{alone} {later}");
+    tuner.set_others(Others::default());
+    assert!(
+        tuner.setting().total() >= later,
+        "{later} {:?}",
+        tuner.setting()
     );
 }

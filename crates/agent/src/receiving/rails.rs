@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Fetch, LaneInfo};
+use parking_lot::MutexGuard;
+use ropewalk_proto::participant::far_streams;
+
+use super::{Fetch, LaneInfo, State};
 use crate::connect::Connected;
 use crate::interfaces;
 use crate::links::Links;
@@ -52,7 +55,11 @@ impl Way {
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
     pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
-        let search = connected.search(&self.transfer);
+        // Parts that are dealt out once are no work for lanes that are found later.
+        let search = match self.transfer.options.equal {
+            true => None,
+            false => connected.search(&self.transfer),
+        };
         let first = search.and_then(|mut search| Some((search.next()?, search)));
         let way = Way {
             // Where there are others it keeps to its own interface, too.
@@ -68,6 +75,10 @@ impl Fetch {
             state.lanes[lane].way = way.rail.clone();
         }
         let index = self.is_open(lane, &way);
+        self.take_trip(way.connected.trip);
+        if self.transfer.options.equal {
+            self.deal(lane, &way);
+        }
         if let Some((first, search)) = first {
             let way = way.clone();
             self.spawn("rails", move |fetch| {
@@ -76,6 +87,33 @@ impl Fetch {
         }
         self.add_streams(lane);
         self.run_stream(lane, &way, index);
+    }
+
+    /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
+    fn deal(self: &Arc<Self>, lane: usize, way: &Way) {
+        let Some(sinks) = self.sinks() else { return };
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        let unit_at = |offset| sinks.unit_at(offset);
+        let more = self.stripes - 1;
+        let added = state.receiving.deal(lane, more, now, &unit_at);
+        let count = added.last().map_or(0, |last| last + 1);
+        if state.lanes.len() < count {
+            state.lanes.resize_with(count, LaneInfo::default);
+        }
+        for &stripe in &added {
+            state.lanes[stripe].live = 1;
+            state.lanes[stripe].rail = way.name();
+            state.lanes[stripe].way = way.rail.clone();
+        }
+        self.drain(state);
+        for stripe in added {
+            let index = self.is_open(stripe, way);
+            let way = way.clone();
+            self.spawn("receive", move |fetch| {
+                fetch.run_stream(stripe, &way, index)
+            });
+        }
     }
 
     // More streams of the lane can connect; returns the number of the first.
@@ -107,6 +145,24 @@ impl Fetch {
         }
     }
 
+    /// The number of streams that goes with the round trips seen so far. The least of them counts: those of lanes that
+    /// open while others fill the link have its queue in them.
+    fn take_trip(self: &Arc<Self>, trip: Duration) {
+        let mut state = self.state.lock();
+        let least = state.trip_min.map_or(trip, |known| known.min(trip));
+        state.trip_min = Some(least);
+        if self.sharers == 0 || state.is_told || self.of_datagrams {
+            return;
+        }
+        match far_streams(self.sharers, least.as_secs_f64()) {
+            Some(far) => self.share_streams(state, far),
+            None => {
+                let each = state.streams_near;
+                self.keep_streams(state, each);
+            }
+        }
+    }
+
     /// Keeps so many streams open from now on, all lanes that work together; each keeps one at least. Those that are too
     /// many bring what they were asked for first.
     pub fn set_streams(self: &Arc<Self>, count: u32) {
@@ -115,9 +171,18 @@ impl Fetch {
             return;
         }
         let mut state = self.state.lock();
+        state.is_told = true;
+        self.share_streams(state, count);
+    }
+
+    fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32) {
         let works = |info: &&LaneInfo| info.live > 0;
         let lanes = state.lanes.iter().filter(works).count() as u32;
         let each = (count / lanes.max(1)).clamp(1, STREAMS_PER_LANE_MAX);
+        self.keep_streams(state, each);
+    }
+
+    fn keep_streams(self: &Arc<Self>, mut state: MutexGuard<'_, State>, each: u32) {
         if each == state.streams {
             return;
         }

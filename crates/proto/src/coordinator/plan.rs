@@ -477,6 +477,7 @@ impl Coordinator {
         plan.runs.clone_from(&state.runs);
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.unit = self.unit_len;
+        plan.sharers = self.sharers();
         plan.length = self.data_length;
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;

@@ -4,7 +4,10 @@
 //! should be in all; receivers, who open streams, are told their shares. So nodes cannot each try to take the trunk for
 //! themselves, and when it loses packets all step back together.
 
-use ropewalk_tuner::{Answer, Limits, NodeCounters, PolicyName, Setting, Tuner};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ropewalk_tuner::{Answer, Limits, NodeCounters, Others, PolicyName, Setting, Tuner};
 
 use super::{Action, Coordinator};
 use crate::control::{self, TcpStatus, to_agent};
@@ -18,6 +21,15 @@ pub const STREAMS_PER_SENDER_MAX: u32 = 256;
 /// Most streams of one receiver.
 const STREAMS_PER_RECEIVER_MAX: u32 = 64;
 
+/// Time between two comparisons of what the receivers have left.
+const COMPARE_NS: u64 = 1_000_000_000;
+
+/// A receiver's streams are at most so many times the mean, or that part of it ...
+const UNEVEN_MAX: f64 = 3.0;
+
+/// ... and are left alone while they are within this factor of what they should be.
+const UNEVEN_MIN: f64 = 1.3;
+
 /// Time between two looks.
 const LOOK_NS: u64 = 100_000_000;
 
@@ -29,10 +41,14 @@ pub(super) struct Streams {
     // By node.
     counters: Vec<NodeCounters>,
     looked_ns: u64,
-    // Share that receivers were told.
-    told: Option<u32>,
+    // What each receiver was told, and when they were last compared.
+    told: BTreeMap<u32, u32>,
+    compared_ns: u64,
+    // The share of all, as it was last noted.
+    noted: Option<u32>,
     // Settings that were sent, for the report.
     changes: u32,
+    others: Others,
 }
 
 impl Streams {
@@ -54,7 +70,64 @@ impl Streams {
     }
 }
 
+/// What nodes told of their addresses: those of the senders, and those of the receivers.
+pub type Ends = [Vec<IpAddr>; 2];
+
 impl Coordinator {
+    /// Receivers of all transfers that share the path; 0 where the number of streams is not tuned.
+    ///
+    /// They know the round trip when they have connected, seconds before the first look at what senders tell, and open
+    /// their part at once.
+    pub(super) fn sharers(&self) -> u32 {
+        match self.setup.tune {
+            Some(_) => self.receivers().count() as u32 * (1 + self.streams.others.transfers),
+            None => 0,
+        }
+    }
+
+    /// Where the bytes come from and go to, as far as nodes have opened.
+    pub fn ends(&self) -> Ends {
+        let addresses = |is_end: fn(&super::Node) -> bool| {
+            let nodes = self
+                .nodes
+                .iter()
+                .filter(|node| node.alive() && is_end(node));
+            let told = nodes.filter_map(|node| node.opened.as_ref());
+            let texts = told.flat_map(|opened| &opened.addresses);
+            texts
+                .filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()))
+                .collect()
+        };
+        [
+            addresses(super::Node::is_sender),
+            addresses(super::Node::is_receiver),
+        ]
+    }
+
+    /// Other transfers whose masters tune streams over the same path: each takes its part of them.
+    pub fn handle_others(&mut self, others: Others) {
+        let is_news = others.transfers != self.streams.others.transfers;
+        self.streams.others = others;
+        if let Some(tuner) = &mut self.streams.tuner {
+            tuner.set_others(others);
+        }
+        if is_news && self.streams.tuner.is_some() {
+            let text = match others.transfers {
+                0 => "no other transfer shares the path any more".to_owned(),
+                count => {
+                    format!("streams are shared with {count} other transfers over the same path")
+                }
+            };
+            self.actions.push_back(Action::Note(text));
+        }
+    }
+
+    /// Bytes a second of the newest look at the streams.
+    pub fn tuned_rate(&self) -> f64 {
+        let tuner = self.streams.tuner.as_ref();
+        tuner.map_or(0.0, |tuner| tuner.path().newest())
+    }
+
     /// Takes what a sender says of its streams.
     pub(super) fn observe_streams(&mut self, node: u32, seen: Option<&TcpStatus>) {
         if let Some(seen) = seen.filter(|_| self.setup.tune.is_some()) {
@@ -119,27 +192,67 @@ impl Coordinator {
             Tuner::from(policy, limits, first)
         });
         tuner.set_nodes(limits.nodes);
+        tuner.set_others(streams.others);
         let chosen = tuner.observe(&streams.counters, now_ns);
         let question = tuner.poll_question();
         if let Some(question) = question {
             self.actions.push_back(Action::Simulate(question));
         }
+        let is_far = tuner.is_far();
+        let setting = tuner.setting();
         if let Some(setting) = chosen {
-            self.tell_streams(setting, &receivers);
+            self.note_streams(setting);
+        }
+        let is_due = now_ns.saturating_sub(self.streams.compared_ns) >= COMPARE_NS;
+        if chosen.is_some() || (is_far && is_due) {
+            self.streams.compared_ns = now_ns;
+            self.tell_streams(setting, chosen.is_some(), &receivers);
         }
     }
 
-    // A receiver with work keeps one stream at least: it alone can fetch what it wants.
-    fn tell_streams(&mut self, setting: Setting, receivers: &[u32]) {
+    fn note_streams(&mut self, setting: Setting) {
         let count = setting.streams;
-        if self.streams.told.replace(count) == Some(count) {
+        if self.streams.noted.replace(count) == Some(count) {
             return;
         }
         self.streams.changes += 1;
         let policy = self.setup.tune.map_or("", PolicyName::name);
         let text = format!("{count} streams a receiver from now on ({policy})");
         self.actions.push_back(Action::Note(text));
-        for &node in receivers {
+    }
+
+    // The mean is the tuner's. Who has more left than others gets more streams, so that all end together: streams that
+    // share a trunk carry about the same each, and the last node alone would be left with its few. A receiver with work
+    // keeps one: it alone can fetch what it wants.
+    fn tell_streams(&mut self, setting: Setting, is_step: bool, receivers: &[u32]) {
+        let left = |&node: &u32| {
+            let node = &self.nodes[node as usize];
+            node.assigned_bytes().saturating_sub(node.checked) as f64
+        };
+        let mean = receivers.iter().map(left).sum::<f64>() / receivers.len().max(1) as f64;
+        let most = self
+            .limits(receivers.len() as u32, self.at_work().1)
+            .streams;
+        let counts: Vec<(u32, u32)> = receivers
+            .iter()
+            .map(|node| {
+                let part = (left(node) / mean.max(1.0)).clamp(1.0 / UNEVEN_MAX, UNEVEN_MAX);
+                let count = (f64::from(setting.streams) * part).round() as u32;
+                (*node, count.clamp(1, most))
+            })
+            .collect();
+        for (node, count) in counts {
+            let told = self.streams.told.get(&node).copied();
+            let is_near = |told: u32| {
+                let ratio = f64::from(count) / f64::from(told);
+                (1.0 / UNEVEN_MIN..=UNEVEN_MIN).contains(&ratio)
+            };
+            // Before the first step they have what they began with.
+            let known = told.or((!is_step).then_some(setting.streams));
+            if known.is_some_and(is_near) {
+                continue;
+            }
+            self.streams.told.insert(node, count);
             self.send(node, to_agent::Body::Streams(control::Streams { count }));
         }
     }

@@ -1,6 +1,8 @@
 //! Several lanes to one peer: what one may carry the others may, too.
 
-use super::{Lane, LaneId, Ledger};
+use ropewalk_model::Range;
+
+use super::{Lane, LaneId, Ledger, ReadyRun};
 
 impl Ledger {
     /// One more lane to the peer of `lane`, over another rail: it may carry whatever that one may. Cost O(runs + in
@@ -23,6 +25,45 @@ impl Ledger {
         }
         self.lanes.push(Lane::to(peer));
         rail
+    }
+
+    /// Deals what `lane` has to do out to all lanes to its peer, in equal parts one after the other, cut at unit borders. From
+    /// now on no lane of the ledger takes what another owns: the slowest is the end (PSockets).
+    pub fn deal(&mut self, lane: LaneId, unit_at: &dyn Fn(u64) -> Range) {
+        self.is_dealt = true;
+        let rails: Vec<LaneId> = self.rails(lane).collect();
+        let Some(owner) = self.lanes.get_mut(lane).filter(|_| !rails.is_empty()) else {
+            return;
+        };
+        let total = u128::from(std::mem::take(&mut owner.ready_bytes));
+        let runs: Vec<ReadyRun> = owner.ready.drain(..).collect();
+        let end_of_part = |part: usize| (total * (part as u128 + 1) / rails.len() as u128) as u64;
+        let (mut part, mut dealt) = (0, 0_u64);
+        for mut run in runs {
+            while !run.range.is_empty() {
+                while part + 1 < rails.len() && dealt >= end_of_part(part) {
+                    part += 1;
+                }
+                let left = match part + 1 == rails.len() {
+                    true => run.range.len(),
+                    false => (end_of_part(part) - dealt).min(run.range.len()),
+                };
+                // The unit in which a part ends belongs to it.
+                let last = unit_at(run.range.start + left - 1);
+                let end = last.end.clamp(run.range.start + left, run.range.end);
+                let range = Range {
+                    start: run.range.start,
+                    end,
+                };
+                let mut holders = run.holders.clone();
+                holders.retain(|&holder| holder != rails[part]);
+                holders.insert(0, rails[part]);
+                self.lanes[rails[part]].planned = true;
+                self.push(rails[part], ReadyRun { range, holders }, false);
+                dealt += range.len();
+                run.range.start = end;
+            }
+        }
     }
 
     /// Whether two lanes lead to one peer.

@@ -24,6 +24,14 @@ const SPARE_STEAL_SECONDS: f64 = 1.0;
 /// And this much while its speed is not known (256 KiB).
 const SPARE_STEAL_UNMEASURED: u64 = 256 << 10;
 
+/// Within a lane of many streams: a unit that takes longer than its lane's mean by this factor is on a slow stream. One
+/// that is idle brings it in less, since nothing goes before it there.
+const SLOW_STREAM: f64 = 2.0;
+
+/// So many units of a lane are carried twice within it at most, or this part of those in transit: each takes room from
+/// the others.
+const DOUBLED: (usize, usize) = (2, 8);
+
 /// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
 const CARRIERS_MAX: usize = 2;
 
@@ -109,6 +117,7 @@ impl Ledger {
     }
 
     pub(super) fn end_game(&mut self, lane: LaneId, free: bool, now_ns: u64) -> Option<Unit> {
+        let doubles = self.has_slow_streams && self.may_double(lane);
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
         let (&start, _) = self
@@ -116,11 +125,15 @@ impl Ledger {
             .iter()
             .filter(|(_, unit)| {
                 unit.carriers.len() < CARRIERS_MAX
-                    && !unit.carriers.contains(&lane)
                     && unit.holders.contains(&lane)
                     && (free || unit.carriers.iter().any(|&c| self.are_rails(c, lane)))
             })
             .filter(|(_, unit)| {
+                if unit.carriers.contains(&lane) {
+                    let takes = now_ns.saturating_sub(unit.taken_ns) as f64;
+                    let mean = self.lanes[lane].took_ns;
+                    return doubles && mean > 0.0 && takes > mean * SLOW_STREAM;
+                }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
                 let theirs = self.expected_seconds(unit, now_ns);
                 theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
@@ -139,6 +152,20 @@ impl Ledger {
             range,
             duplicate: true,
         })
+    }
+
+    // Whether one more unit of the lane may be carried twice within it.
+    fn may_double(&self, lane: LaneId) -> bool {
+        let times = |unit: &super::InTransit| unit.carriers.iter().filter(|&&c| c == lane).count();
+        let mine = self
+            .in_transit
+            .values()
+            .map(times)
+            .filter(|&times| times > 0);
+        let (all, doubled) = mine.fold((0, 0), |(all, doubled), times| {
+            (all + 1, doubled + usize::from(times > 1))
+        });
+        doubled < DOUBLED.0.max(all / DOUBLED.1)
     }
 
     /// Bytes per second that a lane carries, as measured, and no more than a unit that is overdue allows; `None`

@@ -324,3 +324,73 @@ fn a_failed_rail_loses_nothing() {
     ledger.lane_failed(again);
     assert_eq!(ledger.ready_bytes(1), 8 << 20);
 }
+
+/// Units of 1 MiB.
+fn mebibyte_at(offset: u64) -> Range {
+    let start = offset >> 20 << 20;
+    Range {
+        start,
+        end: start + (1 << 20),
+    }
+}
+
+/// Equal parts, cut at unit borders, and nobody takes another's: the slowest is the end.
+#[test]
+fn dealt_work_stays() {
+    let mut ledger = Ledger::new(1);
+    ledger.want(run(0, 10 << 20, &[0]));
+    let rails = [0, ledger.add_rail(0), ledger.add_rail(0)];
+    ledger.deal(0, &mebibyte_at);
+    let parts = rails.map(|rail| ledger.ready_bytes(rail) >> 20);
+    assert_eq!(parts, [4, 3, 3]);
+    for at in 0..4 {
+        let unit = ledger.take(0, true, at, &mebibyte_at).unwrap();
+        assert_eq!(unit.range.start, at << 20);
+        ledger.delivered(0, unit.range, at);
+    }
+    assert_eq!(ledger.take(0, true, 9, &mebibyte_at), None);
+    // A stripe that breaks leaves its part to the others.
+    ledger.lane_failed(rails[1]);
+    let left: u64 = rails
+        .iter()
+        .map(|&rail| ledger.ready_bytes(rail) + ledger.in_transit_bytes(rail))
+        .sum();
+    assert_eq!(left, 6 << 20);
+}
+
+/// Within a lane of many streams an idle one doubles units that take long, few at a time, and the first copy counts.
+#[test]
+fn slow_streams_are_doubled() {
+    const MS: u64 = 1_000_000;
+    let mut ledger = Ledger::new(1);
+    ledger.want(run(0, 6 << 20, &[0]));
+    let take = |ledger: &mut Ledger, now| ledger.take(0, true, now, &mebibyte_at);
+    let first = take(&mut ledger, 0).unwrap();
+    let slow: Vec<_> = (0..5).map(|_| take(&mut ledger, 0).unwrap()).collect();
+    ledger.delivered(0, first.range, 100 * MS);
+    assert_eq!(take(&mut ledger, 900 * MS), None, "not asked for");
+    ledger.set_slow_streams(true);
+    assert_eq!(take(&mut ledger, 199 * MS), None, "not late yet");
+    let double = take(&mut ledger, 300 * MS).unwrap();
+    assert!(double.duplicate);
+    let second = take(&mut ledger, 300 * MS).unwrap();
+    assert_ne!(second.range, double.range);
+    assert_eq!(take(&mut ledger, 300 * MS), None, "two at a time");
+    // The copy that is late is cancelled once, on the same lane.
+    let Delivery::Fresh { cancel } = ledger.delivered(0, double.range, 301 * MS) else {
+        panic!("the first copy counts");
+    };
+    assert_eq!(cancel, [0]);
+    assert_eq!(
+        ledger.delivered(0, double.range, 302 * MS),
+        Delivery::Duplicate
+    );
+    // One copy fails: the other one may still come. Both do: the unit is ready again.
+    ledger.failed(0, second.range, 303 * MS);
+    assert_eq!(ledger.ready_bytes(0), 0);
+    ledger.failed(0, second.range, 304 * MS);
+    assert_eq!(ledger.ready_bytes(0), 1 << 20);
+    assert_eq!(slow.len(), 5);
+    ledger.lane_failed(0);
+    assert_eq!(ledger.orphans().len_bytes(), 4 << 20);
+}

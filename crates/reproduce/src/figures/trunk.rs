@@ -61,7 +61,7 @@ const START_SECONDS: f64 = 1.5;
 
 /// The drop-tail queue of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
+pub(super) enum Queue {
     /// 50 packets.
     Fifty,
     /// One bandwidth-delay product, in packets.
@@ -69,7 +69,7 @@ enum Queue {
 }
 
 impl Queue {
-    fn packets(self, rate: u64, mtu: u32, round_trip_ms: u64) -> u32 {
+    pub fn packets(self, rate: u64, mtu: u32, round_trip_ms: u64) -> u32 {
         let product = rate * round_trip_ms / 1000 / 8 / u64::from(mtu);
         match self {
             Self::Fifty => 50,
@@ -113,7 +113,12 @@ fn lab(trunk: TrunkSpec, control: &str) -> Result<Lab> {
 
 /// A trunk of one rate and half the round trip each way, with a queue in the direction of the data; what comes back
 /// has room.
-fn trunk(rate: Option<u64>, mtu: u32, round_trip_ms: u64, queue_packets: u32) -> TrunkSpec {
+pub(super) fn trunk(
+    rate: Option<u64>,
+    mtu: u32,
+    round_trip_ms: u64,
+    queue_packets: u32,
+) -> TrunkSpec {
     let link = LinkSpec {
         bits_per_second: rate,
         ..LinkSpec::unlimited().delay(Duration::from_micros(round_trip_ms * 500))

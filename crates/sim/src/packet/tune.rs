@@ -1,6 +1,8 @@
 //! The packet simulator as the tuner's adviser, and as its test bed.
 
-use ropewalk_tuner::{Answer, Limits, NodeCounters, Policy, Question, Setting, Situation, Tuner};
+use ropewalk_tuner::{Answer, Limits, NodeCounters, Policy, Question, Situation, Tuner};
+
+pub use ropewalk_tuner::Setting;
 
 use super::live::{Live, idle};
 use super::profile::Profile;

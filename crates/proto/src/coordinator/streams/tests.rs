@@ -82,8 +82,8 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
 #[test]
 fn all_receivers_share_one_budget() {
     let mut coordinator = moving(Some(PolicyName::Model));
-    let told = tell(&mut coordinator, 80_000, 6);
-    assert_eq!(told[..2], [(1, 16), (2, 16)]);
+    let told = tell(&mut coordinator, 20_000, 6);
+    assert_eq!(told[..2], [(1, 8), (2, 8)], "{told:?}");
     assert_eq!(told.last(), Some(&(2, 64)), "{told:?}");
     assert!(
         told.iter()
@@ -132,4 +132,33 @@ fn simulations_are_the_drivers() {
     assert_eq!(question.situation.nodes, 2);
     let shares = question.settings.iter().map(|_| 1.0).collect();
     coordinator.handle_simulated(&Answer { question, shares });
+}
+
+/// Who has more left than others gets more of the streams; the number in all stays about the same.
+#[test]
+fn streams_follow_what_is_left() {
+    let mut coordinator = moving(Some(PolicyName::Model));
+    tell(&mut coordinator, 20_000, 1);
+    let before = coordinator.streams.told.clone();
+    assert_eq!(before.get(&1), before.get(&2), "{before:?}");
+    // All but a tenth has come to one of them, half to the other one.
+    for (node, percent) in [(1, 90), (2, 50)] {
+        let checked = (1_u64 << 29) / 100 * percent;
+        let status = control::Status {
+            delivered: checked,
+            checked,
+            ..control::Status::default()
+        };
+        let body = Some(from_agent::Body::Status(status));
+        coordinator.handle_message(node, FromAgent { body }, SECOND);
+    }
+    let setting = coordinator.tuned().unwrap().2.unwrap();
+    coordinator.tell_streams(setting, false, &[1, 2]);
+    let after = &coordinator.streams.told;
+    assert!(after[&2] >= 3 * after[&1], "{after:?}");
+    let total = after[&1] + after[&2];
+    assert!(
+        total.abs_diff(setting.total()) <= 1,
+        "{after:?} {setting:?}"
+    );
 }

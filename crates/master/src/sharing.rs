@@ -1,0 +1,252 @@
+//! Transfers of one user, started on one host, that cross the same path: who else is there.
+//!
+//! Each master whose streams are tuned keeps a small file in a folder of the user: the networks its bytes leave and reach,
+//! and what it carries. The file is locked while its master lives, so that whatever became of it nobody is taken for alive.
+//! Two transfers share a path when senders of both are in one network and receivers of both in one, too: networks are
+//! judged by their addresses (24 bits of IPv4, 48 of IPv6), since nothing tells where a bottleneck is.
+//!
+//! Left out: masters on other hosts or of other users, transfers with a given number of streams, and paths that meet in
+//! the middle only.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ropewalk_proto::coordinator::{Ends, Others};
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Networks of an end that are told; the rest of a larger cluster is in them, or nobody's neighbour.
+const NETWORKS_MAX: usize = 64;
+
+/// Longer files are not read: two ends of so many networks.
+const BYTES_MAX: u64 = 16 << 10;
+
+/// Other transfers that are looked at.
+const OTHERS_MAX: usize = 64;
+
+/// What a master tells of its transfer.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Claim {
+    senders: BTreeSet<String>,
+    receivers: BTreeSet<String>,
+    rate: f64,
+}
+
+/// This master's file, and the folder of all.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    folder: Option<PathBuf>,
+    name: String,
+    own: Option<File>,
+    looked: Option<Instant>,
+}
+
+/// The network of an address; none for those that only mean something within a host.
+fn network(address: &IpAddr) -> Option<String> {
+    match address.to_canonical() {
+        address if address.is_loopback() || address.is_unspecified() => None,
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            Some(format!("{a}.{b}.{c}.0/24"))
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, ..] = v6.segments();
+            Some(format!("{a:x}:{b:x}:{c:x}::/48"))
+        }
+    }
+}
+
+impl Claim {
+    fn new(ends: &Ends, rate: f64) -> Self {
+        let networks =
+            |of: &Vec<IpAddr>| of.iter().filter_map(network).take(NETWORKS_MAX).collect();
+        Self {
+            senders: networks(&ends[0]),
+            receivers: networks(&ends[1]),
+            rate,
+        }
+    }
+
+    fn shares_path(&self, other: &Self) -> bool {
+        !self.senders.is_disjoint(&other.senders) && !self.receivers.is_disjoint(&other.receivers)
+    }
+
+    /// Three lines: networks of the senders, networks of the receivers, bytes a second; and one that says that it is whole.
+    fn format(&self) -> String {
+        let line = |of: &BTreeSet<String>| of.iter().cloned().collect::<Vec<_>>().join(" ");
+        format!(
+            "{}\n{}\n{:.0}\nend\n",
+            line(&self.senders),
+            line(&self.receivers),
+            self.rate
+        )
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let mut words = || {
+            Some(
+                lines
+                    .next()?
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect(),
+            )
+        };
+        let (senders, receivers) = (words()?, words()?);
+        let rate = lines
+            .next()?
+            .parse()
+            .ok()
+            .filter(|rate: &f64| *rate >= 0.0)?;
+        (lines.next() == Some("end")).then_some(Self {
+            senders,
+            receivers,
+            rate,
+        })
+    }
+}
+
+impl Sharing {
+    /// Nothing is told before the first look.
+    pub fn new(folder: Option<&Path>, transfer: &str) -> Self {
+        Self {
+            folder: folder.map(Path::to_owned),
+            name: transfer.to_owned(),
+            own: None,
+            looked: None,
+        }
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self) -> bool {
+        let is_late = |looked: Instant| looked.elapsed() >= LOOK_EVERY;
+        self.folder.is_some() && self.looked.is_none_or(is_late)
+    }
+
+    /// Tells what this transfer carries between these ends; returns who else is on the way. Whatever is wrong with the
+    /// folder only means that nobody is.
+    pub fn look(&mut self, ends: &Ends, rate: f64) -> Others {
+        self.looked = Some(Instant::now());
+        let Some(folder) = self.folder.clone() else {
+            return Others::default();
+        };
+        let claim = Claim::new(ends, rate);
+        if self.tell(&folder, &claim).is_err() {
+            return Others::default();
+        }
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let others = entries.filter(|entry| entry.file_name() != self.name.as_str());
+        let mut all = Others::default();
+        for entry in others.take(OTHERS_MAX) {
+            if let Some(other) = read(&entry.path()).filter(|other| claim.shares_path(other)) {
+                all.transfers += 1;
+                all.rate += other.rate;
+            }
+        }
+        all
+    }
+
+    fn tell(&mut self, folder: &Path, claim: &Claim) -> std::io::Result<()> {
+        let file = match &mut self.own {
+            Some(file) => file,
+            none => {
+                fs::create_dir_all(folder)?;
+                let path = folder.join(&self.name);
+                let file = File::create_new(path)?;
+                file.try_lock().map_err(std::io::Error::from)?;
+                none.insert(file)
+            }
+        };
+        file.rewind()?;
+        file.set_len(0)?;
+        file.write_all(claim.format().as_bytes())
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        if let (Some(folder), Some(_)) = (&self.folder, &self.own) {
+            // If it stays, it is not locked any more.
+            let _ = fs::remove_file(folder.join(&self.name));
+        }
+    }
+}
+
+/// What a living master tells; files of dead ones are removed.
+fn read(path: &Path) -> Option<Claim> {
+    let mut file = File::open(path).ok()?;
+    match file.try_lock_shared() {
+        Ok(()) => {
+            let is_empty = file.metadata().ok()?.len() == 0;
+            // One that has just been made is not locked yet.
+            if !is_empty {
+                let _ = fs::remove_file(path);
+            }
+            None
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            (&mut file).take(BYTES_MAX).read_to_string(&mut text).ok()?;
+            Claim::parse(&text)
+        }
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(from: &str, to: &str) -> Ends {
+        [from, to].map(|text| text.split(' ').map(|one| one.parse().unwrap()).collect())
+    }
+
+    /// Transfers between the same networks see each other, in that direction only, and no longer than they last.
+    #[test]
+    fn neighbours() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("paths");
+        let mut one = Sharing::new(Some(&folder), "one");
+        let mut other = Sharing::new(Some(&folder), "other");
+        let mut back = Sharing::new(Some(&folder), "back");
+        assert!(one.is_due());
+        let there = ends("10.0.0.1 127.0.0.1", "10.0.1.1");
+        assert_eq!(one.look(&there, 5.0), Others::default());
+        assert!(!one.is_due());
+        let near = ends("10.0.0.7", "10.0.1.9 10.0.2.9");
+        let seen = other.look(&near, 7.0);
+        assert_eq!((seen.transfers, seen.rate), (1, 5.0));
+        assert_eq!(back.look(&ends("10.0.1.1", "10.0.0.1"), 1.0).transfers, 0);
+        assert_eq!(one.look(&there, 6.0).rate, 7.0);
+        assert_eq!(other.look(&near, 7.0).rate, 6.0);
+        drop(one);
+        assert_eq!(other.look(&near, 7.0).transfers, 0);
+        assert!(!folder.join("one").exists());
+    }
+
+    /// What a killed master left is no neighbour, and is removed; what makes no sense neither.
+    #[test]
+    fn leftovers() {
+        let folder = tempfile::tempdir().unwrap();
+        let claim = Claim::new(&ends("10.0.0.1", "2001:db8:7::1"), 3.0);
+        assert_eq!(Claim::parse(&claim.format()), Some(claim.clone()));
+        assert_eq!(Claim::parse("a\nb\n7\n"), None, "cut short");
+        assert_eq!(Claim::parse("a\nb\n-7\nend\n"), None);
+        fs::write(folder.path().join("dead"), claim.format()).unwrap();
+        let mut one = Sharing::new(Some(folder.path()), "one");
+        let seen = one.look(&ends("10.0.0.1", "2001:db8:7::1"), 1.0);
+        assert_eq!(seen, Others::default());
+        assert!(!folder.path().join("dead").exists());
+        let mut lost = Sharing::new(Some(Path::new("/proc/none")), "one");
+        assert_eq!(
+            lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0),
+            Others::default()
+        );
+    }
+}

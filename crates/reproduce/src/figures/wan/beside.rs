@@ -1,0 +1,82 @@
+//! The same set-up in the packet simulator.
+
+use anyhow::{Result, anyhow};
+use ropewalk_sim::packet::tune::{Bed, Setting, Went};
+use ropewalk_sim::packet::{FlavourName, Stripes, TwoClusters};
+
+use super::cells::{Cell, PAYLOAD_SHARE, RATE};
+use super::rig::ACCESS;
+
+/// Payload of a packet, and headers that the simulator adds to it.
+const PACKET_BYTES: u32 = 1448;
+const HEADER_BYTES: f64 = 40.0;
+
+/// No window is in the way: the lab's hosts have 64 MB.
+const WINDOW: u32 = 1 << 16;
+
+/// Latency of a node's own link.
+const ACCESS_LATENCY_SECONDS: f64 = 0.00002;
+
+/// Packets in a host's own queue.
+const HOST_QUEUE: usize = 1000;
+
+/// What the simulator says of a number of nodes and streams; `None` for a congestion control that it does not have.
+pub(super) fn simulate(
+    cell: &Cell,
+    nodes: usize,
+    streams: u32,
+    bytes: u64,
+    limit_seconds: f64,
+) -> Result<Option<Went>> {
+    let flavour = match cell.control {
+        "reno" => FlavourName::NewReno,
+        "cubic" => FlavourName::Cubic,
+        _ => return Ok(None),
+    };
+    // Headers differ by time stamps: links are as much faster as the simulator's packets are smaller.
+    let wire = f64::from(PACKET_BYTES) / PAYLOAD_SHARE;
+    let scale = (f64::from(PACKET_BYTES) + HEADER_BYTES) / wire;
+    let latency = cell.round_trip_ms as f64 / 2000.0;
+    let bed = Bed {
+        net: TwoClusters {
+            nodes: nodes as u32,
+            stripes: Stripes(Vec::new()),
+            bits_per_second: RATE as f64 * scale,
+            latency_seconds: latency,
+            queue: cell.queue_packets() as usize,
+            loss: cell.loss,
+            access_bits_per_second: ACCESS as f64 * scale,
+            access_latency_seconds: ACCESS_LATENCY_SECONDS,
+            access_queue: HOST_QUEUE,
+            bytes_per_node: 0,
+        },
+        flavour,
+        packet_bytes: PACKET_BYTES,
+        window: WINDOW,
+        packets: bytes.div_ceil(u64::from(PACKET_BYTES)),
+    };
+    let setting = Setting {
+        nodes: nodes as u32,
+        streams,
+    };
+    let went = bed.fixed(setting, limit_seconds);
+    went.map(Some).map_err(|error| anyhow!("{error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::CELLS;
+    use super::*;
+
+    /// A full trunk takes what the bytes are sized for; there is no BBR.
+    #[test]
+    fn full_trunk() {
+        let near = &CELLS[9];
+        let went = simulate(near, 16, 1, near.bytes(4.0), 20.0)
+            .unwrap()
+            .unwrap();
+        assert!((3.9..5.0).contains(&went.seconds), "{}", went.seconds);
+        let bbr = CELLS.iter().find(|cell| cell.control == "bbr").unwrap();
+        assert!(simulate(bbr, 1, 1, 1000, 1.0).unwrap().is_none());
+    }
+}

@@ -1,0 +1,193 @@
+//! What the runs say, in two tables.
+
+use crate::stats::summary;
+use crate::table::{Cell as Entry, Table, number};
+
+use super::cells::STREAMS;
+use super::{Fixed, Measured, TUNED};
+use crate::figures::trunk::Queue;
+
+const COLUMNS: [(&str, &str); 16] = [
+    ("cell", "cell"),
+    ("nodes", "nodes"),
+    ("round_trip_milliseconds", "RTT ms"),
+    ("queue_packets", "queue"),
+    ("loss_percent", "loss %"),
+    ("control", "control"),
+    ("best_setting", "best"),
+    ("best_seconds", "best s"),
+    ("model_over_best", "model"),
+    ("simulate_over_best", "simulate"),
+    ("database_over_best", "database"),
+    ("off_over_best", "off"),
+    ("one_stream_over_best", "1"),
+    ("streams_32_over_best", "32"),
+    ("simulated_best_seconds", "sim s"),
+    ("invalid_runs", "invalid"),
+];
+
+/// Time of every policy and of 1 and 32 streams on all nodes over the best fixed setting's.
+pub(super) fn against_best(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Streams over the trunk (100 Mbit/s): time over the best fixed setting's",
+        &COLUMNS,
+    );
+    let mut all: Vec<Vec<f64>> = vec![Vec::new(); TUNED.len()];
+    for one in measured {
+        let Some(best) = one.best() else { continue };
+        let cell = &one.cell;
+        let over = |seconds: Option<f64>| seconds.map(|seconds| seconds / best.ran.seconds);
+        let fixed = |streams: u32| {
+            let mut found = one.fixed.iter();
+            let found = found.find(|f| f.nodes == cell.nodes && f.streams == streams);
+            over(found.map(|found| found.ran.seconds))
+        };
+        let mut row: Vec<Entry> = vec![
+            cell.name.into(),
+            number(cell.nodes as f64, 0),
+            number(cell.round_trip_ms as f64, 0),
+            match cell.queue {
+                Queue::Fifty => "50".into(),
+                Queue::Product => format!("{} (BDP)", cell.queue_packets()).into(),
+            },
+            number(cell.loss * 100.0, 1),
+            cell.control.into(),
+            format!("{}x{}", best.nodes, best.streams).into(),
+            number(best.ran.seconds, 2),
+        ];
+        for (at, name) in TUNED.into_iter().enumerate() {
+            let runs = one.tuned.iter().find(|(known, _)| known == name);
+            let seconds = runs.and_then(|(_, runs)| summary(runs.iter().map(|ran| ran.seconds)));
+            let ratio = over(seconds.map(|seconds| seconds.median));
+            all[at].extend(ratio);
+            row.push(number(ratio, 2));
+        }
+        row.extend([1, 32].map(|streams| number(fixed(streams), 2)));
+        row.push(number(best.simulated.map(|went| went.seconds), 2));
+        let runs = one.tuned.iter().flat_map(|(_, runs)| runs);
+        let runs = runs.chain(one.fixed.iter().map(|one| &one.ran));
+        let invalid = runs.filter(|ran| !ran.invalid.is_empty()).count();
+        row.push(number(invalid as f64, 0));
+        table.row(row);
+    }
+    for (name, take) in [
+        ("median", (|s| s.median) as fn(crate::stats::Summary) -> f64),
+        ("worst", |s| s.max),
+    ] {
+        let mut row: Vec<Entry> = vec![name.into()];
+        row.extend(vec![Entry::Empty; 7]);
+        for ratios in &all {
+            row.push(number(summary(ratios.iter().copied()).map(take), 2));
+        }
+        row.extend(vec![Entry::Empty; 4]);
+        table.row(row);
+    }
+    table.note("best: nodes x streams a node of the fastest fixed setting; sim s: its time in the packet simulator, which has no BBR.");
+    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. off: nobody tunes, 4 streams a pair; model is the default.");
+    table.note(
+        "invalid: runs during which the trunk's relay did not keep up; they are in the table.",
+    );
+    table
+}
+
+/// Every fixed setting, here and in the simulator.
+pub(super) fn settings(measured: &[Measured]) -> Table {
+    let mut columns = vec![
+        ("cell", "cell"),
+        ("nodes", "nodes"),
+        ("lab_1_seconds", "1: lab"),
+        ("simulated_1_seconds", "sim"),
+        ("lab_4_seconds", "4: lab"),
+        ("simulated_4_seconds", "sim"),
+        ("lab_16_seconds", "16: lab"),
+        ("simulated_16_seconds", "sim"),
+        ("lab_32_seconds", "32: lab"),
+        ("simulated_32_seconds", "sim"),
+    ];
+    columns.push(("queue_drop_percent_32", "dropped %"));
+    let mut table = Table::new(
+        "Every fixed setting: seconds in the lab and in the packet simulator",
+        &columns,
+    );
+    let mut apart = Vec::new();
+    for one in measured {
+        let mut nodes: Vec<usize> = one.fixed.iter().map(|fixed| fixed.nodes).collect();
+        nodes.dedup();
+        for nodes in nodes {
+            let mut row: Vec<Entry> = vec![one.cell.name.into(), number(nodes as f64, 0)];
+            let mut dropped = None;
+            for streams in STREAMS {
+                let mut found = one.fixed.iter();
+                let found = found.find(|f| f.nodes == nodes && f.streams == streams);
+                row.push(number(found.map(|f| f.ran.seconds), 2));
+                let simulated = found.and_then(|f| f.simulated);
+                row.push(number(simulated.map(|went| went.seconds), 2));
+                if let (Some(found), Some(went)) = (found, simulated)
+                    && found.ran.is_complete
+                    && went.is_complete
+                {
+                    apart.push(went.seconds / found.ran.seconds);
+                }
+                dropped = found.map(|f| {
+                    let (delivered, full, lost) = f.ran.packets;
+                    full as f64 / (delivered + full + lost).max(1) as f64 * 100.0
+                });
+            }
+            row.push(number(dropped, 2));
+            table.row(row);
+        }
+    }
+    if let Some(apart) = summary(apart) {
+        table.note(format!(
+            "simulator over lab: median {:.2}, from {:.2} to {:.2}, of {} settings that both ended in time",
+            apart.median, apart.min, apart.max, apart.count
+        ));
+    }
+    table.note("dropped %: packets that found the trunk's queue full, with 32 streams a node.");
+    table
+}
+
+/// Equal products of nodes and streams, split differently (coordinated striping, section 3, question b).
+pub(super) fn products(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Equal products nodes x streams, split differently: seconds",
+        &[
+            ("cell", "cell"),
+            ("product", "product"),
+            ("splits", "splits"),
+            ("lab_seconds", "lab s"),
+            ("simulated_seconds", "sim s"),
+            ("lab_spread_percent", "lab apart %"),
+            ("simulated_spread_percent", "sim apart %"),
+        ],
+    );
+    for one in measured {
+        for product in [16, 32, 64, 128] {
+            let has_product = |f: &&Fixed| f.nodes as u32 * f.streams == product;
+            let splits: Vec<&Fixed> = one.fixed.iter().filter(has_product).collect();
+            if splits.len() < 2 {
+                continue;
+            }
+            let lab: Vec<f64> = splits.iter().map(|f| f.ran.seconds).collect();
+            let simulated = splits.iter().filter_map(|f| f.simulated);
+            let simulated: Vec<f64> = simulated.map(|went| went.seconds).collect();
+            let join = |words: Vec<String>| words.join(" ");
+            let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
+            let apart = |all: &[f64]| {
+                summary(all.iter().copied()).map(|all| (all.max / all.min - 1.0) * 100.0)
+            };
+            let names = splits.iter().map(|f| format!("{}x{}", f.nodes, f.streams));
+            table.row(vec![
+                one.cell.name.into(),
+                number(f64::from(product), 0),
+                join(names.collect()).into(),
+                seconds(&lab).into(),
+                seconds(&simulated).into(),
+                number(apart(&lab), 0),
+                number(apart(&simulated), 0),
+            ]);
+        }
+    }
+    table.note("Each run moves the same bytes in all; with fewer nodes each has more. A node's own link (200 Mbit/s) never binds.");
+    table
+}
