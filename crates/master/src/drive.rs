@@ -271,6 +271,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         },
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
+        work: options.datagrams.work,
     };
     let nodes = request
         .nodes

@@ -57,6 +57,8 @@ pub(super) struct Seen {
     pub blasting: AtomicBool,
     pub rtt_ns: AtomicU64,
     trip_ns: AtomicU64,
+    /// Processor time of the monitor, which alone writes it.
+    monitor_ns: AtomicU64,
 }
 
 impl Seen {
@@ -66,6 +68,11 @@ impl Seen {
         self.next_sequence.store(next_sequence, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.received.store(true, Release);
+    }
+
+    /// Processor time of the monitor.
+    pub fn monitor(&self) -> Duration {
+        Duration::from_nanos(self.monitor_ns.load(Relaxed))
     }
 
     /// Bytes taken so far.
@@ -137,6 +144,11 @@ impl Monitoring {
             ended,
             thread: Some(thread),
         })
+    }
+
+    /// How often it asked the sender to suspend.
+    pub fn suspensions(&self) -> u32 {
+        lock(&self.requests).suspensions()
     }
 
     /// The state, for the stream.
@@ -222,6 +234,7 @@ impl Watch {
             while let Some((_, message)) = self.held.pop_front_if(|(due, _)| *due <= now_ns) {
                 self.send(&message);
             }
+            self.seen.monitor_ns.store(sys::thread_ns(), Relaxed);
         }
     }
 
