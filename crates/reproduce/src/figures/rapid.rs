@@ -11,11 +11,15 @@
 //!
 //! Loads, search and surface are in `load`, `search` and `marching`; `scene` runs one transfer.
 
+mod cost;
 mod grid;
 mod load;
+mod loss;
 mod marching;
 mod scene;
 mod search;
+mod simulated;
+mod traces;
 
 use anyhow::{Context as _, Result};
 
@@ -40,13 +44,14 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         rounds: if settings.quick { 1 } else { 3 },
         is_quick: settings.quick,
     };
-    for points in [grid::points] {
+    for points in [grid::points, loss::points, cost::points, traces::points] {
         bench.expect(points(scale));
     }
     bench.announce();
     let mut tables = Vec::new();
-    for make in [grid::make] {
+    for make in [grid::make, loss::make, cost::make, traces::make] {
         tables.extend(make(&mut bench, scale)?);
     }
+    tables.extend(simulated::make(&bench, scale.is_quick)?);
     bench.finish(&tables)
 }

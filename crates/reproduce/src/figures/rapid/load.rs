@@ -21,6 +21,8 @@ use crate::sys;
 const AWAY: Duration = Duration::from_micros(40);
 /// Points along each side of the volume: 8 MB, a second of work.
 const SIDE: usize = 128;
+/// Bytes read or written at once; a row of the volume divides it, and it divides the volume.
+const READ_LEN: usize = 16 << 10;
 /// Slices that are remembered of each loop.
 const SLICES_MAX: usize = 100_000;
 
@@ -144,24 +146,16 @@ impl Running {
     ) -> Result<JoinHandle<Vec<Slice>>> {
         let (began, stopped, may_run) = (self.began, self.stopped.clone(), may_run.clone());
         let run = move || {
-            let mut slices = Vec::new();
             // Elsewhere it would be no load; the table would show that.
             let _ = sys::pin_thread(core);
-            let mut from = Instant::now();
-            let mut last = from;
+            let mut slices = Slices::new(began);
             while !stopped.load(Ordering::Relaxed) {
                 if may_run.load(Ordering::Relaxed) <= number {
                     std::thread::park_timeout(Duration::from_millis(500));
                 }
-                let now = Instant::now();
-                if now - last > AWAY {
-                    note(&mut slices, began, from, last);
-                    from = now;
-                }
-                last = now;
+                slices.tick();
             }
-            note(&mut slices, began, from, last);
-            slices
+            slices.end()
         };
         let thread = std::thread::Builder::new().name(format!("loop {number}"));
         thread.spawn(run).context("cannot start a loop")
@@ -179,12 +173,13 @@ impl Running {
             let mut phases = Phases {
                 began,
                 all: Vec::new(),
+                slices: Slices::new(began),
             };
             while !stopped.load(Ordering::Relaxed) {
                 extraction(&path, &mesh, &mut phases, &stopped)?;
             }
             Ok(Trace {
-                slices: Vec::new(),
+                slices: phases.slices.end(),
                 phases: phases.all,
             })
         };
@@ -225,24 +220,62 @@ impl Drop for Running {
     }
 }
 
-fn note(slices: &mut Vec<Slice>, began: Instant, from: Instant, to: Instant) {
-    if slices.len() < SLICES_MAX && to > from {
-        slices.push(Slice {
-            at_seconds: (from - began).as_secs_f64(),
-            seconds: (to - from).as_secs_f64(),
-        });
+/// Stretches of a thread's running, seen by looks at the clock that lie close together while it runs.
+struct Slices {
+    began: Instant,
+    from: Instant,
+    last: Instant,
+    all: Vec<Slice>,
+}
+
+impl Slices {
+    fn new(began: Instant) -> Self {
+        let now = Instant::now();
+        Self {
+            began,
+            from: now,
+            last: now,
+            all: Vec::new(),
+        }
+    }
+
+    /// Looks at the clock.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if now - self.last > AWAY {
+            self.note();
+            self.from = now;
+        }
+        self.last = now;
+    }
+
+    fn note(&mut self) {
+        if self.all.len() < SLICES_MAX && self.last > self.from {
+            self.all.push(Slice {
+                at_seconds: (self.from - self.began).as_secs_f64(),
+                seconds: (self.last - self.from).as_secs_f64(),
+            });
+        }
+    }
+
+    fn end(mut self) -> Vec<Slice> {
+        self.note();
+        self.all
     }
 }
 
 struct Phases {
     began: Instant,
     all: Vec<Phase>,
+    slices: Slices,
 }
 
 impl Phases {
-    fn run<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn run<T>(&mut self, name: &str, work: impl FnOnce(&mut Slices) -> Result<T>) -> Result<T> {
         let (from, processor) = (Instant::now(), sys::thread_seconds());
-        let result = work();
+        self.slices.tick();
+        let result = work(&mut self.slices);
+        self.slices.tick();
         self.all.push(Phase {
             name: name.into(),
             at_seconds: (from - self.began).as_secs_f64(),
@@ -260,44 +293,48 @@ fn extraction(
     phases: &mut Phases,
     stopped: &AtomicBool,
 ) -> Result<()> {
-    let bytes = phases.run("read", || {
+    let volume = phases.run("read", |slices| {
         let mut file = File::open(volume)?;
         // Else only the first time would be a time of waiting for the disk.
         sys::forget_pages(&file);
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let mut values = Vec::with_capacity(SIDE * SIDE * SIDE);
+        let mut part = vec![0; READ_LEN];
+        while values.len() < SIDE * SIDE * SIDE {
+            file.read_exact(&mut part)?;
+            // Four of them, as chunks are.
+            let numbers = part.chunks_exact(4);
+            values
+                .extend(numbers.map(|four| f32::from_le_bytes(std::array::from_fn(|at| four[at]))));
+            slices.tick();
+        }
+        Ok(Volume { side: SIDE, values })
     })?;
-    let numbers = bytes.chunks_exact(4).map(|bytes| {
-        // Four of them, as chunks are.
-        f32::from_le_bytes(std::array::from_fn(|at| bytes[at]))
-    });
-    let volume = Volume {
-        side: SIDE,
-        values: numbers.collect(),
-    };
-    let layers = phases.run("classify", || {
-        let layers = (0..SIDE - 1).map(|z| classify(&volume, z));
+    let layers = phases.run("classify", |slices| {
+        let layers = (0..SIDE - 1).map(|z| classify(&volume, z, || slices.tick()));
         Ok(layers.collect::<Vec<_>>())
     })?;
-    let surface = phases.run("extract", || {
+    let surface = phases.run("extract", |slices| {
         let mut extraction = Extraction::new(&volume);
         for (z, cells) in layers.iter().enumerate() {
             if stopped.load(Ordering::Relaxed) {
                 break;
             }
-            extraction.add(z, cells);
+            extraction.add(z, cells, || slices.tick());
         }
         Ok(extraction.mesh)
     })?;
-    phases.run("write", || {
+    phases.run("write", |slices| {
         let mut file = File::create(mesh)?;
-        let mut bytes = Vec::with_capacity(1 << 20);
-        for corner in surface.vertices.iter().flatten() {
-            bytes.extend(corner.to_le_bytes());
-        }
-        for corner in surface.triangles.iter().flatten() {
-            bytes.extend(corner.to_le_bytes());
+        let mut bytes = Vec::with_capacity(READ_LEN * 2);
+        let vertices = surface.vertices.iter().flatten().map(|x| x.to_le_bytes());
+        let triangles = surface.triangles.iter().flatten().map(|x| x.to_le_bytes());
+        for four in vertices.chain(triangles) {
+            bytes.extend(four);
+            if bytes.len() >= READ_LEN {
+                file.write_all(&bytes)?;
+                bytes.clear();
+                slices.tick();
+            }
         }
         file.write_all(&bytes)?;
         file.sync_data()?;

@@ -11,7 +11,7 @@ use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
 use ropewalk_proto::report::{BlastReport, Report};
 use serde::{Deserialize, Serialize};
 
-use super::load::{Load, Running};
+use super::load::{Load, Running, Trace};
 use crate::bench::Site;
 use crate::ropewalk::{Agents, PORT, Place, Seat, words};
 
@@ -165,17 +165,18 @@ impl Scene {
 
     /// Moves the bytes once, with the load.
     pub fn run(&self, site: &Site, lane: Lane) -> Result<Run> {
-        self.watch(site, lane, |_, _, _| ()).map(|(run, ())| run)
+        let (run, (), _) = self.watch(site, lane, |_, _, _| ())?;
+        Ok(run)
     }
 
-    /// The same; `watch` runs beside it with the lab, the receiver's process number and the load, until the transfer is done (it sees that by
-    /// the receiver's process going).
+    /// The same; `watch` runs beside it with the lab, the receiver's process number and the load, and has to see by itself when the
+    /// transfer is over. With what the load did.
     pub fn watch<T: Send>(
         &self,
         site: &Site,
         lane: Lane,
         watch: impl FnOnce(&Lab, u32, &Running) -> T + Send,
-    ) -> Result<(Run, T)> {
+    ) -> Result<(Run, T, Trace)> {
         let lab = self.lab(site, lane.control())?;
         let mut agents = Agents::new(site)?;
         let root = [format!("{}:rw", site.scratch.display()), "/data:rw".into()];
@@ -222,12 +223,12 @@ impl Scene {
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (moved, seen)
         });
-        running.stop()?;
+        let trace = running.stop()?;
         let mut run = Run::of(&moved?.report)?;
         if let Way::Trunk { .. } = self.way {
             run.invalid = lab.trunk(0).validity()?.reasons;
         }
-        Ok((run, seen))
+        Ok((run, seen, trace))
     }
 
     /// Length of packets: the paths are known, and finding it is another matter.
@@ -357,12 +358,6 @@ impl Run {
 
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8e-6 / self.seconds
-    }
-
-    /// Part of all datagrams sent that did not come, percent.
-    pub fn lost_percent(&self) -> Option<f64> {
-        let lost = self.blast.as_ref()?.lost_datagrams as f64;
-        Some(lost / (self.datagrams as f64 + self.again as f64).max(1.0) * 100.0)
     }
 
     /// Processor time of the monitor, percent of one processor while the bytes moved.
