@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use ropewalk_lane::{BlastSeen, Observation};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, Peer, from_agent};
 use ropewalk_proto::participant::{Event, Receiving};
@@ -47,6 +48,28 @@ const SYNC_BYTES: u64 = 256 << 20;
 /// Time between syncs.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// What the streams of one lane of datagrams saw.
+#[derive(Clone, Copy, Debug, Default)]
+struct Datagrams {
+    // That came and were needed.
+    needed: u64,
+    // That were lacking and asked for again.
+    again: u64,
+    strays: u64,
+    blast: BlastSeen,
+}
+
+impl Datagrams {
+    /// With what one more stream has seen.
+    fn and(mut self, seen: &Observation) -> Self {
+        self.needed += seen.frames;
+        self.again += seen.again;
+        self.strays += seen.strays;
+        self.blast.merge(&seen.blast);
+        self
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct LaneInfo {
     kind: &'static str,
@@ -61,8 +84,8 @@ struct LaneInfo {
     // How more of them connect, once the first has.
     opens: Option<Way>,
     waited: Duration,
-    // Datagrams that came and were needed, and those that were asked for again.
-    datagrams: (u64, u64),
+    // What its streams of datagrams saw.
+    datagrams: Datagrams,
     cancel: Vec<Range>,
     // The interfaces it uses, in words; empty within a host.
     rail: String,

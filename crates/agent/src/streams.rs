@@ -85,6 +85,7 @@ fn datagrams(options: &Options) -> Option<udp::Options> {
         monitor,
         receive_buffer: options.receive_buffer,
         feedback_delay: Duration::from_nanos(options.feedback_delay),
+        work: options.work,
     })
 }
 

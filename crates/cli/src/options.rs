@@ -115,6 +115,17 @@ pub(crate) struct MoveArgs {
     )]
     feedback_delay: u32,
 
+    /// Have receivers hash each datagram so many times more, as an application that works on what comes; for experiments
+    #[arg(
+        long,
+        value_name = "TIMES",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=1000),
+        hide = true,
+        help_heading = "Moving"
+    )]
+    datagram_work: u32,
+
     /// Speeds that earlier transfers showed, as hints where none is declared: auto
     /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file
     #[arg(
@@ -484,6 +495,7 @@ impl MoveArgs {
                 },
                 receive_buffer: self.receive_buffer.0,
                 feedback_delay: Duration::from_millis(self.feedback_delay.into()),
+                work: self.datagram_work,
             },
             rails: self.rails.clone(),
             scheduler: self.scheduler.clone(),

@@ -366,6 +366,7 @@ mod tests {
                 waiting_seconds: 0.0,
                 datagrams: 0,
                 datagrams_again: 0,
+                blast: None,
             }],
             missing: [("b".to_owned(), vec![(0, 1024), (2048, 2049)])].into(),
             duplicate_bytes: 0,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
+use ropewalk_proto::rapid::Gaps;
 
 use crate::LaneError;
 use crate::tcp_info::TcpInfo;
@@ -123,6 +124,37 @@ pub struct Observation {
     pub strays: u64,
     /// Time spent waiting until the peer, or the network, would take or give bytes.
     pub waited: Duration,
+    /// What a receiving lane of datagrams sees besides; zero on others.
+    pub blast: BlastSeen,
+}
+
+/// What the receiving end of a lane of datagrams has seen since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlastSeen {
+    /// Datagrams that were sent, as sequence numbers show, and did not come.
+    pub lost: u64,
+    /// Datagrams that this host's socket had no room for; they are among the lost.
+    pub dropped: u64,
+    /// How often the monitor asked the sender to suspend.
+    pub suspensions: u32,
+    /// Processor time of the monitor's thread.
+    pub monitor: Duration,
+    /// Times between datagrams that came, while any were due.
+    pub arrivals: Gaps,
+    /// Times between whole units, which is when data is there to be used.
+    pub deliveries: Gaps,
+}
+
+impl BlastSeen {
+    /// Adds what another stream has seen.
+    pub fn merge(&mut self, other: &Self) {
+        self.lost += other.lost;
+        self.dropped += other.dropped;
+        self.suspensions = self.suspensions.wrapping_add(other.suspensions);
+        self.monitor += other.monitor;
+        self.arrivals.merge(&other.arrivals);
+        self.deliveries.merge(&other.deliveries);
+    }
 }
 
 /// Ends a stream from any thread: both ends return at once, in-flight units are lost. It can also see how much has

@@ -81,8 +81,8 @@ pub use checksum::Check;
 pub use error::LaneError;
 pub use frame_io::Protection;
 pub use half::{
-    Absent, Extent, Grant, Landing, OUTSTANDING_MAX, Observation, Provider, ReceiveHalf, Received,
-    SendHalf, Served, Stopper, missing,
+    Absent, BlastSeen, Extent, Grant, Landing, OUTSTANDING_MAX, Observation, Provider, ReceiveHalf,
+    Received, SendHalf, Served, Stopper, missing,
 };
 pub use tcp_info::TcpInfo;
 pub use wire::PATIENCE;

@@ -56,6 +56,8 @@ pub struct Options {
     pub receive_buffer: u64,
     /// Holds back what the monitor says, as the paper does for a longer round trip (section 4).
     pub feedback_delay: Duration,
+    /// Hashes each datagram's payload so many times more: a receiver that works on what comes, for experiments.
+    pub work: u32,
 }
 
 /// The receiving end over a connected TCP socket and datagrams beside it.

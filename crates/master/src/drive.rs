@@ -274,6 +274,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
         equal: options.striping == Striping::Equal,
+        work: options.datagrams.work,
     };
     let nodes = request
         .nodes

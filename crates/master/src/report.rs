@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
-    BoundReport, ControlReport, Event, NodeProgress, NodeReport, Outcome, PairReport, Report,
+    BlastReport, BoundReport, ControlReport, Event, GapReport, NodeProgress, NodeReport, Outcome,
+    PairReport, Report,
 };
 
 use crate::request::{Request, Verify};
@@ -21,6 +23,27 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
         bytes as f64 * 8.0 / seconds
     } else {
         0.0
+    }
+}
+
+/// What the receiving end of a lane of datagrams told.
+fn blast(told: &Blast) -> BlastReport {
+    let gaps = |gaps: Option<Gaps>| {
+        let gaps = gaps.unwrap_or_default();
+        GapReport {
+            median_seconds: seconds(gaps.median),
+            p99_seconds: seconds(gaps.p99),
+            longest_seconds: seconds(gaps.longest),
+        }
+    };
+    BlastReport {
+        lost_datagrams: told.lost,
+        dropped_datagrams: told.dropped,
+        stray_datagrams: told.strays,
+        suspensions: told.suspensions,
+        monitor_processor_seconds: seconds(told.monitor),
+        arrival_gaps: gaps(told.arrivals),
+        delivery_gaps: gaps(told.deliveries),
     }
 }
 
@@ -269,6 +292,7 @@ pub(crate) fn final_report(
                     waiting_seconds: seconds(pair.waiting),
                     datagrams: pair.datagrams,
                     datagrams_again: pair.datagrams_again,
+                    blast: pair.blast.as_ref().map(blast),
                 });
             }
         }

@@ -22,6 +22,7 @@
 //! | `collect` | what the receiver has and tells |
 //! | `pacer` | when the next bytes may leave |
 //! | `feedback` | what a monitor tells the sender, and how it follows |
+//! | `gaps` | times between deliveries, counted by length |
 //! | `monitor` | what a monitor sees and says; `linux26`, `ule`, `native` |
 //!
 //! Left out on purpose: sockets, keys, threads (the `lane` crate), and which unit to ask for (the ledger).
@@ -31,6 +32,7 @@ mod blast;
 mod collect;
 mod datagram;
 mod feedback;
+mod gaps;
 pub mod monitor;
 mod pacer;
 
@@ -40,7 +42,8 @@ pub use collect::{Collect, Place, Report, Stray};
 pub use datagram::{
     DATAGRAM_HEADER_LEN, Datagram, DatagramError, DatagramKind, PAYLOAD_MIN, datagrams,
 };
-pub use feedback::{FEEDBACK_LEN, Feedback, Follow, Requests};
+pub use feedback::{FEEDBACK_LEN, Feedback, Follow, Requests, first_rate};
+pub use gaps::Gaps;
 pub use pacer::Pacer;
 
 #[cfg(test)]

@@ -231,6 +231,39 @@ pub struct PairReport {
     /// Datagrams that were lacking after a round, and asked for again.
     #[serde(default)]
     pub datagrams_again: u64,
+    /// What else a lane of datagrams saw; `None` on other lanes.
+    #[serde(default)]
+    pub blast: Option<BlastReport>,
+}
+
+/// What the receiving end of a lane of datagrams saw.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlastReport {
+    /// Datagrams sent, repeated ones among them, that did not come.
+    pub lost_datagrams: u64,
+    /// Of these, those that the receiving socket had no room for.
+    pub dropped_datagrams: u64,
+    /// Datagrams that came twice, late or damaged, or were not the peer's.
+    pub stray_datagrams: u64,
+    /// How often the monitor asked the sender to suspend.
+    pub suspensions: u32,
+    /// Processor time of the monitor's threads.
+    pub monitor_processor_seconds: f64,
+    /// Times between datagrams while any were due.
+    pub arrival_gaps: GapReport,
+    /// Times between units that became whole: when there was data to use.
+    pub delivery_gaps: GapReport,
+}
+
+/// Gaps between events: the middle one, one in a hundred, and the longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GapReport {
+    /// Half of all gaps are no longer; up to a quarter too long.
+    pub median_seconds: f64,
+    /// 99 % are no longer; up to a quarter too long.
+    pub p99_seconds: f64,
+    /// Exactly.
+    pub longest_seconds: f64,
 }
 
 /// Control messages of a transfer. Plan messages are what CEP section 4.2 counts (four, about 1 KB a node).

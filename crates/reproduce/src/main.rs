@@ -41,7 +41,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, rails, striping, traps, trees, trunk, wan,
+    munisocket, peers, rails, rapid, striping, traps, trees, trunk, wan,
 };
 
 /// Longer than all figures take.
@@ -107,6 +107,8 @@ enum Figure {
     Faults,
     /// Several interfaces between two hosts, in the lab
     Rails,
+    /// Rate-based UDP that watches the receiver: the RAPID paper's Tables 1 and 2, Figures 1, 2 and 5 to 8, in the lab
+    Rapid,
     /// The coordinated striping paper's Figures 1 and 3 to 14, in the packet simulator
     Striping,
     /// Holdings that mislead proportional shares, in the lab
@@ -168,6 +170,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Figure::Control,
         Figure::Faults,
         Figure::Rails,
+        Figure::Rapid,
         Figure::Striping,
         Figure::Munisocket,
         Figure::Trees,
@@ -199,6 +202,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Control => control::run(settings),
         Figure::Faults => faults::run(settings),
         Figure::Rails => rails::run(settings),
+        Figure::Rapid => rapid::run(settings),
         Figure::Striping => striping::run(settings),
         Figure::Traps => traps::run(settings),
         Figure::Events => events::run(settings),

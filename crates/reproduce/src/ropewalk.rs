@@ -30,6 +30,17 @@ pub(crate) enum Place<'l> {
     Machine,
     /// In a host of a lab.
     Host(&'l Lab, &'l str),
+    /// In a host of a lab, on a processor of its own choice.
+    Seated(&'l Lab, &'l str, Seat),
+}
+
+/// Which processor a process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// The only one, counted from 0.
+    pub core: usize,
+    /// Whether it may ask for precedence over others (soft real time, less niceness).
+    pub may_precede: bool,
 }
 
 impl Place<'_> {
@@ -38,6 +49,14 @@ impl Place<'_> {
         match self {
             Self::Machine => Command::new(program),
             Self::Host(lab, host) => lab.command(host, program),
+            Self::Seated(lab, host, seat) => {
+                let mut command = lab.command(host, program);
+                sys::pin(&mut command, seat.core);
+                if !seat.may_precede {
+                    sys::renounce_precedence(&mut command);
+                }
+                command
+            }
         }
     }
 }
@@ -196,7 +215,7 @@ impl Agents {
         };
         let address = match place {
             Place::Machine => address.to_owned(),
-            Place::Host(_, host) => {
+            Place::Host(_, host) | Place::Seated(_, host, _) => {
                 let port = address.rsplit_once(':').map_or("", |parts| parts.1);
                 format!("{host}:{port}")
             }
@@ -224,6 +243,30 @@ impl Agents {
             &format!("0.0.0.0:{PORT}"),
             roots,
         )
+    }
+
+    /// Starts an agent on one processor of a host of a lab, at [`PORT`].
+    pub fn start_seated(
+        &mut self,
+        lab: &Lab,
+        host: &str,
+        seat: Seat,
+        roots: &[String],
+    ) -> Result<()> {
+        let place = Place::Seated(lab, host, seat);
+        self.start(place, host, &format!("0.0.0.0:{PORT}"), roots)
+    }
+
+    /// The process number of an agent.
+    ///
+    /// # Panics
+    /// When none was started under that name.
+    pub fn pid(&self, name: &str) -> u32 {
+        let agent = self.agents.iter().find(|agent| agent.name == name);
+        agent
+            .unwrap_or_else(|| panic!("agent {name} was started"))
+            .process
+            .pid()
     }
 
     /// The `HOST:PORT` of an agent.

@@ -1,4 +1,5 @@
-//! The two system calls that the standard library does not offer: a child's resource use, and dying with the parent.
+//! System calls that the standard library does not offer: a child's resource use, dying with the parent, processors and
+//! precedence of children and threads.
 
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -56,4 +57,66 @@ pub(crate) fn die_with_parent(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// Lets the command's process run on one processor only.
+pub(crate) fn pin(command: &mut Command, core: usize) {
+    // SAFETY: the closure makes one system call on a local variable, as is allowed between fork and exec.
+    unsafe { command.pre_exec(move || pin_thread(core)) };
+}
+
+/// Lets the calling thread, and what it starts from now on, run on one processor only.
+pub(crate) fn pin_thread(core: usize) -> io::Result<()> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the number is below the set's size, as was just checked.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the pointer is to a live set of the size given; 0 names the calling thread.
+    let result =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes from the command's process the privilege to precede others: no real time, no less niceness, also as root.
+pub(crate) fn renounce_precedence(command: &mut Command) {
+    /// `CAP_SYS_NICE` of linux/capability.h.
+    const SYS_NICE: libc::c_ulong = 23;
+    // SAFETY: the closure makes system calls on plain numbers, as is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            let no_limit = libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none);
+            if no_limit == -1 || libc::prctl(libc::PR_CAPBSET_DROP, SYS_NICE, 0, 0, 0) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Processor time of the calling thread in seconds.
+pub(crate) fn thread_seconds() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live structure that the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Has the system forget what it keeps of a file, so that reading it waits for the disk. Best effort.
+pub(crate) fn forget_pages(file: &std::fs::File) {
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: plain numbers, and a descriptor that is open for the call.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }

@@ -6,12 +6,31 @@ use std::time::Instant;
 
 use parking_lot::MutexGuard;
 use ropewalk_proto::control::{self, from_agent};
+use ropewalk_proto::rapid::Gaps;
 
-use super::{Fetch, SYNC_BYTES, SYNC_EVERY, State};
+use super::{Datagrams, Fetch, SYNC_BYTES, SYNC_EVERY, State};
 use crate::streams::verify;
 
 /// Longest sample that shows a shared file (64 KiB).
 const SAMPLE_LEN: u64 = 64 << 10;
+
+/// What the lane's streams of datagrams saw, for the master.
+fn blast(seen: &Datagrams) -> control::Blast {
+    let gaps = |gaps: &Gaps| control::Gaps {
+        median: gaps.quantile_ns(0.5),
+        p99: gaps.quantile_ns(0.99),
+        longest: gaps.longest_ns(),
+    };
+    control::Blast {
+        lost: seen.blast.lost,
+        dropped: seen.blast.dropped,
+        strays: seen.strays,
+        suspensions: seen.blast.suspensions,
+        monitor: seen.blast.monitor.as_nanos() as u64,
+        arrivals: Some(gaps(&seen.blast.arrivals)),
+        deliveries: Some(gaps(&seen.blast.deliveries)),
+    }
+}
 
 impl Fetch {
     /// Syncs about once a second until the node's part is complete, failed or stopped; then reports.
@@ -217,8 +236,9 @@ impl Fetch {
                     lane: lane.kind.into(),
                     rail: lane.rail.clone(),
                     waiting: lane.waited.as_nanos() as u64 / u64::from(lane.streams.max(1)),
-                    datagrams: lane.datagrams.0,
-                    datagrams_again: lane.datagrams.1,
+                    datagrams: lane.datagrams.needed,
+                    datagrams_again: lane.datagrams.again,
+                    blast: self.of_datagrams.then(|| blast(&lane.datagrams)),
                 })
                 .collect(),
             missing: control::stretches(&Self::missing(state)),

@@ -216,9 +216,7 @@ impl Fetch {
                     let mut state = self.state.lock();
                     state.last_arrival_ns = now;
                     if self.of_datagrams {
-                        let seen = half.observe();
-                        let (needed, again) = datagrams_before;
-                        state.lanes[lane].datagrams = (needed + seen.frames, again + seen.again);
+                        state.lanes[lane].datagrams = datagrams_before.and(&half.observe());
                     }
                     state.lanes[lane]
                         .cancel

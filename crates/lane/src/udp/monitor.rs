@@ -34,14 +34,20 @@ const COMPETITORS: u32 = 3;
 /// Rate the buffer is sized for where none is set: 8 Gbit/s.
 const RATE_UNKNOWN: u64 = 1_000_000_000;
 
-/// Receive buffer by the rule.
-pub(super) fn buffer(options: &Options) -> u64 {
+/// Receive buffer by the rule, and what comes in a round trip before a word can change anything.
+pub(super) fn buffer(options: &Options, rtt_ns: u64) -> u64 {
     let rate = match options.rate {
         0 => RATE_UNKNOWN,
         rate => rate,
     };
-    receive_buffer(rate, COMPETITORS)
+    let by_rule = receive_buffer(rate, COMPETITORS);
+    let trip = u128::from(rate) * u128::from(rtt_ns) / 1_000_000_000 * 157 / 100;
+    let both = by_rule.saturating_add(u64::try_from(trip).unwrap_or(u64::MAX));
+    both.min(BUFFER_MAX.max(by_rule))
 }
+
+/// Most bytes of buffer for the sake of a long round trip.
+const BUFFER_MAX: u64 = 64 << 20;
 
 /// What the receiving thread shows. Written by it, read by the monitor.
 #[derive(Default)]
@@ -57,6 +63,8 @@ pub(super) struct Seen {
     pub blasting: AtomicBool,
     pub rtt_ns: AtomicU64,
     trip_ns: AtomicU64,
+    /// Processor time of the monitor, which alone writes it.
+    monitor_ns: AtomicU64,
 }
 
 impl Seen {
@@ -66,6 +74,11 @@ impl Seen {
         self.next_sequence.store(next_sequence, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.received.store(true, Release);
+    }
+
+    /// Processor time of the monitor.
+    pub fn monitor(&self) -> Duration {
+        Duration::from_nanos(self.monitor_ns.load(Relaxed))
     }
 
     /// Bytes taken so far.
@@ -137,6 +150,11 @@ impl Monitoring {
             ended,
             thread: Some(thread),
         })
+    }
+
+    /// How often it asked the sender to suspend.
+    pub fn suspensions(&self) -> u32 {
+        lock(&self.requests).suspensions()
     }
 
     /// The state, for the stream.
@@ -222,6 +240,7 @@ impl Watch {
             while let Some((_, message)) = self.held.pop_front_if(|(due, _)| *due <= now_ns) {
                 self.send(&message);
             }
+            self.seen.monitor_ns.store(sys::thread_ns(), Relaxed);
         }
     }
 

@@ -16,7 +16,8 @@ use super::protect::{Direction, Opener, Sealer, trailer_len};
 use super::{Options, handshake, sys};
 use crate::frame_io::Guard;
 use crate::half::{
-    Grant, Handle, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received, Stopper, missing,
+    BlastSeen, Grant, Handle, Landing, OUTSTANDING_MAX, Observation, ReceiveHalf, Received,
+    Stopper, missing,
 };
 use crate::{LaneError, Protection};
 
@@ -70,6 +71,14 @@ pub(super) struct Receiver {
     thread: i32,
     echoed: u32,
     seen: Arc<Seen>,
+    // Datagrams that came and were the peer's, needed or not; gaps between them, and between units.
+    arrived: u64,
+    // The first one's number: those before it found the way.
+    first_sequence: Option<u64>,
+    // When the last one, and the last unit, came while more was due.
+    arrived_ns: Option<u64>,
+    delivered_ns: Option<u64>,
+    blast: BlastSeen,
 }
 
 impl Receiver {
@@ -101,6 +110,11 @@ impl Receiver {
             thread: 0,
             echoed: 0,
             seen: Arc::new(Seen::default()),
+            arrived: 0,
+            first_sequence: None,
+            arrived_ns: None,
+            delivered_ns: None,
+            blast: BlastSeen::default(),
         })
     }
 
@@ -128,7 +142,7 @@ impl Receiver {
         };
         sys::merge_received(&met.socket);
         let by_rule = match self.options.monitor {
-            Some(Kind::Native) => super::monitor::buffer(&self.options),
+            Some(Kind::Native) => super::monitor::buffer(&self.options, self.frames.rtt_ns()),
             _ => 0,
         };
         let buffer = match self.options.receive_buffer {
@@ -317,6 +331,10 @@ impl Receiver {
         }
         std::mem::swap(&mut self.inbox, &mut inbox);
         self.frames.link.seen.bytes_in += bytes;
+        let now_ns = self.now_ns();
+        if let Some(before) = self.arrived_ns.replace(now_ns) {
+            self.blast.arrivals.add(now_ns - before);
+        }
         let next_sequence = self
             .open
             .as_ref()
@@ -345,6 +363,8 @@ impl Receiver {
             let out = &mut self.scratch[..head.length.into()];
             if place != Err(Stray::Misplaced) && self.opener.open(head.sequence, bytes, out) {
                 open.collect.seen(head.sequence);
+                self.arrived += 1;
+                self.first_sequence.get_or_insert(head.sequence);
             }
             return false;
         };
@@ -356,7 +376,12 @@ impl Receiver {
         if !self.opener.open(head.sequence, bytes, out) {
             return false;
         }
+        for _ in 0..self.options.work {
+            std::hint::black_box(blake3::hash(out));
+        }
         open.collect.seen(head.sequence);
+        self.arrived += 1;
+        self.first_sequence.get_or_insert(head.sequence);
         open.collect.placed(&place);
         self.frames.link.seen.frames += 1;
         self.frames.link.seen.payload += place.length as u64;
@@ -407,6 +432,14 @@ impl Receiver {
             return Ok(());
         };
         self.order.retain(|other| *other != id);
+        let now_ns = self.now_ns();
+        if let Some(before) = self.delivered_ns.replace(now_ns) {
+            self.blast.deliveries.add(now_ns - before);
+        }
+        if self.units.is_empty() {
+            // What is not asked for yet is not late.
+            (self.arrived_ns, self.delivered_ns) = (None, None);
+        }
         let digest = unit
             .grant
             .hash
@@ -581,7 +614,19 @@ impl ReceiveHalf for Receiver {
     }
 
     fn observe(&self) -> Observation {
-        self.frames.link.seen
+        let mut seen = self.frames.link.seen;
+        seen.blast = self.blast;
+        if let Some(open) = &self.open {
+            let first = self.first_sequence.unwrap_or(0);
+            let sent = open.collect.next_sequence().saturating_sub(first);
+            seen.blast.lost = sent.saturating_sub(self.arrived);
+            seen.blast.dropped = sys::queue(&open.socket).map_or(0, |queue| queue.drops);
+            if let Some(monitoring) = &open.monitoring {
+                seen.blast.suspensions = monitoring.suspensions();
+                seen.blast.monitor = self.seen.monitor();
+            }
+        }
+        seen
     }
 
     fn stopper(&self) -> Stopper {

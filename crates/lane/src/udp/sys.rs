@@ -256,6 +256,12 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// Processor time of the calling thread, nanoseconds.
+pub(super) fn thread_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Wake-ups of the calling thread come when they are asked for, not up to 50 microseconds later.
 pub(super) fn wake_on_time() {
     // SAFETY: plain numbers; the call changes one setting of the calling thread. Best effort.

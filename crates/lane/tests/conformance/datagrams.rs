@@ -77,6 +77,7 @@ fn options(monitor: Option<Kind>) -> Options {
         monitor,
         receive_buffer: 4 << 20,
         feedback_delay: Duration::ZERO,
+        work: 0,
     }
 }
 

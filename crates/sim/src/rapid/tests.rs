@@ -11,6 +11,7 @@ fn paper() -> Transfer {
         bytes: 500_000_000,
         rate: 200_000_000,
         path: 1_250_000_000,
+        path_queue: 0,
         rtt_ns: 0,
         capacity: 200_000_000,
         buffer: 64 << 10,
@@ -146,6 +147,7 @@ fn native_needs_no_tuning() {
                 bytes: 256 << 20,
                 rate,
                 path: rate,
+                path_queue: 0,
                 rtt_ns: rtt_ms * MS,
                 capacity: 60_000_000,
                 buffer: receive_buffer(rate, 3),
@@ -176,5 +178,110 @@ fn native_needs_no_tuning() {
                 rapid.dropped
             );
         }
+    }
+}
+
+/// Nobody tells a rate, and the path carries less than the first rate: its own is found, so that with and without loops the native monitor
+/// is nearly as fast as the best fixed rate of that very load, told to the sender in advance.
+#[test]
+fn native_finds_the_path() {
+    let mut worst: f64 = 0.0;
+    for rtt_ms in [1, 50, 120, 200] {
+        for (capacity, loops) in [
+            (400_000_000, 0),
+            (400_000_000, 2),
+            (90_000_000, 0),
+            (90_000_000, 2),
+            (90_000_000, 3),
+        ] {
+            let path = 50_000_000;
+            let transfer = Transfer {
+                bytes: 256 << 20,
+                rate: path,
+                path,
+                path_queue: 5_000_000,
+                rtt_ns: rtt_ms * MS,
+                capacity,
+                buffer: receive_buffer(1_000_000_000, 3),
+            };
+            let best = swept(transfer, loops);
+            let untold = Transfer {
+                rate: 0,
+                ..transfer
+            };
+            let mut monitor = Native::new();
+            let rapid = untold.run(
+                &mut Fair::new(loops),
+                Some(&mut monitor as &mut dyn Monitor),
+            );
+            let over = rapid.ns as f64 / best.ns as f64;
+            worst = worst.max(over);
+            println!(
+                "{rtt_ms} ms, {loops} loops of {capacity}: best {:.2} s, rapid {:.2} s ({over:.3}), {} lost, {} dropped",
+                best.ns as f64 / 1e9,
+                rapid.ns as f64 / 1e9,
+                rapid.lost,
+                rapid.dropped,
+            );
+        }
+    }
+    assert!(worst <= 1.08, "{worst}");
+}
+
+/// Loops that come and go every second; whoever wants the processor gets it in turns of 4 ms.
+struct Changing {
+    now_ns: u64,
+}
+
+impl Processor for Changing {
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task> {
+        const LOOPS: [u64; 8] = [0, 3, 1, 2, 0, 2, 3, 1];
+        let loops = LOOPS[(self.now_ns / crate::SECOND) as usize % LOOPS.len()];
+        let turn = self.now_ns / (4 * MS) % (loops + 1);
+        self.now_ns += step_ns;
+        match (turn, wants_ns > 0, loops) {
+            (0, true, _) => Some(Task::Receiver),
+            (_, _, 0) => None,
+            (turn, ..) => Some(Task::Loop(turn as usize)),
+        }
+    }
+
+    fn level(&self) -> f64 {
+        0.0
+    }
+}
+
+/// With a load that changes every second the monitor is faster than any fixed rate, or nearly so where the word takes long, and loses a
+/// fraction.
+#[test]
+fn native_follows_a_load_that_changes() {
+    for rtt_ms in [0, 50, 120, 200] {
+        let rate = 50_000_000;
+        let transfer = Transfer {
+            bytes: 256 << 20,
+            rate,
+            path: rate,
+            path_queue: 0,
+            rtt_ns: rtt_ms * MS,
+            capacity: 60_000_000,
+            buffer: 40_000_000,
+        };
+        let fixed = |rate| Transfer { rate, ..transfer }.run(&mut Changing { now_ns: 0 }, None);
+        let rates = (4..=40).map(|step| rate / 40 * step);
+        let best = rates.map(fixed).min_by_key(|outcome| outcome.ns).unwrap();
+        let mut monitor = Native::new();
+        let rapid = transfer.run(
+            &mut Changing { now_ns: 0 },
+            Some(&mut monitor as &mut dyn Monitor),
+        );
+        let over = rapid.ns as f64 / best.ns as f64;
+        println!(
+            "{rtt_ms} ms, changing: best {:.2} s, {} dropped; rapid {:.2} s ({over:.3}), {} dropped",
+            best.ns as f64 / 1e9,
+            best.dropped,
+            rapid.ns as f64 / 1e9,
+            rapid.dropped
+        );
+        assert!(over <= 1.05, "{rtt_ms} ms: {over}");
     }
 }

@@ -120,7 +120,7 @@ impl Rig {
         let moved = self.agents.run(place, &arguments, deadline, |_, event| {
             watched.see(event, limit_seconds)
         });
-        let data = self.lab.trunk(0).counters()?.a_to_b;
+        let data = self.lab.trunk(0).counters()?.a_to_b.link;
         let invalid = self.lab.trunk(0).validity()?.reasons;
         let ran = match moved {
             Ok(moved) => Ran::of(moved.complete()?.report, watched),
