@@ -27,7 +27,7 @@ const FRAGMENT_SECONDS: f64 = 200e-6;
 const TRIAL_BYTES: f64 = 16384.0;
 
 /// Time of a rail that no fragment should exceed where speeds are known: the last one of a message makes others wait.
-const LAST_SECONDS: f64 = 500e-6;
+const LAST_SECONDS: f64 = 1.5e-3;
 
 /// Speeds that are no further apart are taken for equal.
 const ABOUT_EQUAL: f64 = 1.5;
