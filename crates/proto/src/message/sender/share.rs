@@ -58,9 +58,12 @@ impl Sender {
         let part = length.div_ceil(ways);
         let pieces = part / self.worth_a_fragment().max(1);
         let most = self.most_of_a_fragment();
-        part.div_ceil(pieces.clamp(1, PIECES_PER_RAIL))
+        let longest = part
+            .div_ceil(pieces.clamp(1, PIECES_PER_RAIL))
             .min(most)
-            .clamp(BALANCED_MIN, BALANCED_MAX)
+            .clamp(BALANCED_MIN, BALANCED_MAX);
+        // As many for each rail, so that equal rails end together.
+        part.div_ceil(part.div_ceil(longest).max(1))
     }
 
     /// The speeds of rails that are up; `None` while one is unknown.
