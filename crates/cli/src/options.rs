@@ -469,6 +469,7 @@ impl MoveArgs {
             None
         };
         let lane_rate = self.lane_rate()?;
+        self.refuse_idle_options()?;
         Ok(Options {
             streams: self.streams.0,
             streams_policy: self.streams_policy.0,
@@ -535,6 +536,43 @@ impl MoveArgs {
             [rate] => Ok(Some(*rate)),
             _ => bail!("--rate without a host was given more than once"),
         }
+    }
+
+    /// Refuses options that the chosen lanes would not heed.
+    fn refuse_idle_options(&self) -> Result<()> {
+        let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
+        let of_rapid = self.lane == LaneKind::Rapid;
+        for (option, is_given, is_heeded, lanes) in [
+            (
+                "--mtu",
+                self.mtu.0.is_some(),
+                of_datagrams,
+                "rbudp and rapid lanes",
+            ),
+            (
+                "--receive-buffer",
+                self.receive_buffer.0.is_some(),
+                of_datagrams,
+                "rbudp and rapid lanes",
+            ),
+            (
+                "--monitor",
+                !matches!(self.monitor, MonitorArg::Native),
+                of_rapid,
+                "rapid lanes",
+            ),
+            (
+                "--feedback-delay",
+                self.feedback_delay > 0,
+                of_rapid,
+                "rapid lanes",
+            ),
+        ] {
+            if is_given && !is_heeded {
+                bail!("{option} is for {lanes}: add --lane rapid, or leave it out");
+            }
+        }
+        Ok(())
     }
 
     /// Gives the nodes of each named host its declared speed, both ways.

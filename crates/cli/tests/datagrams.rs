@@ -94,6 +94,12 @@ fn what_cannot_work_is_refused() {
             &["--lane", "rapid", "--receive-buffer", "5"],
             "--receive-buffer",
         ),
+        (&["--mtu", "1500"], "rbudp and rapid lanes"),
+        (&["--receive-buffer", "1MiB"], "--lane rapid"),
+        (
+            &["--lane", "rbudp", "--rate", "1Gbit", "--monitor", "ule"],
+            "rapid lanes",
+        ),
     ] {
         let ran = place.run(&[&["copy", "file", "copy"][..], args].concat());
         assert_ne!(ran.status(), 0);

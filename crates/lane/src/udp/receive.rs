@@ -600,10 +600,10 @@ impl ReceiveHalf for Receiver {
         let now = Instant::now();
         self.frames.link.moved = (self.frames.link.moved + elsewhere).min(now);
         self.came = (self.came + elsewhere).min(now);
-        if let Some(received) = self.done.pop_front() {
-            return Ok(received);
-        }
-        let result = self.advance(landing, deadline);
+        let result = match self.done.pop_front() {
+            Some(received) => Ok(received),
+            None => self.advance(landing, deadline),
+        };
         self.left = Instant::now();
         result.map_err(|error| error.owing(self.units.len()))
     }
