@@ -108,16 +108,15 @@ impl Coordinator {
     pub fn handle_others(&mut self, others: Others) {
         let is_news = others.transfers != self.streams.others.transfers;
         self.streams.others = others;
-        if let Some(tuner) = &mut self.streams.tuner {
-            tuner.set_others(others);
-        }
-        if is_news && self.streams.tuner.is_some() {
-            let text = match others.transfers {
-                0 => "no other transfer shares the path any more".to_owned(),
-                count => {
-                    format!("streams are shared with {count} other transfers over the same path")
-                }
-            };
+        let Some(tuner) = &mut self.streams.tuner else {
+            return;
+        };
+        tuner.set_others(others);
+        if is_news && tuner.is_far() {
+            let text = format!(
+                "streams are shared by {} transfers over the same path from now on",
+                1 + others.transfers
+            );
             self.actions.push_back(Action::Note(text));
         }
     }

@@ -97,6 +97,11 @@ fn points(cell: &Cell, is_quick: bool) -> (Vec<Point>, Vec<Point>) {
     (fixed, tuned)
 }
 
+/// The key of a fixed setting in the simulator.
+fn simulated(key: &str) -> String {
+    format!("simulated: {key}")
+}
+
 /// Makes the tables.
 pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "wan")?;
@@ -116,6 +121,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let (fixed, tuned) = points(&cell, is_quick);
         let all = fixed.iter().chain(&tuned);
         bench.expect(all.map(|point| (key(&cell, point), 1.3 * seconds + 1.0)));
+        bench.expect(
+            fixed
+                .iter()
+                .map(|point| (simulated(&key(&cell, point)), 0.1 * seconds)),
+        );
     }
     bench.announce();
     let mut measured = Vec::new();
@@ -142,15 +152,18 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             let Streams::Fixed(count) = *streams else {
                 continue;
             };
-            let went = beside::simulate(&cell, *nodes, count, bytes, limit)?;
+            let simulated = bench.point(&simulated(&key(&cell, point)), || {
+                let went = beside::simulate(&cell, *nodes, count, bytes, limit)?;
+                Ok(went.map(|went| Simulated {
+                    seconds: went.seconds,
+                    is_complete: went.seconds < limit,
+                }))
+            });
             of_cell.fixed.push(Fixed {
                 nodes: *nodes,
                 streams: count,
                 ran,
-                simulated: went.map(|went| Simulated {
-                    seconds: went.seconds,
-                    is_complete: went.seconds < limit,
-                }),
+                simulated: simulated.flatten(),
             });
         }
         for point in &tuned {
