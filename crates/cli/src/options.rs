@@ -512,6 +512,11 @@ impl MoveArgs {
             })
             .collect();
         let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
+        if of_datagrams && matches!(self.striping, StripingArg::Equal) {
+            bail!(
+                "--striping equal deals data out to TCP or Unix streams; lanes of datagrams have one flow"
+            );
+        }
         match rates.as_slice() {
             [] if self.lane == LaneKind::Rbudp => bail!(
                 "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"

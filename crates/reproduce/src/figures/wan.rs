@@ -8,12 +8,12 @@ mod beside;
 mod cells;
 mod cep;
 mod changes;
+mod equal;
 mod lan;
 mod rig;
 mod tables;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use cells::{CELLS, Cell};
@@ -35,14 +35,8 @@ struct Fixed {
     nodes: usize,
     streams: u32,
     ran: Ran,
-    simulated: Option<Simulated>,
-}
-
-/// What the simulator said.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Simulated {
-    seconds: f64,
-    is_complete: bool,
+    // Seconds, of which as many as the limit are not the end.
+    simulated: Option<f64>,
 }
 
 /// All runs of a cell.
@@ -70,7 +64,7 @@ struct Lazy<'s> {
 }
 
 impl Lazy<'_> {
-    fn run(&mut self, nodes: usize, bytes: u64, streams: &Streams, limit: f64) -> Result<Ran> {
+    fn run(&mut self, nodes: usize, bytes: u64, options: &str, limit: f64) -> Result<Ran> {
         let rig = match &mut self.rig {
             Some(rig) => rig,
             none => {
@@ -79,7 +73,7 @@ impl Lazy<'_> {
                 none.insert(Rig::new(self.site, [&caps, &caps], trunk, control)?)
             }
         };
-        rig.run(&specification(nodes, bytes), &streams.option(), limit)
+        rig.run(&specification(nodes, bytes), options, limit)
     }
 }
 
@@ -145,7 +139,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         for point in &fixed {
             let (nodes, streams, _) = point;
             let Some(ran) = bench.point(&key(&cell, point), || {
-                lazy.run(*nodes, bytes, streams, limit)
+                lazy.run(*nodes, bytes, &streams.option(), limit)
             }) else {
                 continue;
             };
@@ -153,11 +147,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 continue;
             };
             let simulated = bench.point(&simulated(&key(&cell, point)), || {
-                let went = beside::simulate(&cell, *nodes, count, bytes, limit)?;
-                Ok(went.map(|went| Simulated {
-                    seconds: went.seconds,
-                    is_complete: went.seconds < limit,
-                }))
+                beside::simulate(&cell, *nodes, count, bytes, limit)
             });
             of_cell.fixed.push(Fixed {
                 nodes: *nodes,
@@ -169,7 +159,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         for point in &tuned {
             let (nodes, streams, _) = point;
             let ran = bench.point(&key(&cell, point), || {
-                lazy.run(*nodes, bytes, streams, limit)
+                lazy.run(*nodes, bytes, &streams.option(), limit)
             });
             let name = streams.name();
             let known = of_cell.tuned.iter().position(|(known, _)| *known == name);
@@ -181,13 +171,15 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
         measured.push(of_cell);
     }
+    let equal = equal::table(&mut bench, &measured, seconds, limit)?;
     let lan = lan::table(&mut bench, seconds)?;
     let changes = changes::table(&mut bench, 2.0 * seconds)?;
     let cep = cep::table(&mut bench, seconds)?;
     bench.finish(&[
         tables::against_best(&measured),
-        tables::settings(&measured),
+        tables::settings(&measured, limit),
         tables::products(&measured),
+        equal,
         cep,
         changes,
         lan,
