@@ -497,7 +497,7 @@ impl MoveArgs {
                 .context("cannot find this program's own path, which local agents need")?,
             speeds: speeds_file(&self.speeds),
             // Without such a folder there is nobody to share with.
-            sharing: desk::folder().ok().map(|folder| folder.join("paths")),
+            sharing: desk::folder().ok(),
         })
     }
 

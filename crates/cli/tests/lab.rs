@@ -820,6 +820,6 @@ fn transfers_share_a_trunk() {
         .any(|text| text.contains("shared by 2 transfers"));
     assert!(is_told, "{texts:#?}");
     // Nothing is left of them.
-    let left = std::fs::read_dir(lab.path_in("b1", "/run/ropewalk/paths")).unwrap();
+    let left = std::fs::read_dir(lab.path_in("b1", "/run/ropewalk")).unwrap();
     assert_eq!(left.count(), 0);
 }
