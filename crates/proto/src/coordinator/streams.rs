@@ -167,7 +167,13 @@ impl Coordinator {
         let Some(policy) = self.setup.tune else {
             return;
         };
-        if now_ns.saturating_sub(self.streams.looked_ns) < LOOK_NS
+        // Where nothing is to be tuned, large clusters must not cost the master time.
+        let is_near = |tuner: &Tuner| !tuner.is_far();
+        let pause = match self.streams.tuner.as_ref().is_some_and(is_near) {
+            true => COMPARE_NS,
+            false => LOOK_NS,
+        };
+        if now_ns.saturating_sub(self.streams.looked_ns) < pause
             || self.streams.counters.iter().all(|node| node.streams == 0)
         {
             return;
