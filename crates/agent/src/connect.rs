@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
-use ropewalk_lane::{ReceiveHalf, tls, unix};
+use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
 use ropewalk_proto::control::Peer;
 
 use crate::AgentError;
@@ -39,7 +39,7 @@ pub(crate) struct Connected {
     join_key: MacKey,
     // This host's address of the connection, where it has any.
     local: Option<IpAddr>,
-    /// Round trip of the connection's first packet; none within a host.
+    /// Least round trip of the connection's first packets; none within a host.
     pub trip: Duration,
 }
 
@@ -168,7 +168,7 @@ fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     out
 }
 
-/// Returns the pair's secret, this host's address of the connection, and the round trip of its first packet.
+/// Returns the pair's secret, this host's address of the connection, and the least round trip of its first packets.
 fn handshake(
     transfer: &Transfer,
     peer: &Peer,
@@ -177,13 +177,14 @@ fn handshake(
     let began = Instant::now();
     let socket = address.connect()?;
     let connected = began.elapsed();
-    let (mut wire, local, trip): (Box<dyn Wire>, _, _) = match socket {
+    let (mut wire, local, tcp): (Box<dyn Wire>, _, _) = match socket {
         DataSocket::Tcp(stream) => {
             let local = stream.local_addr().ok();
             let local = local.map(|local| local.ip().to_canonical());
-            (Box::new(stream), local, connected)
+            let tcp = stream.try_clone().ok();
+            (Box::new(stream), local, tcp)
         }
-        DataSocket::Unix(stream) => (Box::new(stream), None, Duration::ZERO),
+        DataSocket::Unix(stream) => (Box::new(stream), None, None),
     };
     wire.set_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let head = Preface {
@@ -205,6 +206,18 @@ fn handshake(
     let secret = tls
         .export_keying_material([0; 32], tls::PAIR_LABEL, None)
         .map_err(other)?;
+    // The kernel's clock stops when a packet comes, this thread's when it is its turn.
+    let seen = tcp.as_ref().and_then(TcpInfo::of);
+    let known = |info: TcpInfo| {
+        let trips = [info.rtt_microseconds_min, info.rtt_microseconds];
+        let least = trips.into_iter().filter(|trip| *trip > 0).min()?;
+        Some(Duration::from_micros(least.into()))
+    };
+    let seen = seen.and_then(known);
+    let trip = match tcp {
+        Some(_) => seen.unwrap_or(connected).min(connected),
+        None => Duration::ZERO,
+    };
     Ok((secret, local, trip))
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk::master::Joining;
+use ropewalk::master::{Joining, clear_paths};
 use ropewalk::{Cancel, Event, Members};
 use serde::{Deserialize, Serialize};
 
@@ -301,6 +301,8 @@ pub(crate) fn ask_all(folder: &Path, question: &Question) -> Result<Vec<(PathBuf
             return Err(error).with_context(|| format!("cannot look into {}", folder.display()));
         }
     };
+    // Where transfers tell each other which paths they cross, killed ones leave files.
+    clear_paths(folder);
     let is_socket = |path: &PathBuf| path.extension().is_some_and(|e| e == "sock");
     let mut paths: Vec<PathBuf> = entries
         .flatten()

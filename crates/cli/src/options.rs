@@ -510,7 +510,7 @@ impl MoveArgs {
                 .context("cannot find this program's own path, which local agents need")?,
             speeds: speeds_file(&self.speeds),
             // Without such a folder there is nobody to share with.
-            sharing: desk::folder().ok().map(|folder| folder.join("paths")),
+            sharing: desk::folder().ok(),
         })
     }
 
@@ -525,6 +525,11 @@ impl MoveArgs {
             })
             .collect();
         let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
+        if of_datagrams && matches!(self.striping, StripingArg::Equal) {
+            bail!(
+                "--striping equal deals data out to TCP or Unix streams; lanes of datagrams have one flow"
+            );
+        }
         match rates.as_slice() {
             [] if self.lane == LaneKind::Rbudp => bail!(
                 "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"

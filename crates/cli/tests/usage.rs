@@ -77,6 +77,14 @@ fn slips_are_explained() {
             &["copy", "--streams", "0", "/a", "/b"],
             "give auto or a number from 1 to 64",
         ),
+        (
+            &["copy", "--streams-policy", "best", "/a", "/b"],
+            "model, simulate, database or off",
+        ),
+        (
+            &["copy", "--lane", "rapid", "--striping", "equal", "/a", "/b"],
+            "lanes of datagrams have one flow",
+        ),
         (&["copy", "--prefetch", "1", "/a", "/b"], "64 KiB"),
         (
             &["copy", "--rate", "x=1Gbit", "/a", "/b"],

@@ -29,6 +29,7 @@ pub use drive::{Cancel, run};
 pub use members::{Joined, Joining, Members};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
+pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
 
 /// Why an agent cannot be used.

@@ -26,6 +26,9 @@ const NETWORKS_MAX: usize = 64;
 /// Longer files are not read: two ends of so many networks.
 const BYTES_MAX: u64 = 16 << 10;
 
+/// Of the files.
+const EXTENSION: &str = "path";
+
 /// Other transfers that are looked at.
 const OTHERS_MAX: usize = 64;
 
@@ -117,7 +120,7 @@ impl Sharing {
     pub fn new(folder: Option<&Path>, transfer: &str) -> Self {
         Self {
             folder: folder.map(Path::to_owned),
-            name: transfer.to_owned(),
+            name: format!("{transfer}.{EXTENSION}"),
             own: None,
             looked: None,
         }
@@ -140,11 +143,10 @@ impl Sharing {
         if self.tell(&folder, &claim).is_err() {
             return Others::default();
         }
-        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-        let others = entries.filter(|entry| entry.file_name() != self.name.as_str());
+        let own = folder.join(&self.name);
         let mut all = Others::default();
-        for entry in others.take(OTHERS_MAX) {
-            if let Some(other) = read(&entry.path()).filter(|other| claim.shares_path(other)) {
+        for path in files(&folder).filter(|path| *path != own).take(OTHERS_MAX) {
+            if let Some(other) = read(&path).filter(|other| claim.shares_path(other)) {
                 all.transfers += 1;
                 all.rate += other.rate;
             }
@@ -176,6 +178,22 @@ impl Drop for Sharing {
             let _ = fs::remove_file(folder.join(&self.name));
         }
     }
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == EXTENSION)
+    })
+}
+
+/// Removes what masters left that were killed.
+pub fn clear_paths(folder: &Path) {
+    files(folder).for_each(|path| {
+        read(&path);
+    });
 }
 
 /// What a living master tells; files of dead ones are removed.
@@ -227,7 +245,7 @@ mod tests {
         assert_eq!(other.look(&near, 7.0).rate, 6.0);
         drop(one);
         assert_eq!(other.look(&near, 7.0).transfers, 0);
-        assert!(!folder.join("one").exists());
+        assert!(!folder.join("one.path").exists());
     }
 
     /// What a killed master left is no neighbour, and is removed; what makes no sense neither.
@@ -238,11 +256,15 @@ mod tests {
         assert_eq!(Claim::parse(&claim.format()), Some(claim.clone()));
         assert_eq!(Claim::parse("a\nb\n7\n"), None, "cut short");
         assert_eq!(Claim::parse("a\nb\n-7\nend\n"), None);
-        fs::write(folder.path().join("dead"), claim.format()).unwrap();
+        fs::write(folder.path().join("dead.path"), claim.format()).unwrap();
+        fs::write(folder.path().join("other.sock"), claim.format()).unwrap();
         let mut one = Sharing::new(Some(folder.path()), "one");
         let seen = one.look(&ends("10.0.0.1", "2001:db8:7::1"), 1.0);
         assert_eq!(seen, Others::default());
-        assert!(!folder.path().join("dead").exists());
+        assert!(!folder.path().join("dead.path").exists());
+        clear_paths(folder.path());
+        assert!(folder.path().join("one.path").exists());
+        assert!(folder.path().join("other.sock").exists());
         let mut lost = Sharing::new(Some(Path::new("/proc/none")), "one");
         assert_eq!(
             lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0),

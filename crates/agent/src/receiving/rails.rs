@@ -155,7 +155,11 @@ impl Fetch {
             return;
         }
         match far_streams(self.sharers, least.as_secs_f64()) {
-            Some(far) => self.share_streams(state, far),
+            // While it is found out which lanes are worth it, none has fewer than over a short path.
+            Some(far) => {
+                let least = state.streams_near;
+                self.share_streams(state, far, least);
+            }
             None => {
                 let each = state.streams_near;
                 self.keep_streams(state, each);
@@ -172,13 +176,13 @@ impl Fetch {
         }
         let mut state = self.state.lock();
         state.is_told = true;
-        self.share_streams(state, count);
+        self.share_streams(state, count, 1);
     }
 
-    fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32) {
+    fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32, least: u32) {
         let works = |info: &&LaneInfo| info.live > 0;
         let lanes = state.lanes.iter().filter(works).count() as u32;
-        let each = (count / lanes.max(1)).clamp(1, STREAMS_PER_LANE_MAX);
+        let each = (count / lanes.max(1)).max(least).min(STREAMS_PER_LANE_MAX);
         self.keep_streams(state, each);
     }
 

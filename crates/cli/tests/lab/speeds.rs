@@ -1,10 +1,12 @@
 //! What is found out about hosts and paths while bytes move.
 
+use std::process::Stdio;
+
 use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, QueueLimit, TrunkSpec};
 use ropewalk_lab::{HostSpec, LabBuilder, NicSpec, Topology};
 use serde_json::Value;
 
-use crate::hosts::{agent, all_events, bytes, close, master};
+use crate::hosts::{PROGRAM, agent, all_events, bytes, close, give_token, lab, master};
 
 /// Nobody says a speed: the first transfer finds out that one replica's link is a fifth of the other's, and
 /// the second is planned so from the start.
@@ -95,6 +97,7 @@ fn streams_are_tuned_over_a_trunk() {
         ("model", "auto"),
         ("simulate", "auto"),
         ("database", "auto"),
+        ("off", "auto"),
         ("model", "2"),
     ] {
         let to = format!("/tmp/{policy}{streams}");
@@ -121,9 +124,77 @@ fn streams_are_tuned_over_a_trunk() {
             "{policy} {streams}: {most} streams at most, {} s",
             report["seconds"]
         );
-        match streams {
-            "auto" => assert!(most > 4, "{policy}: only {most} streams\n{report:#}"),
+        match (policy, streams) {
+            ("off", _) => assert_eq!(most, 4, "{report:#}"),
+            (_, "auto") => assert!(most > 4, "{policy}: only {most} streams\n{report:#}"),
             _ => assert_eq!(most, 2, "{report:#}"),
         }
     }
+}
+
+/// The queue before a slow link makes round trips as long as an ocean does; it is no long path.
+#[test]
+fn slow_links_keep_their_streams() {
+    if ropewalk_lab::skip("slow_links_keep_their_streams") {
+        return;
+    }
+    let lab = lab(&["a", "b"], 20_000_000);
+    std::fs::write(lab.path_in("a", "/data/file"), bytes(5_000_000)).unwrap();
+    let _agents = [
+        agent(&lab, "a", 7100, &["/data"]),
+        agent(&lab, "b", 7100, &["/tmp:rw"]),
+    ];
+    let copy = ["copy", "a:7100:/data/file", "b:7100:/tmp/file"];
+    let (status, report) = master(&lab, "b", &copy);
+    assert_eq!(status, Some(0), "{report:#}");
+    assert_eq!(report["pairs"][0]["streams"], 4, "{report:#}");
+}
+
+/// Two masters of one user on one host, two transfers over one trunk: each says that the path is shared.
+#[test]
+fn transfers_share_a_trunk() {
+    if ropewalk_lab::skip("transfers_share_a_trunk") {
+        return;
+    }
+    let link = LinkSpec::rate_bits(50_000_000).delay(std::time::Duration::from_millis(20));
+    let trunk = TrunkSpec::symmetric(link.queue(QueueLimit::Packets(200)));
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk,
+    };
+    let builder = LabBuilder::from(Topology::clusters(&clusters));
+    let lab = builder.congestion_control("cubic").build().unwrap();
+    std::fs::write(lab.path_in("a1", "/data/file"), bytes(20_000_000)).unwrap();
+    let _agents = [
+        agent(&lab, "a1", 7100, &["/data"]),
+        agent(&lab, "b1", 7100, &["/tmp:rw"]),
+    ];
+    give_token(&lab, "b1");
+    let start = |name: &str| {
+        let mut command = lab.command("b1", PROGRAM);
+        command
+            .args(["copy", "--json", "--speeds", "off"])
+            .args(["--token-file", "/run/token", "a1:7100:/data/file"])
+            .arg(format!("b1:7100:/tmp/{name}"))
+            .env("XDG_RUNTIME_DIR", "/run")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let both = [start("one"), start("other")];
+    let texts = both.map(|child| {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    });
+    // Who saw the other one when it planned has fewer streams from the start, and nothing to say.
+    let is_told = texts
+        .iter()
+        .any(|text| text.contains("shared by 2 transfers"));
+    assert!(is_told, "{texts:#?}");
+    // Nothing is left of them.
+    let left = std::fs::read_dir(lab.path_in("b1", "/run/ropewalk")).unwrap();
+    assert_eq!(left.count(), 0);
 }

@@ -108,16 +108,15 @@ impl Coordinator {
     pub fn handle_others(&mut self, others: Others) {
         let is_news = others.transfers != self.streams.others.transfers;
         self.streams.others = others;
-        if let Some(tuner) = &mut self.streams.tuner {
-            tuner.set_others(others);
-        }
-        if is_news && self.streams.tuner.is_some() {
-            let text = match others.transfers {
-                0 => "no other transfer shares the path any more".to_owned(),
-                count => {
-                    format!("streams are shared with {count} other transfers over the same path")
-                }
-            };
+        let Some(tuner) = &mut self.streams.tuner else {
+            return;
+        };
+        tuner.set_others(others);
+        if is_news && tuner.is_far() {
+            let text = format!(
+                "streams are shared by {} transfers over the same path from now on",
+                1 + others.transfers
+            );
             self.actions.push_back(Action::Note(text));
         }
     }
@@ -168,7 +167,13 @@ impl Coordinator {
         let Some(policy) = self.setup.tune else {
             return;
         };
-        if now_ns.saturating_sub(self.streams.looked_ns) < LOOK_NS
+        // Where nothing is to be tuned, large clusters must not cost the master time.
+        let is_near = |tuner: &Tuner| !tuner.is_far();
+        let pause = match self.streams.tuner.as_ref().is_some_and(is_near) {
+            true => COMPARE_NS,
+            false => LOOK_NS,
+        };
+        if now_ns.saturating_sub(self.streams.looked_ns) < pause
             || self.streams.counters.iter().all(|node| node.streams == 0)
         {
             return;

@@ -8,12 +8,12 @@ mod beside;
 mod cells;
 mod cep;
 mod changes;
+mod equal;
 mod lan;
 mod rig;
 mod tables;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings, Site};
 use cells::{CELLS, Cell};
@@ -35,14 +35,8 @@ struct Fixed {
     nodes: usize,
     streams: u32,
     ran: Ran,
-    simulated: Option<Simulated>,
-}
-
-/// What the simulator said.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Simulated {
-    seconds: f64,
-    is_complete: bool,
+    // Seconds, of which as many as the limit are not the end.
+    simulated: Option<f64>,
 }
 
 /// All runs of a cell.
@@ -70,7 +64,7 @@ struct Lazy<'s> {
 }
 
 impl Lazy<'_> {
-    fn run(&mut self, nodes: usize, bytes: u64, streams: &Streams, limit: f64) -> Result<Ran> {
+    fn run(&mut self, nodes: usize, bytes: u64, options: &str, limit: f64) -> Result<Ran> {
         let rig = match &mut self.rig {
             Some(rig) => rig,
             none => {
@@ -79,7 +73,7 @@ impl Lazy<'_> {
                 none.insert(Rig::new(self.site, [&caps, &caps], trunk, control)?)
             }
         };
-        rig.run(&specification(nodes, bytes), &streams.option(), limit)
+        rig.run(&specification(nodes, bytes), options, limit)
     }
 }
 
@@ -95,6 +89,11 @@ fn points(cell: &Cell, is_quick: bool) -> (Vec<Point>, Vec<Point>) {
         tuned.extend(TUNED.map(|policy| (cell.nodes, Streams::Tuned(policy), round)));
     }
     (fixed, tuned)
+}
+
+/// The key of a fixed setting in the simulator.
+fn simulated(key: &str) -> String {
+    format!("simulated: {key}")
 }
 
 /// Makes the tables.
@@ -116,6 +115,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let (fixed, tuned) = points(&cell, is_quick);
         let all = fixed.iter().chain(&tuned);
         bench.expect(all.map(|point| (key(&cell, point), 1.3 * seconds + 1.0)));
+        bench.expect(
+            fixed
+                .iter()
+                .map(|point| (simulated(&key(&cell, point)), 0.1 * seconds)),
+        );
     }
     bench.announce();
     let mut measured = Vec::new();
@@ -135,28 +139,27 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         for point in &fixed {
             let (nodes, streams, _) = point;
             let Some(ran) = bench.point(&key(&cell, point), || {
-                lazy.run(*nodes, bytes, streams, limit)
+                lazy.run(*nodes, bytes, &streams.option(), limit)
             }) else {
                 continue;
             };
             let Streams::Fixed(count) = *streams else {
                 continue;
             };
-            let went = beside::simulate(&cell, *nodes, count, bytes, limit)?;
+            let simulated = bench.point(&simulated(&key(&cell, point)), || {
+                beside::simulate(&cell, *nodes, count, bytes, limit)
+            });
             of_cell.fixed.push(Fixed {
                 nodes: *nodes,
                 streams: count,
                 ran,
-                simulated: went.map(|went| Simulated {
-                    seconds: went.seconds,
-                    is_complete: went.seconds < limit,
-                }),
+                simulated: simulated.flatten(),
             });
         }
         for point in &tuned {
             let (nodes, streams, _) = point;
             let ran = bench.point(&key(&cell, point), || {
-                lazy.run(*nodes, bytes, streams, limit)
+                lazy.run(*nodes, bytes, &streams.option(), limit)
             });
             let name = streams.name();
             let known = of_cell.tuned.iter().position(|(known, _)| *known == name);
@@ -168,13 +171,15 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
         measured.push(of_cell);
     }
+    let equal = equal::table(&mut bench, &measured, seconds, limit)?;
     let lan = lan::table(&mut bench, seconds)?;
     let changes = changes::table(&mut bench, 2.0 * seconds)?;
     let cep = cep::table(&mut bench, seconds)?;
     bench.finish(&[
         tables::against_best(&measured),
-        tables::settings(&measured),
+        tables::settings(&measured, limit),
         tables::products(&measured),
+        equal,
         cep,
         changes,
         lan,

@@ -4,7 +4,7 @@ use ropewalk_tuner::PolicyName;
 
 use super::super::tests::{actions, answer, node, opened};
 use super::super::*;
-use super::{Answer, STREAMS_PER_SENDER_MAX, TcpStatus};
+use super::{Answer, Others, STREAMS_PER_SENDER_MAX, TcpStatus};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -161,4 +161,33 @@ fn streams_follow_what_is_left() {
         total.abs_diff(setting.total()) <= 1,
         "{after:?} {setting:?}"
     );
+}
+
+/// Another transfer over the same path halves the streams of all receivers at once; its end gives them back.
+#[test]
+fn transfers_share_the_budget() {
+    let mut coordinator = moving(Some(PolicyName::Model));
+    assert_eq!(coordinator.sharers(), 2);
+    tell(&mut coordinator, 20_000, 2);
+    let alone = coordinator.tuned().unwrap().2.unwrap();
+    let mut with = |transfers: u32| {
+        coordinator.handle_others(Others {
+            transfers,
+            rate: 1e6,
+        });
+        let notes = actions(&mut coordinator);
+        let is_noted = notes
+            .iter()
+            .any(|action| matches!(action, Action::Note(text) if text.contains("share")));
+        assert!(is_noted, "{notes:?}");
+        coordinator.streams.looked_ns = 0;
+        coordinator.tune(100 * SECOND);
+        coordinator.streams.told.clone()
+    };
+    let told = with(1);
+    assert_eq!(told[&1], alone.streams.div_ceil(2), "{told:?}");
+    assert_eq!(told[&1], told[&2]);
+    let told = with(0);
+    assert!(told[&2] >= alone.streams - 1, "{told:?}");
+    assert_eq!(coordinator.sharers(), 2);
 }

@@ -1,7 +1,7 @@
 //! The same set-up in the packet simulator.
 
 use anyhow::{Result, anyhow};
-use ropewalk_sim::packet::tune::{Bed, Setting, Went};
+use ropewalk_sim::packet::tune::{Bed, Setting, profile};
 use ropewalk_sim::packet::{FlavourName, Stripes, TwoClusters};
 
 use super::cells::{Cell, PAYLOAD_SHARE, RATE};
@@ -20,36 +20,45 @@ const ACCESS_LATENCY_SECONDS: f64 = 0.00002;
 /// Packets in a host's own queue.
 const HOST_QUEUE: usize = 1000;
 
-/// What the simulator says of a number of nodes and streams; `None` for a congestion control that it does not have.
+/// The cell's network, and its congestion control where the simulator has it.
+fn network(cell: &Cell, nodes: usize) -> Option<(TwoClusters, FlavourName)> {
+    let flavour = match cell.control {
+        "reno" => FlavourName::NewReno,
+        "cubic" => FlavourName::Cubic,
+        _ => return None,
+    };
+    // Headers differ by time stamps: links are as much faster as the simulator's packets are smaller.
+    let wire = f64::from(PACKET_BYTES) / PAYLOAD_SHARE;
+    let scale = (f64::from(PACKET_BYTES) + HEADER_BYTES) / wire;
+    let net = TwoClusters {
+        nodes: nodes as u32,
+        stripes: Stripes(Vec::new()),
+        bits_per_second: RATE as f64 * scale,
+        latency_seconds: cell.round_trip_ms as f64 / 2000.0,
+        queue: cell.queue_packets() as usize,
+        loss: cell.loss,
+        access_bits_per_second: ACCESS as f64 * scale,
+        access_latency_seconds: ACCESS_LATENCY_SECONDS,
+        access_queue: HOST_QUEUE,
+        bytes_per_node: 0,
+    };
+    Some((net, flavour))
+}
+
+/// What the simulator says of a number of nodes and streams that pull; `None` for a congestion control that it does not
+/// have.
 pub(super) fn simulate(
     cell: &Cell,
     nodes: usize,
     streams: u32,
     bytes: u64,
     limit_seconds: f64,
-) -> Result<Option<Went>> {
-    let flavour = match cell.control {
-        "reno" => FlavourName::NewReno,
-        "cubic" => FlavourName::Cubic,
-        _ => return Ok(None),
+) -> Result<Option<f64>> {
+    let Some((net, flavour)) = network(cell, nodes) else {
+        return Ok(None);
     };
-    // Headers differ by time stamps: links are as much faster as the simulator's packets are smaller.
-    let wire = f64::from(PACKET_BYTES) / PAYLOAD_SHARE;
-    let scale = (f64::from(PACKET_BYTES) + HEADER_BYTES) / wire;
-    let latency = cell.round_trip_ms as f64 / 2000.0;
     let bed = Bed {
-        net: TwoClusters {
-            nodes: nodes as u32,
-            stripes: Stripes(Vec::new()),
-            bits_per_second: RATE as f64 * scale,
-            latency_seconds: latency,
-            queue: cell.queue_packets() as usize,
-            loss: cell.loss,
-            access_bits_per_second: ACCESS as f64 * scale,
-            access_latency_seconds: ACCESS_LATENCY_SECONDS,
-            access_queue: HOST_QUEUE,
-            bytes_per_node: 0,
-        },
+        net,
         flavour,
         packet_bytes: PACKET_BYTES,
         window: WINDOW,
@@ -60,7 +69,30 @@ pub(super) fn simulate(
         streams,
     };
     let went = bed.fixed(setting, limit_seconds);
-    went.map(Some).map_err(|error| anyhow!("{error}"))
+    went.map(|went| Some(went.seconds))
+        .map_err(|error| anyhow!("{error}"))
+}
+
+/// The same where each stream has an equal part.
+pub(super) fn simulate_equal(
+    cell: &Cell,
+    streams: u32,
+    bytes: u64,
+    limit_seconds: f64,
+) -> Result<Option<f64>> {
+    let Some((net, flavour)) = network(cell, cell.nodes) else {
+        return Ok(None);
+    };
+    let net = TwoClusters {
+        stripes: Stripes(vec![(flavour, streams)]),
+        bytes_per_node: bytes / cell.nodes as u64,
+        ..net
+    };
+    let mut scenario = net.scenario_of(profile(), PACKET_BYTES);
+    (scenario.window, scenario.ssthresh) = (WINDOW, WINDOW);
+    scenario.limit_seconds = limit_seconds;
+    let outcome = scenario.run().map_err(|error| anyhow!("{error}"))?;
+    Ok(Some(outcome.seconds))
 }
 
 #[cfg(test)]
@@ -68,15 +100,16 @@ mod tests {
     use super::super::cells::CELLS;
     use super::*;
 
-    /// A full trunk takes what the bytes are sized for; there is no BBR.
+    /// A full trunk takes what the bytes are sized for, pulled; equal parts take no less. There is no BBR.
     #[test]
     fn full_trunk() {
         let near = &CELLS[9];
-        let went = simulate(near, 16, 1, near.bytes(4.0), 20.0)
-            .unwrap()
-            .unwrap();
-        assert!((3.9..5.0).contains(&went.seconds), "{}", went.seconds);
+        let bytes = near.bytes(4.0);
+        let pulled = simulate(near, 16, 1, bytes, 20.0).unwrap().unwrap();
+        assert!((3.9..5.0).contains(&pulled), "{pulled}");
+        let equal = simulate_equal(near, 1, bytes, 20.0).unwrap().unwrap();
+        assert!(equal >= pulled - 0.2 && equal < 20.0, "{equal} {pulled}");
         let bbr = CELLS.iter().find(|cell| cell.control == "bbr").unwrap();
-        assert!(simulate(bbr, 1, 1, 1000, 1.0).unwrap().is_none());
+        assert_eq!(simulate(bbr, 1, 1, 1000, 1.0).unwrap(), None);
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
             row.push(number(ratio, 2));
         }
         row.extend([1, 32].map(|streams| number(fixed(streams), 2)));
-        row.push(number(best.simulated.map(|went| went.seconds), 2));
+        row.push(number(best.simulated, 2));
         let runs = one.tuned.iter().flat_map(|(_, runs)| runs);
         let runs = runs.chain(one.fixed.iter().map(|one| &one.ran));
         let invalid = runs.filter(|ran| !ran.invalid.is_empty()).count();
@@ -91,7 +91,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
 }
 
 /// Every fixed setting, here and in the simulator.
-pub(super) fn settings(measured: &[Measured]) -> Table {
+pub(super) fn settings(measured: &[Measured], limit: f64) -> Table {
     let mut columns = vec![
         ("cell", "cell"),
         ("nodes", "nodes"),
@@ -121,12 +121,12 @@ pub(super) fn settings(measured: &[Measured]) -> Table {
                 let found = found.find(|f| f.nodes == nodes && f.streams == streams);
                 row.push(number(found.map(|f| f.ran.seconds), 2));
                 let simulated = found.and_then(|f| f.simulated);
-                row.push(number(simulated.map(|went| went.seconds), 2));
-                if let (Some(found), Some(went)) = (found, simulated)
+                row.push(number(simulated, 2));
+                if let (Some(found), Some(seconds)) = (found, simulated)
                     && found.ran.is_complete
-                    && went.is_complete
+                    && seconds < limit
                 {
-                    apart.push(went.seconds / found.ran.seconds);
+                    apart.push(seconds / found.ran.seconds);
                 }
                 dropped = found.map(|f| {
                     let (delivered, full, lost) = f.ran.packets;
@@ -169,8 +169,7 @@ pub(super) fn products(measured: &[Measured]) -> Table {
                 continue;
             }
             let lab: Vec<f64> = splits.iter().map(|f| f.ran.seconds).collect();
-            let simulated = splits.iter().filter_map(|f| f.simulated);
-            let simulated: Vec<f64> = simulated.map(|went| went.seconds).collect();
+            let simulated: Vec<f64> = splits.iter().filter_map(|f| f.simulated).collect();
             let join = |words: Vec<String>| words.join(" ");
             let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
             let apart = |all: &[f64]| {

@@ -1,0 +1,84 @@
+//! Equal parts a stream (PSockets, and the paper's simulation) against pulled fragments: where its collapse comes from.
+
+use anyhow::Result;
+
+use crate::bench::Bench;
+use crate::table::{Table, number};
+
+use super::cells::{CELLS, Cell, STREAMS};
+use super::rig::Streams;
+use super::{Lazy, Measured, beside, simulated};
+
+/// Cells with many nodes and a short queue.
+const WHERE: [&str; 3] = ["middle-eight", "near-sixteen", "middle-sixteen-lossy"];
+
+/// Runs equal parts; pulled ones have been run.
+pub(super) fn table(
+    bench: &mut Bench,
+    measured: &[Measured],
+    seconds: f64,
+    limit: f64,
+) -> Result<Table> {
+    let site = bench.site();
+    let cells = || CELLS.into_iter().filter(|cell| WHERE.contains(&cell.name));
+    let key = |cell: &Cell, streams: u32| {
+        let bytes = cell.bytes(seconds);
+        format!(
+            "{}, equal parts, {streams} streams, {bytes} bytes",
+            cell.name
+        )
+    };
+    for cell in cells() {
+        bench.expect(STREAMS.map(|streams| (key(&cell, streams), 2.0 * seconds)));
+        bench.expect(STREAMS.map(|streams| (simulated(&key(&cell, streams)), 0.1 * seconds)));
+    }
+    let mut table = Table::new(
+        "Equal parts a stream against pulled fragments: seconds",
+        &[
+            ("cell", "cell"),
+            ("nodes", "nodes"),
+            ("streams", "streams"),
+            ("pulled_seconds", "pulled: lab"),
+            ("pulled_simulated_seconds", "sim"),
+            ("equal_seconds", "equal: lab"),
+            ("equal_simulated_seconds", "sim"),
+        ],
+    );
+    for cell in cells() {
+        let bytes = cell.bytes(seconds);
+        let mut lazy = Lazy {
+            site: &site,
+            cell,
+            rig: None,
+        };
+        for streams in STREAMS {
+            let key = key(&cell, streams);
+            let options = format!("{} --striping equal", Streams::Fixed(streams).option());
+            let equal = bench.point(&key, || lazy.run(cell.nodes, bytes, &options, limit));
+            let simulated = bench.point(&simulated(&key), || {
+                beside::simulate_equal(&cell, streams, bytes, limit)
+            });
+            let of_cell = measured.iter().find(|one| one.cell == cell);
+            let pulled = of_cell.and_then(|one| {
+                let mut all = one.fixed.iter();
+                all.find(|fixed| fixed.nodes == cell.nodes && fixed.streams == streams)
+            });
+            if equal.is_none() && simulated.is_none() {
+                continue;
+            }
+            table.row(vec![
+                cell.name.into(),
+                number(cell.nodes as f64, 0),
+                number(f64::from(streams), 0),
+                number(pulled.map(|fixed| fixed.ran.seconds), 2),
+                number(pulled.and_then(|fixed| fixed.simulated), 2),
+                number(equal.map(|ran| ran.seconds), 2),
+                number(simulated.flatten(), 2),
+            ]);
+        }
+    }
+    table.note(format!(
+        "streams: of each node. {limit:.1} s: stopped there. The simulator's streams all begin at once."
+    ));
+    Ok(table)
+}
