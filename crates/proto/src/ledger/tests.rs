@@ -390,6 +390,9 @@ fn slow_streams_are_doubled() {
     assert_eq!(ledger.ready_bytes(0), 0);
     ledger.failed(0, second.range, 304 * MS);
     assert_eq!(ledger.ready_bytes(0), 1 << 20);
+    // A lane that is gone has none of its copies any more.
+    assert!(!take(&mut ledger, 305 * MS).unwrap().duplicate);
+    assert!(take(&mut ledger, 305 * MS).unwrap().duplicate);
     assert_eq!(slow.len(), 5);
     ledger.lane_failed(0);
     assert_eq!(ledger.orphans().len_bytes(), 4 << 20);
