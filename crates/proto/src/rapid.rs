@@ -42,7 +42,7 @@ pub use collect::{Collect, Place, Report, Stray};
 pub use datagram::{
     DATAGRAM_HEADER_LEN, Datagram, DatagramError, DatagramKind, PAYLOAD_MIN, datagrams,
 };
-pub use feedback::{FEEDBACK_LEN, Feedback, Follow, Requests};
+pub use feedback::{FEEDBACK_LEN, Feedback, Follow, Requests, first_rate};
 pub use gaps::Gaps;
 pub use pacer::Pacer;
 

@@ -34,14 +34,20 @@ const COMPETITORS: u32 = 3;
 /// Rate the buffer is sized for where none is set: 8 Gbit/s.
 const RATE_UNKNOWN: u64 = 1_000_000_000;
 
-/// Receive buffer by the rule.
-pub(super) fn buffer(options: &Options) -> u64 {
+/// Receive buffer by the rule, and what comes in a round trip before a word can change anything.
+pub(super) fn buffer(options: &Options, rtt_ns: u64) -> u64 {
     let rate = match options.rate {
         0 => RATE_UNKNOWN,
         rate => rate,
     };
-    receive_buffer(rate, COMPETITORS)
+    let by_rule = receive_buffer(rate, COMPETITORS);
+    let trip = u128::from(rate) * u128::from(rtt_ns) / 1_000_000_000 * 157 / 100;
+    let both = by_rule.saturating_add(u64::try_from(trip).unwrap_or(u64::MAX));
+    both.min(BUFFER_MAX.max(by_rule))
 }
+
+/// Most bytes of buffer for the sake of a long round trip.
+const BUFFER_MAX: u64 = 64 << 20;
 
 /// What the receiving thread shows. Written by it, read by the monitor.
 #[derive(Default)]

@@ -142,7 +142,7 @@ impl Receiver {
         };
         sys::merge_received(&met.socket);
         let by_rule = match self.options.monitor {
-            Some(Kind::Native) => super::monitor::buffer(&self.options),
+            Some(Kind::Native) => super::monitor::buffer(&self.options, self.frames.rtt_ns()),
             _ => 0,
         };
         let buffer = match self.options.receive_buffer {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_proto::rapid::{
     Blast, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Follow, Pacer,
-    Piece, Wanted,
+    Piece, Wanted, first_rate,
 };
 use ropewalk_proto::wire::{FrameKind, HASH_LEN, flags};
 
@@ -102,7 +102,7 @@ impl Sender {
         let now_ns = self.now_ns();
         let follow = Follow::new(
             self.options.rate,
-            FIRST_RATE,
+            first_rate(FIRST_RATE, self.frames.rtt_ns()),
             self.options.monitor.is_some(),
             now_ns,
         );

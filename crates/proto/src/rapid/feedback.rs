@@ -18,6 +18,16 @@ const SILENT_PART_MIN: u64 = 8;
 /// Longest suspension that a sender obeys: a receiver that needs longer asks again.
 const SUSPEND_MAX_NS: u64 = 2_000_000_000;
 
+/// Bytes that may be on their way before the monitor has spoken, where nobody set a rate.
+const FIRST_BYTES: u64 = 8 << 20;
+
+/// The rate to begin with where nobody set one: `most`, but less on long paths, which would lose too much of the first round trip.
+#[must_use]
+pub fn first_rate(most: u64, rtt_ns: u64) -> u64 {
+    let by_path = u128::from(FIRST_BYTES) * 1_000_000_000 / u128::from(rtt_ns.max(1));
+    u64::try_from(by_path).map_or(most, |rate| rate.min(most))
+}
+
 /// The state of a monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {

@@ -11,6 +11,7 @@
 //!
 //! Loads, search and surface are in `load`, `search` and `marching`; `scene` runs one transfer.
 
+mod capacity;
 mod cost;
 mod grid;
 mod load;
@@ -44,12 +45,24 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         rounds: if settings.quick { 1 } else { 3 },
         is_quick: settings.quick,
     };
-    for points in [grid::points, loss::points, cost::points, traces::points] {
+    for points in [
+        grid::points,
+        capacity::points,
+        loss::points,
+        cost::points,
+        traces::points,
+    ] {
         bench.expect(points(scale));
     }
     bench.announce();
     let mut tables = Vec::new();
-    for make in [grid::make, loss::make, cost::make, traces::make] {
+    for make in [
+        grid::make,
+        capacity::make,
+        loss::make,
+        cost::make,
+        traces::make,
+    ] {
         tables.extend(make(&mut bench, scale)?);
     }
     tables.extend(simulated::make(&bench, scale.is_quick)?);

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 
 use ropewalk_proto::rapid::monitor::{Monitor, POLL_NS, Sample};
-use ropewalk_proto::rapid::{Feedback, Follow, Requests};
+use ropewalk_proto::rapid::{Feedback, Follow, Requests, first_rate};
 
 use super::{Processor, Task};
 use crate::SECOND;
 
 /// Length of a step.
 const STEP_NS: u64 = 100_000;
+
+/// As lanes begin where nobody set a rate.
+const FIRST_RATE: u64 = 125_000_000;
 
 /// Bytes that count as a datagram where they are counted.
 const DATAGRAM: u64 = 1448;
@@ -22,10 +25,12 @@ const GIVE_UP_NS: u64 = 1000 * SECOND;
 pub struct Transfer {
     /// Bytes to move.
     pub bytes: u64,
-    /// The sender's rate at most.
+    /// The sender's rate at most; 0: what the monitor says, and 1 Gbit/s before it does.
     pub rate: u64,
     /// What the path carries.
     pub path: u64,
+    /// Bytes that may wait before the path; what comes beyond is lost.
+    pub path_queue: u64,
     /// Round trip.
     pub rtt_ns: u64,
     /// What the receiver takes with a whole processor.
@@ -63,17 +68,51 @@ impl Outcome {
     }
 }
 
-/// Bytes on their way, by arrival.
-#[derive(Default)]
-struct Way(VecDeque<(u64, f64)>);
+/// Bytes in a row, and how many had been sent when the last of them was.
+#[derive(Clone, Copy)]
+struct Lump {
+    bytes: f64,
+    sent: f64,
+}
 
-impl Way {
-    fn arrived(&mut self, now: u64) -> f64 {
-        let mut bytes = 0.0;
-        while let Some((_, more)) = self.0.pop_front_if(|(at, _)| *at <= now) {
-            bytes += more;
+/// Bytes that wait somewhere, oldest first.
+#[derive(Default)]
+struct Queue {
+    lumps: VecDeque<Lump>,
+    bytes: f64,
+}
+
+impl Queue {
+    fn push(&mut self, lump: Lump) {
+        self.bytes += lump.bytes;
+        self.lumps.push_back(lump);
+    }
+
+    /// Takes so many bytes, or all; what they were sent as.
+    fn take(&mut self, bytes: f64) -> Option<Lump> {
+        let mut taken: Option<Lump> = None;
+        let mut left = bytes;
+        while left > 0.0
+            && let Some(front) = self.lumps.front_mut()
+        {
+            let part = front.bytes.min(left);
+            front.bytes -= part;
+            left -= part;
+            let sent = front.sent - front.bytes;
+            let so_far = taken.map_or(0.0, |taken| taken.bytes);
+            taken = Some(Lump {
+                bytes: so_far + part,
+                sent,
+            });
+            if front.bytes <= 0.0 {
+                self.lumps.pop_front();
+            }
         }
-        bytes
+        self.bytes = match self.lumps.is_empty() {
+            true => 0.0,
+            false => self.bytes - taken.map_or(0.0, |taken| taken.bytes),
+        };
+        taken
     }
 }
 
@@ -90,11 +129,13 @@ impl Transfer {
     ) -> Outcome {
         let step = STEP_NS as f64 / SECOND as f64;
         let mut outcome = Outcome::default();
-        let mut follow = Follow::new(self.rate, self.rate, monitor.is_some(), 0);
+        let first_rate = first_rate(FIRST_RATE, self.rtt_ns);
+        let mut follow = Follow::new(self.rate, first_rate, monitor.is_some(), 0);
         let mut requests = Requests::default();
         let mut messages: VecDeque<(u64, Feedback)> = VecDeque::new();
-        let mut way = Way::default();
-        let (mut unsent, mut again, mut queued, mut taken) = (self.bytes as f64, 0.0, 0.0, 0.0);
+        let (mut entry, mut socket) = (Queue::default(), Queue::default());
+        let mut way: VecDeque<(u64, Lump)> = VecDeque::new();
+        let (mut unsent, mut again, mut taken, mut sent) = (self.bytes as f64, 0.0, 0.0, 0.0);
         // The sender knows of what is lacking a round trip after its round is out.
         let mut next_round_at: Option<u64> = None;
         let mut sample = Sample {
@@ -113,7 +154,12 @@ impl Transfer {
                 follow.handle(&message, now);
             }
             // The sender.
-            if unsent < 0.5 && next_round_at.is_none() && again > 0.0 && way.0.is_empty() {
+            if unsent < 0.5
+                && next_round_at.is_none()
+                && again > 0.0
+                && way.is_empty()
+                && entry.bytes <= 0.0
+            {
                 next_round_at = Some(now + self.rtt_ns);
             }
             if next_round_at.is_some_and(|at| at <= now) {
@@ -121,17 +167,32 @@ impl Transfer {
             }
             if unsent > 0.0 && follow.suspended_until(now).is_none() {
                 let out = (follow.rate(self.rtt_ns, now) as f64 * step).min(unsent);
-                let carried = out.min(self.path as f64 * step);
+                let room = self.path_queue as f64 + self.path as f64 * step - entry.bytes;
+                let carried = out.min(room);
                 unsent -= out;
+                sent += out;
                 again += out - carried;
                 outcome.lost += (out - carried) as u64;
-                way.0.push_back((now + self.rtt_ns / 2, carried));
+                entry.push(Lump {
+                    bytes: carried,
+                    sent,
+                });
+            }
+            if let Some(lump) = entry.take(self.path as f64 * step) {
+                way.push_back((now + self.rtt_ns / 2, lump));
             }
             // The socket.
-            let come = way.arrived(now);
-            let fits = come.min(self.buffer as f64 - queued);
-            queued += fits;
-            let dropped = come - fits;
+            let mut come = 0.0;
+            let mut dropped = 0.0;
+            while let Some((_, lump)) = way.pop_front_if(|(at, _)| *at <= now) {
+                come += lump.bytes;
+                let fits = lump.bytes.min(self.buffer as f64 - socket.bytes).max(0.0);
+                dropped += lump.bytes - fits;
+                socket.push(Lump {
+                    bytes: fits,
+                    ..lump
+                });
+            }
             if dropped > 0.0 {
                 again += dropped;
                 outcome.dropped += dropped as u64;
@@ -145,20 +206,21 @@ impl Transfer {
             }
             coming |= come > 0.0;
             // The processor.
-            let ready = queued > 0.0;
-            let wants_ns = (queued / self.capacity as f64 * SECOND as f64).ceil() as u64;
+            let ready = socket.bytes > 0.0;
+            let wants_ns = (socket.bytes / self.capacity as f64 * SECOND as f64).ceil() as u64;
             let runs = processor.step(wants_ns, STEP_NS);
             let mut took = 0.0;
             if runs == Some(Task::Receiver) {
-                took = queued.min(self.capacity as f64 * step);
-                queued -= took;
+                let lump = socket.take(self.capacity as f64 * step);
+                took = lump.map_or(0.0, |lump| lump.bytes);
                 taken += took;
+                // As the last sequence number shows.
+                sample.sent = lump.map_or(sample.sent, |lump| lump.sent as u64 / DATAGRAM);
                 // It sleeps for the rest of the step when there was little to do.
                 sample.run_ns += (took / (self.capacity as f64 * step) * STEP_NS as f64) as u64;
                 sample.received = true;
                 sample.bytes = taken as u64;
                 sample.datagrams = taken as u64 / DATAGRAM;
-                sample.sent = (taken as u64 + outcome.lost + outcome.dropped) / DATAGRAM;
             } else if ready {
                 sample.wait_ns += STEP_NS;
             }
@@ -184,8 +246,8 @@ impl Transfer {
                 && now.is_multiple_of(POLL_NS)
             {
                 sample.now_ns = now;
-                sample.queued = queued as u64;
-                sample.blasting = coming && (unsent > 0.5 || !way.0.is_empty() || queued > 0.0);
+                sample.queued = socket.bytes as u64;
+                sample.blasting = coming && (unsent > 0.5 || !way.is_empty() || socket.bytes > 0.0);
                 let advice = monitor.poll(&sample);
                 sample.received = false;
                 if let Some(ceiling) = advice.ceiling {

@@ -11,9 +11,12 @@
 //!   in the queue means that the receiver never waits.
 //! - **Drops** confirm what the others said too late.
 //!
+//! The word takes half a round trip and the bytes another half: the queue that counts is the one of then. What is on its way is known
+//! from the ceilings told during the last round trip, and what will be taken by then from what is taken now.
+//!
 //! A fair scheduler gives a receiver that paused no credit, so a pause here only lets the queue drain; the ceiling does the work.
 //! What is lost without the socket dropping anything was lost on the path: more than [`PATH_LOSS`] of it, and the
-//! path's own rate is the ceiling.
+//! path's own rate is the ceiling: the most that arrived in a while, since a path that loses is full.
 
 use std::collections::VecDeque;
 
@@ -38,18 +41,37 @@ const RAISE: f64 = 1.25;
 /// The same where the word takes long: what is too much comes for a round trip.
 const RAISE_LONG: f64 = 1.1;
 
+/// The most that is asked for over what now comes, however much the receiver could take: it may be too much for the path.
+const JUMP: f64 = 4.0;
+
+/// The same where the word takes long.
+const JUMP_LONG: f64 = 2.0;
+
 /// A long round trip, in this sense.
 const LONG_NS: u64 = 20_000_000;
 
-/// Time beyond a round trip in which the queue is brought to its aim.
+/// Time in which the queue is brought to its aim, from a round trip on.
 const STEER_NS: u64 = 200_000_000;
+
+/// Bounds of the ceiling, over what is taken, while the queue is steered.
+const STEER_LEAST: f64 = 0.3;
+/// See [`STEER_LEAST`].
+const STEER_MOST: f64 = 1.15;
 
 /// What a full packet of 1500 bytes takes of the buffer, over its payload.
 const OVERHEAD: f64 = 1.57;
 
-/// Occupancy that the queue is steered not to fall below when the receiver is the limit. The queue rises and falls with every
+/// Occupancy, at most, that the queue is steered not to fall below when the receiver is the limit. The queue rises and falls with every
 /// time slice; as long as it is not empty the receiver never sleeps, and gets all of its share.
-const OCCUPANCY_AIM: f64 = 0.05;
+const OCCUPANCY_AIM: f64 = 0.1;
+
+/// The same as a time of what is taken, beside a part of the round trip.
+const AIM_NS: u64 = 20_000_000;
+/// See [`AIM_NS`].
+const AIM_OF_TRIP: f64 = 0.25;
+
+/// Occupancy below which a receiver without headroom is still not the limit.
+const OCCUPANCY_LIMITED: f64 = 0.025;
 
 /// Occupancy to which a brake lets it drain.
 const OCCUPANCY_DRAINED: f64 = 0.2;
@@ -63,8 +85,25 @@ const PATH_LOSS: f64 = 0.05;
 /// Fewer datagrams than this tell nothing of a path.
 const COUNTED_MIN: u64 = 50;
 
-/// A rate that the path did not carry is tried again, this much faster each window.
-const PATH_RAISE: f64 = 1.01;
+/// Windows of arrivals that are kept: what they brought at most is the path's rate when it loses. Word of a loss comes late, after the
+/// queue.
+const ARRIVALS: usize = 40;
+
+/// What is asked of a path that lost, over what it brought at most: arrivals come in lumps.
+const PATH_MARGIN: f64 = 0.98;
+
+/// A rate that the path did not carry is tried again: so much faster in the first window ...
+const PATH_RAISE: f64 = 0.001;
+/// ... and more in each later one, by this factor, ...
+const PATH_RAISE_GROWTH: f64 = 1.03;
+/// ... up to this much: paths that became faster are found within seconds, and others hardly lose.
+const PATH_RAISE_MAX: f64 = 0.05;
+
+/// Losses at so much above the path's limit are still no sign that it is too high.
+const RANDOM_MARGIN: f64 = 0.97;
+
+/// Longest queue, in time, whose losses are waited for.
+const LATE_MAX_NS: f64 = 2e9;
 
 /// Lowest ceiling, bytes per second: below it nothing could be measured.
 const CEILING_MIN: u64 = 125_000;
@@ -94,13 +133,58 @@ struct Window {
     bytes: u64,
 }
 
+/// What the path carries, as far as it has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
+    limit: Option<f64>,
+    // Part that is lost at rates it carries: at random.
+    random: f64,
+    // Until when losses of before the last cut are still seen.
+    cut_until_ns: u64,
+    raise: f64,
+}
+
+impl Path {
+    /// Part `lost` of what was sent, at `sent` bytes per second, in a window; `most` is the most that came lately.
+    fn window(&mut self, now_ns: u64, late_ns: u64, lost: f64, sent: f64, most: f64) {
+        if lost <= self.random + PATH_LOSS {
+            self.random = self.random.min(lost);
+            self.raise();
+            return;
+        }
+        let is_cut = now_ns < self.cut_until_ns;
+        match self.limit {
+            // It was asked for no more than it carries, and loses all the same.
+            Some(limit) if !is_cut && sent <= limit * RANDOM_MARGIN => self.random = lost,
+            _ => {
+                self.limit = Some(most * PATH_MARGIN);
+                self.raise = PATH_RAISE;
+                if !is_cut {
+                    self.cut_until_ns = now_ns + late_ns;
+                }
+            }
+        }
+    }
+
+    fn raise(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            *limit *= 1.0 + self.raise;
+            self.raise = (self.raise * PATH_RAISE_GROWTH).min(PATH_RAISE_MAX);
+        }
+    }
+}
+
 /// The monitor.
 #[derive(Debug)]
 pub struct Native {
     begin: Option<Sample>,
     windows: VecDeque<Window>,
     ceiling: f64,
-    path_limit: Option<f64>,
+    // Ceilings told during about the last round trip, and when.
+    told: VecDeque<(u64, f64)>,
+    // Bytes per second that arrived in each of the last windows.
+    arrivals: VecDeque<f64>,
+    path: Path,
     share: f64,
     // In the window under way.
     least_occupancy: f64,
@@ -123,7 +207,9 @@ impl Native {
             begin: None,
             windows: VecDeque::new(),
             ceiling: 0.0,
-            path_limit: None,
+            told: VecDeque::new(),
+            arrivals: VecDeque::new(),
+            path: Path::default(),
             share: 1.0,
             least_occupancy: 1.0,
             braked: false,
@@ -176,6 +262,42 @@ impl Native {
         Some(interval)
     }
 
+    /// The most that arrived for two windows in a row.
+    fn arrived_most(&self) -> f64 {
+        let (all, rest) = (self.arrivals.iter(), self.arrivals.iter().skip(1));
+        let pairs = all.zip(rest).map(|(a, b)| (a + b) / 2.0);
+        let only = self.arrivals.front().copied().unwrap_or(0.0);
+        pairs.reduce(f64::max).unwrap_or(only)
+    }
+
+    /// Bytes that will have arrived when a word said now begins to count: those sent under the ceilings told so far.
+    fn on_their_way(&self, sample: &Sample) -> f64 {
+        // The sender may be slower than it is allowed to be, and the path slower than both.
+        let most = self.arrived_most();
+        let from = sample.now_ns.saturating_sub(sample.rtt_ns);
+        let mut bytes = 0.0;
+        let mut until = sample.now_ns;
+        for &(at, ceiling) in self.told.iter().rev() {
+            let begin = at.max(from);
+            bytes += ceiling.min(most) * until.saturating_sub(begin) as f64 / 1e9;
+            until = begin;
+        }
+        bytes + most * until.saturating_sub(from) as f64 / 1e9
+    }
+
+    /// The ceiling while the receiver takes all it can: as much, and the queue of a round trip from now towards its aim.
+    fn steered(&self, sample: &Sample, least: f64) -> f64 {
+        let buffer = sample.buffer as f64 / OVERHEAD;
+        let base = self
+            .taken()
+            .max(self.sustainable().unwrap_or(0.0) * CAUTION);
+        let trip = sample.rtt_ns as f64 / 1e9;
+        let aim = (base * (AIM_NS as f64 / 1e9 + AIM_OF_TRIP * trip)).min(OCCUPANCY_AIM * buffer);
+        let then = least * buffer + self.on_their_way(sample) - base * trip;
+        let correction = (aim - then) * 1e9 / STEER_NS as f64;
+        (base + correction).clamp(STEER_LEAST * base, STEER_MOST * base)
+    }
+
     /// A window is over.
     fn decide(&mut self, sample: &Sample, begin: &Sample, occupancy: f64) {
         let wall = (sample.now_ns - begin.now_ns) as f64 / 1e9;
@@ -188,40 +310,54 @@ impl Native {
         let run: u64 = self.windows.iter().map(|w| w.run_ns).sum();
         let wait: u64 = self.windows.iter().map(|w| w.wait_ns).sum();
         self.share = run as f64 / (run + wait).max(1) as f64;
-        let lost = sent.saturating_sub(datagrams) as f64;
-        if drops == 0 && sent > COUNTED_MIN && lost > PATH_LOSS * sent as f64 {
-            self.path_limit = Some(come / wall);
-        } else if let Some(limit) = &mut self.path_limit {
-            *limit *= PATH_RAISE;
+        let queued = |sample: &Sample| sample.queued as f64 / OVERHEAD;
+        if self.arrivals.len() == ARRIVALS {
+            self.arrivals.pop_front();
+        }
+        let arrived = come + queued(sample) - queued(begin);
+        self.arrivals.push_back(arrived.max(0.0) / wall);
+        if drops == 0 && sent > COUNTED_MIN {
+            let lost = sent.saturating_sub(datagrams) as f64 / sent as f64;
+            // What was lost behind a long queue is seen when the queue has been taken.
+            let late_ns = queued(sample) * 1e9 / taken.max(1.0);
+            let late_ns = sample.rtt_ns + late_ns.min(LATE_MAX_NS) as u64 + 2 * WINDOW_NS;
+            let most = self.arrived_most();
+            let sent = come / (1.0 - lost).max(0.01) / wall;
+            self.path.window(sample.now_ns, late_ns, lost, sent, most);
+        } else {
+            self.path.raise();
         }
         let least = std::mem::replace(&mut self.least_occupancy, 1.0);
         let full = drops > 0 || occupancy > OCCUPANCY_BRAKE;
         // A brake empties the queue, so that headroom shows afterwards though there is none.
         let full = std::mem::take(&mut self.braked) || full;
-        let limited = full || headroom < HEADROOM_MIN && least > OCCUPANCY_AIM / 2.0;
+        let limited = full || headroom < HEADROOM_MIN && least > OCCUPANCY_LIMITED;
         let mut ceiling = if limited {
-            // All that can be taken is taken: as much, and the queue towards its aim. What is corrected now shows a round trip
-            // later, so the correction is spread over more than that, or it would be made again and again.
-            let surplus = (least - OCCUPANCY_AIM) * sample.buffer as f64 / OVERHEAD;
-            let horizon = (sample.rtt_ns + STEER_NS) as f64 / 1e9;
-            let base = taken.max(self.sustainable().unwrap_or(0.0) * CAUTION);
-            base - (surplus / horizon).clamp(-0.1 * base, 0.5 * base)
+            self.steered(sample, least)
         } else {
             let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
-            let raise = match sample.rtt_ns {
-                ..LONG_NS => RAISE,
-                _ => RAISE_LONG,
+            let (raise, jump) = match sample.rtt_ns {
+                ..LONG_NS => (RAISE, JUMP),
+                _ => (RAISE_LONG, JUMP_LONG),
             };
             // It copes with what it takes now, whatever is predicted.
             let now = taken.max(come / wall);
             sustainable
                 .max(now * raise)
                 .max(self.ceiling.min(now * 2.0))
+                // Nobody knows yet that the path carries so much more.
+                .min(now * jump)
         };
-        if let Some(limit) = self.path_limit {
+        if let Some(limit) = self.path.limit {
             ceiling = ceiling.min(limit);
         }
         self.ceiling = ceiling.max(CEILING_MIN as f64);
+        self.told.push_back((sample.now_ns, self.ceiling));
+        // One that was told before the last round trip holds at its beginning.
+        let from = sample.now_ns.saturating_sub(sample.rtt_ns);
+        while self.told.get(1).is_some_and(|(at, _)| *at <= from) {
+            self.told.pop_front();
+        }
     }
 }
 

@@ -16,6 +16,7 @@ fn paper(rtt_ms: u64) -> Transfer {
         bytes: 500_000_000,
         rate: 200_000_000,
         path: 1_250_000_000,
+        path_queue: 0,
         rtt_ns: rtt_ms * 1_000_000,
         capacity: 200_000_000,
         buffer: 64 << 10,
