@@ -42,7 +42,7 @@ const RAISE: f64 = 1.25;
 const RAISE_LONG: f64 = 1.1;
 
 /// The most that is asked for over what now comes, however much the receiver could take: it may be too much for the path.
-const JUMP: f64 = 4.0;
+const JUMP: f64 = 8.0;
 
 /// The same where the word takes long.
 const JUMP_LONG: f64 = 2.0;
@@ -99,8 +99,8 @@ const PATH_RAISE_GROWTH: f64 = 1.03;
 /// ... up to this much: paths that became faster are found within seconds, and others hardly lose.
 const PATH_RAISE_MAX: f64 = 0.05;
 
-/// Losses at so much above the path's limit are still no sign that it is too high.
-const RANDOM_MARGIN: f64 = 0.97;
+/// Losses at up to so much of what the path was last found to carry are random.
+const RANDOM_MARGIN: f64 = 1.01;
 
 /// Longest queue, in time, whose losses are waited for.
 const LATE_MAX_NS: f64 = 2e9;
@@ -137,6 +137,8 @@ struct Window {
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
     limit: Option<f64>,
+    // The limit when it was last cut.
+    found: f64,
     // Part that is lost at rates it carries: at random.
     random: f64,
     // Until when losses of before the last cut are still seen.
@@ -153,16 +155,16 @@ impl Path {
             return;
         }
         let is_cut = now_ns < self.cut_until_ns;
-        match self.limit {
+        if self.limit.is_some() && !is_cut && sent <= self.found * RANDOM_MARGIN {
             // It was asked for no more than it carries, and loses all the same.
-            Some(limit) if !is_cut && sent <= limit * RANDOM_MARGIN => self.random = lost,
-            _ => {
-                self.limit = Some(most * PATH_MARGIN);
-                self.raise = PATH_RAISE;
-                if !is_cut {
-                    self.cut_until_ns = now_ns + late_ns;
-                }
-            }
+            self.random = lost;
+            return;
+        }
+        self.found = most * PATH_MARGIN;
+        self.limit = Some(self.found);
+        self.raise = PATH_RAISE;
+        if !is_cut {
+            self.cut_until_ns = now_ns + late_ns;
         }
     }
 
@@ -534,6 +536,79 @@ mod tests {
             rate = window(&mut monitor, &mut sample, rate, 400_000_000, 1.0, 0).unwrap_or(rate);
         }
         assert!(rate > 350_000_000, "{rate}");
+    }
+
+    /// A sender that follows at once, over a path that carries `path` bytes per second and loses a part at random, for some windows; the
+    /// rate after each.
+    fn follow(
+        monitor: &mut Native,
+        sample: &mut Sample,
+        mut rate: u64,
+        (path, random): (u64, f64),
+        windows: usize,
+    ) -> Vec<u64> {
+        let mut rates = Vec::new();
+        for _ in 0..windows {
+            let arrives = (rate.min(path) as f64 * (1.0 - random)) as u64;
+            // 50 ms of datagrams of 1000 bytes; the helper counts those that come.
+            sample.sent += (rate - arrives) / 20_000;
+            rate = window(monitor, sample, arrives, 400_000_000, 1.0, 0).unwrap_or(rate);
+            rates.push(rate);
+        }
+        rates
+    }
+
+    /// A tenth that is lost at random costs a few windows, not the rate: the path is found to lose that much at any rate.
+    #[test]
+    fn random_loss_is_no_limit() {
+        let (mut monitor, mut sample) = begun();
+        let rates = follow(&mut monitor, &mut sample, 50_000_000, (u64::MAX, 0.1), 200);
+        assert!(*rates.last().unwrap() > 250_000_000, "{rates:?}");
+    }
+
+    /// The rate stays within a few per cent of what the path carries, and follows it within seconds when it carries more.
+    #[test]
+    fn the_path_is_followed() {
+        let (mut monitor, mut sample) = begun();
+        let rates = follow(
+            &mut monitor,
+            &mut sample,
+            125_000_000,
+            (50_000_000, 0.01),
+            200,
+        );
+        let settled = &rates[10..];
+        let of_path = |rate: &u64| *rate as f64 / 50e6;
+        assert!(
+            settled
+                .iter()
+                .all(|rate| (0.9..1.1).contains(&of_path(rate))),
+            "{settled:?}"
+        );
+        let last = *rates.last().unwrap();
+        let rates = follow(&mut monitor, &mut sample, last, (200_000_000, 0.01), 100);
+        assert!(*rates.last().unwrap() > 180_000_000, "{rates:?}");
+    }
+
+    /// A queue that is on its way already is steered against once: the ceilings told since count.
+    #[test]
+    fn what_is_on_its_way_counts() {
+        let base = 50_000_000;
+        let steered = |told: Option<f64>| {
+            let (mut monitor, mut sample) = begun();
+            sample.rtt_ns = 200 * MS;
+            // Four windows in which the receiver takes all it can.
+            for _ in 0..4 {
+                window(&mut monitor, &mut sample, base, base, 1.0, 1_000_000);
+            }
+            if let Some(told) = told {
+                monitor.told = [(0, told)].into();
+            }
+            monitor.steered(&sample, 0.25)
+        };
+        let (as_usual, braked) = (steered(Some(base as f64)), steered(Some(base as f64 * 0.5)));
+        assert!(as_usual < base as f64, "{as_usual}");
+        assert!(braked > as_usual * 1.1, "{braked} after {as_usual}");
     }
 
     /// A path that carries less than is sent sets the ceiling.
