@@ -54,6 +54,24 @@ fn a_tree_arrives_whole() {
         assert_eq!(pair["lane"], args[1], "{report:#}");
         assert_eq!(pair["streams"], 1);
         assert!(pair["datagrams"].as_u64().unwrap() > 300, "{report:#}");
+        let blast = &pair["blast"];
+        let number = |key: &str| blast[key].as_f64().unwrap_or(f64::NAN);
+        assert_eq!(
+            number("monitor_processor_seconds") > 0.0,
+            args[1] == "rapid",
+            "{report:#}"
+        );
+        // What is lost is asked for again, unless it was the last of its round and came late.
+        let again = pair["datagrams_again"].as_f64().unwrap();
+        assert!(
+            again <= number("lost_datagrams") + number("stray_datagrams"),
+            "{report:#}"
+        );
+        let gaps = |of: &str| blast[of]["longest_seconds"].as_f64().unwrap_or(0.0);
+        assert!(
+            gaps("arrival_gaps") > 0.0 && gaps("delivery_gaps") > 0.0,
+            "{report:#}"
+        );
         assert_eq!(report["duplicate_bytes"], 0);
     }
 }

@@ -1,6 +1,7 @@
 //! How much a lane of datagrams carries without loss, and altogether, beside `iperf3 -u` and TCP: on loopback and between hosts, encrypted
 //! and plain, with the processor time of both ends. No load; every process where the system puts it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -14,6 +15,7 @@ use super::load::Load;
 use super::scene::Scene;
 use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load as TcpLoad, Pair};
+use crate::machine::Machine;
 use crate::process::Process;
 use crate::ropewalk::{Agents, PORT, Place, words};
 use crate::stats::summary;
@@ -376,6 +378,13 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     if bars.is_empty() {
         return Ok(Vec::new());
     }
+    let tcp = |wanted: Ends| -> Option<f64> {
+        let runs = (1..=scale.rounds).filter_map(|round| {
+            bench.recorded::<Carried>(&key(scale, wanted, ROWS.len() - 1, round))
+        });
+        summary(runs.map(|run| run.megabits)).map(|all| all.median)
+    };
+    let configuration = configuration(tcp(Ends::Hosts(1500)), tcp(Ends::Hosts(9000)));
     table.note("Loss-free: the highest rate with less than 0.1 % lost, by halving; rates count headers of the lane, iperf3's its payload. Our rows hash every unit end to end, iperf3 checks nothing.");
     let titles = Titles {
         title: "Goodput of one lane without load",
@@ -383,7 +392,58 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         y: "",
     };
     plot::bars(&bench.plot_path("capacity"), titles, &bars)?;
-    Ok(vec![table])
+    Ok(vec![configuration, table])
+}
+
+/// Table 1: what the paper ran on, and what this is.
+fn configuration(tcp: Option<f64>, tcp_jumbo: Option<f64>) -> Table {
+    let mut table = Table::new(
+        "Configuration (Table 1)",
+        &[
+            ("what", "what"),
+            ("configuration_1", "paper, I"),
+            ("configuration_2", "paper, II"),
+            ("here", "here"),
+        ],
+    );
+    let machine = Machine::look(BTreeMap::new());
+    let gigabits = |megabits: Option<f64>| {
+        megabits.map_or("-".to_owned(), |megabits| {
+            format!("{:.2} Gbit/s", megabits / 1e3)
+        })
+    };
+    let memory = format!("{:.1} GiB", machine.memory_bytes as f64 / GIB);
+    for (what, one, two, here) in [
+        (
+            "processor",
+            "Pentium 4, 2.8 GHz",
+            "Opteron, 2.2 GHz",
+            machine.processor.clone(),
+        ),
+        (
+            "processors for both hosts",
+            "1 each",
+            "1 each",
+            machine.cores.to_string(),
+        ),
+        ("memory", "2 GB", "1 GB", memory),
+        (
+            "system",
+            "Linux 2.6.12",
+            "Linux 2.6.12",
+            machine.kernel.clone(),
+        ),
+        (
+            "TCP by iperf, MTU 1500",
+            "1.92 Gbit/s",
+            "3.65 Gbit/s",
+            gigabits(tcp),
+        ),
+        ("TCP by iperf, MTU 9000", "-", "-", gigabits(tcp_jumbo)),
+    ] {
+        table.row(vec![what.into(), one.into(), two.into(), here.into()]);
+    }
+    table
 }
 
 #[cfg(test)]

@@ -95,6 +95,16 @@ fn scenes(scale: Scale, work: u32) -> Vec<Series> {
         });
     }
     let both = [loops(0), loops(2)];
+    for &load in if scale.is_quick { &[][..] } else { &both } {
+        let scene = Scene {
+            files: true,
+            ..Scene::new(1500, load, 256 * MIB)
+        };
+        all.push(Series {
+            figure: "5, 7, files",
+            scene,
+        });
+    }
     let (round_trips, loads, bytes): (&[u64], &[Load], u64) = match scale.is_quick {
         true => (&[50], &both[1..], 64 * MIB),
         false => (&[50, 120, 200], &both, 256 * MIB),
@@ -326,6 +336,12 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     Ok(vec![rates(&all), times(&all), losses(&all)])
 }
 
+/// The load, and what is moved where that is not memory.
+fn place(scene: &Scene) -> String {
+    let files = if scene.files { ", files" } else { "" };
+    format!("{}{files}", scene.load.name())
+}
+
 fn rates(all: &[Measured]) -> Table {
     let mut table = Table::new(
         "Rates that are best for RBUDP, by golden section (Table 2)",
@@ -343,11 +359,11 @@ fn rates(all: &[Measured]) -> Table {
     for measured in all {
         let scene = measured.series.scene;
         let goodput = |way: usize| summary(measured.runs[way].iter().map(Run::megabits));
-        let at_home = scene.way == Way::Direct && scene.mtu == 1500;
+        let at_home = scene.way == Way::Direct && scene.mtu == 1500 && !scene.files;
         table.row(vec![
             number(f64::from(scene.mtu), 0),
             number(scene.way.round_trip_ms() as f64, 0),
-            scene.load.name().into(),
+            place(&scene).into(),
             number(measured.best[0].map(|rate| rate / 1e6), 0),
             number(measured.best[1].map(|rate| rate / 1e6), 0),
             number(goodput(BEST).or(goodput(NATIVE)).map(|all| all.median), 0),
@@ -391,7 +407,7 @@ fn times(all: &[Measured]) -> Table {
             measured.series.figure.into(),
             number(f64::from(scene.mtu), 0),
             number(scene.way.round_trip_ms() as f64, 0),
-            scene.load.name().into(),
+            place(&scene).into(),
         ];
         for way in 0..WAYS.len() {
             let seconds = measured.seconds(way);
@@ -454,7 +470,7 @@ fn losses(all: &[Measured]) -> Table {
             table.row(vec![
                 number(f64::from(scene.mtu), 0),
                 number(scene.way.round_trip_ms() as f64, 0),
-                scene.load.name().into(),
+                place(&scene).into(),
                 WAYS[way].into(),
                 number(of_run(|run| run.datagrams as f64), 0),
                 number(of(|blast| blast.lost_datagrams as f64), 0),
@@ -492,9 +508,9 @@ fn plot_times(bench: &Bench, all: &[Measured]) -> Result<()> {
                     continue;
                 };
                 let place = match scene.way {
-                    Way::Direct => scene.load.name(),
+                    Way::Direct => place(&scene),
                     Way::Trunk { round_trip_ms, .. } => {
-                        format!("{round_trip_ms} ms, {}", scene.load.name())
+                        format!("{round_trip_ms} ms, {}", place(&scene))
                     }
                 };
                 bars.push(Bar {
@@ -529,7 +545,7 @@ mod tests {
             is_quick: false,
         };
         let all = scenes(full, 5);
-        assert_eq!(all.len(), 2 * 6 + 3 * 2);
+        assert_eq!(all.len(), 2 * 6 + 2 + 3 * 2);
         let points = points(full);
         let keys: std::collections::BTreeSet<&String> = points.iter().map(|p| &p.0).collect();
         assert_eq!(keys.len(), points.len());
