@@ -227,3 +227,61 @@ fn native_finds_the_path() {
     }
     assert!(worst <= 1.08, "{worst}");
 }
+
+/// Loops that come and go every second; whoever wants the processor gets it in turns of 4 ms.
+struct Changing {
+    now_ns: u64,
+}
+
+impl Processor for Changing {
+    fn step(&mut self, wants_ns: u64, step_ns: u64) -> Option<Task> {
+        const LOOPS: [u64; 8] = [0, 3, 1, 2, 0, 2, 3, 1];
+        let loops = LOOPS[(self.now_ns / crate::SECOND) as usize % LOOPS.len()];
+        let turn = self.now_ns / (4 * MS) % (loops + 1);
+        self.now_ns += step_ns;
+        match (turn, wants_ns > 0, loops) {
+            (0, true, _) => Some(Task::Receiver),
+            (_, _, 0) => None,
+            (turn, ..) => Some(Task::Loop(turn as usize)),
+        }
+    }
+
+    fn level(&self) -> f64 {
+        0.0
+    }
+}
+
+/// With a load that changes every second the monitor is faster than any fixed rate, or nearly so where the word takes long, and loses a
+/// fraction.
+#[test]
+fn native_follows_a_load_that_changes() {
+    for rtt_ms in [0, 50, 120, 200] {
+        let rate = 50_000_000;
+        let transfer = Transfer {
+            bytes: 256 << 20,
+            rate,
+            path: rate,
+            path_queue: 0,
+            rtt_ns: rtt_ms * MS,
+            capacity: 60_000_000,
+            buffer: 40_000_000,
+        };
+        let fixed = |rate| Transfer { rate, ..transfer }.run(&mut Changing { now_ns: 0 }, None);
+        let rates = (4..=40).map(|step| rate / 40 * step);
+        let best = rates.map(fixed).min_by_key(|outcome| outcome.ns).unwrap();
+        let mut monitor = Native::new();
+        let rapid = transfer.run(
+            &mut Changing { now_ns: 0 },
+            Some(&mut monitor as &mut dyn Monitor),
+        );
+        let over = rapid.ns as f64 / best.ns as f64;
+        println!(
+            "{rtt_ms} ms, changing: best {:.2} s, {} dropped; rapid {:.2} s ({over:.3}), {} dropped",
+            best.ns as f64 / 1e9,
+            best.dropped,
+            rapid.ns as f64 / 1e9,
+            rapid.dropped
+        );
+        assert!(over <= 1.05, "{rtt_ms} ms: {over}");
+    }
+}

@@ -66,9 +66,9 @@ const OVERHEAD: f64 = 1.57;
 const OCCUPANCY_AIM: f64 = 0.1;
 
 /// The same as a time of what is taken, beside a part of the round trip.
-const AIM_NS: u64 = 20_000_000;
+const AIM_NS: u64 = 60_000_000;
 /// See [`AIM_NS`].
-const AIM_OF_TRIP: f64 = 0.25;
+const AIM_OF_TRIP: f64 = 0.75;
 
 /// Occupancy below which a receiver without headroom is still not the limit.
 const OCCUPANCY_LIMITED: f64 = 0.025;
@@ -236,7 +236,12 @@ impl Native {
     fn sustainable(&self) -> Option<f64> {
         let run: u64 = self.windows.iter().map(|window| window.run_ns).sum();
         let bytes: u64 = self.windows.iter().map(|window| window.bytes).sum();
-        (run > 2_000_000 && bytes > 0).then(|| bytes as f64 * 1e9 / run as f64 * self.share)
+        // A share that grew counts at once.
+        let newest = self.windows.back().map_or(0.0, |window| {
+            window.run_ns as f64 / (window.run_ns + window.wait_ns).max(1) as f64
+        });
+        let share = self.share.max(newest);
+        (run > 2_000_000 && bytes > 0).then(|| bytes as f64 * 1e9 / run as f64 * share)
     }
 
     /// The fast brake.
