@@ -3,6 +3,7 @@
 //! ```text
 //!  grid        table 2, figures 5 to 7        best rates by golden section; every way of moving under every load and round trip
 //!  capacity    loopback and between hosts     beside iperf3 -u, TCP; encrypted and plain; processor time
+//!  delays      figures 5, 7 as the paper made round trips: feedback held back
 //!  loss        1 % random loss at 80 ms       beside TCP with reno, cubic, bbr
 //!  cost        of the monitor                 with and without soft real time; jitter of delivery
 //!  traces      figures 1 and 2                slices of the load and lossless intervals, on this kernel
@@ -13,6 +14,7 @@
 
 mod capacity;
 mod cost;
+mod delays;
 mod grid;
 mod load;
 mod loss;
@@ -49,6 +51,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         grid::points,
         capacity::points,
         loss::points,
+        delays::points,
         cost::points,
         traces::points,
     ] {
@@ -60,6 +63,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         grid::make,
         capacity::make,
         loss::make,
+        delays::make,
         cost::make,
         traces::make,
     ] {

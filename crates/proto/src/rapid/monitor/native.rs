@@ -63,7 +63,7 @@ const OVERHEAD: f64 = 1.57;
 
 /// Occupancy, at most, that the queue is steered not to fall below when the receiver is the limit. The queue rises and falls with every
 /// time slice; as long as it is not empty the receiver never sleeps, and gets all of its share.
-const OCCUPANCY_AIM: f64 = 0.1;
+const OCCUPANCY_AIM: f64 = 0.2;
 
 /// The same as a time of what is taken, beside a part of the round trip.
 const AIM_NS: u64 = 60_000_000;

@@ -76,6 +76,8 @@ pub(super) struct Scene {
     pub plain: bool,
     /// Whether the receiver may ask for soft real time.
     pub soft_real_time: bool,
+    /// By how much what the monitor says is held back.
+    pub feedback_delay_ms: u32,
 }
 
 impl Scene {
@@ -89,6 +91,7 @@ impl Scene {
             files: false,
             plain: false,
             soft_real_time: true,
+            feedback_delay_ms: 0,
         }
     }
 
@@ -111,6 +114,9 @@ impl Scene {
             if holds {
                 name += word;
             }
+        }
+        if self.feedback_delay_ms > 0 {
+            name += &format!(", feedback {} ms late", self.feedback_delay_ms);
         }
         name
     }
@@ -201,6 +207,10 @@ impl Scene {
         arguments.extend(lane.words());
         if self.plain {
             arguments.push("--plain".into());
+        }
+        if self.feedback_delay_ms > 0 {
+            let delay = self.feedback_delay_ms;
+            arguments.extend(words(&format!("--feedback-delay {delay}")));
         }
         if self.work > 0 {
             arguments.extend(words(&format!("--datagram-work {}", self.work)));
@@ -406,6 +416,10 @@ mod tests {
             Scene { work: 3, ..base },
             Scene {
                 files: true,
+                ..base
+            },
+            Scene {
+                feedback_delay_ms: 50,
                 ..base
             },
             Scene {
