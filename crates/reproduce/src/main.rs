@@ -123,6 +123,16 @@ enum Figure {
     Trunk,
     /// Everything
     All,
+    /// One end of a UDT transfer, for `rapid`
+    #[command(hide = true)]
+    UdtEnd {
+        /// Receives; else sends
+        #[arg(long)]
+        serve: bool,
+        address: std::net::SocketAddrV4,
+        bytes: u64,
+        mtu: i32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -138,6 +148,15 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<bool> {
+    if let Figure::UdtEnd {
+        serve,
+        address,
+        bytes,
+        mtu,
+    } = arguments.command
+    {
+        return rapid::udt_end(serve, address, bytes, mtu).map(|()| true);
+    }
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
         // With autogroups, niceness of a process acts within its session only.
@@ -206,7 +225,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Figure2 => figure2::run(settings),
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
-        Figure::All => bail!("`all` is made of the others"),
+        Figure::All | Figure::UdtEnd { .. } => bail!("not a figure by itself"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  grid        table 2, figures 5 to 7        best rates by golden section; every way of moving under every load and round trip
-//!  capacity    loopback and between hosts     beside iperf3 -u, TCP; encrypted and plain; processor time
+//!  capacity    loopback and between hosts     beside iperf3 -u, UDT, TCP; encrypted and plain; processor time
 //!  delays      figures 5, 7 as the paper made round trips: feedback held back
 //!  loss        1 % random loss at 80 ms       beside TCP with reno, cubic, bbr
 //!  cost        of the monitor                 with and without soft real time; jitter of delivery
@@ -23,6 +23,9 @@ mod scene;
 mod search;
 mod simulated;
 mod traces;
+mod udt;
+
+pub(crate) use udt::end as udt_end;
 
 use anyhow::{Context as _, Result};
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::Scale;
 use super::load::Load;
 use super::scene::Scene;
+use super::udt;
 use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load as TcpLoad, Pair};
 use crate::machine::Machine;
@@ -66,9 +67,11 @@ enum Mover {
     IperfDatagrams,
     /// `iperf3`.
     Iperf,
+    /// UDT's own rate control.
+    Udt,
 }
 
-const ROWS: [(Mover, bool, &str); 8] = [
+const ROWS: [(Mover, bool, &str); 9] = [
     (Mover::Rbudp, false, "rbudp lane, encrypted"),
     (Mover::Rbudp, true, "rbudp lane, plain"),
     (Mover::Native, false, "rapid lane, encrypted"),
@@ -77,7 +80,10 @@ const ROWS: [(Mover, bool, &str); 8] = [
     (Mover::Tcp, true, "TCP lane, plain"),
     (Mover::IperfDatagrams, true, "iperf3 -u"),
     (Mover::Iperf, true, "iperf3, TCP"),
+    (Mover::Udt, true, "UDT"),
 ];
+/// The row of plain TCP.
+const PLAIN_TCP: usize = 7;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -106,7 +112,9 @@ fn seconds(scale: Scale) -> f64 {
 }
 
 fn is_run(scale: Scale, row: usize) -> bool {
-    !scale.is_quick || ![5].contains(&row)
+    let (mover, is_plain, _) = ROWS[row];
+    (!scale.is_quick || mover != Mover::Tcp || !is_plain)
+        && (mover != Mover::Udt || udt::missing().is_none())
 }
 
 fn key(scale: Scale, ends: Ends, row: usize, round: usize) -> String {
@@ -294,7 +302,7 @@ fn measure(site: &Site, scale: Scale, ends: Ends, row: usize) -> Result<Carried>
         Mover::IperfDatagrams => highest_without_loss(steps(scale), |rate| {
             iperf_datagrams(site, scale, ends, rate)
         }),
-        Mover::Iperf => {
+        Mover::Iperf | Mover::Udt => {
             let scene = Scene::new(mtu, Load::Loops(0), bytes(scale));
             let lab = match ends {
                 Ends::Loopback => None,
@@ -307,6 +315,16 @@ fn measure(site: &Site, scale: Scale, ends: Ends, row: usize) -> Result<Carried>
                 None => Place::Machine,
                 Some(lab) => Place::Host(lab, host),
             };
+            if mover == Mover::Udt {
+                let (places, bytes) = ((place("sender"), place("receiver")), bytes(scale));
+                let (megabits, processor) = udt::run(places, &address, bytes, mtu)?;
+                return Ok(Carried {
+                    megabits,
+                    lost: 0.0,
+                    processor_seconds_per_gib: processor * GIB / bytes as f64,
+                    rate: None,
+                });
+            }
             let pair = Pair {
                 from: place("sender"),
                 to: place("receiver"),
@@ -379,13 +397,15 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         return Ok(Vec::new());
     }
     let tcp = |wanted: Ends| -> Option<f64> {
-        let runs = (1..=scale.rounds).filter_map(|round| {
-            bench.recorded::<Carried>(&key(scale, wanted, ROWS.len() - 1, round))
-        });
+        let runs = (1..=scale.rounds)
+            .filter_map(|round| bench.recorded::<Carried>(&key(scale, wanted, PLAIN_TCP, round)));
         summary(runs.map(|run| run.megabits)).map(|all| all.median)
     };
     let configuration = configuration(tcp(Ends::Hosts(1500)), tcp(Ends::Hosts(9000)));
     table.note("Loss-free: the highest rate with less than 0.1 % lost, by halving; rates count headers of the lane, iperf3's its payload. Our rows hash every unit end to end, iperf3 checks nothing.");
+    if let Some(why) = udt::missing() {
+        table.note(format!("No UDT row: {why}."));
+    }
     let titles = Titles {
         title: "Goodput of one lane without load",
         x: "Mbit/s",

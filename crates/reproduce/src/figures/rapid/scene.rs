@@ -203,7 +203,7 @@ impl Scene {
         let spec = agents.spec(&format!(
             "writer sender:{PORT} \"{source}\" 0 0+{bytes}\nreader receiver:{PORT} \"{sink}\" 0 0+{bytes}\n"
         ))?;
-        let mut arguments = words(&format!("transfer {spec} --mtu {}", self.datagram_mtu()));
+        let mut arguments = words(&format!("transfer {spec} --mtu {}", self.mtu));
         arguments.extend(lane.words());
         if self.plain {
             arguments.push("--plain".into());
@@ -239,11 +239,6 @@ impl Scene {
             run.invalid = lab.trunk(0).validity()?.reasons;
         }
         Ok((run, seen, trace))
-    }
-
-    /// Length of packets: the paths are known, and finding it is another matter.
-    fn datagram_mtu(&self) -> String {
-        self.mtu.to_string()
     }
 
     /// Far beyond what any way of moving the bytes takes here, TCP with losses included.
