@@ -83,6 +83,31 @@ pub(crate) fn pin_thread(core: usize) -> io::Result<()> {
     }
 }
 
+/// The calling thread on one processor, and what it starts meanwhile, until this goes.
+pub(crate) struct Pinned(libc::cpu_set_t);
+
+impl Pinned {
+    /// Pins the calling thread.
+    pub fn to(core: usize) -> io::Result<Self> {
+        // SAFETY: an all-zero `cpu_set_t` is the empty set.
+        let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::cpu_set_t>();
+        // SAFETY: the pointer is to a live set of the size given, which the call fills.
+        if unsafe { libc::sched_getaffinity(0, size, &raw mut before) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        pin_thread(core)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is to a live set of the size given. What was permitted before is permitted again.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.0) };
+    }
+}
+
 /// Takes from the command's process the privilege to precede others: no real time, no less niceness, also as root.
 pub(crate) fn renounce_precedence(command: &mut Command) {
     /// `CAP_SYS_NICE` of linux/capability.h.
@@ -119,4 +144,40 @@ pub(crate) fn forget_pages(file: &std::fs::File) {
     use std::os::fd::AsRawFd as _;
     // SAFETY: plain numbers, and a descriptor that is open for the call.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> String {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list:"));
+        line.unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    }
+
+    /// A thread is on its processor while it is pinned, and where it was afterwards.
+    #[test]
+    fn a_pin_ends() {
+        let before = allowed();
+        let pinned = Pinned::to(0).unwrap();
+        assert_eq!(allowed(), "0");
+        drop(pinned);
+        assert_eq!(allowed(), before);
+        assert!(Pinned::to(100_000).is_err());
+    }
+
+    /// A process that renounced precedence cannot have it back, root or not.
+    #[test]
+    fn precedence_is_given_up() {
+        let mut command = Command::new("nice");
+        command.args(["-n", "-5", "nice"]);
+        renounce_precedence(&mut command);
+        let output = command.output().unwrap();
+        let own = Command::new("nice").output().unwrap();
+        // Unless something else gave this process another niceness, that is 0.
+        assert_eq!(output.stdout, own.stdout);
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) use udt::end as udt_end;
 use anyhow::{Context as _, Result};
 
 use crate::bench::{Bench, Settings};
-use crate::sys;
+use crate::sys::Pinned;
 
 /// How much is run.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +43,6 @@ struct Scale {
 pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let mut bench = Bench::open(settings, "rapid")?;
     bench.program_version("iperf3", "--version");
-    // The lab's relays, which are threads of this program, must not sit on the receiver's processor.
-    sys::pin_thread(scene::SENDING)
-        .context("two processors are needed, one of them for the receiver and its load alone")?;
     let scale = Scale {
         rounds: if settings.quick { 1 } else { 3 },
         is_quick: settings.quick,
@@ -61,17 +58,20 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         bench.expect(points(scale));
     }
     bench.announce();
-    let mut tables = Vec::new();
+    let mut tables = capacity::make(&mut bench, scale)?;
+    // The lab's relays, which are threads of this program, must not sit on the receiver's processor.
+    let pinned = Pinned::to(scene::SENDING)
+        .context("two processors are needed, one of them for the receiver and its load alone")?;
     for make in [
         grid::make,
-        capacity::make,
-        loss::make,
         delays::make,
+        loss::make,
         cost::make,
         traces::make,
     ] {
         tables.extend(make(&mut bench, scale)?);
     }
+    drop(pinned);
     tables.extend(simulated::make(&bench, scale.is_quick)?);
     bench.finish(&tables)
 }
