@@ -92,6 +92,9 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             runs.extend(bench.point(&key(*row, round), || scene.run(&site, LANES[lane].1)));
         }
     }
+    if runs.iter().all(Vec::is_empty) {
+        return Ok(Vec::new());
+    }
     let mut table = Table::new(
         "Cost of the monitor and jitter of delivery: 256 MiB at 1.6 Gbit/s at most, MTU 1500, RTT 0",
         &[

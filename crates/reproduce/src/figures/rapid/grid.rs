@@ -334,6 +334,11 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         };
         all.push(measure(bench, scale, series, alone));
     }
+    // `--only` may leave nothing of a series.
+    all.retain(|measured| measured.runs.iter().any(|runs| !runs.is_empty()));
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
     plot_times(bench, &all)?;
     Ok(vec![rates(&all), times(&all), losses(&all)])
 }
