@@ -566,12 +566,6 @@ impl MoveArgs {
                 of_rapid,
                 "rapid lanes",
             ),
-            (
-                "--feedback-delay",
-                self.feedback_delay > 0,
-                of_rapid,
-                "rapid lanes",
-            ),
         ] {
             if is_given && !is_heeded {
                 bail!("{option} is for {lanes}: add --lane rapid, or leave it out");

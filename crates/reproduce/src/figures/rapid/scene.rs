@@ -203,7 +203,10 @@ impl Scene {
         let spec = agents.spec(&format!(
             "writer sender:{PORT} \"{source}\" 0 0+{bytes}\nreader receiver:{PORT} \"{sink}\" 0 0+{bytes}\n"
         ))?;
-        let mut arguments = words(&format!("transfer {spec} --mtu {}", self.mtu));
+        let mut arguments = words(&format!("transfer {spec}"));
+        if !matches!(lane, Lane::Tcp(_)) {
+            arguments.extend(words(&format!("--mtu {}", self.mtu)));
+        }
         arguments.extend(lane.words());
         if self.plain {
             arguments.push("--plain".into());
