@@ -49,6 +49,7 @@ pub(super) struct Streams {
     // Settings that were sent, for the report.
     changes: u32,
     others: Others,
+    noted_others: u32,
 }
 
 impl Streams {
@@ -106,17 +107,20 @@ impl Coordinator {
 
     /// Other transfers whose masters tune streams over the same path: each takes its part of them.
     pub fn handle_others(&mut self, others: Others) {
-        let is_news = others.transfers != self.streams.others.transfers;
         self.streams.others = others;
-        let Some(tuner) = &mut self.streams.tuner else {
-            return;
-        };
-        tuner.set_others(others);
-        if is_news && tuner.is_far() {
-            let text = format!(
-                "streams are shared by {} transfers over the same path from now on",
-                1 + others.transfers
-            );
+    }
+
+    // Says how many share the path, once it is known to be long.
+    fn note_others(&mut self) {
+        let others = self.streams.others.transfers;
+        if std::mem::replace(&mut self.streams.noted_others, others) != others {
+            let text = match others {
+                0 => "no other transfer shares the path any more".to_owned(),
+                _ => format!(
+                    "streams are shared by {} transfers over the same path from now on",
+                    1 + others
+                ),
+            };
             self.actions.push_back(Action::Note(text));
         }
     }
@@ -205,6 +209,9 @@ impl Coordinator {
         }
         let is_far = tuner.is_far();
         let setting = tuner.setting();
+        if is_far {
+            self.note_others();
+        }
         if let Some(setting) = chosen {
             self.note_streams(setting);
         }

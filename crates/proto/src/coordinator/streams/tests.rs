@@ -175,13 +175,13 @@ fn transfers_share_the_budget() {
             transfers,
             rate: 1e6,
         });
+        coordinator.streams.looked_ns = 0;
+        coordinator.tune(100 * SECOND);
         let notes = actions(&mut coordinator);
         let is_noted = notes
             .iter()
             .any(|action| matches!(action, Action::Note(text) if text.contains("share")));
         assert!(is_noted, "{notes:?}");
-        coordinator.streams.looked_ns = 0;
-        coordinator.tune(100 * SECOND);
         coordinator.streams.told.clone()
     };
     let told = with(1);
