@@ -35,9 +35,6 @@ use ropewalk_proto::rapid::monitor::Kind;
 
 use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
-/// Least packet length that can be set: what IPv6 guarantees.
-pub const MTU_MIN: u32 = 1280;
-
 /// Rate of a lane with a monitor before the monitor has spoken, where none is set: 1 Gbit/s, for some tens of milliseconds.
 const FIRST_RATE: u64 = 125_000_000;
 

@@ -26,16 +26,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_model::{Range, RangeSet, UNIT_LEN_MIN};
 
+mod lane;
 mod rails;
 mod rate;
 mod steal;
 #[cfg(test)]
 mod tests;
 
+use lane::Lane;
 pub use rate::RateMeter;
-
-/// The mean time that units take is that of about so many of the newest.
-const TOOK_UNITS: f64 = 32.0;
 
 /// Identifies a lane inside one ledger: the position of its peer in the caller's list.
 pub type LaneId = usize;
@@ -85,63 +84,6 @@ struct InTransit {
     // When its first carrier should have brought it, at the speed known when it was taken. A lane
     // that stalls shows here: its measured speed cannot fall while nothing arrives.
     due_ns: u64,
-}
-
-#[derive(Debug, Default)]
-struct Lane {
-    // The first lane to the same peer; lanes to one peer are rails, and do each other's work.
-    peer: LaneId,
-    lost: bool,
-    ready: VecDeque<ReadyRun>,
-    ready_bytes: u64,
-    in_transit_bytes: u64,
-    rate: RateMeter,
-    // A plan gave it a good part of the work, or the loss of another lane did; not only stealing.
-    planned: bool,
-    // When it last brought a unit, or began to after a pause.
-    moved_ns: Option<u64>,
-    // When it last brought a unit.
-    brought_ns: Option<u64>,
-    // Time with something in transit: up to the last pause, and since then.
-    busy_ns: u64,
-    busy_since_ns: u64,
-    // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
-    latency_ns: Option<u64>,
-    // Mean of these times, the newest counting most.
-    took_ns: f64,
-}
-
-impl Lane {
-    fn to(peer: LaneId) -> Self {
-        Self {
-            peer,
-            ..Self::default()
-        }
-    }
-
-    fn carry(&mut self, bytes: u64, now_ns: u64) {
-        if self.in_transit_bytes == 0 {
-            self.busy_since_ns = now_ns;
-        }
-        self.in_transit_bytes += bytes;
-        self.rate.busy(now_ns);
-    }
-
-    fn took(&mut self, ns: u64) {
-        self.latency_ns = Some(self.latency_ns.map_or(ns, |old| old.min(ns)));
-        self.took_ns = match self.took_ns > 0.0 {
-            true => self.took_ns + (ns as f64 - self.took_ns) / TOOK_UNITS,
-            false => ns as f64,
-        };
-    }
-
-    fn put_down(&mut self, bytes: u64, now_ns: u64) {
-        let before = self.in_transit_bytes;
-        self.in_transit_bytes = before.saturating_sub(bytes);
-        if before > 0 && self.in_transit_bytes == 0 {
-            self.busy_ns += now_ns.saturating_sub(self.busy_since_ns);
-        }
-    }
 }
 
 /// The state of every wanted byte. See the module documentation.
@@ -442,7 +384,7 @@ impl Ledger {
             .collect();
         for start in carried {
             if let Some(unit) = self.in_transit.get_mut(&start) {
-                // All its streams are gone.
+                // All its streams are gone; copies of one unit are two at most.
                 unit.carriers.dedup();
             }
             self.back_to_ready(lane, start);

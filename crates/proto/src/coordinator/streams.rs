@@ -4,8 +4,8 @@
 //! should be in all; receivers, who open streams, are told their shares. So nodes cannot each try to take the trunk for
 //! themselves, and when it loses packets all step back together.
 
+use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
 use ropewalk_tuner::{Answer, Limits, NodeCounters, Others, PolicyName, Setting, Tuner};
 

@@ -137,21 +137,26 @@ fn swept(transfer: Transfer, loops: usize) -> Outcome {
     rates.map(run).min_by_key(|outcome| outcome.ns).unwrap()
 }
 
+/// 256 MiB over a path of this rate to a receiver that takes a little more while it has its processor to itself.
+fn over_a_path(rate: u64, rtt_ms: u64, buffer: u64) -> Transfer {
+    Transfer {
+        bytes: 256 << 20,
+        rate,
+        path: rate,
+        path_queue: 0,
+        rtt_ns: rtt_ms * MS,
+        capacity: 60_000_000,
+        buffer,
+    }
+}
+
 /// On fair shares: the native monitor is as fast as the best fixed rate of that very load, at every round trip, and loses nearly nothing.
 #[test]
 fn native_needs_no_tuning() {
     for rtt_ms in [0, 50, 120, 200] {
         for loops in 0..=3 {
             let rate = 50_000_000;
-            let transfer = Transfer {
-                bytes: 256 << 20,
-                rate,
-                path: rate,
-                path_queue: 0,
-                rtt_ns: rtt_ms * MS,
-                capacity: 60_000_000,
-                buffer: receive_buffer(rate, 3),
-            };
+            let transfer = over_a_path(rate, rtt_ms, receive_buffer(rate, 3));
             let best = swept(transfer, loops);
             let mut monitor = Native::new();
             let rapid = transfer.run(
@@ -257,15 +262,7 @@ impl Processor for Changing {
 fn native_follows_a_load_that_changes() {
     for rtt_ms in [0, 50, 120, 200] {
         let rate = 50_000_000;
-        let transfer = Transfer {
-            bytes: 256 << 20,
-            rate,
-            path: rate,
-            path_queue: 0,
-            rtt_ns: rtt_ms * MS,
-            capacity: 60_000_000,
-            buffer: 40_000_000,
-        };
+        let transfer = over_a_path(rate, rtt_ms, 40_000_000);
         let fixed = |rate| Transfer { rate, ..transfer }.run(&mut Changing { now_ns: 0 }, None);
         let rates = (4..=40).map(|step| rate / 40 * step);
         let best = rates.map(fixed).min_by_key(|outcome| outcome.ns).unwrap();
