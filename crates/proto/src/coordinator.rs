@@ -195,6 +195,8 @@ pub struct Coordinator {
     groups: Vec<(String, u32)>,
     // For each of them, from which offset on how many receivers can take a byte.
     takers: Vec<Vec<(u64, u32)>>,
+    // How fast holders are together, in levels, from an offset on.
+    holders: Vec<(u64, u32)>,
     streams: streams::Streams,
     // Nobody told all speeds: receivers take what they can until a plan is settled.
     exploring: bool,
@@ -254,6 +256,7 @@ impl Coordinator {
             unit_len: CHUNK_LEN,
             groups: Vec::new(),
             takers: Vec::new(),
+            holders: Vec::new(),
             streams: streams::Streams::default(),
             exploring: false,
             round: None,

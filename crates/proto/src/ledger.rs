@@ -52,6 +52,8 @@ pub struct ReadyRun {
     pub range: Range,
     /// Lanes whose peer holds the range; the first is the planned one.
     pub holders: Vec<LaneId>,
+    /// How freely others could carry it later: what can least comes first.
+    pub choices: u32,
 }
 
 /// A unit that a lane has been told to carry.
@@ -79,6 +81,7 @@ pub enum Delivery {
 struct InTransit {
     range: Range,
     holders: Vec<LaneId>,
+    choices: u32,
     carriers: Vec<LaneId>,
     taken_ns: u64,
     // When its first carrier should have brought it, at the speed known when it was taken. A lane
@@ -173,10 +176,12 @@ impl Ledger {
         let lane = &mut self.lanes[owner];
         lane.ready_bytes += run.range.len();
         if front {
-            lane.ready.push_front(run);
-        } else {
-            lane.ready.push_back(run);
+            return lane.ready.push_front(run);
         }
+        // Mostly at the end, or near it: plans come in this order.
+        let freer = |other: &&ReadyRun| other.choices > run.choices;
+        let at = lane.ready.len() - lane.ready.iter().rev().take_while(freer).count();
+        lane.ready.insert(at, run);
     }
 
     /// Takes the next unit for a lane, or `None` when it can do nothing useful now. Work of other peers is left alone
@@ -211,7 +216,7 @@ impl Ledger {
                 start: run.range.start,
                 end,
             };
-            let holders = run.holders.clone();
+            let (holders, choices) = (run.holders.clone(), run.choices);
             run.range.start = end;
             if run.range.is_empty() {
                 self.lanes[lane].ready.pop_front();
@@ -228,6 +233,7 @@ impl Ledger {
                 InTransit {
                     range,
                     holders,
+                    choices,
                     carriers: vec![lane],
                     taken_ns: now_ns,
                     due_ns,
@@ -355,6 +361,7 @@ impl Ledger {
                     ReadyRun {
                         range: unit.range,
                         holders,
+                        choices: unit.choices,
                     },
                     true,
                 ),
@@ -428,8 +435,11 @@ impl Ledger {
             }
             open.extend(self.withdraw_ready(run.range));
             for range in open {
-                let holders = run.holders.clone();
-                self.place(ReadyRun { range, holders }, false);
+                let run = ReadyRun {
+                    range,
+                    ..run.clone()
+                };
+                self.place(run, false);
             }
         }
     }
@@ -495,7 +505,7 @@ impl Ledger {
                     if !rest.is_empty() {
                         kept.push_back(ReadyRun {
                             range: rest,
-                            holders: run.holders.clone(),
+                            ..run.clone()
                         });
                     }
                 }

@@ -235,12 +235,17 @@ impl Receiving {
             let range = control::range(run.start, run.length);
             let known = self.ledger.known(range);
             let holders = self.lanes_of(run);
-            self.ledger.reassign([ReadyRun { range, holders }]);
+            self.ledger.reassign([ReadyRun {
+                range,
+                holders,
+                choices: run.choices,
+            }]);
             for fresh in RangeSet::from(range).difference(&known).iter() {
                 let holders = self.lanes_of(run);
                 let run = ReadyRun {
                     range: fresh,
                     holders,
+                    choices: run.choices,
                 };
                 match revision.settle {
                     true => self.ledger.want(run),
@@ -364,6 +369,7 @@ impl Receiving {
         self.ledger.want(ReadyRun {
             range: control::range(run.start, run.length),
             holders,
+            choices: run.choices,
         });
     }
 
@@ -638,6 +644,7 @@ impl Receiving {
             status.sender = pair.sender;
             status.delivered += pair.delivered;
             status.come += pair.come.max(pair.delivered);
+            status.left += self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
         }
         for (sender, more) in more {
             let busy = self.busy_ns.entry(sender).or_default();

@@ -219,6 +219,7 @@ fn status(runs: &[Run], round: u64) -> Status {
                 sender: run.sender,
                 delivered: bytes(run),
                 come: bytes(run),
+                left: run.length - bytes(run),
             })
             .collect(),
         tcp: None,

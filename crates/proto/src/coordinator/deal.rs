@@ -20,7 +20,7 @@ const POOR: f64 = 0.1;
 const ROOM_SPARE: f64 = 1.1;
 
 /// Estimates of room are exceeded by this factor before new lanes are planned.
-const STRETCH_MAX: f64 = 2.0;
+const STRETCH_MAX: f64 = 1.1;
 
 impl Coordinator {
     /// Gives released ranges to those who should have them.
@@ -252,12 +252,8 @@ impl Coordinator {
         }
         let mut load = vec![0.0; self.nodes.len()];
         for member in members {
-            let pairs = || self.nodes[member.node as usize].observed.pairs();
-            let total: f64 = pairs().map(|(_, rate)| rate).sum();
-            for (sender, rate) in pairs() {
-                if let Some(load) = load.get_mut(sender as usize).filter(|_| total > 0.0) {
-                    *load += member.left * rate / total;
-                }
+            for (sender, left) in self.left_by_sender(member) {
+                load[sender as usize] += left;
             }
             let down = &mut room.down[member.node as usize];
             *down = (*down - member.left / seconds).max(0.0);

@@ -7,6 +7,20 @@ use ropewalk_model::RangeSet;
 use super::{Coordinator, Node};
 use crate::control::{self, Run};
 
+/// How fast those are that hold a byte is told apart by so many steps.
+const HOLDER_LEVELS: u32 = 16;
+
+/// The least count within a run, of counts from an offset on.
+fn least_within(counts: &[(u64, u32)], run: &Run) -> Option<u32> {
+    let first = counts.partition_point(|(offset, _)| *offset <= run.start);
+    let end = run.start.saturating_add(run.length);
+    let inside = counts[first.saturating_sub(1)..].iter();
+    inside
+        .take_while(|(offset, _)| *offset < end)
+        .map(|(_, count)| *count)
+        .min()
+}
+
 impl Coordinator {
     /// The shared destination it writes.
     pub(super) fn destination(&self, node: u32) -> Option<&str> {
@@ -63,24 +77,43 @@ impl Coordinator {
         self.takers = counted.collect();
     }
 
-    /// How freely a run of a node could be given to others later: what has few takers and holders is
+    /// Sums up how fast each byte could be sent if nothing else had to be. Cost O(ranges held × log).
+    pub(super) fn count_holders(&mut self) {
+        let room = self.whole_room();
+        let mut events: Vec<(u64, f64)> = Vec::new();
+        for (node, up) in self.nodes.iter().zip(room.up) {
+            if node.can_send() {
+                let ranges = node.holds.iter();
+                events.extend(ranges.flat_map(|range| [(range.start, up), (range.end, -up)]));
+            }
+        }
+        events.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
+        let mut speeds: Vec<(u64, f64)> = Vec::new();
+        let (mut speed, mut most) = (0.0, 1.0_f64);
+        for (offset, change) in events {
+            speed += change;
+            match speeds.last_mut().filter(|last| last.0 == offset) {
+                Some(last) => last.1 = speed,
+                None => speeds.push((offset, speed)),
+            }
+            most = most.max(speed);
+        }
+        let level = |speed: f64| (speed / most * f64::from(HOLDER_LEVELS)).round() as u32;
+        let level = |(offset, speed)| (offset, level(speed).min(HOLDER_LEVELS - 1));
+        self.holders = speeds.into_iter().map(level).collect();
+    }
+
+    /// How freely a run of a node could be given to others later: what has few takers and slow holders is
     /// fetched first, so that what is left at the end is what can still move.
     pub(super) fn choices(&self, node: u32, run: &Run) -> u32 {
-        let holders = run.spares.len() as u32;
+        let holders = least_within(&self.holders, run).unwrap_or(0);
         let group = self.nodes[node as usize].group;
         let Some(counts) = group.and_then(|group| self.takers.get(group as usize)) else {
             return holders;
         };
-        let first = counts.partition_point(|(offset, _)| *offset <= run.start);
-        let end = run.start.saturating_add(run.length);
-        let inside = counts[first.saturating_sub(1)..].iter();
-        let fewest = inside
-            .take_while(|(offset, _)| *offset < end)
-            .map(|(_, count)| *count)
-            .min();
-        fewest
+        least_within(counts, run)
             .unwrap_or(1)
-            .saturating_mul(8)
+            .saturating_mul(HOLDER_LEVELS)
             .saturating_add(holders)
     }
 

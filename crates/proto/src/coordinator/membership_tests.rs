@@ -201,6 +201,7 @@ fn a_limit_is_no_reason_to_plan_anew() {
                 come: half * 500_000,
                 delivered: half * 500_000,
                 busy: now,
+                left: GB / 2 - half * 500_000,
             };
             let status = control::Status {
                 delivered: half * 500_000,

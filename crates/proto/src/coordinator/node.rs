@@ -19,6 +19,8 @@ pub(super) struct Node {
     pub delivered: u64,
     pub checked: u64,
     pub sent_by_pair: BTreeMap<u32, u64>,
+    // What it has still to get from each sender: as it last told, and as changed since.
+    pub left_by_pair: BTreeMap<u32, u64>,
     pub done: Option<Done>,
     pub finished: Option<Finished>,
     pub finish_sent: bool,
@@ -35,6 +37,8 @@ pub(super) struct Node {
     pub group: Option<u32>,
     // When it was last given work.
     pub given_ns: u64,
+    // Bytes per second it is held back to, 0 = it is not.
+    pub held: f64,
     // It joined and its plan comes with its first runs.
     pub awaits_plan: bool,
     // It is to do nothing new.
@@ -58,6 +62,7 @@ impl Node {
             delivered: 0,
             checked: 0,
             sent_by_pair: BTreeMap::new(),
+            left_by_pair: BTreeMap::new(),
             done: None,
             finished: None,
             finish_sent: false,
@@ -69,6 +74,7 @@ impl Node {
             down: observe::Estimate::default(),
             group: None,
             given_ns: 0,
+            held: 0.0,
             awaits_plan: false,
             leaving: false,
             releasing: false,
@@ -87,6 +93,14 @@ impl Node {
     /// Whether it may be asked for bytes.
     pub fn can_send(&self) -> bool {
         self.is_sender() && self.alive() && !self.leaving && self.opened.is_some()
+    }
+    /// Asks it for runs, beside what it has.
+    pub fn give(&mut self, runs: Vec<Run>) {
+        for run in &runs {
+            let left = self.left_by_pair.entry(run.sender).or_default();
+            *left = left.saturating_add(run.length);
+        }
+        self.runs.extend(runs);
     }
     /// Bytes that the plan asks of it.
     pub fn assigned_bytes(&self) -> u64 {

@@ -228,11 +228,11 @@ impl Observed {
         self.pairs.iter().map(|(&sender, pair)| (sender, pair.rate))
     }
 
-    /// Bytes that had come from each sender when it last told.
-    pub fn come_by_pair(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+    /// The same by the short memory.
+    pub fn recent_pairs(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         self.pairs
             .iter()
-            .map(|(&sender, pair)| (sender, pair.bytes))
+            .map(|(&sender, pair)| (sender, pair.recent))
     }
 
     /// Bytes per second that a pair carried since the receiver began to be observed: units come in bursts,
@@ -256,6 +256,11 @@ impl Observed {
     /// Bytes per second while it had work; `None` until that is known.
     pub fn rate(&self) -> Option<f64> {
         self.rate
+    }
+
+    /// The same by the short memory.
+    pub fn recent(&self) -> f64 {
+        self.recent
     }
 
     /// Seconds in which it had work and told.
@@ -295,6 +300,11 @@ impl Estimate {
     /// Bytes per second; `None` while nobody knows.
     pub fn rate(self) -> Option<f64> {
         self.rate
+    }
+
+    /// Whether it was told before the start.
+    pub fn is_told(self) -> bool {
+        self.is_told
     }
 
     /// Unless it is known to be slower, the node is taken to be as fast as the fastest until it is asked for that: what
@@ -395,6 +405,9 @@ impl Coordinator {
             .pairs
             .retain(|pair| (pair.sender as usize) < self.nodes.len());
         let state = &mut self.nodes[node as usize];
+        for pair in &status.pairs {
+            state.left_by_pair.insert(pair.sender, pair.left);
+        }
         // What it still does when everything has come (syncing, reading back) says nothing of its speed.
         if state.done.is_some() || status.checked >= state.assigned_bytes() {
             state.observed.resting();
@@ -463,11 +476,23 @@ impl Coordinator {
                 by_receiver >= by_sender * CLEARLY_SLOWER,
             )
         };
+        // An end that carries all it is known to can is the cause where the other does not.
+        let is_full = |side: &Side, known: Estimate| {
+            let known = known.rate.filter(|_| known.is_told);
+            known.is_some_and(|known| side.total >= known * FULL)
+        };
         for (receiver, (&sender, pair)) in wanting() {
             let (from, to) = (&mut senders[sender as usize], &mut receivers[receiver]);
             match may(pair, from, to) {
                 (true, false) => from.wants = Wants::More,
-                (false, true) => to.wants = Wants::More,
+                // TCP may give some of a busy sender's lanes next to nothing for long: they are no proof.
+                (false, true) => {
+                    let is_full = is_full(from, self.nodes[sender as usize].up);
+                    to.wants = to.wants.max(match is_full {
+                        true => Wants::Perhaps,
+                        false => Wants::More,
+                    });
+                }
                 _ => {}
             }
         }
@@ -477,11 +502,6 @@ impl Coordinator {
             let explained = (by_sender && from.wants == Wants::More)
                 || (by_receiver && to.wants == Wants::More);
             if !explained {
-                // An end that carries all it is known to can is the cause where the other does not.
-                let is_full = |side: &Side, known: Estimate| {
-                    let known = known.rate.filter(|_| known.is_told);
-                    known.is_some_and(|known| side.total >= known * FULL)
-                };
                 let full_from = is_full(from, self.nodes[sender as usize].up);
                 let full_to = is_full(to, self.nodes[receiver].down);
                 // Who carries much more besides is the likelier one.

@@ -261,6 +261,7 @@ impl Coordinator {
         };
         let in_vain = purpose.in_round && self.is_in_vain(&planned);
         let nothing = Planned::default();
+        self.count_holders();
         let planned = if in_vain { nothing } else { planned };
         let runs: Vec<(u32, Vec<Run>)> = purpose
             .receivers
@@ -296,7 +297,7 @@ impl Coordinator {
                     .limit
                     .map(|limit| limit / (runs.len() as u64).max(1));
                 for (node, runs) in runs {
-                    self.nodes[node as usize].runs = runs;
+                    self.nodes[node as usize].give(runs);
                 }
                 self.unit_len = self.choose_unit_len();
                 for node in 0..self.nodes.len() as u32 {
@@ -361,13 +362,16 @@ impl Coordinator {
                 continue;
             }
             self.add_spares(node, &mut runs);
+            for run in &mut runs {
+                run.choices = self.choices(node, run);
+            }
             let peers = self.peers_of(&runs);
             // Bytes asked for again are still asked for once.
             let again =
                 RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
             self.forget(node, &again);
             let state = &mut self.nodes[node as usize];
-            state.runs.extend(runs.iter().cloned());
+            state.give(runs.clone());
             // Who gets nothing does not speak again.
             if !runs.is_empty() {
                 state.revision += 1;

@@ -2,8 +2,9 @@
 //!
 //! The first plan follows the speeds known then, which may be guesses, and nodes slow down, join and leave. While
 //! bytes flow receivers show what they get (`observe`). Now and then the master compares when the last
-//! receiver would be done as things go with the least time that the estimated speeds allow. When the
-//! difference is worth it, a **round** runs:
+//! receiver would be done as things go (`foresee`) with the least time that the estimated speeds allow. Who is
+//! ahead of those that lag at the same sender waits for them (`hold`). When the difference is worth it, a
+//! **round** runs:
 //!
 //! 1. *recall*: receivers that would be late give up bytes they have not asked for yet;
 //! 2. *plan*: what came back is planned as one problem, over the room that the work kept leaves every node;
@@ -26,7 +27,9 @@ use super::plan::Room;
 use super::{Coordinator, Phase, Planned};
 use crate::control::{self, Run, to_agent};
 
+mod foresee;
 mod help;
+mod hold;
 
 /// A round must bring the end this much nearer, in seconds, and by more than the error of the estimates.
 const GAIN_SECONDS_MIN: f64 = 0.1;
@@ -242,9 +245,13 @@ impl Coordinator {
         }
         let seconds = seconds.max(self.planned_seconds(now_ns));
         let help = self.help(&members, seconds);
-        let last = working()
-            .filter(|member| self.has_choice(member.node) && self.takeable(member, &help) > 0)
-            .map(Member::seconds)
+        let foresight = self.foresee(&members);
+        self.hold_back(&members, &foresight, seconds);
+        let late = members.iter().enumerate().filter(|(_, member)| {
+            member.left >= 1.0 && self.has_choice(member.node) && self.takeable(member, &help) > 0
+        });
+        let last = late
+            .map(|(at, member)| foresight.seconds(at, member))
             .fold(0.0, f64::max);
         // Of those who are done it does not matter how well they are known.
         let error = working().map(|member| member.error).fold(0.0, f64::max);
@@ -278,8 +285,8 @@ impl Coordinator {
         if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
             return self.rebuild(&members, (last, seconds), now_ns);
         }
-        let bytes = |member: &Member| {
-            let over = member.left - member.speed() * seconds;
+        let bytes = |at: usize, member: &Member| {
+            let over = foresight.over(at, member, seconds);
             match over > MISPLACED * member.left {
                 true => self.all_to_spare(member),
                 // What is within the noise stays.
@@ -287,9 +294,9 @@ impl Coordinator {
                 false => over as u64,
             }
         };
-        let asked = members.iter().map(|member| {
+        let asked = members.iter().enumerate().map(|(at, member)| {
             let most = self.takeable(member, &help);
-            (member.node, bytes(member).min(most))
+            (member.node, bytes(at, member).min(most))
         });
         self.recall(asked.collect(), (last, seconds), false, now_ns);
     }
@@ -650,8 +657,12 @@ impl Coordinator {
         for run in runs {
             let own = RangeSet::from(control::range(run.start, run.length));
             let kept = own.difference(ranges);
-            forgotten.extend(parts_of(&run, &own.difference(&kept)));
+            let gone = own.difference(&kept);
             let state = &mut self.nodes[node as usize];
+            if let Some(left) = state.left_by_pair.get_mut(&run.sender) {
+                *left = left.saturating_sub(gone.len_bytes());
+            }
+            forgotten.extend(parts_of(&run, &gone));
             state.runs.extend(parts_of(&run, &kept));
         }
         forgotten

@@ -50,6 +50,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
                 come: half * 5 * MB,
                 delivered: half * 5 * MB,
                 busy: half * second / 2,
+                left: 100 * MB - half * 5 * MB,
             }],
             ..Default::default()
         };
@@ -131,6 +132,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
                 sender: at as u32,
                 delivered,
                 come: delivered,
+                left: 100 * MB - delivered,
             }];
             let status = control::Status {
                 checked: delivered,
@@ -247,4 +249,90 @@ fn a_stopped_node_gives_nothing() {
         (4..8).all(|node| planned_for(&again, node).is_empty()),
         "{again:?}"
     );
+}
+
+/// Two receivers that share a sender of 20 MB/s and have as much to fetch, after each got that many MB/s for as
+/// many seconds as are named; with all limits that the first was told.
+fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
+    let own = |name, start: u64| node(name, &[], &[(start, 200 * MB)], None);
+    let mut sender = node("a", &[(0, 400 * MB)], &[], None);
+    sender.up = Some(20 * MB);
+    let mut nodes = vec![sender, own("x", 0), own("y", 200 * MB)];
+    for receiver in &mut nodes[1..] {
+        receiver.down = Some(20 * MB);
+    }
+    let mut c = begun(nodes.clone(), None);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
+        panic!("no plan is asked for")
+    };
+    let half = |start| {
+        vec![PlannedRun {
+            range: range(start, 200 * MB),
+            sender: 0,
+            spares: vec![],
+        }]
+    };
+    let planned = Planned {
+        runs: vec![half(0), half(200 * MB)],
+        predicted_seconds: 20.0,
+        is_near_bound: true,
+        ..Planned::default()
+    };
+    c.handle_planned(&purpose, Ok(planned), 0);
+    actions(&mut c);
+    let (mut limits, mut now, mut come) = (Vec::new(), 0, [0, 0]);
+    for &(seconds, speeds) in stretches {
+        for _ in 0..seconds * 4 {
+            now += SECOND / 4;
+            for (at, speed) in speeds.into_iter().enumerate() {
+                come[at] += speed * MB / 4;
+                let pair = control::PairStatus {
+                    busy: now,
+                    sender: 0,
+                    delivered: come[at],
+                    come: come[at],
+                    left: 200 * MB - come[at],
+                };
+                let status = control::Status {
+                    checked: come[at],
+                    pairs: vec![pair],
+                    ..Default::default()
+                };
+                c.handle_message(1 + at as u32, from(from_agent::Body::Status(status)), now);
+            }
+            c.handle_timer(now);
+            let told = actions(&mut c);
+            assert!(
+                !sent(&told, 2)
+                    .iter()
+                    .any(|body| matches!(body, to_agent::Body::Limit(_)))
+            );
+            limits.extend(sent(&told, 1).iter().filter_map(|body| match body {
+                to_agent::Body::Limit(limit) => Some(limit.rate / MB),
+                _ => None,
+            }));
+        }
+    }
+    limits
+}
+
+/// Who has most of a busy sender is held to what it needs while the other lags, and no longer.
+#[test]
+fn who_is_far_ahead_waits_for_who_is_behind() {
+    let limits = shared_sender(&[(4, [18, 2]), (4, [8, 12])]);
+    let [first, .., last] = limits[..] else {
+        panic!("{limits:?}")
+    };
+    assert!((8..11).contains(&first) && last == 0, "{limits:?}");
+}
+
+/// A receiver that is held up by itself leaves its sender idle: the others are not to wait for it.
+#[test]
+fn nobody_waits_for_a_receiver_that_is_slow_by_itself() {
+    let limits = shared_sender(&[(4, [18, 2]), (6, [10, 2])]);
+    assert_eq!(limits.last(), Some(&0), "{limits:?}");
+    assert_eq!(shared_sender(&[(8, [10, 10])]), [0; 0]);
 }

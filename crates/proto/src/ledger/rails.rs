@@ -59,7 +59,13 @@ impl Ledger {
                 holders.retain(|&holder| holder != rails[part]);
                 holders.insert(0, rails[part]);
                 self.lanes[rails[part]].planned = true;
-                self.push(rails[part], ReadyRun { range, holders }, false);
+                let choices = run.choices;
+                let dealt_run = ReadyRun {
+                    range,
+                    holders,
+                    choices,
+                };
+                self.push(rails[part], dealt_run, false);
                 dealt += range.len();
                 run.range.start = end;
             }

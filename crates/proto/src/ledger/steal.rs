@@ -106,6 +106,7 @@ impl Ledger {
             ReadyRun {
                 range: stolen,
                 holders,
+                choices: run.choices,
             },
             false,
         );

@@ -17,6 +17,7 @@ fn unit_at(offset: u64) -> Range {
 
 fn run(start: u64, end: u64, holders: &[LaneId]) -> ReadyRun {
     ReadyRun {
+        choices: 0,
         range: Range { start, end },
         holders: holders.to_vec(),
     }
@@ -41,6 +42,26 @@ fn own_runs_go_front_to_back() {
     assert_eq!(taken, [(5, 10), (10, 20), (20, 30), (30, 33)]);
     assert_eq!(ledger.in_transit_bytes(0), 28);
     assert!(!ledger.is_complete());
+}
+
+/// What others could least carry later comes first, whenever it was learnt of.
+#[test]
+fn what_can_least_move_is_fetched_first() {
+    let with = |start: u64, choices: u32| ReadyRun {
+        choices,
+        ..run(start, start + UNIT, &[0])
+    };
+    let mut ledger = ledger(1, &[with(0, 3), with(10, 9)]);
+    ledger.inherit(with(20, 3));
+    ledger.reassign([with(10, 5)]);
+    ledger.inherit(with(30, 1));
+    let take = |_| {
+        ledger
+            .take(0, true, 0, &unit_at)
+            .map(|unit| unit.range.start)
+    };
+    let taken: Vec<u64> = (0..4).filter_map(take).collect();
+    assert_eq!(taken, [30, 0, 20, 10]);
 }
 
 /// A lane without work takes from the end of another's run, never from one whose bytes it lacks.

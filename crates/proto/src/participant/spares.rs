@@ -30,7 +30,7 @@ const WORTHWHILE_NS: u64 = 300_000_000;
 const STALL_NS: u64 = 1_000_000_000;
 
 /// Behind the plan means that what is left takes longer than is planned for it by this factor.
-const LATE: f64 = 1.3;
+const LATE: f64 = 2.0;
 
 /// And by this much.
 const LATE_NS: u64 = 500_000_000;
