@@ -65,7 +65,7 @@ fn damaged_files_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kept.json");
     let long = format!("{{\"version\": 3}}{}", " ".repeat(4096));
-    for text in ["", "{", "[1]", "{\"counts\": {}}", "\u{0}\u{0}", &long] {
+    for text in ["", "{", "[]", "{\"counts\": {}}", "\u{0}\u{0}", &long] {
         fs::write(&path, text).unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(
