@@ -439,8 +439,9 @@ fn words(text: &str) -> Result<Words, String> {
     Ok(Words(words.into_iter().map(OsString::from).collect()))
 }
 
-/// The file of remembered speeds; `None` for off, or when there is no home to keep it in.
-pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
+/// A file in which something is remembered, `name` in the user's folder unless told otherwise; `None` for off, or when there
+/// is no home to keep it in.
+pub(crate) fn remembering_file(text: &OsStr, name: &str) -> Option<PathBuf> {
     if text == "off" {
         return None;
     }
@@ -454,7 +455,12 @@ pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
             .filter(|folder| folder.is_absolute())
     };
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
-    Some(state.join("ropewalk/speeds.json"))
+    Some(state.join("ropewalk").join(name))
+}
+
+/// The file of remembered speeds.
+pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
+    remembering_file(text, "speeds.json")
 }
 
 impl MoveArgs {

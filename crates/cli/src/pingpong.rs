@@ -7,6 +7,7 @@
 //!   efficiency = bandwidth / (bandwidth of TCP x rails) x 100   percent
 //! ```
 
+use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -17,19 +18,20 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::message::{self, CutOff, Listener, MessageSocket, Method, Options};
 use ropewalk::model::Bytes;
-use serde::Serialize;
 
-use crate::token;
+use crate::{options, token};
 
 mod cpu;
 mod order;
 mod plain;
+mod report;
 mod serve;
 mod stream;
 
 use cpu::Clock;
 use order::{ORDER_LEN, Order, PlainOrder, WELCOME_MAX};
 use plain::Split;
+use report::{CutOffSource, CutOffUsed, CutOffs, Point, Report, Stream, finite};
 
 /// Where the measurement listens unless told otherwise.
 const PORT: u16 = 7430;
@@ -56,7 +58,7 @@ pub(crate) struct PingPongArgs {
     hosts: Vec<String>,
 
     /// Answer measurements until interrupted
-    #[arg(long, conflicts_with_all = ["sizes", "rounds", "rails", "mode", "json", "quick", "stream"])]
+    #[arg(long, conflicts_with_all = ["sizes", "rounds", "rails", "mode", "json", "quick", "stream", "cut_offs"])]
     serve: bool,
 
     /// Message sizes, powers of two
@@ -79,9 +81,15 @@ pub(crate) struct PingPongArgs {
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
 
-    /// No search for the cut-off, and no sweep
+    /// No search for the cut-off, and no sweep: the remembered one is used, else 32 KiB
     #[arg(long)]
     quick: bool,
+
+    /// Cut-offs that earlier measurements between the same hosts and rails found within 7 days, for --quick and --stream;
+    /// others measure it anew and keep it: auto ($XDG_STATE_HOME/ropewalk/cut-offs.json or
+    /// ~/.local/state/ropewalk/cut-offs.json), off (neither used nor kept), or a file
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    cut_offs: OsString,
 
     /// Data crosses a network in the clear; needed for addresses that are not on this host
     #[arg(long)]
@@ -162,56 +170,6 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     Ok(sizes)
 }
 
-/// One measured point.
-#[derive(Clone, Debug, Serialize)]
-struct Point {
-    bytes: u64,
-    /// A mode.
-    method: String,
-    rounds: u32,
-    /// Median.
-    round_trip_seconds: f64,
-    bits_per_second: f64,
-    efficiency_percent: Option<f64>,
-    /// Of all processors of this host.
-    cpu_percent: f64,
-    /// This process alone, of all processors.
-    own_cpu_percent: f64,
-}
-
-/// One stream.
-#[derive(Clone, Debug, Serialize)]
-struct Stream {
-    /// Of one message.
-    bytes: u64,
-    /// A mode.
-    method: String,
-    messages: u64,
-    /// Until the other end's word that it has everything was back.
-    seconds: f64,
-    bits_per_second: f64,
-    cpu_percent: f64,
-    own_cpu_percent: f64,
-    /// Nothing of plain TCP, which is not looked at.
-    seen: Option<stream::Seen>,
-}
-
-/// Where several rails begin to be faster; `None` for never.
-#[derive(Clone, Debug, Default, Serialize)]
-struct CutOffs {
-    fit_bytes: Option<u64>,
-    search_bytes: Option<u64>,
-    sweep_bytes: Option<u64>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Report {
-    rails: usize,
-    points: Vec<Point>,
-    cut_off: Option<CutOffs>,
-    streams: Vec<Stream>,
-}
-
 /// Serves, or measures and prints.
 pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
     let mut options = Options {
@@ -220,6 +178,7 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
         deadline: Some(PATIENCE),
         // Found when it is asked for, or by the measurement itself.
         cut_off: CutOff::Fixed(DEFAULT_CUT_OFF),
+        cut_offs: options::remembering_file(&args.cut_offs, "cut-offs.json"),
         ..Options::default()
     };
     if args.token_file.is_some() {
@@ -250,7 +209,7 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print(&report);
+        report::print(&report);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -321,19 +280,41 @@ impl Measurement {
             .collect()
     }
 
+    /// The remembered cut-off, or the default; a file that cannot be used is worth a word and nothing more.
+    fn recall(&self) -> CutOffUsed {
+        match self.socket.recall_cut_off() {
+            Ok(Some(recalled)) => CutOffUsed {
+                bytes: finite(recalled.bytes),
+                source: CutOffSource::Remembered,
+                age_seconds: Some(recalled.age.as_secs()),
+            },
+            Ok(None) => CutOffUsed::DEFAULT,
+            Err(error) => {
+                eprintln!("ropewalk: {error}");
+                CutOffUsed::DEFAULT
+            }
+        }
+    }
+
     fn run(mut self, args: &PingPongArgs) -> Result<Report> {
         let modes = self.modes(args);
         let several = self.rails > 1 && modes.contains(&Mode::Enhanced);
-        let mut cut_off = None;
-        let mut used = DEFAULT_CUT_OFF;
-        if several && !args.quick {
-            let finite = |found: Option<u64>| found.filter(|&bytes| bytes != message::NEVER);
+        let (mut cut_off, mut used) = (None, CutOffUsed::DEFAULT);
+        if several && args.quick {
+            used = self.recall();
+        } else if several {
             let fit = self.socket.find_cut_off(Method::Fit)?;
             let search = self.socket.find_cut_off(Method::Search)?;
-            used = search.unwrap_or(DEFAULT_CUT_OFF);
+            if let Some(search) = search {
+                used.bytes = finite(search);
+                used.source = CutOffSource::Measured;
+            }
+            if let Err(error) = self.socket.remember_cut_off() {
+                eprintln!("ropewalk: {error}");
+            }
             cut_off = Some(CutOffs {
-                fit_bytes: finite(fit),
-                search_bytes: finite(search),
+                fit_bytes: fit.and_then(finite),
+                search_bytes: search.and_then(finite),
                 sweep_bytes: self.sweep(args.rounds)?,
             });
         }
@@ -343,7 +324,7 @@ impl Measurement {
             let tcp = self.measure_tcp(size, args.rounds)?;
             for mode in modes.iter().filter(|mode| **mode != Mode::Tcp) {
                 let mut point = match mode.of_socket() {
-                    Some(_) => self.measure(*mode, used, size, args.rounds)?,
+                    Some(_) => self.measure(*mode, used.bytes(), size, args.rounds)?,
                     None => self.measure_split(size, args.rounds)?,
                 };
                 let share = point.bits_per_second / (tcp.bits_per_second * self.rails as f64);
@@ -357,6 +338,7 @@ impl Measurement {
             rails: self.rails,
             points,
             cut_off,
+            cut_off_used: several.then_some(used),
             streams: Vec::new(),
         })
     }
@@ -441,11 +423,14 @@ impl Measurement {
         if args.mode.is_empty() {
             modes.insert(0, Mode::Tcp);
         }
+        let several = self.rails > 1 && modes.contains(&Mode::Enhanced);
+        let used = several.then(|| self.recall());
+        let cut_off = used.unwrap_or(CutOffUsed::DEFAULT).bytes();
         let mut streams = Vec::new();
         let mut size = args.sizes.0;
         while size <= args.sizes.1 {
             for mode in &modes {
-                streams.push(self.stream(*mode, size, total)?);
+                streams.push(self.stream(*mode, cut_off, size, total)?);
             }
             size *= 2;
         }
@@ -453,11 +438,12 @@ impl Measurement {
             rails: self.rails,
             points: Vec::new(),
             cut_off: None,
+            cut_off_used: used,
             streams,
         })
     }
 
-    fn stream(&mut self, mode: Mode, size: u64, total: u64) -> Result<Stream> {
+    fn stream(&mut self, mode: Mode, cut_off: u64, size: u64, total: u64) -> Result<Stream> {
         let many = total / size;
         if size < stream::MESSAGE_MIN || !(1..=stream::MESSAGES_MAX).contains(&many) {
             bail!(
@@ -488,7 +474,7 @@ impl Measurement {
                 None
             }
             Mode::Single | Mode::Basic | Mode::Enhanced => {
-                self.order(mode, DEFAULT_CUT_OFF, size, Some(many))?;
+                self.order(mode, cut_off, size, Some(many))?;
                 Some(stream::send(&self.socket, size, many)?)
             }
         };
@@ -546,58 +532,6 @@ fn point(
         cpu_percent: clock.busy_percent(),
         own_cpu_percent: clock.own_percent(),
     })
-}
-
-fn print(report: &Report) {
-    for stream in &report.streams {
-        println!(
-            "{} messages of {}, {}: {:.3} s, {:.1} Mb/s, CPU {:.1} %{}",
-            stream.messages,
-            Bytes(stream.bytes),
-            stream.method,
-            stream.seconds,
-            stream.bits_per_second / 1e6,
-            stream.cpu_percent,
-            stream
-                .seen
-                .as_ref()
-                .map_or_else(String::new, stream::Seen::words),
-        );
-    }
-    if report.points.is_empty() {
-        return;
-    }
-    println!(
-        "{:>9}  {:<9} {:>12} {:>12} {:>7} {:>6} {:>7}",
-        "size", "method", "round trip", "bandwidth", "effic.", "CPU", "rounds"
-    );
-    for point in &report.points {
-        let efficiency = point
-            .efficiency_percent
-            .map_or_else(|| "-".to_owned(), |share| format!("{share:.1} %"));
-        println!(
-            "{:>9}  {:<9} {:>9.1} us {:>7.1} Mb/s {:>7} {:>4.1} % {:>7}",
-            Bytes(point.bytes).to_string(),
-            point.method,
-            point.round_trip_seconds * 1e6,
-            point.bits_per_second / 1e6,
-            efficiency,
-            point.cpu_percent,
-            point.rounds
-        );
-    }
-    if let Some(found) = &report.cut_off {
-        let shown = |bytes: Option<u64>| {
-            bytes.map_or_else(|| "never".to_owned(), |bytes| Bytes(bytes).to_string())
-        };
-        println!(
-            "cut-off, one rail below, {} from there on: {} by curves, {} by search, {} by sweep over powers of two",
-            report.rails,
-            shown(found.fit_bytes),
-            shown(found.search_bytes),
-            shown(found.sweep_bytes)
-        );
-    }
 }
 
 #[cfg(test)]

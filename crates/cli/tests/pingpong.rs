@@ -5,24 +5,38 @@ mod common;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use common::{Place, RunningAgent};
+use common::{Place, Ran, RunningAgent};
+
+/// A serving end on two rails, and where it listens. Ends when dropped.
+fn serve(place: &Place) -> (RunningAgent, [String; 2]) {
+    let mut serve = place.command();
+    serve.args(["pingpong", "--serve", "127.0.0.1:0", "127.0.0.2:0"]);
+    let child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut serving = RunningAgent { child, port: 0 };
+    let mut lines = BufReader::new(serving.child.stdout.take().unwrap()).lines();
+    let addresses = std::array::from_fn(|_| {
+        let line = lines.next().unwrap().unwrap();
+        line.strip_prefix("listening on ").unwrap().to_owned()
+    });
+    (serving, addresses)
+}
+
+/// A small measurement.
+fn measure(place: &Place, hosts: &[String], more: &[&str]) -> Ran {
+    let mut args = vec!["pingpong", "--json", "--mode", "enhanced"];
+    if !more.contains(&"--stream") {
+        args.extend(["--sizes", "1", "--rounds", "3"]);
+    }
+    args.extend(more);
+    args.extend(hosts.iter().map(String::as_str));
+    place.run(&args).assert_status(0)
+}
 
 /// Both ends agree on every point, and the report holds what the options asked for.
 #[test]
 fn round_trips_are_measured() {
     let place = Place::new();
-    let mut serve = place.command();
-    serve.args(["pingpong", "--serve", "127.0.0.1:0", "127.0.0.2:0"]);
-    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address = || {
-        let line = lines.next().unwrap().unwrap();
-        line.strip_prefix("listening on ").unwrap().to_owned()
-    };
-    let (first, second) = (address(), address());
-    // Ends the serving process whatever happens below.
-    let _serving = RunningAgent { child, port: 0 };
-
+    let (_serving, [first, second]) = serve(&place);
     let measure = [
         "pingpong",
         "--json",
@@ -104,6 +118,42 @@ fn round_trips_are_measured() {
         .run(&["pingpong", "--stream", "1MiB", "--sizes", "8", &first])
         .assert_status(1)
         .assert_says("is no stream");
+}
+
+/// What a measurement finds, the next quick one uses; `off` neither uses nor keeps it.
+#[test]
+fn cut_offs_are_remembered() {
+    let place = Place::new();
+    let (_serving, hosts) = serve(&place);
+    let used = |more: &[&str]| {
+        let ran = measure(&place, &hosts, more);
+        let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+        (ran, report["cut_off_used"].clone())
+    };
+    let default = serde_json::json!({"bytes": 32 << 10, "source": "default", "age_seconds": null});
+    let file = place.path("state/ropewalk/cut-offs.json");
+    assert_eq!(used(&["--quick"]).1, default);
+    used(&["--cut-offs", "off"]);
+    assert!(!file.exists());
+    // On a busy machine the search may take longer than it may.
+    let found = (0..20).find_map(|_| {
+        let found = used(&[]).1;
+        (found["source"] == "measured").then_some(found)
+    });
+    let found = found.unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    for more in [&["--quick"][..], &["--stream", "64KiB", "--sizes", "64"]] {
+        let recalled = used(more).1;
+        assert_eq!(recalled["source"], "remembered", "{text}");
+        assert_eq!(recalled["bytes"], found["bytes"]);
+        assert!(recalled["age_seconds"].as_u64().unwrap() < 600);
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    assert_eq!(used(&["--quick", "--cut-offs", "off"]).1, default);
+    std::fs::write(&file, "{").unwrap();
+    let (ran, used) = used(&["--quick"]);
+    assert_eq!(used, default);
+    ran.assert_says("cut-offs.json is damaged");
 }
 
 /// Addresses of other hosts need the word that data is not encrypted.

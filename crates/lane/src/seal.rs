@@ -46,7 +46,7 @@ impl std::fmt::Debug for StreamKeys {
 }
 
 /// Overwrites a secret; the barrier keeps the compiler from dropping the store.
-pub(crate) fn wipe(secret: &mut [u8; 32]) {
+pub fn wipe(secret: &mut [u8]) {
     secret.fill(0);
     std::hint::black_box(secret);
 }

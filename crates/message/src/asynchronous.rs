@@ -10,6 +10,7 @@ use ropewalk_proto::message::Front;
 
 use crate::memory::Source;
 use crate::session::State;
+use crate::socket::done;
 use crate::{MessageError, MessageSocket};
 
 /// A [`MessageSocket`] whose calls are futures, for any runtime.
@@ -19,7 +20,8 @@ use crate::{MessageError, MessageSocket};
 /// copied or allocated once: memory cannot be lent to a future that may be forgotten.
 ///
 /// There are no deadlines here: a future that is dropped gives up what it was doing, so a runtime's own timeout does it.
-/// Connecting and accepting block; do them on a thread that may, then convert.
+/// Connecting and accepting block; do them on a thread that may, then convert. So does dropping a socket that
+/// [remembers](crate::Options::cut_offs) its cut-off, for some milliseconds.
 ///
 /// ```
 /// use ropewalk_message::{AsyncMessageSocket, Listener, MessageSocket, Options};
@@ -181,14 +183,10 @@ impl Future for Sending<'_> {
         let Some(message) = self.message else {
             return socket.pending(&mut state, context);
         };
-        let done = if state.sender.is_cancelled(message) {
-            Err(MessageError::Cancelled)
-        } else if state.sender.is_finished(message) {
-            Ok(())
-        } else {
-            return socket.pending(&mut state, context);
-        };
-        Poll::Ready(done)
+        match done(state.sender.fate(message), message) {
+            Some(done) => Poll::Ready(done),
+            None => socket.pending(&mut state, context),
+        }
     }
 }
 

@@ -63,6 +63,9 @@ pub enum MessageError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file of remembered cut-offs cannot be used. The socket can do without.
+    #[error("{0}")]
+    Remembered(String),
     /// The operating system refused something else.
     #[error("{doing} failed: {source}")]
     System {

@@ -17,7 +17,7 @@
 
 use ropewalk_lane::exchange::{Exchange, is_equal, transcript};
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
-use ropewalk_lane::seal::{PairSecret, derive};
+use ropewalk_lane::seal::{PairSecret, derive, wipe};
 use ropewalk_proto::message::RAILS_MAX;
 
 /// Bytes of the proof that the connecting end heard the answer.
@@ -63,7 +63,10 @@ impl Proof {
     /// Key of the answer to this preface.
     fn answer_key(&self, preface: &[u8; PREFACE_LEN]) -> MacKey {
         let context = transcript(&[preface]);
-        MacKey::new(&derive(&self.secret.0, "ropewalk message answer", &context))
+        let mut secret = derive(&self.secret.0, "ropewalk message answer", &context);
+        let key = MacKey::new(&secret);
+        wipe(&mut secret);
+        key
     }
 
     fn last(&self, said: &[u8; 32]) -> [u8; PROOF_LEN] {
@@ -72,15 +75,19 @@ impl Proof {
 
     /// Keys of the records, if there are to be any.
     fn keys(&self, own: &Exchange, peer: &[u8; 32], said: &[u8; 32]) -> Option<[PairSecret; 2]> {
+        let mut agreed = own.agree(peer)?;
         let mut secret = [0; 64];
         let (shared, token) = secret.split_at_mut(32);
-        shared.copy_from_slice(&own.agree(peer)?);
+        shared.copy_from_slice(&agreed);
         token.copy_from_slice(&self.secret.0);
         let toward = |label| PairSecret(derive(&secret, label, said));
-        Some([
+        let keys = [
             toward("ropewalk message toward the listening end"),
             toward("ropewalk message toward the connecting end"),
-        ])
+        ];
+        wipe(&mut agreed);
+        wipe(&mut secret);
+        Some(keys)
     }
 }
 

@@ -1,6 +1,7 @@
 //! How a message socket works.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use ropewalk_proto::message::cutoff::Method;
@@ -22,7 +23,8 @@ pub enum Mode {
 /// Where the cut-off of [`Mode::Enhanced`] comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOff {
-    /// Measured by the connecting end at the start, then refined by both while messages flow.
+    /// Measured by the connecting end at the start, unless it is [remembered](Options::cut_offs), then refined by both
+    /// while messages flow.
     Measured(Method),
     /// Messages of this many bytes and more take all rails.
     Fixed(u64),
@@ -43,6 +45,12 @@ pub struct Options {
     pub mode: Mode,
     /// Where the cut-off comes from.
     pub cut_off: CutOff,
+    /// File in which the connecting end remembers cut-offs, so that the next socket between the same hosts and rails need
+    /// not measure; made with its folder where it is missing. `None`, as by default, writes and uses none: a
+    /// library keeps nothing on disk that nobody asked for. What nobody confirmed for 7 days is measured again, and so is
+    /// what was found over other rails, addresses, ports or protection.
+    /// [`find_cut_off`](crate::MessageSocket::find_cut_off) measures in any case. See [`remember_cut_off`](crate::MessageSocket::remember_cut_off).
+    pub cut_offs: Option<PathBuf>,
     /// Whether frames are checked with CRC-64 on the way; sealed ones always are, by the cipher. The connecting end
     /// decides for both.
     pub check: bool,
@@ -73,6 +81,7 @@ impl Default for Options {
             local: Vec::new(),
             mode: Mode::Enhanced,
             cut_off: CutOff::Measured(Method::Search),
+            cut_offs: None,
             check: true,
             window: WINDOW,
             peer_timeout: PEER_TIMEOUT,

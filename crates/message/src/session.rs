@@ -63,9 +63,7 @@ pub(crate) struct State {
     pub started: u64,
     long_started: u64,
     pub mode: Mode,
-    pub cut_off: cutoff::CutOff,
-    /// Whether the cut-off follows measurements and the peer's word.
-    pub follows: bool,
+    pub cut_off: cutoff::Standing,
     /// The rail that small messages come on.
     pub favourite: RailId,
     /// Callers in `poll`: the bell wakes them, and stays rung until the last of them has left. Callers in `changed`.
@@ -92,9 +90,12 @@ pub(crate) struct State {
 impl State {
     /// Other rails work than before.
     fn rails_changed(&mut self) {
-        if self.follows {
-            self.cut_off.rails_changed(CUT_OFF_UNKNOWN);
-        }
+        let ends = self.links.iter().flatten().map(|link| cutoff::RailEnds {
+            rail: link.rail,
+            local: link.ends.0,
+            peer: link.ends.1,
+        });
+        self.cut_off.rails_changed(ends.collect(), CUT_OFF_UNKNOWN);
     }
 }
 
@@ -147,8 +148,7 @@ impl Session {
                 started: 0,
                 long_started: 0,
                 mode: options.mode,
-                cut_off: cutoff::CutOff::new(cut_off),
-                follows,
+                cut_off: cutoff::Standing::new(cut_off, follows),
                 favourite: 0,
                 polling: 0,
                 rung: false,

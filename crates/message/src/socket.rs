@@ -1,7 +1,6 @@
 //! The socket that users hold.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -9,17 +8,24 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
-use ropewalk_proto::message::cutoff::{Method, Sample};
+use ropewalk_proto::message::cutoff::Sample;
 use ropewalk_proto::message::frame::PROMPT;
-use ropewalk_proto::message::{Front, RAILS_MAX, Spread};
+use ropewalk_proto::message::{CANCELLED_MAX, Fate, Front, RAILS_MAX, Spread};
 
 use crate::connect::{self, starting};
 use crate::dial::Dialer;
 use crate::handshake::Proof;
 use crate::listen::Door;
-use crate::memory::{Place, Source};
+use crate::memory::Source;
+use crate::remember::Remembrance;
 use crate::session::{Session, State, Way};
 use crate::{CutOff, MessageError, Mode, Options, routing, threads};
+
+mod cut_off;
+mod guest;
+
+pub use cut_off::RecalledCutOff;
+pub(crate) use guest::Guest;
 
 /// A connection for messages over all rails between two hosts; see the crate's documentation.
 ///
@@ -28,6 +34,10 @@ pub struct MessageSocket {
     pub(crate) session: Arc<Session>,
     deadline: RwLock<Option<Duration>>,
     receiving: Mutex<()>,
+    /// Where what is learnt is kept; `None` for nowhere, or when it is done.
+    remembrance: Mutex<Option<Remembrance>>,
+    /// What this socket began with, and why it could not.
+    recalled: Mutex<Result<Option<RecalledCutOff>, String>>,
     /// Keeps the way back open for failed rails.
     _door: Option<Arc<Door>>,
 }
@@ -52,7 +62,7 @@ impl MessageSocket {
     /// Connects to a [`Listener`](crate::Listener): rail i goes from the i-th local address of the options to the
     /// i-th address, all at once. One rail must work, within 2 s and [`Options::deadline`]; the others are waited for
     /// half a second longer, then tried again until they do. In enhanced mode with a [measured](CutOff::Measured) cut-off
-    /// this takes up to 3 s more, 0.2 s at 100 Mbit/s.
+    /// this takes up to 3 s more, 0.2 s at 100 Mbit/s, unless it is [remembered](Options::cut_offs).
     ///
     /// # Errors
     /// [`MessageError::Connect`] with what went wrong at the last address, [`MessageError::Deadline`],
@@ -94,29 +104,42 @@ impl MessageSocket {
         });
         let until = options.deadline;
         let until = until.and_then(|most| Instant::now().checked_add(most));
-        let socket = Self::new(connect::connect(&dialer, options, until)?, None, options);
+        let session = connect::connect(&dialer, options, until)?;
+        let remembrance = options.cut_offs.clone();
+        let remembrance = remembrance.map(|file| Remembrance::new(file, &dialer));
+        let socket = Self::new(session, None, options, remembrance);
         let kept = (socket.session.clone(), dialer);
         threads::spawn("rail-keep", move || threads::keep(&kept.0, Some(&kept.1)))
             .map_err(starting)?;
         if let (Mode::Enhanced, CutOff::Measured(method)) = (options.mode, options.cut_off)
             && count > 1
         {
-            socket.find_cut_off(method)?;
+            // Whatever is wrong with the file only means that nothing is remembered.
+            if !matches!(socket.recall_cut_off(), Ok(Some(_))) {
+                socket.find_cut_off(method)?;
+            }
         }
         Ok(socket)
     }
 
-    fn new(session: Arc<Session>, door: Option<Arc<Door>>, options: &Options) -> Self {
+    fn new(
+        session: Arc<Session>,
+        door: Option<Arc<Door>>,
+        options: &Options,
+        remembrance: Option<Remembrance>,
+    ) -> Self {
         Self {
             session,
             deadline: RwLock::new(options.deadline),
             receiving: Mutex::new(()),
+            remembrance: Mutex::new(remembrance),
+            recalled: Mutex::new(Ok(None)),
             _door: door,
         }
     }
 
     pub(crate) fn accepted(session: Arc<Session>, door: Arc<Door>, options: &Options) -> Self {
-        Self::new(session, Some(door), options)
+        Self::new(session, Some(door), options, None)
     }
 
     /// Sets how long each later call may take; `None` for no limit but [`Options::peer_timeout`].
@@ -150,11 +173,16 @@ impl MessageSocket {
         let result = self.wait_until(message, until);
         match (&result, measured.get()) {
             (Err(MessageError::Deadline), _) => self.cancel(message),
-            (Ok(()), Some(several)) => self.session.state().cut_off.observe(Sample {
-                size: length,
-                several,
-                round_trip_ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            }),
+            (Ok(()), Some(several)) => {
+                let took = begun.elapsed();
+                let sample = Sample {
+                    size: length,
+                    several,
+                    round_trip_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+                };
+                let now = self.session.now_ns();
+                self.session.state().cut_off.observe(sample, now);
+            }
             _ => {}
         }
         result
@@ -176,7 +204,8 @@ impl MessageSocket {
     ///
     /// # Errors
     /// [`MessageError::Deadline`]: the message goes on; wait again or cancel it. [`MessageError::Cancelled`],
-    /// [`MessageError::Misuse`] for a message that was never begun, and as [`send`](Self::send).
+    /// [`MessageError::Misuse`] for a message that was never begun, or that was over before the last 4096 that were
+    /// cancelled, and as [`send`](Self::send).
     pub fn wait_sent(&self, message: u64) -> Result<(), MessageError> {
         if message >= self.session.state().started {
             return Err(MessageError::Misuse(format!(
@@ -186,11 +215,12 @@ impl MessageSocket {
         self.wait_until(message, self.until())
     }
 
-    /// Whether the peer has the whole message. Does not wait.
+    /// Whether the peer has the whole message; `false`, too, when that is not remembered, as for
+    /// [`wait_sent`](Self::wait_sent). Does not wait.
     #[must_use]
     pub fn is_sent(&self, message: u64) -> bool {
         let state = self.session.state();
-        state.sender.is_finished(message) && !state.sender.is_cancelled(message)
+        state.sender.fate(message) == Fate::Arrived
     }
 
     /// Gives a message up unless it is known to have arrived; those behind it go on. Does not wait.
@@ -210,11 +240,8 @@ impl MessageSocket {
     ) -> Result<(), MessageError> {
         let mut state = self.session.state();
         loop {
-            if state.sender.is_cancelled(message) {
-                return Err(MessageError::Cancelled);
-            }
-            if state.sender.is_finished(message) {
-                return Ok(());
+            if let Some(done) = done(state.sender.fate(message), message) {
+                return done;
             }
             if let Some(error) = self.session.verdict(&state) {
                 return Err(error);
@@ -244,7 +271,7 @@ impl MessageSocket {
                     }
                 };
                 // Others on the way would be measured, too.
-                let alone = state.follows && state.sender.unfinished() == 0;
+                let alone = state.cut_off.follows() && state.sender.unfinished() == 0;
                 let Some(measured) = measured.filter(|_| alone) else {
                     return plain(spread(length >= state.cut_off.value()));
                 };
@@ -374,15 +401,16 @@ impl MessageSocket {
     }
 
     /// Ends the socket from any thread: every call that waits returns [`MessageError::Closed`], the peer learns of it.
-    /// Messages that the peer does not have are lost. Dropping the socket does the same.
+    /// Messages that the peer does not have are lost. Dropping the socket does the same. Where cut-offs are
+    /// [remembered](Options::cut_offs), what this socket has shown is written then, which takes some milliseconds, 2 s at
+    /// most on a disk that hangs.
     pub fn close(&self) {
+        let remembrance = self.remembrance.lock().take();
         self.session.close();
-    }
-
-    /// Bytes from which on messages take all rails, as far as it is known by now.
-    #[must_use]
-    pub fn cut_off(&self) -> u64 {
-        self.session.state().cut_off.value()
+        if let Some(remembrance) = remembrance {
+            // Nobody is there to be told; `remember_cut_off` says it.
+            let _ = self.write_cut_offs(&remembrance);
+        }
     }
 
     /// What each rail did, in the order of the addresses.
@@ -400,8 +428,9 @@ impl MessageSocket {
             .collect()
     }
 
-    /// Rails that the host's routing sends out of one interface, and how to keep them apart: text for people, empty when
-    /// all is well or the kernel does not say. Asks the kernel each time.
+    /// Rails that the host's routing sends out of one interface, and how to keep them apart, and what is wrong with the file
+    /// of [cut-offs](Options::cut_offs): text for people, empty when all is well or the kernel does not say. Asks the
+    /// kernel each time.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let state = self.session.state();
@@ -410,7 +439,9 @@ impl MessageSocket {
         let ends = links
             .iter()
             .map(|link| (link.rail, link.ends.0, link.ends.1));
-        routing::warnings(&ends.collect::<Vec<_>>())
+        let mut all = routing::warnings(&ends.collect::<Vec<_>>());
+        all.extend(self.recalled.lock().as_ref().err().cloned());
+        all
     }
 
     /// Closes the connection of a rail, as if the network had. The connecting end makes another one.
@@ -424,22 +455,6 @@ impl MessageSocket {
     /// Changes how messages use the rails from the next one on, at this end.
     pub fn set_mode(&self, mode: Mode) {
         self.session.state().mode = mode;
-    }
-
-    /// Fixes the cut-off at this end: it follows neither measurements nor the peer any more.
-    pub fn set_cut_off(&self, bytes: u64) {
-        let mut state = self.session.state();
-        state.cut_off = ropewalk_proto::message::cutoff::CutOff::new(bytes);
-        state.follows = false;
-    }
-
-    /// Finds the cut-off anew and uses it, at both ends; `None` and no change when fewer than two rails work or 3 s are
-    /// not enough. The peer's application sees nothing of it.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub fn find_cut_off(&self, method: Method) -> Result<Option<u64>, MessageError> {
-        crate::tune::find(self, method)
     }
 }
 
@@ -457,99 +472,23 @@ impl std::fmt::Debug for MessageSocket {
     }
 }
 
+/// What a caller who waits for a message is told; `None` when it is still on its way.
+pub(crate) fn done(fate: Fate, message: u64) -> Option<Result<(), MessageError>> {
+    match fate {
+        Fate::OnItsWay => None,
+        Fate::Arrived => Some(Ok(())),
+        Fate::Cancelled => Some(Err(MessageError::Cancelled)),
+        Fate::Forgotten => Some(Err(MessageError::Misuse(format!(
+            "what became of message {message} is not remembered: {CANCELLED_MAX} were cancelled since; wait sooner"
+        )))),
+    }
+}
+
 /// Bytes on loan to the threads of rails.
 struct Lent<'a>(&'a Source);
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         self.0.take_back();
-    }
-}
-
-/// Memory on loan for the next message.
-pub(crate) struct Guest<'a> {
-    session: &'a Session,
-    start: *mut u8,
-    length: usize,
-    place: Arc<Place>,
-    _room: PhantomData<&'a mut [u8]>,
-}
-
-impl<'a> Guest<'a> {
-    pub(crate) fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
-        let (start, length) = (room.as_mut_ptr(), room.len());
-        // SAFETY: closed when the guest leaves; the memory is borrowed until then.
-        let place = Arc::new(unsafe { Place::lent(start, length) });
-        Self {
-            session,
-            start,
-            length,
-            place,
-            _room: PhantomData,
-        }
-    }
-
-    /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
-    pub(crate) fn look(
-        &mut self,
-        mut state: MutexGuard<'a, State>,
-    ) -> (
-        MutexGuard<'a, State>,
-        Option<Result<Option<usize>, MessageError>>,
-    ) {
-        loop {
-            if !self.place.is_open() {
-                self.lend_again();
-            }
-            let front = state.receiver.front();
-            let (message, length) = match front {
-                Front::End => return (state, Some(Ok(None))),
-                Front::Unknown => {
-                    state.offer = Some(self.place.clone());
-                    return (state, None);
-                }
-                Front::Whole { message, length } | Front::Partial { message, length } => {
-                    (message, length)
-                }
-            };
-            if length > self.length as u64 {
-                let room = self.length as u64;
-                return (state, Some(Err(MessageError::TooLong { length, room })));
-            }
-            let pieces = self.session.claim(&mut state, message, &self.place);
-            if !pieces.is_empty() {
-                let session = self.session;
-                state = session.put_all(state, message, &self.place, pieces);
-                continue;
-            }
-            if !matches!(front, Front::Whole { .. }) {
-                return (state, None);
-            }
-            state.claimed = None;
-            state.receiver.deliver();
-            return (state, Some(Ok(Some(length as usize))));
-        }
-    }
-
-    /// After a message was cancelled: what is still on its way to the old place must not disturb the next.
-    fn lend_again(&mut self) {
-        // SAFETY: as in `new`; the place before is closed.
-        self.place = Arc::new(unsafe { Place::lent(self.start, self.length) });
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let mut state = self.session.state();
-        state.offer = None;
-        self.place.close();
-        let own = |(_, place): &(u64, Arc<Place>)| Arc::ptr_eq(place, &self.place);
-        let Some((message, place)) = state.claimed.take_if(|claimed| own(claimed)) else {
-            return;
-        };
-        // What comes from now on does not go to the place any more.
-        let arrived = state.receiver.front_bytes();
-        drop(state);
-        self.session.keep(message, &place, &arrived);
     }
 }

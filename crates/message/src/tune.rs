@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::message::cutoff::{self, Finder, Method, Sample, Step};
+use ropewalk_proto::message::cutoff::{Finder, Known, Method, Sample, Step};
 use ropewalk_proto::message::frame::{DISCARD, Header, Kind};
 use ropewalk_proto::message::{RailId, Spread};
 
@@ -24,26 +24,36 @@ const TRIALS: usize = 4;
 /// over.
 pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<Option<u64>, MessageError> {
     let until = Instant::now() + TIME_MAX;
+    let rails = socket.session.state().cut_off.rails().to_vec();
     match measure(socket, method, until) {
         Ok(None) | Err(MessageError::Deadline) => Ok(None),
-        Ok(Some((best, found))) => {
-            let mut state = socket.session.state();
-            state.cut_off = cutoff::CutOff::new(found);
-            state.follows = true;
-            let link = state.links.get(best).cloned().flatten();
-            drop(state);
-            if let Some(link) = link {
-                let header = Header {
-                    message: found,
-                    fragment: best as u32,
-                    ..Header::new(Kind::CutOff)
-                };
-                // A link that breaks here shows to its own threads.
-                let _ = socket.session.say(&link, header, SLICE);
-            }
-            Ok(Some(found))
+        Ok(Some((best, value))) => {
+            let found = Known {
+                rails,
+                value,
+                best: Some(best),
+                found_by: method.into(),
+                shown_ns: Some(socket.session.now_ns()),
+            };
+            socket.session.state().cut_off.found(found);
+            announce(socket, best, value);
+            Ok(Some(value))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Tells the peer a cut-off and the best rail, over that rail.
+pub(crate) fn announce(socket: &MessageSocket, best: RailId, value: u64) {
+    let link = socket.session.state().links.get(best).cloned().flatten();
+    if let Some(link) = link {
+        let header = Header {
+            message: value,
+            fragment: best as u32,
+            ..Header::new(Kind::CutOff)
+        };
+        // A link that breaks here shows to its own threads.
+        let _ = socket.session.say(&link, header, SLICE);
     }
 }
 

@@ -31,7 +31,7 @@ mod tests;
 
 pub use health::{RailHealth, Seen};
 pub use receiver::{Ack, Arrival, Broken, Front, Landing, Receiver};
-pub use sender::{Body, Fragment, Sender, Spread};
+pub use sender::{Body, CANCELLED_MAX, Fate, Fragment, Sender, Spread};
 
 /// Position of a rail in the list that both ends share.
 pub type RailId = usize;

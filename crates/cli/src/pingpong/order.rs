@@ -1,5 +1,7 @@
 //! What the two ends of a measurement say to each other.
 
+use std::num::TryFromIntError;
+
 use ropewalk::message::Mode;
 
 /// Begins the first message of a serving end: what it is, and in which version.
@@ -19,6 +21,12 @@ pub(super) const ORDER_LEN: usize = 25;
 
 /// Bytes of an order on a plain connection.
 pub(super) const PLAIN_LEN: usize = 16;
+
+/// Memory for messages of a size that the peer names. The system gives zeros when they are first written to, so that an
+/// order takes as much as its messages bring, and none by itself.
+pub(super) fn room(size: u64) -> Result<Vec<u8>, TryFromIntError> {
+    Ok(vec![0; usize::try_from(size)?])
+}
 
 /// The first message: the ticket for plain TCP, and its ports.
 pub(super) fn welcome(ports: &[u16], ticket: [u8; TICKET_LEN]) -> Vec<u8> {
@@ -105,7 +113,23 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SIZE_MAX;
     use super::*;
+
+    /// The largest message that may be ordered takes no memory before it comes.
+    #[test]
+    fn orders_alone_take_no_memory() {
+        let resident_pages = || -> u64 {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split(' ').nth(1).unwrap().parse().unwrap()
+        };
+        let before = resident_pages();
+        let room = std::hint::black_box(room(SIZE_MAX).unwrap());
+        let more = resident_pages().saturating_sub(before) * 4096;
+        assert_eq!(room.len() as u64, SIZE_MAX);
+        // Other tests run beside this one.
+        assert!(more < SIZE_MAX / 2, "{more} bytes");
+    }
 
     /// What one end says the other reads.
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::order::{PLAIN_LEN, PlainOrder};
+use super::order::{self, PLAIN_LEN, PlainOrder};
 use super::{PATIENCE, SIZE_MAX};
 
 /// Bytes that the end of a one-way stream reads at a time.
@@ -38,7 +38,6 @@ pub(super) fn answer(mut stream: TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut room = Vec::new();
     loop {
         let mut order = [0; PLAIN_LEN];
         stream.read_exact(&mut order)?;
@@ -47,7 +46,7 @@ pub(super) fn answer(mut stream: TcpStream) -> Result<()> {
             bail!("a size of {size}");
         }
         if many > 0 {
-            room.resize(SINK_LEN, 0);
+            let mut room = vec![0; SINK_LEN];
             let mut left = size.checked_mul(many).context("too many bytes")?;
             while left > 0 {
                 let most = usize::try_from(left).map_or(SINK_LEN, |left| left.min(SINK_LEN));
@@ -59,7 +58,7 @@ pub(super) fn answer(mut stream: TcpStream) -> Result<()> {
             stream.write_all(&[1])?;
             continue;
         }
-        room.resize(usize::try_from(size)?, 0);
+        let mut room = order::room(size)?;
         loop {
             stream.read_exact(&mut room)?;
             stream.write_all(&room)?;

@@ -66,7 +66,6 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
             })
             .context("cannot start a thread")?;
     }
-    let mut room = Vec::new();
     loop {
         let mut bytes = [0; ORDER_LEN];
         let order = match socket.receive(&mut bytes) {
@@ -83,7 +82,7 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
             stream::take(socket, order.size, many)?;
             continue;
         }
-        room.resize(usize::try_from(order.size)?, 0);
+        let mut room = order::room(order.size)?;
         loop {
             let Some(length) = socket.receive(&mut room)? else {
                 return Ok(());

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use ropewalk::message::{MessageError, MessageSocket};
 use serde::{Deserialize, Serialize};
 
-use super::PATIENCE;
+use super::{PATIENCE, order};
 
 /// Least bytes of a message: its number and a word that follows from it.
 pub(super) const MESSAGE_MIN: u64 = 16;
@@ -138,7 +138,7 @@ pub(super) fn take(socket: &MessageSocket, size: u64, many: u64) -> Result<()> {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut record = Record::new(usize::try_from(many)?);
     record.seen.began_unix_seconds = unix.unwrap_or_default().as_secs_f64();
-    let mut room = vec![0; usize::try_from(size)?];
+    let mut room = order::room(size)?;
     let delivered = AtomicU64::new(0);
     let (stop, stopped) = channel::<()>();
     let samples = thread::scope(|scope| {

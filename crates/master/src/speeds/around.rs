@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ropewalk_proto::report::{Event, Outcome};
+use ropewalk_statefile::StateError;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::file::{LoadError, load, record};
+use super::file::{load, record};
 use super::{Hints, Observations};
 use crate::request::{NodeRequest, Request};
 
@@ -21,7 +22,7 @@ fn now_unix() -> u64 {
 
 /// Does something with the file of speeds, which must not take long.
 async fn at_the_file<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+    work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
 ) -> Result<T, String> {
     let work = tokio::task::spawn_blocking(work);
     match tokio::time::timeout(SPEEDS_PATIENCE, work).await {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::message::frame::{DISCARD, Entry, FRAGMENT_MAX, Header, Kind, PROMPT};
-use ropewalk_proto::message::{Arrival, Front, Landing as Where, RailId, cutoff};
+use ropewalk_proto::message::{Arrival, Front, Landing as Where, RailId};
 
 use super::{Session, State};
 use crate::link::{Frames, Landing, Link, LinkError};
@@ -300,10 +300,9 @@ impl Frames for Session {
                 self.news(&mut state);
             }
             Kind::CutOff => {
-                if state.follows {
-                    state.cut_off = cutoff::CutOff::new(header.message);
-                }
-                state.sender.set_best(header.fragment as RailId);
+                let best = header.fragment as RailId;
+                state.cut_off.told(header.message, best);
+                state.sender.set_best(best);
             }
             Kind::Bye => {
                 state.peer_closed = true;

@@ -6,14 +6,21 @@
 //! * [`Method::Fit`]: round trips at a few sizes, a curve through each, their intersection;
 //! * [`Method::Search`]: rough bounds by doubling, then a binary search between them.
 //!
-//! Both only say what to measure next; the caller measures. Later [`CutOff`] follows what real messages show.
+//! Both only say what to measure next; the caller measures. Later [`CutOff`] follows what real messages show, and
+//! [`Standing`] knows over which rails. [`Memory`] keeps it for the next socket between the same hosts.
 //! Nothing here counts rails: "several" is all of them, two or more, of whatever speeds.
 
 mod fit;
+mod memory;
 mod refine;
 mod search;
+mod standing;
 
+pub use memory::{
+    AGE_SECONDS_MAX, FoundBy, Guard, Lesson, Memory, Pair, Recalled, VERSION as MEMORY_VERSION,
+};
 pub use refine::{Choice, CutOff};
+pub use standing::{Known, RailEnds, Standing};
 
 /// Cut-off of a socket for which several rails never were faster.
 pub const NEVER: u64 = u64::MAX;

@@ -7,11 +7,14 @@ use ropewalk_model::{Range, RangeSet};
 use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
 use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
 
+mod cancelled;
 mod end_game;
 mod outgoing;
 mod rail;
 mod share;
 
+pub use cancelled::CANCELLED_MAX;
+use cancelled::Cancelled;
 use outgoing::Outgoing;
 pub use outgoing::{Body, Fragment, Spread};
 use rail::{Rail, Transit};
@@ -37,8 +40,22 @@ pub struct Sender {
     now_ns: u64,
     /// A rail left work to others.
     declined: bool,
-    /// Numbers of messages that were given up.
-    cancelled: RangeSet,
+    /// Messages that were given up.
+    cancelled: Cancelled,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The peer does not have it yet.
+    OnItsWay,
+    /// The peer has the whole of it.
+    Arrived,
+    /// It was given up before it was known to be whole.
+    Cancelled,
+    /// It was over long ago, and [`CANCELLED_MAX`] runs of others were given up since: which of the two it was is not
+    /// remembered.
+    Forgotten,
 }
 
 impl Sender {
@@ -56,7 +73,7 @@ impl Sender {
             ended: false,
             now_ns: 0,
             declined: false,
-            cancelled: RangeSet::new(),
+            cancelled: Cancelled::default(),
         }
     }
 
@@ -127,7 +144,7 @@ impl Sender {
             return;
         }
         self.ready_bytes -= m.ready_bytes();
-        self.cancelled.insert(Range::new(message, message + 1));
+        self.cancelled.insert(message);
         m.body = Body::Cancelled;
         m.ready = RangeSet::from_ranges([Range::new(0, 1)]);
         m.acknowledged = RangeSet::new();
@@ -418,10 +435,18 @@ impl Sender {
                 .is_some_and(|at| self.messages[at].finished)
     }
 
-    /// Whether the message was given up before it was known to be whole.
+    /// What became of a message that was begun.
     #[must_use]
-    pub fn is_cancelled(&self, message: u64) -> bool {
-        self.cancelled.contains(message)
+    pub fn fate(&self, message: u64) -> Fate {
+        if self.cancelled.contains(message) {
+            Fate::Cancelled
+        } else if self.cancelled.is_forgotten(message) {
+            Fate::Forgotten
+        } else if self.is_finished(message) {
+            Fate::Arrived
+        } else {
+            Fate::OnItsWay
+        }
     }
 
     /// Whether the end was announced.

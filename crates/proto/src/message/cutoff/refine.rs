@@ -86,8 +86,9 @@ impl CutOff {
         }
     }
 
-    /// Takes the round trip of a message that had the rails for itself.
-    pub fn observe(&mut self, sample: Sample) {
+    /// Takes the round trip of a message that had the rails for itself; says whether both ways of its class could be
+    /// compared.
+    pub fn observe(&mut self, sample: Sample) -> bool {
         let at = class_of(sample.size);
         let class = &mut self.classes[at];
         let way = usize::from(sample.several);
@@ -96,7 +97,7 @@ impl CutOff {
         let share = SHARE.max(1.0 / f64::from(class.samples[way]));
         class.means[way] += (log - class.means[way]) * share;
         if class.samples.iter().any(|&samples| samples < SAMPLES_MIN) {
-            return;
+            return false;
         }
         let gain = class.means[0] - class.means[1];
         let bounds = bounds_of(at);
@@ -105,6 +106,7 @@ impl CutOff {
         } else if gain < -GAIN_MIN && self.value < bounds.1 {
             self.value = bounds.1;
         }
+        true
     }
 }
 

@@ -212,6 +212,8 @@ fn begin_at(
 ) -> Result<Process> {
     let mut command = Place::Host(lab, "a").command(&site.ropewalk);
     command.args(["pingpong", "--plain", "--json", "--rails", &own.join(",")]);
+    // What is compared here begins with nothing known, and leaves nothing behind.
+    command.args(["--cut-offs", "off"]);
     command.args(arguments);
     command.args(peer.iter().map(|peer| format!("{peer}:{PORT}")));
     Process::start(command)

@@ -1,0 +1,99 @@
+//! The memory of a caller who receives.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use ropewalk_proto::message::Front;
+
+use crate::MessageError;
+use crate::memory::Place;
+use crate::session::{Session, State};
+
+/// Memory on loan for the next message.
+pub(crate) struct Guest<'a> {
+    session: &'a Session,
+    start: *mut u8,
+    length: usize,
+    place: Arc<Place>,
+    _room: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Guest<'a> {
+    pub(crate) fn new(session: &'a Session, room: &'a mut [u8]) -> Self {
+        let (start, length) = (room.as_mut_ptr(), room.len());
+        // SAFETY: closed when the guest leaves; the memory is borrowed until then.
+        let place = Arc::new(unsafe { Place::lent(start, length) });
+        Self {
+            session,
+            start,
+            length,
+            place,
+            _room: PhantomData,
+        }
+    }
+
+    /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
+    pub(crate) fn look(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+    ) -> (
+        MutexGuard<'a, State>,
+        Option<Result<Option<usize>, MessageError>>,
+    ) {
+        loop {
+            if !self.place.is_open() {
+                self.lend_again();
+            }
+            let front = state.receiver.front();
+            let (message, length) = match front {
+                Front::End => return (state, Some(Ok(None))),
+                Front::Unknown => {
+                    state.offer = Some(self.place.clone());
+                    return (state, None);
+                }
+                Front::Whole { message, length } | Front::Partial { message, length } => {
+                    (message, length)
+                }
+            };
+            if length > self.length as u64 {
+                let room = self.length as u64;
+                return (state, Some(Err(MessageError::TooLong { length, room })));
+            }
+            let pieces = self.session.claim(&mut state, message, &self.place);
+            if !pieces.is_empty() {
+                let session = self.session;
+                state = session.put_all(state, message, &self.place, pieces);
+                continue;
+            }
+            if !matches!(front, Front::Whole { .. }) {
+                return (state, None);
+            }
+            state.claimed = None;
+            state.receiver.deliver();
+            return (state, Some(Ok(Some(length as usize))));
+        }
+    }
+
+    /// After a message was cancelled: what is still on its way to the old place must not disturb the next.
+    fn lend_again(&mut self) {
+        // SAFETY: as in `new`; the place before is closed.
+        self.place = Arc::new(unsafe { Place::lent(self.start, self.length) });
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut state = self.session.state();
+        state.offer = None;
+        self.place.close();
+        let own = |(_, place): &(u64, Arc<Place>)| Arc::ptr_eq(place, &self.place);
+        let Some((message, place)) = state.claimed.take_if(|claimed| own(claimed)) else {
+            return;
+        };
+        // What comes from now on does not go to the place any more.
+        let arrived = state.receiver.front_bytes();
+        drop(state);
+        self.session.keep(message, &place, &arrived);
+    }
+}
