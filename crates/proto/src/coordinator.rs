@@ -195,6 +195,8 @@ pub struct Coordinator {
     groups: Vec<(String, u32)>,
     // For each of them, from which offset on how many receivers can take a byte.
     takers: Vec<Vec<(u64, u32)>>,
+    // Senders that somebody waits for another's sake at, and until when nobody does: they were idle then.
+    waits: replan::Waits,
     // How fast holders are together, in levels, from an offset on.
     holders: Vec<(u64, u32)>,
     streams: streams::Streams,
@@ -256,6 +258,7 @@ impl Coordinator {
             unit_len: CHUNK_LEN,
             groups: Vec::new(),
             takers: Vec::new(),
+            waits: replan::Waits::default(),
             holders: Vec::new(),
             streams: streams::Streams::default(),
             exploring: false,

@@ -22,7 +22,7 @@
 //!
 //! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_model::{Range, RangeSet, UNIT_LEN_MIN};
 
@@ -396,6 +396,7 @@ impl Ledger {
             }
             self.back_to_ready(lane, start);
         }
+        let mut heirs = BTreeSet::new();
         for mut run in runs {
             run.holders
                 .retain(|&h| self.lanes.get(h).is_some_and(|l| !l.lost));
@@ -412,11 +413,19 @@ impl Ledger {
                 Some(owner) => {
                     run.holders.retain(|&h| h != owner);
                     run.holders.insert(0, owner);
-                    self.lanes[owner].planned = true;
-                    self.push(owner, run, false);
+                    let heir = &mut self.lanes[owner];
+                    heir.planned = true;
+                    heir.ready_bytes += run.range.len();
+                    heir.ready.push_back(run);
+                    heirs.insert(owner);
                 }
                 None => self.orphans.insert(run.range),
             }
+        }
+        // Once for all: they may be many.
+        for heir in heirs {
+            let ready = self.lanes[heir].ready.make_contiguous();
+            ready.sort_by_key(|run| run.choices);
         }
     }
 

@@ -627,14 +627,16 @@ impl Receiving {
         &self.pairs
     }
 
-    /// What the master is told from time to time of each sender that has brought anything or tries to. A sender is at
-    /// work while any of its rails is.
+    /// What the master is told from time to time of each sender that has brought anything, tries to, or is to. A sender is
+    /// at work while any of its rails is.
     pub fn pair_statuses(&mut self, now_ns: u64) -> Vec<control::PairStatus> {
         let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
         let mut more: BTreeMap<u32, u64> = BTreeMap::new();
         for (lane, pair) in self.pairs.iter_mut().enumerate() {
-            let busy = self.ledger.busy_ns(lane, now_ns);
-            if busy == 0 {
+            // A lane that fails while it is at work forgets for how long it was.
+            let busy = self.ledger.busy_ns(lane, now_ns).max(pair.told_busy_ns);
+            let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
+            if busy == 0 && left == 0 {
                 continue;
             }
             let longest = more.entry(pair.sender).or_default();
@@ -644,7 +646,7 @@ impl Receiving {
             status.sender = pair.sender;
             status.delivered += pair.delivered;
             status.come += pair.come.max(pair.delivered);
-            status.left += self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
+            status.left += left;
         }
         for (sender, more) in more {
             let busy = self.busy_ns.entry(sender).or_default();

@@ -89,15 +89,15 @@ impl Coordinator {
         }
         events.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
         let mut speeds: Vec<(u64, f64)> = Vec::new();
-        let (mut speed, mut most) = (0.0, 1.0_f64);
+        let mut speed = 0.0;
         for (offset, change) in events {
             speed += change;
             match speeds.last_mut().filter(|last| last.0 == offset) {
                 Some(last) => last.1 = speed,
                 None => speeds.push((offset, speed)),
             }
-            most = most.max(speed);
         }
+        let most = speeds.iter().map(|(_, speed)| *speed).fold(1.0, f64::max);
         let level = |speed: f64| (speed / most * f64::from(HOLDER_LEVELS)).round() as u32;
         let level = |(offset, speed)| (offset, level(speed).min(HOLDER_LEVELS - 1));
         self.holders = speeds.into_iter().map(level).collect();

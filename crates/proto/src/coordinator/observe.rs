@@ -115,7 +115,8 @@ pub(super) struct Observed {
 
 /// Bytes that came over all lanes.
 fn come(status: &Status) -> u64 {
-    status.pairs.iter().map(|pair| pair.come).sum()
+    let pairs = status.pairs.iter().map(|pair| pair.come);
+    pairs.fold(0, u64::saturating_add)
 }
 
 impl Observed {
@@ -405,9 +406,8 @@ impl Coordinator {
             .pairs
             .retain(|pair| (pair.sender as usize) < self.nodes.len());
         let state = &mut self.nodes[node as usize];
-        for pair in &status.pairs {
-            state.left_by_pair.insert(pair.sender, pair.left);
-        }
+        let left = status.pairs.iter().map(|pair| (pair.sender, pair.left));
+        state.left_by_pair = left.collect();
         // What it still does when everything has come (syncing, reading back) says nothing of its speed.
         if state.done.is_some() || status.checked >= state.assigned_bytes() {
             state.observed.resting();
@@ -467,7 +467,9 @@ impl Coordinator {
         }
         // A lane is held up where it is among the fastest, relatively: there all have the same share. Where only one
         // end can be the cause, that explains the other lanes that it may hold up, too.
-        let wanting = || lanes().filter(|(_, (_, pair))| pair.at_work > WANTING);
+        // Who is held back gets less than it could of everybody.
+        let is_free = |receiver: usize| self.nodes[receiver].held == 0.0;
+        let wanting = || lanes().filter(|&(at, (_, pair))| pair.at_work > WANTING && is_free(at));
         let may = |pair: &Pair, from: &Side, to: &Side| {
             let by_sender = pair.recent / from.fastest.max(1.0);
             let by_receiver = pair.recent / to.fastest.max(1.0);

@@ -261,7 +261,9 @@ impl Coordinator {
         };
         let in_vain = purpose.in_round && self.is_in_vain(&planned);
         let nothing = Planned::default();
-        self.count_holders();
+        if !in_vain {
+            self.count_holders();
+        }
         let planned = if in_vain { nothing } else { planned };
         let runs: Vec<(u32, Vec<Run>)> = purpose
             .receivers

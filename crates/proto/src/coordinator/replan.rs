@@ -31,6 +31,8 @@ mod foresee;
 mod help;
 mod hold;
 
+pub(super) use hold::Waits;
+
 /// A round must bring the end this much nearer, in seconds, and by more than the error of the estimates.
 const GAIN_SECONDS_MIN: f64 = 0.1;
 
@@ -241,12 +243,12 @@ impl Coordinator {
             return;
         }
         if members.iter().any(|member| member.rate.is_none()) {
-            return;
+            return self.lift_holds();
         }
         let seconds = seconds.max(self.planned_seconds(now_ns));
         let help = self.help(&members, seconds);
         let foresight = self.foresee(&members);
-        self.hold_back(&members, &foresight, seconds);
+        self.hold_back(&members, &foresight, seconds, now_ns);
         let late = members.iter().enumerate().filter(|(_, member)| {
             member.left >= 1.0 && self.has_choice(member.node) && self.takeable(member, &help) > 0
         });
@@ -257,6 +259,25 @@ impl Coordinator {
         let error = working().map(|member| member.error).fold(0.0, f64::max);
         let gain = last - seconds;
         if gain.is_nan() || gain < GAIN_SECONDS_MIN.max(seconds * error) {
+            return;
+        }
+        let bytes = |at: usize, member: &Member| {
+            let over = foresight.over(at, member, seconds);
+            match over > MISPLACED * member.left {
+                true => self.all_to_spare(member),
+                // What is within the noise stays.
+                false if over < member.left * error / 2.0 => 0,
+                false => over as u64,
+            }
+        };
+        let asked = members.iter().enumerate().map(|(at, member)| {
+            let most = self.takeable(member, &help);
+            (member.node, bytes(at, member).min(most))
+        });
+        let asked: Vec<(u32, u64)> = asked.collect();
+        let rebuilds = gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN;
+        let least = RECALL_UNITS_MIN * self.unit_len;
+        if !rebuilds && asked.iter().all(|(_, bytes)| *bytes < least) {
             return;
         }
         // Something new has happened when much more could be saved than the newest round set out to save.
@@ -282,23 +303,10 @@ impl Coordinator {
         // However little came of it: the end is not waited for.
         let pause = (LOOK_NS.max(pause) as f64 * self.patience).min(last * 0.5e9);
         self.next_round_ns = now_ns + pause as u64;
-        if gain > last * REBUILD && seconds > REBUILD_SECONDS_MIN {
+        if rebuilds {
             return self.rebuild(&members, (last, seconds), now_ns);
         }
-        let bytes = |at: usize, member: &Member| {
-            let over = foresight.over(at, member, seconds);
-            match over > MISPLACED * member.left {
-                true => self.all_to_spare(member),
-                // What is within the noise stays.
-                false if over < member.left * error / 2.0 => 0,
-                false => over as u64,
-            }
-        };
-        let asked = members.iter().enumerate().map(|(at, member)| {
-            let most = self.takeable(member, &help);
-            (member.node, bytes(at, member).min(most))
-        });
-        self.recall(asked.collect(), (last, seconds), false, now_ns);
+        self.recall(asked, (last, seconds), false, now_ns);
     }
 
     /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
@@ -311,7 +319,7 @@ impl Coordinator {
         let passed = now_ns.saturating_sub(newest.at_ns) as f64 / 1e9;
         let came = newest.last - (last + passed);
         // Work that is passed on before anybody has come to do it would never be done.
-        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        let come = self.checked_bytes();
         let (before, moved) = self.last_round;
         let idle = come.saturating_sub(before) < moved / 2;
         match idle || came < newest.gain * WORTH_IT {
@@ -342,6 +350,7 @@ impl Coordinator {
 
     /// Plans all that is left anew: the lanes at work are not the right ones.
     fn rebuild(&mut self, members: &[Member], (last, seconds): (f64, f64), now_ns: u64) {
+        self.lift_holds();
         let gain = (last - seconds).max(0.0);
         self.newest_part = gain / last.max(1e-9);
         self.next_news_ns = now_ns + NEWS_NS_MIN;
@@ -372,7 +381,7 @@ impl Coordinator {
         settle: bool,
         now_ns: u64,
     ) {
-        let come: u64 = self.nodes.iter().map(|node| node.checked).sum();
+        let come = self.checked_bytes();
         self.last_round = (come, asked.iter().map(|(_, bytes)| bytes).sum());
         for (node, bytes) in asked {
             let state = &mut self.nodes[node as usize];
@@ -410,6 +419,12 @@ impl Coordinator {
                 ..Round::default()
             });
         }
+    }
+
+    /// Bytes that receivers have checked, each by itself.
+    fn checked_bytes(&self) -> u64 {
+        let checked = self.nodes.iter().map(|node| node.checked);
+        checked.fold(0, u64::saturating_add)
     }
 
     /// Receivers that can work and speak.

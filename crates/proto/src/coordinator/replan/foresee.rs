@@ -93,10 +93,19 @@ impl Foresight {
         loads.fold(member.left / self.could[at].max(1.0), f64::max)
     }
 
-    /// Senders at their limit that a member has still something to get from.
-    pub(super) fn busy_senders(&self, at: usize) -> impl Iterator<Item = u32> + '_ {
-        let senders = self.parts[at].keys().copied();
-        senders.filter(|sender| self.is_busy[*sender as usize])
+    /// Senders that a member has still something to get from.
+    pub(super) fn senders(&self, at: usize) -> impl Iterator<Item = u32> + '_ {
+        self.parts[at].keys().copied()
+    }
+
+    /// What a member has still to get from each sender.
+    pub(super) fn parts(&self, at: usize) -> impl Iterator<Item = (&u32, &f64)> + '_ {
+        self.parts[at].iter()
+    }
+
+    /// Whether a sender is at its limit just now.
+    pub(super) fn is_busy(&self, sender: u32) -> bool {
+        self.is_busy[sender as usize]
     }
 
     /// Bytes that a member would not have in so many seconds.

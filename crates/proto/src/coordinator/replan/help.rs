@@ -33,7 +33,7 @@ impl Coordinator {
                 }
             }
             let down = room.down[member.node as usize] * HELPS;
-            if member.left > room.down[member.node as usize] * seconds {
+            if member.left * HELPS > room.down[member.node as usize] * seconds {
                 overloaded.insert(member.node);
             }
             if let Some(group) = node.group.filter(|_| member.left < down * seconds) {
@@ -56,30 +56,36 @@ impl Coordinator {
 
     /// What a receiver has still to get from each sender.
     pub(in crate::coordinator) fn left_by_sender(&self, member: &Member) -> BTreeMap<u32, f64> {
-        let left = &self.nodes[member.node as usize].left_by_pair;
-        let all: f64 = left.values().map(|left| *left as f64).sum();
+        let able = |sender: u32| {
+            self.nodes
+                .get(sender as usize)
+                .is_some_and(|node| node.can_send())
+        };
+        let left = self.nodes[member.node as usize].left_by_pair.iter();
+        let left = left.filter(|(sender, left)| **left > 0 && able(**sender));
+        let mut left: BTreeMap<u32, f64> =
+            left.map(|(&sender, &left)| (sender, left as f64)).collect();
         // It told a while ago, and what has come is safe a while later.
-        let factor = member.left / all.max(1.0);
-        left.iter()
-            .filter(|(sender, left)| **left > 0 && (**sender as usize) < self.nodes.len())
-            .map(|(&sender, &left)| (sender, left as f64 * factor))
-            .collect()
+        let factor = member.left / left.values().sum::<f64>().max(1.0);
+        left.values_mut().for_each(|left| *left *= factor);
+        left
     }
 
-    /// About how much of a receiver's work others could do: other receivers of its destination, over whatever lanes,
-    /// where it has more than it can take; else other senders.
+    /// About how much of a receiver's work others could do: other senders; and where it has more than it can take other
+    /// receivers of its destination, over whatever lanes.
     pub(super) fn takeable(&self, member: &Member, help: &Help) -> u64 {
         let node = &self.nodes[member.node as usize];
         let group = node
             .group
             .filter(|_| help.overloaded.contains(&member.node));
-        let able = match group {
-            Some(group) => help.wants.get(&group),
-            None => Some(&help.holds),
-        };
+        let wants = group.and_then(|group| help.wants.get(&group));
         let takeable = |run: &Run| {
             let own = control::range(run.start, run.length);
-            able.map_or(0, |able| able.clipped(own).len_bytes())
+            let held = help.holds.clipped(own);
+            match wants {
+                Some(wants) => held.union(&wants.clipped(own)).len_bytes(),
+                None => held.len_bytes(),
+            }
         };
         let bytes: u128 = node.runs.iter().map(|run| u128::from(takeable(run))).sum();
         u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -2,17 +2,17 @@
 //!
 //! TCP may divide a busy sender among its lanes as it likes, for many seconds. Who gets more than its part is done
 //! early, who gets less is left with more than it can take in the end, and then senders stand idle. So while a
-//! receiver lags behind what it needs, those that share a busy sender with it and are ahead of what they need
+//! lane lags behind what its receiver needs of it, those that share its busy sender and are ahead of what they need
 //! are limited to that. It costs nothing while the sender stays busy; when it does not, the one that lags is held up by
 //! itself or by its path, which shows now, and the limits end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::foresee::Foresight;
-use super::{Coordinator, Member};
+use super::{Coordinator, FRESH_NS, Member};
 use crate::control::{self, to_agent};
 
-/// A receiver with less than this part of the speed it needs lags.
+/// A lane, or a receiver, with less than this part of the speed that is needed lags.
 const LAGS: f64 = 0.8;
 
 /// One with so many times the speed it needs is ahead.
@@ -27,40 +27,117 @@ const SECONDS_MIN: f64 = 1.5;
 /// A limit is told anew when it changes by this part.
 const CHANGE: f64 = 0.1;
 
+/// Who has so few units left is not worth a limit, and none is below [`UNITS_PER_SECOND_MIN`].
+const UNITS_MIN: u64 = 8;
+
+/// See [`UNITS_MIN`]: grants are whole units.
+const UNITS_PER_SECOND_MIN: u64 = 4;
+
+/// At a sender that went idle while receivers waited nobody waits for so long.
+const IN_VAIN_NS: u64 = 5_000_000_000;
+
+/// Where receivers wait, and where they waited in vain, until when.
+#[derive(Debug, Default)]
+pub(in crate::coordinator) struct Waits {
+    at: BTreeSet<u32>,
+    not_before_ns: BTreeMap<u32, u64>,
+}
+
 impl Coordinator {
     /// Holds back who is ahead; all should be done after so many seconds. Cost O(pairs with something left).
-    pub(super) fn hold_back(&mut self, members: &[Member], foresight: &Foresight, seconds: f64) {
+    pub(super) fn hold_back(
+        &mut self,
+        members: &[Member],
+        foresight: &Foresight,
+        seconds: f64,
+        now_ns: u64,
+    ) {
         if self.setup.limit.is_some() {
             return;
         }
-        let speed = |member: &Member| self.nodes[member.node as usize].observed.recent();
-        let needed = |member: &Member| member.left / seconds.max(1e-3);
-        let lags = |member: &Member| member.left >= 1.0 && speed(member) < LAGS * needed(member);
-        let lacking = members.iter().enumerate().filter(|(_, m)| lags(m));
-        // Of a sender that nobody told the speed of, less that comes would be taken for less that it can.
-        let is_told = |sender: &u32| self.nodes[*sender as usize].up.is_told();
-        let lacking: BTreeSet<u32> = lacking
-            .flat_map(|(at, _)| foresight.busy_senders(at))
-            .filter(is_told)
-            .collect();
+        if seconds < SECONDS_MIN {
+            return self.lift_holds();
+        }
+        let lacking = self.lacking_senders(members, foresight, seconds, now_ns);
+        let least = (UNITS_PER_SECOND_MIN * self.unit_len) as f64;
         let limit = |(at, member): (usize, &Member)| {
-            let shares = || foresight.busy_senders(at).any(|s| lacking.contains(&s));
-            let is_held = self.nodes[member.node as usize].held > 0.0;
-            let is_ahead = || is_held || speed(member) > AHEAD * needed(member);
-            match seconds > SECONDS_MIN && !lags(member) && shares() && is_ahead() {
-                true => needed(member) * HELD,
+            let node = &self.nodes[member.node as usize];
+            let (needed, speed) = (member.left / seconds, node.observed.recent());
+            let shares = || {
+                foresight
+                    .senders(at)
+                    .any(|sender| lacking.contains(&sender))
+            };
+            // Of one that nobody told the speed of, less that comes would be taken for less that it can.
+            let may = node.down.is_told() && member.left > (UNITS_MIN * self.unit_len) as f64;
+            let is_ahead = speed > AHEAD * needed || (node.held > 0.0 && speed > LAGS * needed);
+            match may && is_ahead && shares() {
+                true => (needed * HELD).max(least),
                 false => 0.0,
             }
         };
         let limits: Vec<f64> = members.iter().enumerate().map(limit).collect();
         for (member, limit) in members.iter().zip(limits) {
-            let held = &mut self.nodes[member.node as usize].held;
-            let differs = (limit - *held).abs() > CHANGE * held.max(limit);
-            if differs {
-                *held = limit;
-                let rate = limit as u64;
-                self.send(member.node, to_agent::Body::Limit(control::Limit { rate }));
+            let held = self.nodes[member.node as usize].held;
+            if (limit - held).abs() > CHANGE * held.max(limit) {
+                self.set_hold(member.node, limit);
             }
         }
+    }
+
+    /// Busy senders of told speed with a lane that lags.
+    fn lacking_senders(
+        &mut self,
+        members: &[Member],
+        foresight: &Foresight,
+        seconds: f64,
+        now_ns: u64,
+    ) -> BTreeSet<u32> {
+        let mut lacking = BTreeSet::new();
+        for (at, member) in members.iter().enumerate() {
+            let node = &self.nodes[member.node as usize];
+            // Who has just been given work has had no time to begin.
+            if now_ns.saturating_sub(node.given_ns) < FRESH_NS
+                || node.observed.recent() > LAGS * member.left / seconds
+            {
+                continue;
+            }
+            let rates: BTreeMap<u32, f64> = node.observed.recent_pairs().collect();
+            let lags = |(sender, left): (&u32, &f64)| {
+                let rate = rates.get(sender).copied().unwrap_or(0.0);
+                (rate < LAGS * left / seconds).then_some(*sender)
+            };
+            lacking.extend(foresight.parts(at).filter_map(lags));
+        }
+        let waits = &mut self.waits;
+        for sender in &waits.at {
+            if lacking.contains(sender) && !foresight.is_busy(*sender) {
+                waits.not_before_ns.insert(*sender, now_ns + IN_VAIN_NS);
+            }
+        }
+        waits.not_before_ns.retain(|_, until| *until > now_ns);
+        lacking.retain(|sender| {
+            foresight.is_busy(*sender)
+                && self.nodes[*sender as usize].up.is_told()
+                && !waits.not_before_ns.contains_key(sender)
+        });
+        waits.at.clone_from(&lacking);
+        lacking
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn lift_holds(&mut self) {
+        self.waits.at.clear();
+        for node in 0..self.nodes.len() as u32 {
+            if self.nodes[node as usize].held > 0.0 {
+                self.set_hold(node, 0.0);
+            }
+        }
+    }
+
+    fn set_hold(&mut self, node: u32, limit: f64) {
+        self.nodes[node as usize].held = limit;
+        let rate = limit as u64;
+        self.send(node, to_agent::Body::Limit(control::Limit { rate }));
     }
 }
