@@ -15,6 +15,9 @@ const SAMPLES: usize = 8;
 const SAMPLES_MIN: usize = 3;
 /// Part of the delay that a new one replaces.
 const SHARE: f64 = 0.2;
+/// A fragment that takes longer than this by itself says nothing of the delay: an error of the speed, times its bytes, would
+/// be taken for it.
+const SHORT_SECONDS: f64 = 2e-3;
 /// An estimate older than this is not worth declining work for.
 const STALE_NS: u64 = 200_000_000;
 
@@ -39,9 +42,12 @@ impl Pace {
             None => {
                 self.since_ns = Some(now_ns);
                 if let Some(rate) = self.bytes_per_second() {
+                    let own = bytes as f64 / rate;
                     let took = now_ns.saturating_sub(taken_ns) as f64 / 1e9;
-                    let delay = (took - bytes as f64 / rate).max(0.0);
-                    self.delay_seconds += (delay - self.delay_seconds) * SHARE;
+                    if own <= SHORT_SECONDS {
+                        let delay = (took - own).max(0.0);
+                        self.delay_seconds += (delay - self.delay_seconds) * SHARE;
+                    }
                 }
             }
             // What one acknowledgement brings with the first took no time of its own.
@@ -135,6 +141,19 @@ mod tests {
             pace.delivered(64, turn * 100 * US, (turn * 100 + 90) * US, false);
         }
         assert_eq!(pace.bytes_per_second(), before);
+    }
+
+    /// Where one fragment is a whole part of a message, a speed that is known a little wrong is no delay.
+    #[test]
+    fn long_fragments_say_nothing_of_the_delay() {
+        let mut pace = trains(8, 40);
+        let before = pace.bytes_to_fill();
+        for turn in 0..100 {
+            // 1 MiB at a twentieth less than the known speed.
+            let taken = (1000 + turn) * 50_000 * US;
+            pace.delivered(1 << 20, taken, taken + 11_200 * US, false);
+        }
+        assert_eq!(pace.bytes_to_fill(), before);
     }
 
     /// A rail that becomes slower is known to be so after a few trains, and an old estimate is not trusted.
