@@ -485,3 +485,32 @@ fn many_streams_have_room() {
     assert_eq!(window(32), 64 << 20);
     assert_eq!(window(2), 2 << 20);
 }
+
+/// The master is told what each lane has left: of planned lanes before they bring anything, and of one that is lost, in
+/// the middle of its work, that it has nothing left any more.
+#[test]
+fn statuses_tell_what_lanes_have_left() {
+    const LEN: u64 = 16 * CHUNK_LEN;
+    let mut receiving = Receiving::new(4 * CHUNK_LEN, 1, 0);
+    let runs = vec![run(0, LEN, 1, &[2]), run(LEN, LEN, 2, &[1])];
+    receiving.handle_plan(&plan(&[1, 2], runs, 0), 0, &unit_at);
+    let left = |receiving: &mut Receiving, now| -> Vec<(u32, u64)> {
+        let statuses = receiving.pair_statuses(now);
+        statuses
+            .iter()
+            .map(|pair| (pair.sender, pair.left))
+            .collect()
+    };
+    assert_eq!(left(&mut receiving, 0), [(1, LEN), (2, LEN)]);
+    let Take::Units(units) = receiving.take(0, 0, 1, &unit_at) else {
+        panic!("nothing to take")
+    };
+    assert!(receiving.handle_unit(0, units[0].range, None, SECOND));
+    assert_eq!(
+        left(&mut receiving, SECOND),
+        [(1, LEN - CHUNK_LEN), (2, LEN)]
+    );
+    receiving.handle_lane_down(0, "unplugged");
+    let told = left(&mut receiving, SECOND + 1);
+    assert_eq!(told, [(1, 0), (2, 2 * LEN - CHUNK_LEN)]);
+}
