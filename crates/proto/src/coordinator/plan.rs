@@ -278,7 +278,10 @@ impl Coordinator {
                         spares: run.spares.iter().map(|&s| purpose.senders[s]).collect(),
                         choices: 0,
                     };
-                    run.choices = self.choices(node, &run);
+                    // Of later plans when other holders are named.
+                    if purpose.first {
+                        run.choices = self.choices(node, &run);
+                    }
                     run
                 };
                 (node, runs.iter().map(to_run).collect())

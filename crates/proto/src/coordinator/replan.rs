@@ -246,8 +246,8 @@ impl Coordinator {
             return self.lift_holds();
         }
         let seconds = seconds.max(self.planned_seconds(now_ns));
-        let help = self.help(&members, seconds);
         let foresight = self.foresee(&members);
+        let help = self.help(&members, &foresight, seconds);
         self.hold_back(&members, &foresight, seconds, now_ns);
         let late = members.iter().enumerate().filter(|(_, member)| {
             member.left >= 1.0 && self.has_choice(member.node) && self.takeable(member, &help) > 0

@@ -6,6 +6,18 @@ use super::tests::{
 use super::*;
 use crate::control::{Stretch, range};
 
+/// All nodes have opened what they have, and a plan is asked for.
+fn planning(nodes: &[NodeSetup]) -> (Coordinator, Purpose) {
+    let mut c = begun(nodes.to_vec(), None);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
+        panic!("no plan is asked for")
+    };
+    (c, purpose)
+}
+
 /// A receiver that is done takes over what a slower one of the same destination gives up, and the
 /// transfer does not end before it has done that, too.
 #[test]
@@ -16,13 +28,7 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
         node("b", &[], &[(0, 200 * MB)], Some("fs")),
         node("c", &[], &[(0, 100 * MB)], Some("fs")),
     ];
-    let mut c = begun(nodes.clone(), None);
-    for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
-    }
-    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
-        panic!("no plan is asked for")
-    };
+    let (mut c, purpose) = planning(&nodes);
     let half = |start| {
         vec![PlannedRun {
             range: range(start, 100 * MB),
@@ -101,13 +107,7 @@ fn uneven() -> (Coordinator, Vec<Action>) {
     let mut nodes = vec![];
     nodes.extend(["a", "b", "c", "d"].map(|name| node(name, &all, &[], None)));
     nodes.extend(["w", "x", "y", "z"].map(|name| node(name, &[], &all, Some("fs"))));
-    let mut c = begun(nodes.clone(), None);
-    for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
-    }
-    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
-        panic!("no plan is asked for")
-    };
+    let (mut c, purpose) = planning(&nodes);
     let quarter = |at: usize| {
         vec![PlannedRun {
             range: range(at as u64 * 100 * MB, 100 * MB),
@@ -261,13 +261,7 @@ fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
     for receiver in &mut nodes[1..] {
         receiver.down = Some(20 * MB);
     }
-    let mut c = begun(nodes.clone(), None);
-    for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
-    }
-    let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
-        panic!("no plan is asked for")
-    };
+    let (mut c, purpose) = planning(&nodes);
     let half = |start| {
         vec![PlannedRun {
             range: range(start, 200 * MB),

@@ -103,6 +103,11 @@ impl Foresight {
         self.parts[at].iter()
     }
 
+    /// Seconds that a sender needs for all that is left for it.
+    pub(super) fn load_seconds(&self, sender: u32) -> f64 {
+        self.load_seconds[sender as usize]
+    }
+
     /// Whether a sender is at its limit just now.
     pub(super) fn is_busy(&self, sender: u32) -> bool {
         self.is_busy[sender as usize]

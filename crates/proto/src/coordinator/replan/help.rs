@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::{Range, RangeSet};
 
+use super::foresee::Foresight;
 use super::{Coordinator, Member};
 use crate::control::{self, Run};
 
@@ -20,18 +21,12 @@ pub(super) struct Help {
 
 impl Coordinator {
     /// Who has room, when all should be done after so many seconds.
-    pub(super) fn help(&self, members: &[Member], seconds: f64) -> Help {
+    pub(super) fn help(&self, members: &[Member], foresight: &Foresight, seconds: f64) -> Help {
         let room = self.whole_room();
-        let mut load = vec![0.0; self.nodes.len()];
         let mut wants: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
         let mut overloaded = BTreeSet::new();
         for member in members {
             let node = &self.nodes[member.node as usize];
-            for (sender, left) in self.left_by_sender(member) {
-                if let Some(load) = load.get_mut(sender as usize) {
-                    *load += left;
-                }
-            }
             let down = room.down[member.node as usize] * HELPS;
             if member.left * HELPS > room.down[member.node as usize] * seconds {
                 overloaded.insert(member.node);
@@ -42,7 +37,9 @@ impl Coordinator {
         }
         let helps = |node: &u32| {
             let at = *node as usize;
-            self.nodes[at].can_send() && load[at] < room.up[at] * HELPS * seconds
+            self.nodes[at].can_send()
+                && room.up[at] > 0.0
+                && foresight.load_seconds(*node) < HELPS * seconds
         };
         let holds = self.senders().filter(helps);
         let holds = holds.flat_map(|node| self.nodes[node as usize].holds.iter());

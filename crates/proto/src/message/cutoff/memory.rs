@@ -10,8 +10,8 @@
 //! Left out on purpose: who is at an address. A host that takes over the address of another is given its cut-off until
 //! messages show a better one, or the age does.
 
+use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize};
 

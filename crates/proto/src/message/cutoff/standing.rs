@@ -4,7 +4,7 @@
 //! when a rail fails, and taken up again when the same set works again. What measurements or real messages have shown is worth
 //! remembering when the socket closes.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::{Choice, CutOff, FoundBy, Sample};
 use crate::message::RailId;
@@ -232,7 +232,7 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use core::net::Ipv4Addr;
 
     use super::super::{Method, NEVER};
     use super::*;
