@@ -197,6 +197,12 @@ impl Path {
         self.rtt_seconds_min
     }
 
+    /// Greatest round trip seen.
+    #[must_use]
+    pub fn rtt_seconds_max(&self) -> f64 {
+        self.rtt_seconds_max
+    }
+
     /// The rate of the newest interval.
     #[must_use]
     pub fn newest(&self) -> f64 {

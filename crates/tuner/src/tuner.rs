@@ -162,6 +162,12 @@ impl Tuner {
         least.is_finite() && least >= FAR_SECONDS
     }
 
+    /// Whether a round trip was ever as long as that of a long path, by a queue perhaps.
+    #[must_use]
+    pub fn seemed_far(&self) -> bool {
+        self.path.rtt_seconds_max() >= FAR_SECONDS
+    }
+
     /// What the path was seen to be like.
     #[must_use]
     pub fn path(&self) -> &Path {

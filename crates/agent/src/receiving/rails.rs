@@ -167,8 +167,8 @@ impl Fetch {
         }
     }
 
-    /// Keeps so many streams open from now on, all lanes that work together; each keeps one at least. Those that are too
-    /// many bring what they were asked for first.
+    /// Keeps so many streams open from now on, all lanes that work together; each keeps one at least. With 0, those of a
+    /// short path. Those that are too many bring what they were asked for first.
     pub fn set_streams(self: &Arc<Self>, count: u32) {
         // A lane of datagrams is one flow with one rate.
         if self.of_datagrams {
@@ -176,7 +176,13 @@ impl Fetch {
         }
         let mut state = self.state.lock();
         state.is_told = true;
-        self.share_streams(state, count, 1);
+        match count {
+            0 => {
+                let each = state.streams_near;
+                self.keep_streams(state, each);
+            }
+            _ => self.share_streams(state, count, 1),
+        }
     }
 
     fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32, least: u32) {

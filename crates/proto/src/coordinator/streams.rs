@@ -50,6 +50,8 @@ pub(super) struct Streams {
     changes: u32,
     others: Others,
     noted_others: u32,
+    // Receivers know that the path is short.
+    is_near: bool,
 }
 
 impl Streams {
@@ -209,16 +211,35 @@ impl Coordinator {
         }
         let is_far = tuner.is_far();
         let setting = tuner.setting();
-        if is_far {
-            self.note_others();
+        if !is_far {
+            if tuner.seemed_far() && !std::mem::replace(&mut streams.is_near, true) {
+                self.tell_near(&receivers);
+            }
+            return;
         }
+        self.note_others();
         if let Some(setting) = chosen {
             self.note_streams(setting);
         }
         let is_due = now_ns.saturating_sub(self.streams.compared_ns) >= COMPARE_NS;
-        if chosen.is_some() || (is_far && is_due) {
+        if chosen.is_some() || is_due {
             self.streams.compared_ns = now_ns;
             self.tell_streams(setting, chosen.is_some(), &receivers);
+        }
+    }
+
+    // A queue may have made a short path look long, to those who opened streams or to the tuner: as many as over a long
+    // one would take more than this transfer's part.
+    fn tell_near(&mut self, receivers: &[u32]) {
+        if self.streams.noted.take().is_some() {
+            let text =
+                "the path is short, its queue is long: streams as over a short path from now on";
+            self.actions.push_back(Action::Note(text.into()));
+        }
+        self.streams.told.clear();
+        for &node in receivers {
+            let near = control::Streams { count: 0 };
+            self.send(node, to_agent::Body::Streams(near));
         }
     }
 

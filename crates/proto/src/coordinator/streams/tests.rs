@@ -104,6 +104,17 @@ fn given_numbers_stay() {
     assert_eq!(tell(&mut moving(Some(PolicyName::Model)), 300, 6), []);
 }
 
+/// What a queue made look long is short after all: streams go back to those of a short path, once, and nothing is tuned
+/// any more.
+#[test]
+fn queues_are_no_distance() {
+    let mut coordinator = moving(Some(PolicyName::Model));
+    let told = tell(&mut coordinator, 20_000, 3);
+    assert!(told.len() >= 2 && told.iter().all(|(_, count)| *count > 0));
+    assert_eq!(tell(&mut coordinator, 3_000, 9), [(1, 0), (2, 0)]);
+    assert_eq!(tell(&mut coordinator, 20_000, 20), []);
+}
+
 /// The simulation that a policy wants is the driver's to run, and its answer counts.
 #[test]
 fn simulations_are_the_drivers() {

@@ -4,6 +4,7 @@ use anyhow::{Result, anyhow};
 use ropewalk_sim::packet::tune::{Bed, Setting, profile};
 use ropewalk_sim::packet::{FlavourName, Stripes, TwoClusters};
 
+use super::LIMIT;
 use super::cells::{Cell, PAYLOAD_SHARE, RATE};
 use super::rig::ACCESS;
 
@@ -45,18 +46,18 @@ fn network(cell: &Cell, nodes: usize) -> Option<(TwoClusters, FlavourName)> {
     Some((net, flavour))
 }
 
-/// What the simulator says of a number of nodes and streams that pull; `None` for a congestion control that it does not
-/// have.
+/// What the simulator says of a number of nodes and streams that pull what the trunk carries in so many seconds; `None`
+/// for a congestion control that it does not have.
 pub(super) fn simulate(
     cell: &Cell,
     nodes: usize,
     streams: u32,
-    bytes: u64,
-    limit_seconds: f64,
+    seconds: f64,
 ) -> Result<Option<f64>> {
     let Some((net, flavour)) = network(cell, nodes) else {
         return Ok(None);
     };
+    let bytes = cell.bytes(seconds);
     let bed = Bed {
         net,
         flavour,
@@ -68,29 +69,24 @@ pub(super) fn simulate(
         nodes: nodes as u32,
         streams,
     };
-    let went = bed.fixed(setting, limit_seconds);
+    let went = bed.fixed(setting, LIMIT * seconds);
     went.map(|went| Some(went.seconds))
         .map_err(|error| anyhow!("{error}"))
 }
 
 /// The same where each stream has an equal part.
-pub(super) fn simulate_equal(
-    cell: &Cell,
-    streams: u32,
-    bytes: u64,
-    limit_seconds: f64,
-) -> Result<Option<f64>> {
+pub(super) fn simulate_equal(cell: &Cell, streams: u32, seconds: f64) -> Result<Option<f64>> {
     let Some((net, flavour)) = network(cell, cell.nodes) else {
         return Ok(None);
     };
     let net = TwoClusters {
         stripes: Stripes(vec![(flavour, streams)]),
-        bytes_per_node: bytes / cell.nodes as u64,
+        bytes_per_node: cell.bytes(seconds) / cell.nodes as u64,
         ..net
     };
     let mut scenario = net.scenario_of(profile(), PACKET_BYTES);
     (scenario.window, scenario.ssthresh) = (WINDOW, WINDOW);
-    scenario.limit_seconds = limit_seconds;
+    scenario.limit_seconds = LIMIT * seconds;
     let outcome = scenario.run().map_err(|error| anyhow!("{error}"))?;
     Ok(Some(outcome.seconds))
 }
@@ -104,12 +100,11 @@ mod tests {
     #[test]
     fn full_trunk() {
         let near = &CELLS[9];
-        let bytes = near.bytes(4.0);
-        let pulled = simulate(near, 16, 1, bytes, 20.0).unwrap().unwrap();
+        let pulled = simulate(near, 16, 1, 4.0).unwrap().unwrap();
         assert!((3.9..5.0).contains(&pulled), "{pulled}");
-        let equal = simulate_equal(near, 1, bytes, 20.0).unwrap().unwrap();
-        assert!(equal >= pulled - 0.2 && equal < 20.0, "{equal} {pulled}");
+        let equal = simulate_equal(near, 1, 4.0).unwrap().unwrap();
+        assert!(equal >= pulled - 0.2 && equal < 12.0, "{equal} {pulled}");
         let bbr = CELLS.iter().find(|cell| cell.control == "bbr").unwrap();
-        assert_eq!(simulate(bbr, 1, 1, 1000, 1.0).unwrap(), None);
+        assert_eq!(simulate(bbr, 1, 1, 1.0).unwrap(), None);
     }
 }

@@ -7,18 +7,14 @@ use crate::table::{Table, number};
 
 use super::cells::{CELLS, Cell, STREAMS};
 use super::rig::Streams;
-use super::{Lazy, Measured, beside, simulated};
+use super::{LIMIT, Lazy, Measured, SECONDS_SHORT, beside, simulated};
 
 /// Cells with many nodes and a short queue.
 const WHERE: [&str; 3] = ["middle-eight", "near-sixteen", "middle-sixteen-lossy"];
 
 /// Runs equal parts; pulled ones have been run.
-pub(super) fn table(
-    bench: &mut Bench,
-    measured: &[Measured],
-    seconds: f64,
-    limit: f64,
-) -> Result<Table> {
+pub(super) fn table(bench: &mut Bench, measured: &[Measured]) -> Result<Table> {
+    let seconds = SECONDS_SHORT;
     let site = bench.site();
     let cells = || CELLS.into_iter().filter(|cell| WHERE.contains(&cell.name));
     let key = |cell: &Cell, streams: u32| {
@@ -45,7 +41,6 @@ pub(super) fn table(
         ],
     );
     for cell in cells() {
-        let bytes = cell.bytes(seconds);
         let mut lazy = Lazy {
             site: &site,
             cell,
@@ -54,15 +49,12 @@ pub(super) fn table(
         for streams in STREAMS {
             let key = key(&cell, streams);
             let options = format!("{} --striping equal", Streams::Fixed(streams).option());
-            let equal = bench.point(&key, || lazy.run(cell.nodes, bytes, &options, limit));
+            let equal = bench.point(&key, || lazy.run(cell.nodes, seconds, &options));
             let simulated = bench.point(&simulated(&key), || {
-                beside::simulate_equal(&cell, streams, bytes, limit)
+                beside::simulate_equal(&cell, streams, seconds)
             });
             let of_cell = measured.iter().find(|one| one.cell == cell);
-            let pulled = of_cell.and_then(|one| {
-                let mut all = one.fixed.iter();
-                all.find(|fixed| fixed.nodes == cell.nodes && fixed.streams == streams)
-            });
+            let pulled = of_cell.and_then(|one| one.tried(cell.nodes, streams));
             if equal.is_none() && simulated.is_none() {
                 continue;
             }
@@ -70,15 +62,16 @@ pub(super) fn table(
                 cell.name.into(),
                 number(cell.nodes as f64, 0),
                 number(f64::from(streams), 0),
-                number(pulled.map(|fixed| fixed.ran.seconds), 2),
-                number(pulled.and_then(|fixed| fixed.simulated), 2),
+                number(pulled.map(|(fixed, _)| fixed.ran.seconds), 2),
+                number(pulled.and_then(|(_, simulated)| *simulated), 2),
                 number(equal.map(|ran| ran.seconds), 2),
                 number(simulated.flatten(), 2),
             ]);
         }
     }
     table.note(format!(
-        "streams: of each node. {limit:.1} s: stopped there. The simulator's streams all begin at once."
+        "streams: of each node. {:.1} s: stopped there. The simulator's streams all begin at once.",
+        LIMIT * seconds
     ));
     Ok(table)
 }

@@ -4,7 +4,7 @@ use crate::stats::summary;
 use crate::table::{Cell as Entry, Table, number};
 
 use super::cells::STREAMS;
-use super::{Fixed, Measured, TUNED};
+use super::{Measured, SECONDS_SHORT, TUNED};
 use crate::figures::trunk::Queue;
 
 const COLUMNS: [(&str, &str); 16] = [
@@ -22,7 +22,7 @@ const COLUMNS: [(&str, &str); 16] = [
     ("off_over_best", "off"),
     ("one_stream_over_best", "1"),
     ("streams_32_over_best", "32"),
-    ("simulated_best_seconds", "sim s"),
+    ("simulated_over_lab", "sim/lab"),
     ("invalid_runs", "invalid"),
 ];
 
@@ -55,17 +55,17 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
             format!("{}x{}", best.nodes, best.streams).into(),
             number(best.ran.seconds, 2),
         ];
-        for (at, name) in TUNED.into_iter().enumerate() {
-            let runs = one.tuned.iter().find(|(known, _)| known == name);
-            let seconds = runs.and_then(|(_, runs)| summary(runs.iter().map(|ran| ran.seconds)));
+        for (at, (_, runs)) in one.tuned.iter().enumerate() {
+            let seconds = summary(runs.iter().map(|ran| ran.seconds));
             let ratio = over(seconds.map(|seconds| seconds.median));
             all[at].extend(ratio);
             row.push(number(ratio, 2));
         }
         row.extend([1, 32].map(|streams| number(fixed(streams), 2)));
-        row.push(number(best.simulated, 2));
+        let apart = one.tried.iter().filter_map(|tried| one.apart(tried));
+        row.push(number(summary(apart).map(|apart| apart.median), 2));
         let runs = one.tuned.iter().flat_map(|(_, runs)| runs);
-        let runs = runs.chain(one.fixed.iter().map(|one| &one.ran));
+        let runs = runs.chain(one.fixed.iter().map(|fixed| &fixed.ran));
         let invalid = runs.filter(|ran| !ran.invalid.is_empty()).count();
         row.push(number(invalid as f64, 0));
         table.row(row);
@@ -82,7 +82,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         row.extend(vec![Entry::Empty; 4]);
         table.row(row);
     }
-    table.note("best: nodes x streams a node of the fastest fixed setting; sim s: its time in the packet simulator, which has no BBR.");
+    table.note("best: nodes x streams a node of the fastest fixed setting; sim/lab: median over all settings that were tried, where the packet simulator has the congestion control.");
     table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. off: nobody tunes, 4 streams a pair; model is the default.");
     table.note(
         "invalid: runs during which the trunk's relay did not keep up; they are in the table.",
@@ -91,7 +91,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
 }
 
 /// Every fixed setting, here and in the simulator.
-pub(super) fn settings(measured: &[Measured], limit: f64) -> Table {
+pub(super) fn settings(measured: &[Measured]) -> Table {
     let mut columns = vec![
         ("cell", "cell"),
         ("nodes", "nodes"),
@@ -106,29 +106,24 @@ pub(super) fn settings(measured: &[Measured], limit: f64) -> Table {
     ];
     columns.push(("queue_drop_percent_32", "dropped %"));
     let mut table = Table::new(
-        "Every fixed setting: seconds in the lab and in the packet simulator",
+        format!(
+            "Every fixed setting, what the trunk carries in {SECONDS_SHORT} s: seconds in the lab and in the packet simulator"
+        ),
         &columns,
     );
     let mut apart = Vec::new();
     for one in measured {
-        let mut nodes: Vec<usize> = one.fixed.iter().map(|fixed| fixed.nodes).collect();
+        let mut nodes: Vec<usize> = one.tried.iter().map(|(fixed, _)| fixed.nodes).collect();
         nodes.dedup();
         for nodes in nodes {
             let mut row: Vec<Entry> = vec![one.cell.name.into(), number(nodes as f64, 0)];
             let mut dropped = None;
             for streams in STREAMS {
-                let mut found = one.fixed.iter();
-                let found = found.find(|f| f.nodes == nodes && f.streams == streams);
-                row.push(number(found.map(|f| f.ran.seconds), 2));
-                let simulated = found.and_then(|f| f.simulated);
-                row.push(number(simulated, 2));
-                if let (Some(found), Some(seconds)) = (found, simulated)
-                    && found.ran.is_complete
-                    && seconds < limit
-                {
-                    apart.push(seconds / found.ran.seconds);
-                }
-                dropped = found.map(|f| {
+                let found = one.tried(nodes, streams);
+                row.push(number(found.map(|(f, _)| f.ran.seconds), 2));
+                row.push(number(found.and_then(|(_, simulated)| *simulated), 2));
+                apart.extend(found.and_then(|found| one.apart(found)));
+                dropped = found.map(|(f, _)| {
                     let (delivered, full, lost) = f.ran.packets;
                     full as f64 / (delivered + full + lost).max(1) as f64 * 100.0
                 });
@@ -163,19 +158,21 @@ pub(super) fn products(measured: &[Measured]) -> Table {
     );
     for one in measured {
         for product in [16, 32, 64, 128] {
-            let has_product = |f: &&Fixed| f.nodes as u32 * f.streams == product;
-            let splits: Vec<&Fixed> = one.fixed.iter().filter(has_product).collect();
+            let mut splits = one.tried.clone();
+            splits.retain(|(f, _)| f.nodes as u32 * f.streams == product);
             if splits.len() < 2 {
                 continue;
             }
-            let lab: Vec<f64> = splits.iter().map(|f| f.ran.seconds).collect();
-            let simulated: Vec<f64> = splits.iter().filter_map(|f| f.simulated).collect();
+            let lab: Vec<f64> = splits.iter().map(|(f, _)| f.ran.seconds).collect();
+            let simulated: Vec<f64> = splits.iter().filter_map(|(_, s)| *s).collect();
             let join = |words: Vec<String>| words.join(" ");
             let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
             let apart = |all: &[f64]| {
                 summary(all.iter().copied()).map(|all| (all.max / all.min - 1.0) * 100.0)
             };
-            let names = splits.iter().map(|f| format!("{}x{}", f.nodes, f.streams));
+            let names = splits
+                .iter()
+                .map(|(f, _)| format!("{}x{}", f.nodes, f.streams));
             table.row(vec![
                 one.cell.name.into(),
                 number(f64::from(product), 0),
