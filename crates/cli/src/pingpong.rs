@@ -242,7 +242,7 @@ impl Measurement {
         let mut room = [0; WELCOME_MAX];
         let length = socket
             .receive(&mut room)?
-            .context("the peer serves no measurements")?;
+            .context("the peer serves no measurements, or as many as it can at once")?;
         let (ports, ticket) =
             order::read_welcome(&room[..length]).context("the peer serves no measurements")?;
         let rails = addresses.len().max(options.local.len());

@@ -86,6 +86,20 @@ struct Driver {
     transfer: String,
 }
 
+/// What earlier transfers have left.
+#[derive(Debug)]
+struct Before {
+    hints: Hints,
+    lessons: Vec<String>,
+}
+
+/// What this one leaves.
+#[derive(Debug, Default)]
+struct After {
+    observations: Observations,
+    lessons: Option<Vec<String>>,
+}
+
 /// Carries out a transfer. Never fails by itself: refusals and errors are in the report.
 ///
 /// Events go to `events` while it runs; the report is the return value only. Nodes join and leave by `members`.
@@ -122,12 +136,21 @@ pub async fn run(
         recalled = speeds::recall(&request, &events) => recalled,
         () = cancel.cancelled() => Default::default(),
     };
-    let (mut report, observations) =
-        drive(&request, id, links, hints, events, cancel, commands).await;
-    report.notes.splice(0..0, hint_notes);
-    report
-        .notes
-        .extend(speeds::remember(&request, report.outcome, observations).await);
+    let recalled = tokio::select! {
+        recalled = lessons::recall(&request.options) => recalled,
+        () = cancel.cancelled() => Ok(Vec::new()),
+    };
+    let (lessons, lessons_note) = match recalled {
+        Ok(lessons) => (lessons, None),
+        Err(text) => (Vec::new(), Some(text)),
+    };
+    let before = Before { hints, lessons };
+    let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
+    let notes = hint_notes.into_iter().chain(lessons_note);
+    report.notes.splice(0..0, notes);
+    let speeds = speeds::remember(&request, report.outcome, after.observations).await;
+    let lessons = lessons::remember(&request.options, after.lessons).await;
+    report.notes.extend(speeds.into_iter().chain(lessons));
     report
 }
 
@@ -218,7 +241,7 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
     }
 }
 
-fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
+fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources) {
     let options = &request.options;
     let (mapping, sources) = match request.mapping {
         Mapping::Rows => (coordinator::Mapping::Rows, Sources::Auto),
@@ -281,8 +304,8 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
         .iter()
         .enumerate()
         .map(|(at, node)| NodeSetup {
-            remembered_up: hints.up.get(at).copied().flatten(),
-            remembered_down: hints.down.get(at).copied().flatten(),
+            remembered_up: before.hints.up.get(at).copied().flatten(),
+            remembered_down: before.hints.down.get(at).copied().flatten(),
             ..node_setup(node, request.mapping)
         })
         .collect();
@@ -304,7 +327,7 @@ fn setup(request: &Request, id: uuid::Uuid, hints: &Hints) -> (Setup, Sources) {
             },
         },
         tune: options.tuned_by(),
-        lessons: lessons::recall(options),
+        lessons: before.lessons.clone(),
     };
     (setup, sources)
 }
@@ -313,19 +336,19 @@ async fn drive(
     request: &Request,
     id: uuid::Uuid,
     links: Vec<(Link, Option<Started>)>,
-    hints: Hints,
+    before: Before,
     events: UnboundedSender<Event>,
     cancel: Cancel,
     commands: mpsc::Receiver<Command>,
-) -> (Report, Observations) {
+) -> (Report, After) {
     let began = Instant::now();
-    let (setup, sources) = setup(request, id, &hints);
+    let (setup, sources) = setup(request, id, &before);
     let issuer = match Issuer::new() {
         Ok(issuer) => issuer,
         Err(error) => {
             members::send_away(links).await;
             let refused = report::refused(request, &id.to_string(), error.to_string());
-            return (refused, Observations::default());
+            return (refused, After::default());
         }
     };
     let (mut connections, mut inputs) = Connections::new();
@@ -376,10 +399,12 @@ async fn drive(
         error,
         now,
     );
-    lessons::remember(&driver.request.options, driver.coordinator.lessons());
-    let observations = speeds::observe(&driver.request, &driver.coordinator);
+    let after = After {
+        observations: speeds::observe(&driver.request, &driver.coordinator),
+        lessons: driver.coordinator.lessons(),
+    };
     driver.connections.close().await;
-    (report, observations)
+    (report, after)
 }
 
 impl Driver {

@@ -1,53 +1,139 @@
-//! What transfers taught the database of streams, kept beside the speeds: a hint, so whatever is wrong with the file only
-//! means that there is none.
+//! What transfers taught the database of streams, kept beside the speeds: a hint, so whatever is wrong with the file
+//! becomes a note.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use ropewalk_statefile::{LOCK_PATIENCE, StateError, StateFile};
+use serde::{Deserialize, Serialize};
+
+use crate::kept::at_the_file;
 use crate::request::{Options, PolicyName};
 
 /// Name of the file, beside that of the speeds.
-const FILE: &str = "streams.txt";
+const NAME: &str = "streams.json";
 
-/// More is not read: the database keeps 2000 lines of 100 bytes.
-const BYTES_MAX: u64 = 1 << 20;
+const VERSION: u32 = 1;
+
+const FILE: StateFile = StateFile {
+    version: VERSION,
+    // The database keeps 2000 lines of 100 bytes.
+    len_max: 1 << 20,
+    lock_patience: LOCK_PATIENCE,
+    anew: "what streams bring is learnt anew",
+    instead: "--streams-policy model does without it",
+    lost: "what this transfer taught of streams is not remembered",
+};
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    /// In the database's own words, the oldest first.
+    lessons: Vec<String>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            lessons: Vec::new(),
+        }
+    }
+}
 
 fn file(options: &Options) -> Option<PathBuf> {
     let learns = options.tuned_by() == Some(PolicyName::Database);
     let speeds = options.speeds.as_ref().filter(|_| learns)?;
-    Some(speeds.with_file_name(FILE))
+    Some(speeds.with_file_name(NAME))
+}
+
+fn load(path: &Path) -> Result<Vec<String>, StateError> {
+    Ok(FILE.load::<Kept>(path)?.lessons)
+}
+
+/// Adds what a transfer knows now, earlier lessons included. Others may have added theirs since it began: the database
+/// joins what is about the same situation.
+fn add(path: &Path, lessons: &[String]) -> Result<(), StateError> {
+    FILE.update(path, |kept: &mut Kept| {
+        let mut database = PolicyName::Database.make();
+        for line in kept.lessons.iter().chain(lessons) {
+            // What a newer version wrote is none of this one.
+            database.recall(line);
+        }
+        kept.lessons = database.lessons();
+    })
+}
+
+async fn at_lessons<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
+) -> Result<T, String> {
+    at_the_file("lessons about streams", "--streams-policy model", work).await
 }
 
 /// What earlier transfers left.
-pub(crate) fn recall(options: &Options) -> Vec<String> {
+///
+/// # Errors
+/// A sentence for people; a transfer can do without.
+pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, String> {
     let Some(file) = file(options) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    let is_small = std::fs::metadata(&file).is_ok_and(|meta| meta.len() <= BYTES_MAX);
-    let text = is_small
-        .then(|| std::fs::read_to_string(&file).ok())
-        .flatten();
-    let text = text.unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
+    at_lessons(move || load(&file)).await
 }
 
-/// Keeps what this one knows now. The file is replaced as a whole.
-pub(crate) fn remember(options: &Options, lessons: Option<Vec<String>>) {
-    let (Some(file), Some(lessons)) = (file(options), lessons) else {
-        return;
-    };
-    let Some(folder) = file.parent() else { return };
-    let temporary = folder.join(format!(".{FILE}.{}", std::process::id()));
-    let write = || {
-        std::fs::create_dir_all(folder)?;
-        let mut out = std::fs::File::create(&temporary)?;
-        for line in &lessons {
-            writeln!(out, "{line}")?;
-        }
-        std::fs::rename(&temporary, &file)
-    };
-    if write().is_err() {
-        // A hint less the next time.
-        let _ = std::fs::remove_file(&temporary);
+/// Keeps what this one knows now; what to say when that cannot be.
+pub(crate) async fn remember(options: &Options, lessons: Option<Vec<String>>) -> Option<String> {
+    let (file, lessons) = (file(options)?, lessons?);
+    at_lessons(move || add(&file, &lessons)).await.err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lesson of a path with this round trip, in the database's words.
+    fn lesson(rtt_seconds: f64) -> String {
+        let mut database = PolicyName::Database.make();
+        let situation = ropewalk_tuner::Situation {
+            nodes: 4,
+            rate: 12.5e6,
+            access: None,
+            rtt_seconds,
+            queue: 50.0,
+            loss: 0.0,
+            window: 2048.0,
+            segment_bytes: 1448.0,
+        };
+        database.learn(&situation, 8, 0.5);
+        database.lessons().pop().unwrap()
+    }
+
+    /// What two transfers that ran at once have learnt is kept of both, and what they both knew once.
+    #[test]
+    fn nothing_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state").join(NAME);
+        assert_eq!(load(&path).unwrap(), Vec::<String>::new());
+        let [known, first, second] = [0.02, 0.08, 0.32].map(lesson);
+        add(&path, &[known.clone(), first.clone()]).unwrap();
+        add(&path, &[known.clone(), second.clone()]).unwrap();
+        assert_eq!(load(&path).unwrap(), [known, first, second]);
+    }
+
+    /// A damaged file is told of and replaced; one of a later format is left alone.
+    #[test]
+    fn other_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        std::fs::write(&path, "lessons").unwrap();
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.contains("learnt anew"), "{error}");
+        add(&path, &[lesson(0.02)]).unwrap();
+        assert_eq!(load(&path).unwrap(), [lesson(0.02)]);
+
+        let later = "{\"version\": 99}";
+        std::fs::write(&path, later).unwrap();
+        assert!(add(&path, &[lesson(0.02)]).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 }

@@ -15,6 +15,7 @@ mod adviser;
 mod compare;
 mod connections;
 mod drive;
+mod kept;
 mod lessons;
 mod link;
 mod members;

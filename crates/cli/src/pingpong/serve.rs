@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use super::{ORDER_LEN, SIZE_MAX, plain, stream};
 
 /// A measuring end that has not opened its plain connection by then has no use for it.
 const OPENING: Duration = Duration::from_secs(10);
+/// So many measurements may be under way; more would measure each other.
+const MEASUREMENTS_MAX: usize = 64;
 /// How often the plain port is looked at while it is awaited.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -25,8 +28,15 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
         let _ = writeln!(std::io::stdout(), "listening on {address}");
     }
     let first = addresses.first().context("no address to listen on")?.ip();
+    let under_way = Arc::new(());
     loop {
         let socket = listener.accept()?;
+        if Arc::strong_count(&under_way) > MEASUREMENTS_MAX {
+            eprintln!(
+                "ropewalk: {MEASUREMENTS_MAX} measurements are under way; one more was refused"
+            );
+            continue;
+        }
         // Round trips on the first rail, then one connection of each rail.
         let mut plain = Vec::new();
         for ip in std::iter::once(first).chain(addresses.iter().map(SocketAddr::ip)) {
@@ -34,7 +44,9 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
                 .with_context(|| format!("cannot listen on {ip} for plain TCP"))?;
             plain.push(listener);
         }
+        let held = Arc::clone(&under_way);
         let body = move || {
+            let _held = held;
             if let Err(error) = answer(&socket, plain) {
                 eprintln!("ropewalk: a measurement ended: {error:#}");
             }

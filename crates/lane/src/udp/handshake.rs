@@ -79,6 +79,11 @@ fn longest(socket: &UdpSocket, far: &SocketAddr, options: &Options) -> Result<u3
     Ok(mtu.saturating_sub(sys::overhead(far)).min(DATAGRAM_MAX))
 }
 
+/// Shortest datagram that may be found.
+fn least(trailer: usize) -> u32 {
+    DATAGRAM_HEADER_LEN as u32 + trailer as u32 + PAYLOAD_MIN
+}
+
 fn port_of(socket: &UdpSocket) -> Result<SocketAddr, LaneError> {
     socket
         .local_addr()
@@ -145,7 +150,7 @@ pub(super) fn as_sender(
     let far = connect(frames, &socket, ready.code)?;
     let theirs = u32::try_from(ready.offset).unwrap_or(DATAGRAM_MAX);
     let longest = longest(&socket, &far, options)?.min(theirs);
-    let least = DATAGRAM_HEADER_LEN as u32 + trailer as u32 + PAYLOAD_MIN;
+    let least = least(trailer);
     // Where a length is set, the shortest tells whether that or everything is stopped.
     let ladder = match options.mtu {
         Some(_) => &LADDER[LADDER.len() - 1..],
@@ -186,7 +191,7 @@ pub(super) fn as_sender(
     let until = Instant::now() + BLOCKED_AFTER + Duration::from_secs(1);
     let probed = expect(frames, &socket, FrameKind::Probed, until, &mut probes)?;
     let datagram = probed.map_or(0, |probed| probed.code);
-    if datagram > longest {
+    if datagram > longest || (1..least).contains(&datagram) {
         let text = format!("a probe of {datagram} bytes was not sent");
         return Err(LaneError::Unexpected(text));
     }
@@ -259,7 +264,8 @@ pub(super) fn as_receiver(
                 };
                 let ours = head.kind == DatagramKind::Probe
                     && head.lane == lane
-                    && head.grant as usize == count;
+                    && head.grant as usize == count
+                    && head.grant >= least(trailer);
                 let payload = &mut out[..head.length.into()];
                 if ours && opener.open(head.sequence, &bytes[..count], payload) {
                     if found == 0 {

@@ -1,7 +1,6 @@
 //! The file of speeds before and after a transfer: whatever is wrong with it becomes a note.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ropewalk_proto::report::{Event, Outcome};
 use ropewalk_statefile::StateError;
@@ -9,30 +8,13 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::file::{load, record};
 use super::{Hints, Observations};
+use crate::kept::{at_the_file, now_unix};
 use crate::request::{NodeRequest, Request};
 
-/// A file of speeds on a disk that hangs (a home over NFS) must not hold the transfer.
-const SPEEDS_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Seconds of Unix time; 0 for a clock before that.
-fn now_unix() -> u64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH);
-    passed.map_or(0, |passed| passed.as_secs())
-}
-
-/// Does something with the file of speeds, which must not take long.
-async fn at_the_file<T: Send + 'static>(
+async fn at_speeds<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
 ) -> Result<T, String> {
-    let work = tokio::task::spawn_blocking(work);
-    match tokio::time::timeout(SPEEDS_PATIENCE, work).await {
-        Ok(Ok(done)) => done.map_err(|error| error.to_string()),
-        Ok(Err(_)) => Err("the file of speeds could not be used; this is a bug".into()),
-        Err(_) => Err(format!(
-            "the file of speeds does not answer within {} s; --speeds off does without it",
-            SPEEDS_PATIENCE.as_secs()
-        )),
-    }
+    at_the_file("speeds", "--speeds off", work).await
 }
 
 /// What earlier transfers have shown of these nodes, for planning without moving.
@@ -53,7 +35,7 @@ pub(crate) async fn recall(
         return Default::default();
     };
     let nodes = request.nodes.clone();
-    let recalled = at_the_file(move || Ok(load(&path)?.hints(&nodes, now_unix()))).await;
+    let recalled = at_speeds(move || Ok(load(&path)?.hints(&nodes, now_unix()))).await;
     let (hints, note) = match recalled {
         Ok(hints) => (hints.clone(), hints.note()),
         Err(text) => (Hints::default(), Some(text)),
@@ -77,6 +59,6 @@ pub(crate) async fn remember(
     if observations.is_empty() || !matches!(outcome, Outcome::Done | Outcome::Partial) {
         return None;
     }
-    let kept = at_the_file(move || record(&path, &observations, now_unix())).await;
+    let kept = at_speeds(move || record(&path, &observations, now_unix())).await;
     kept.err()
 }
