@@ -42,13 +42,29 @@ struct Fixed {
     ran: Ran,
 }
 
+/// A setting for a short time, here and in the simulator.
+#[derive(Clone, Debug)]
+struct Tried {
+    fixed: Fixed,
+    // Seconds, of which as many as the limit are not the end.
+    simulated: Option<f64>,
+}
+
+impl Tried {
+    /// The simulator's seconds over the lab's; `None` unless both ended in time.
+    fn apart(&self) -> Option<f64> {
+        let ran = &self.fixed.ran;
+        let simulated = self.simulated.filter(|s| *s < LIMIT * SECONDS_SHORT)?;
+        ran.is_complete.then_some(simulated / ran.seconds)
+    }
+}
+
 /// All runs of a cell.
 #[derive(Clone, Debug)]
 struct Measured {
     cell: Cell,
-    /// Every setting, for a short time; and what the simulator says of that, in seconds of which as many as the limit are
-    /// not the end.
-    tried: Vec<(Fixed, Option<f64>)>,
+    /// Every setting.
+    tried: Vec<Tried>,
     /// Those that were fastest, and those of [`BESIDE`].
     fixed: Vec<Fixed>,
     /// By policy, then by round.
@@ -63,24 +79,14 @@ impl Measured {
     }
 
     /// What was tried with so many streams of each of so many nodes.
-    fn tried(&self, nodes: usize, streams: u32) -> Option<&(Fixed, Option<f64>)> {
-        let mut tried = self.tried.iter();
-        tried.find(|(one, _)| (one.nodes, one.streams) == (nodes, streams))
-    }
-
-    /// The simulator's seconds for a setting that was tried, over the lab's; `None` unless both ended in time.
-    fn apart(&self, one: &(Fixed, Option<f64>)) -> Option<f64> {
-        let (fixed, simulated) = one;
-        let simulated = simulated.filter(|seconds| *seconds < LIMIT * SECONDS_SHORT)?;
-        fixed
-            .ran
-            .is_complete
-            .then_some(simulated / fixed.ran.seconds)
+    fn tried(&self, nodes: usize, streams: u32) -> Option<&Tried> {
+        let is_it = |tried: &&Tried| (tried.fixed.nodes, tried.fixed.streams) == (nodes, streams);
+        self.tried.iter().find(is_it)
     }
 
     /// Settings to be run with all bytes.
     fn again(&self) -> Vec<(usize, u32)> {
-        let mut by_time: Vec<&Fixed> = self.tried.iter().map(|(one, _)| one).collect();
+        let mut by_time: Vec<&Fixed> = self.tried.iter().map(|tried| &tried.fixed).collect();
         by_time.retain(|one| one.ran.is_complete);
         by_time.sort_by(|a, b| a.ran.seconds.total_cmp(&b.ran.seconds));
         let fastest = by_time.into_iter().take(AGAIN);
@@ -174,16 +180,18 @@ fn measure(bench: &mut Bench, site: &Site, cell: Cell, is_quick: bool, seconds: 
         Some((fixed, key))
     };
     for (nodes, streams) in cell.settings(is_quick) {
-        let Some((one, key)) = fixed(bench, (nodes, streams), SECONDS_SHORT) else {
+        let Some((fixed, key)) = fixed(bench, (nodes, streams), SECONDS_SHORT) else {
             continue;
         };
         let simulated = bench.point(&simulated(&key), || {
             beside::simulate(&cell, nodes, streams, SECONDS_SHORT)
         });
-        measured.tried.push((one, simulated.flatten()));
+        let simulated = simulated.flatten();
+        measured.tried.push(Tried { fixed, simulated });
     }
     if is_quick {
-        measured.fixed = measured.tried.iter().map(|(one, _)| one.clone()).collect();
+        let tried = measured.tried.iter();
+        measured.fixed = tried.map(|tried| tried.fixed.clone()).collect();
     } else {
         let again = measured.again();
         bench.expect(again.iter().map(|&(nodes, streams)| {
@@ -253,7 +261,8 @@ mod tests {
                 streams,
                 ran,
             };
-            (fixed, Some(2.0 * seconds))
+            let simulated = Some(2.0 * seconds);
+            Tried { fixed, simulated }
         };
         Measured {
             cell: CELLS[3],
@@ -281,7 +290,7 @@ mod tests {
     #[test]
     fn who_is_compared() {
         let all = measured(&[(1, 4, 9.0, true), (2, 4, 11.0, true), (4, 4, 8.0, false)]);
-        let apart = |nodes| all.apart(all.tried(nodes, 4).unwrap());
+        let apart = |nodes| all.tried(nodes, 4).unwrap().apart();
         assert_eq!((apart(1), apart(2), apart(4)), (Some(2.0), None, None));
     }
 }

@@ -62,8 +62,8 @@ pub(super) fn table(bench: &mut Bench, measured: &[Measured]) -> Result<Table> {
                 cell.name.into(),
                 number(cell.nodes as f64, 0),
                 number(f64::from(streams), 0),
-                number(pulled.map(|(fixed, _)| fixed.ran.seconds), 2),
-                number(pulled.and_then(|(_, simulated)| *simulated), 2),
+                number(pulled.map(|pulled| pulled.fixed.ran.seconds), 2),
+                number(pulled.and_then(|pulled| pulled.simulated), 2),
                 number(equal.map(|ran| ran.seconds), 2),
                 number(simulated.flatten(), 2),
             ]);

@@ -4,7 +4,7 @@ use crate::stats::summary;
 use crate::table::{Cell as Entry, Table, number};
 
 use super::cells::STREAMS;
-use super::{Measured, SECONDS_SHORT, TUNED};
+use super::{Measured, SECONDS_SHORT, TUNED, Tried};
 use crate::figures::trunk::Queue;
 
 const COLUMNS: [(&str, &str); 16] = [
@@ -62,7 +62,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
             row.push(number(ratio, 2));
         }
         row.extend([1, 32].map(|streams| number(fixed(streams), 2)));
-        let apart = one.tried.iter().filter_map(|tried| one.apart(tried));
+        let apart = one.tried.iter().filter_map(Tried::apart);
         row.push(number(summary(apart).map(|apart| apart.median), 2));
         let runs = one.tuned.iter().flat_map(|(_, runs)| runs);
         let runs = runs.chain(one.fixed.iter().map(|fixed| &fixed.ran));
@@ -113,18 +113,18 @@ pub(super) fn settings(measured: &[Measured]) -> Table {
     );
     let mut apart = Vec::new();
     for one in measured {
-        let mut nodes: Vec<usize> = one.tried.iter().map(|(fixed, _)| fixed.nodes).collect();
+        let mut nodes: Vec<usize> = one.tried.iter().map(|tried| tried.fixed.nodes).collect();
         nodes.dedup();
         for nodes in nodes {
             let mut row: Vec<Entry> = vec![one.cell.name.into(), number(nodes as f64, 0)];
             let mut dropped = None;
             for streams in STREAMS {
                 let found = one.tried(nodes, streams);
-                row.push(number(found.map(|(f, _)| f.ran.seconds), 2));
-                row.push(number(found.and_then(|(_, simulated)| *simulated), 2));
-                apart.extend(found.and_then(|found| one.apart(found)));
-                dropped = found.map(|(f, _)| {
-                    let (delivered, full, lost) = f.ran.packets;
+                row.push(number(found.map(|found| found.fixed.ran.seconds), 2));
+                row.push(number(found.and_then(|found| found.simulated), 2));
+                apart.extend(found.and_then(Tried::apart));
+                dropped = found.map(|found| {
+                    let (delivered, full, lost) = found.fixed.ran.packets;
                     full as f64 / (delivered + full + lost).max(1) as f64 * 100.0
                 });
             }
@@ -159,12 +159,12 @@ pub(super) fn products(measured: &[Measured]) -> Table {
     for one in measured {
         for product in [16, 32, 64, 128] {
             let mut splits = one.tried.clone();
-            splits.retain(|(f, _)| f.nodes as u32 * f.streams == product);
+            splits.retain(|one| one.fixed.nodes as u32 * one.fixed.streams == product);
             if splits.len() < 2 {
                 continue;
             }
-            let lab: Vec<f64> = splits.iter().map(|(f, _)| f.ran.seconds).collect();
-            let simulated: Vec<f64> = splits.iter().filter_map(|(_, s)| *s).collect();
+            let lab: Vec<f64> = splits.iter().map(|one| one.fixed.ran.seconds).collect();
+            let simulated: Vec<f64> = splits.iter().filter_map(|one| one.simulated).collect();
             let join = |words: Vec<String>| words.join(" ");
             let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
             let apart = |all: &[f64]| {
@@ -172,7 +172,7 @@ pub(super) fn products(measured: &[Measured]) -> Table {
             };
             let names = splits
                 .iter()
-                .map(|(f, _)| format!("{}x{}", f.nodes, f.streams));
+                .map(|one| format!("{}x{}", one.fixed.nodes, one.fixed.streams));
             table.row(vec![
                 one.cell.name.into(),
                 number(f64::from(product), 0),
