@@ -1,17 +1,11 @@
 //! Files that are kept from one transfer to the next: a convenience, which must not hold one up.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ropewalk_statefile::StateError;
 
 /// A file on a disk that hangs (a home over NFS) is not waited for longer.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Seconds of Unix time; 0 for a clock before that.
-pub(crate) fn now_unix() -> u64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH);
-    passed.map_or(0, |passed| passed.as_secs())
-}
 
 /// Does something with a file, which must not take long. `what` names the file and `without` says how to do without it
 /// where it does.

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ropewalk_proto::message::cutoff::{
     Guard, Known, Lesson, MEMORY_VERSION, Memory, Pair, RailEnds, Recalled,
 };
-use ropewalk_statefile::{LOCK_PATIENCE, StateError, StateFile};
+use ropewalk_statefile::{LOCK_PATIENCE, StateError, StateFile, now_unix};
 
 use crate::dial::Dialer;
 use crate::threads;
@@ -96,12 +96,6 @@ impl Remembrance {
             })
         })
     }
-}
-
-/// Seconds of Unix time; 0 for a clock before that.
-fn now_unix() -> u64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH);
-    passed.map_or(0, |passed| passed.as_secs())
 }
 
 /// Does something with the file, which must not take long.

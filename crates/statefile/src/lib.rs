@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -195,6 +195,13 @@ impl StateFile {
             }
         }
     }
+}
+
+/// Seconds of Unix time, for the age of what is kept; 0 for a clock before that.
+#[must_use]
+pub fn now_unix() -> u64 {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH);
+    passed.map_or(0, |passed| passed.as_secs())
 }
 
 fn beside(path: &Path, more: &str) -> PathBuf {

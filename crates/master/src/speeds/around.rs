@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use ropewalk_proto::report::{Event, Outcome};
-use ropewalk_statefile::StateError;
+use ropewalk_statefile::{StateError, now_unix};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::file::{load, record};
 use super::{Hints, Observations};
-use crate::kept::{at_the_file, now_unix};
+use crate::kept::at_the_file;
 use crate::request::{NodeRequest, Request};
 
 async fn at_speeds<T: Send + 'static>(

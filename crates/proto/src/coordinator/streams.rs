@@ -41,7 +41,7 @@ pub(super) struct Streams {
     // By node.
     counters: Vec<NodeCounters>,
     looked_ns: u64,
-    // What each receiver was told, and when they were last compared.
+    // What each receiver was told (0: that the path is short), and when they were last compared.
     told: BTreeMap<u32, u32>,
     compared_ns: u64,
     // The share of all, as it was last noted.
@@ -50,8 +50,6 @@ pub(super) struct Streams {
     changes: u32,
     others: Others,
     noted_others: u32,
-    // Receivers know that the path is short.
-    is_near: bool,
 }
 
 impl Streams {
@@ -212,7 +210,7 @@ impl Coordinator {
         let is_far = tuner.is_far();
         let setting = tuner.setting();
         if !is_far {
-            if tuner.seemed_far() && !std::mem::replace(&mut streams.is_near, true) {
+            if tuner.seemed_far() {
                 self.tell_near(&receivers);
             }
             return;
@@ -236,10 +234,11 @@ impl Coordinator {
                 "the path is short, its queue is long: streams as over a short path from now on";
             self.actions.push_back(Action::Note(text.into()));
         }
-        self.streams.told.clear();
         for &node in receivers {
             let near = control::Streams { count: 0 };
-            self.send(node, to_agent::Body::Streams(near));
+            if self.streams.told.insert(node, near.count) != Some(near.count) {
+                self.send(node, to_agent::Body::Streams(near));
+            }
         }
     }
 
