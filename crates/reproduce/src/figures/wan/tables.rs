@@ -7,7 +7,7 @@ use super::cells::STREAMS;
 use super::{Measured, SECONDS_SHORT, TUNED, Tried};
 use crate::figures::trunk::Queue;
 
-const COLUMNS: [(&str, &str); 16] = [
+const COLUMNS: [(&str, &str); 15] = [
     ("cell", "cell"),
     ("nodes", "nodes"),
     ("round_trip_milliseconds", "RTT ms"),
@@ -19,7 +19,6 @@ const COLUMNS: [(&str, &str); 16] = [
     ("model_over_best", "model"),
     ("simulate_over_best", "simulate"),
     ("database_over_best", "database"),
-    ("off_over_best", "off"),
     ("one_stream_over_best", "1"),
     ("streams_32_over_best", "32"),
     ("simulated_over_lab", "sim/lab"),
@@ -83,7 +82,7 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         table.row(row);
     }
     table.note("best: nodes x streams a node of the fastest fixed setting; sim/lab: median over all settings that were tried, where the packet simulator has the congestion control.");
-    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. off: nobody tunes, 4 streams a pair; model is the default.");
+    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. model is the default; medians of two runs, or of three where two were more than 15 % apart.");
     table.note(
         "invalid: runs during which the trunk's relay did not keep up; they are in the table.",
     );
