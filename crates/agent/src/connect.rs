@@ -35,7 +35,7 @@ pub(crate) const RAIL_AT: usize = 8;
 pub(crate) struct Connected {
     pub peer: Peer,
     address: Address,
-    secret: [u8; 32],
+    secret: PairSecret,
     join_key: MacKey,
     // This host's address of the connection, where it has any.
     local: Option<IpAddr>,
@@ -108,7 +108,7 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
     for address in addresses {
         match handshake(transfer, peer, &address) {
             Ok((secret, local, trip)) => {
-                let join_key = MacKey::new(&derive(&secret, "join", b""));
+                let join_key = MacKey::new(&derive(&secret.0, "join", b""));
                 return Ok(Connected {
                     peer: peer.clone(),
                     address,
@@ -173,7 +173,7 @@ fn handshake(
     transfer: &Transfer,
     peer: &Peer,
     address: &Address,
-) -> std::io::Result<([u8; 32], Option<IpAddr>, Duration)> {
+) -> std::io::Result<(PairSecret, Option<IpAddr>, Duration)> {
     let began = Instant::now();
     let socket = address.connect()?;
     let connected = began.elapsed();
@@ -203,8 +203,8 @@ fn handshake(
     let mut stream = rustls::Stream::new(&mut tls, &mut wire);
     let mut ready = [0];
     stream.read_exact(&mut ready)?;
-    let secret = tls
-        .export_keying_material([0; 32], tls::PAIR_LABEL, None)
+    let mut secret = PairSecret([0; 32]);
+    tls.export_keying_material(&mut secret.0, tls::PAIR_LABEL, None)
         .map_err(other)?;
     // The kernel's clock stops when a packet comes, this thread's when it is its turn.
     let seen = tcp.as_ref().and_then(TcpInfo::of);
@@ -286,7 +286,7 @@ impl Connected {
         let mut proof = [0; 32];
         stream.read_exact(&mut proof)?;
         stream.set_read_timeout(None)?;
-        match proof == rail_proof(&self.secret, nonce) {
+        match proof == rail_proof(&self.secret.0, nonce) {
             true => Ok(()),
             false => Err(std::io::Error::other("another host answers there")),
         }
@@ -309,7 +309,7 @@ impl Connected {
         let options = streams::of_stream(&transfer.options, index);
         let kind = socket.kind(&options);
         let half = socket
-            .receive_half(&options, &PairSecret(self.secret), nonce)
+            .receive_half(&options, &self.secret, nonce)
             .map_err(|error| AgentError::Peer {
                 node: self.peer.name.clone(),
                 address: self.first_rail(),

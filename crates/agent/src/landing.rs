@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
@@ -10,45 +11,64 @@ use ropewalk_store::{Sink, Source, StoreError};
 
 use crate::receiving::Fetch;
 
+/// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
+/// tried again. Together well below the 1.5 s of silence after which a rail is given up.
+const RETRIES: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
+
+/// Does `work` again while it fails for a passing reason; the last error once the pauses are used up.
+fn persist<T>(mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for pause in RETRIES {
+        match work() {
+            Err(error) if error.is_retryable() => std::thread::sleep(pause),
+            result => return result,
+        }
+    }
+    work()
+}
+
+/// A sink and its place in the data space.
+pub(crate) struct PlacedSink {
+    pub ranges: RangeSet,
+    pub sink: Arc<dyn Sink>,
+    /// Other nodes write the same files.
+    pub shared: bool,
+}
+
 /// The sinks of one node with the stretches of data space they take.
 pub(crate) struct SinkSet {
-    sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
+    sinks: Vec<PlacedSink>,
     layout: Layout,
     unit_len: u64,
     // Nobody reads the bytes again: each stream receives straight into a buffer of its own.
     in_memory: bool,
-    // Other nodes write the same files.
-    shared: bool,
 }
 
 impl SinkSet {
     /// `layout` and `unit_len` say where units begin and end; the layout covers all sinks.
-    pub fn new(
-        sinks: Vec<(RangeSet, Arc<dyn Sink>)>,
-        layout: Layout,
-        unit_len: u64,
-        in_memory: bool,
-        shared: bool,
-    ) -> Self {
+    pub fn new(sinks: Vec<PlacedSink>, layout: Layout, unit_len: u64, in_memory: bool) -> Self {
         Self {
             sinks,
             layout,
             unit_len,
             in_memory,
-            shared,
         }
     }
 
-    /// Whether other nodes write the same files.
+    /// Whether other nodes write some of the same files.
     pub fn is_shared(&self) -> bool {
-        self.shared
+        self.sinks.iter().any(|placed| placed.shared)
     }
 
     /// Whether all bytes of a range have a place here.
     pub fn holds(&self, range: Range) -> bool {
         self.sinks
             .iter()
-            .any(|(held, _)| held.contains_range(range))
+            .any(|placed| placed.ranges.contains_range(range))
     }
 
     /// The unit of integrity around an offset.
@@ -67,12 +87,12 @@ impl SinkSet {
             start: offset,
             end: offset + length,
         };
-        if let [(_, only)] = self.sinks.as_slice() {
-            return f(only.as_ref(), range);
+        if let [only] = self.sinks.as_slice() {
+            return f(only.sink.as_ref(), range);
         }
-        for (held, sink) in &self.sinks {
-            for part in held.clipped(range).iter() {
-                f(sink.as_ref(), part)?;
+        for placed in &self.sinks {
+            for part in placed.ranges.clipped(range).iter() {
+                f(placed.sink.as_ref(), part)?;
             }
         }
         Ok(())
@@ -94,18 +114,22 @@ impl SinkSet {
     }
 
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.sinks.iter().try_for_each(|(_, sink)| sink.sync())
+        self.sinks.iter().try_for_each(|placed| placed.sink.sync())
     }
 
     pub fn commit(&self) -> Result<(), StoreError> {
-        self.sinks.iter().try_for_each(|(_, sink)| sink.commit())
+        self.sinks
+            .iter()
+            .try_for_each(|placed| placed.sink.commit())
     }
 
     /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the
     /// master's word, who knows that nobody goes on.
     pub fn discard(&self, shared: bool) {
-        if shared || !self.shared {
-            self.sinks.iter().for_each(|(_, sink)| sink.discard());
+        for placed in &self.sinks {
+            if shared || !placed.shared {
+                placed.sink.discard();
+            }
         }
     }
 }
@@ -148,14 +172,18 @@ impl Landing for SinkLanding {
         if space != SPACE_DATA {
             return Err(format!("bytes of space {space} do not belong in a sink").into());
         }
-        // A late copy of what is safe already: the file may have its final name by now.
-        if self.fetch.is_delivered(Range {
+        let range = Range {
             start: offset,
             end: offset + bytes.len() as u64,
-        }) {
-            return Ok(());
-        }
-        self.sinks.write(offset, bytes).map_err(Into::into)
+        };
+        let written = persist(|| {
+            // A late copy of what is safe already: the file may have its final name by now.
+            if self.fetch.is_delivered(range) {
+                return Ok(());
+            }
+            self.sinks.write(offset, bytes)
+        });
+        written.map_err(Into::into)
     }
 }
 
@@ -232,7 +260,7 @@ impl Provider for Holdings {
         }
         let (source, held) = self.source(range.start)?;
         let length = range.len().min(held);
-        match source.extent(range.start, length).map_err(|e| absent(&e))? {
+        match persist(|| source.extent(range.start, length)).map_err(|e| absent(&e))? {
             ropewalk_store::Extent::Memory(bytes) => Ok(Extent::Memory(bytes)),
             ropewalk_store::Extent::File { file, offset, len } => Ok(Extent::File {
                 file,
@@ -253,11 +281,151 @@ impl Provider for Holdings {
         while done < out.len() {
             let (source, held) = self.source(offset + done as u64)?;
             let part = (out.len() - done).min(usize::try_from(held).unwrap_or(usize::MAX));
-            source
-                .read_at(offset + done as u64, &mut out[done..done + part])
+            persist(|| source.read_at(offset + done as u64, &mut out[done..done + part]))
                 .map_err(|e| absent(&e))?;
             done += part;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use ropewalk_proto::control;
+    use ropewalk_store::Operation;
+
+    use super::*;
+    use crate::transfer::Transfer;
+
+    const LEN: usize = 100;
+
+    /// What a read gives.
+    static BYTES: [u8; LEN] = [7; LEN];
+
+    /// A store that so many times finds no open file left, and then works.
+    struct Scarce {
+        left: AtomicU32,
+        error: StoreError,
+    }
+
+    impl Scarce {
+        fn new(left: u32) -> Arc<Self> {
+            let error = StoreError::Io {
+                path: "file".into(),
+                operation: Operation::Open,
+                errno: rustix::io::Errno::MFILE.raw_os_error(),
+            };
+            Self::failing(left, error)
+        }
+
+        fn failing(left: u32, error: StoreError) -> Arc<Self> {
+            let left = AtomicU32::new(left);
+            Arc::new(Self { left, error })
+        }
+
+        fn left(&self) -> u32 {
+            self.left.load(Ordering::Relaxed)
+        }
+
+        fn call(&self) -> Result<(), StoreError> {
+            match self.left() {
+                0 => Ok(()),
+                left => {
+                    self.left.store(left - 1, Ordering::Relaxed);
+                    Err(self.error.clone())
+                }
+            }
+        }
+    }
+
+    impl Source for Scarce {
+        fn read_at(&self, _offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+            buf.copy_from_slice(&BYTES[..buf.len()]);
+            self.call()
+        }
+
+        fn extent(&self, _offset: u64, len: u64) -> Result<ropewalk_store::Extent<'_>, StoreError> {
+            self.call()?;
+            Ok(ropewalk_store::Extent::Memory(&BYTES[..len as usize]))
+        }
+    }
+
+    impl Sink for Scarce {
+        fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<(), StoreError> {
+            self.call()
+        }
+
+        fn read_back(&self, _offset: u64, _buf: &mut [u8]) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn discard(&self) {}
+    }
+
+    fn all() -> Range {
+        Range {
+            start: 0,
+            end: LEN as u64,
+        }
+    }
+
+    fn holdings(source: Arc<dyn Source>) -> Holdings {
+        Holdings {
+            sources: vec![(RangeSet::from(all()), source)],
+            manifests: Vec::new(),
+        }
+    }
+
+    /// A sender that is short of open files for a moment does not call its bytes unavailable.
+    #[test]
+    fn reading_outlives_a_shortage() {
+        let source = Scarce::new(2);
+        let mut out = [0; LEN];
+        let held = holdings(source.clone());
+        assert!(held.read(SPACE_DATA, 0, &mut out).is_ok());
+        assert_eq!((out, source.left()), (BYTES, 0));
+        let source = Scarce::new(2);
+        assert!(holdings(source.clone()).extent(SPACE_DATA, all()).is_ok());
+        assert_eq!(source.left(), 0);
+    }
+
+    /// A shortage that lasts is told after a bounded number of tries, and what does not pass by itself at once.
+    #[test]
+    fn a_lasting_failure_is_told() {
+        let source = Scarce::new(100);
+        let absent = holdings(source.clone()).read(SPACE_DATA, 0, &mut [0; 10]);
+        assert!(absent.is_err_and(|absent| absent.code == missing::UNREADABLE));
+        assert_eq!(source.left(), 100 - RETRIES.len() as u32 - 1);
+        let source = Scarce::failing(100, StoreError::Ended);
+        let absent = holdings(source.clone()).read(SPACE_DATA, 0, &mut [0; 10]);
+        assert!(absent.is_err());
+        assert_eq!(source.left(), 99);
+    }
+
+    /// A receiver that is short of open files for a moment writes what came all the same.
+    #[test]
+    fn writing_outlives_a_shortage() {
+        let (transfer, _said) = Transfer::alone();
+        let fetch = Fetch::new(transfer, &control::Plan::default());
+        let sink = Scarce::new(2);
+        let placed = PlacedSink {
+            ranges: RangeSet::from(all()),
+            sink: sink.clone(),
+            shared: false,
+        };
+        let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
+        let mut landing = SinkLanding::new(fetch, Arc::new(sinks));
+        assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
+        assert_eq!(sink.left(), 0);
     }
 }

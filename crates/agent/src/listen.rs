@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
+use ropewalk_lane::seal::PairSecret;
 use ropewalk_lane::tls;
 use ropewalk_store::{Access, Roots};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -27,7 +28,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 const UNPROVEN_MAX: usize = 256;
 
 /// How an agent runs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AgentConfig {
     /// Where to listen; port 0 lets the system choose.
     pub listen: Vec<SocketAddr>,
@@ -35,6 +36,16 @@ pub struct AgentConfig {
     pub token: [u8; 32],
     /// Folders served, and whether transfers may write there.
     pub roots: Vec<(PathBuf, bool)>,
+}
+
+impl std::fmt::Debug for AgentConfig {
+    // Without the token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentConfig")
+            .field("listen", &self.listen)
+            .field("roots", &self.roots)
+            .finish_non_exhaustive()
+    }
 }
 
 pub(crate) struct Shared {
@@ -277,10 +288,9 @@ async fn welcome<S: Incoming>(
             stream.expect_answers();
             let handshake =
                 tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
-            drop(permit);
             if let Ok(Ok(stream)) = handshake {
                 let reached_as = local.map(|address| address.ip().to_canonical());
-                session::run(stream, reached_as, shared).await;
+                session::run(stream, reached_as, shared, permit).await;
             }
         }
         Kind::Pair => {
@@ -296,11 +306,15 @@ async fn welcome<S: Incoming>(
             else {
                 return;
             };
-            let secret = stream
-                .get_ref()
-                .1
-                .export_keying_material([0; 32], tls::PAIR_LABEL, None);
-            let Ok(secret) = secret else { return };
+            let mut secret = PairSecret([0; 32]);
+            let exported =
+                stream
+                    .get_ref()
+                    .1
+                    .export_keying_material(&mut secret.0, tls::PAIR_LABEL, None);
+            if exported.is_err() {
+                return;
+            }
             // A node speaks for itself only: its certificate names its number.
             let certificate = stream
                 .get_ref()

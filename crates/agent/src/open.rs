@@ -47,6 +47,21 @@ pub(crate) enum OpenSink {
     RowsKeptNowhere { ranges: RangeSet, memory: bool },
 }
 
+impl OpenSink {
+    /// The final paths of what other nodes write, too.
+    pub fn shared_paths(&self) -> &[PathBuf] {
+        match self {
+            Self::Tree { path, shared: true } => std::slice::from_ref(path),
+            Self::Files {
+                paths,
+                shared: true,
+                ..
+            } => paths,
+            _ => &[],
+        }
+    }
+}
+
 fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }

@@ -4,6 +4,7 @@
 //! The state machine sits behind one short lock, taken per batch of units, never per frame.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ mod manifests;
 mod meter;
 mod rails;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 /// Pauses before each new attempt to open a stream that broke. Refused at once (the process is
 /// gone) or silent, a peer is given up after the last.
@@ -117,7 +120,9 @@ struct State {
     revision: u32,
     // Revisions that came while sinks were being made; `None` once the plan is taken.
     early: Option<Vec<control::Revision>>,
+    // How it was told to end: temporary files go; so do those that other nodes write, too.
     discard: bool,
+    discard_shared: bool,
 }
 
 impl State {
@@ -137,6 +142,8 @@ pub(crate) struct Fetch {
     state: Mutex<State>,
     changed: Condvar,
     sinks: Mutex<Option<Arc<SinkSet>>>,
+    // Final paths that other nodes write, too, where sinks could not be made: something temporary may be there.
+    unmade: Mutex<Vec<PathBuf>>,
     // What was read back from the sink and found right.
     read_back: Mutex<RangeSet>,
     // Bytes on stable storage (or checked, where there is no storage).
@@ -154,7 +161,7 @@ impl Fetch {
     pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
         let options = transfer.options;
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
-        let blast = streams::blast(&options);
+        let blast = streams::blast(&options, senders.len());
         let streams = match options.streams {
             // A lane of datagrams is one flow with one rate.
             _ if blast.is_some() => 1,
@@ -191,11 +198,13 @@ impl Fetch {
             revision: plan.revision,
             early: Some(Vec::new()),
             discard: false,
+            discard_shared: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             sinks: Mutex::new(None),
+            unmade: Mutex::default(),
             read_back: Mutex::default(),
             safe: AtomicU64::new(0),
             commits: plan.commit,
@@ -237,8 +246,9 @@ impl Fetch {
                 *fetch.sinks.lock() = Some(sinks.clone());
                 if fetch.stopped() {
                     // It ended while files were being made.
-                    if fetch.state.lock().discard {
-                        sinks.discard(false);
+                    let (discard, shared) = fetch.told_to_discard();
+                    if discard {
+                        sinks.discard(shared);
                     }
                     return;
                 }
@@ -253,8 +263,35 @@ impl Fetch {
                 fetch.drain(state);
                 fetch.keep_safe();
             }
-            Err(reason) => fetch.fail(reason),
+            Err(reason) => {
+                // The word may have come while they were being made.
+                if fetch.told_to_discard() == (true, true) {
+                    fetch.remove_unmade();
+                }
+                fetch.fail(reason);
+            }
         });
+    }
+
+    /// Whether temporary files are to go, and whether those that other nodes write are, too.
+    fn told_to_discard(&self) -> (bool, bool) {
+        let state = self.state.lock();
+        (state.discard, state.discard_shared)
+    }
+
+    /// The transfer's id as it is in temporary names.
+    fn temporary_id(&self) -> String {
+        let digits = self.transfer.id.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect()
+    }
+
+    /// Removes what is temporary where sinks could not be made and other nodes write, too.
+    fn remove_unmade(&self) {
+        let id = self.temporary_id();
+        let unmade = std::mem::take(&mut *self.unmade.lock());
+        for path in unmade {
+            ropewalk_store::remove_temporary(&path, &id);
+        }
     }
 
     pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
@@ -404,11 +441,14 @@ impl Fetch {
     pub fn stop(&self, discard: bool, shared: bool) {
         self.changed.notify_all();
         let mut state = self.state.lock();
-        state.discard = discard;
+        (state.discard, state.discard_shared) = (discard, shared);
         if discard && !state.committed {
             drop(state);
             if let Some(sinks) = self.sinks() {
                 sinks.discard(shared);
+            }
+            if shared {
+                self.remove_unmade();
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ropewalk_lane::tls::{self, Side};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::listen::Shared;
 use crate::transfer::Transfer;
@@ -21,6 +21,9 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time between statuses of a node that only sends while the number of streams is tuned.
 const STATUS_TUNING: Duration = Duration::from_millis(200);
 
+/// Longest list of files that is sent for comparing: one message carries it, with a few bytes around it.
+const MANIFEST_SENT_MAX: usize = control::MESSAGE_MAX - 64;
+
 /// Shortest time between two status messages, whatever the master asks for.
 const STATUS_MIN: Duration = Duration::from_millis(100);
 
@@ -29,6 +32,7 @@ pub(crate) async fn run<S>(
     mut stream: tokio_rustls::server::TlsStream<S>,
     reached_as: Option<IpAddr>,
     shared: Arc<Shared>,
+    unproven: OwnedSemaphorePermit,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -38,6 +42,8 @@ pub(crate) async fn run<S>(
     ) {
         return;
     }
+    // Until here anybody can come who has seen a master's preface go by.
+    drop(unproven);
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
     let reading = tokio::spawn(async move {
@@ -121,6 +127,16 @@ async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
     control::decode(&bytes).ok()
 }
 
+/// Why a list of files of so many bytes cannot be sent.
+fn too_long(bytes: usize) -> String {
+    const MIB: usize = 1 << 20;
+    format!(
+        "its list of files takes {} MiB, more than the {} MiB that can be compared; make the sources equal, or copy subfolders one by one",
+        bytes.div_ceil(MIB),
+        MANIFEST_SENT_MAX / MIB
+    )
+}
+
 /// Statuses with this pause, the first one at once.
 fn every(pause: Duration) -> tokio::time::Interval {
     let mut beat = tokio::time::interval(pause);
@@ -168,6 +184,7 @@ impl Session {
             Some(to_agent::Body::ManifestQuery(query)) => {
                 let manifest = self.transfer.as_ref().and_then(|t| t.manifest(query.source as usize));
                 match manifest {
+                    Some(manifest) if manifest.len() > MANIFEST_SENT_MAX => self.refuse(too_long(manifest.len())),
                     Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply { manifest, source: query.source })),
                     None => self.refuse("no such source is open"),
                 }
@@ -282,5 +299,40 @@ impl Session {
             self.shared.transfers.lock().remove(&transfer.id);
             let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who has nothing left to give a name to does not say that it has none to complain of.
+    #[test]
+    fn what_was_ended_gets_no_name() {
+        let (transfer, _) = Transfer::alone();
+        let word = control::Finish {
+            commit: true,
+            ..control::Finish::default()
+        };
+        let finished = transfer.finish(&word);
+        assert!(!finished.committed && !finished.error.is_empty());
+    }
+
+    /// The longest list of files that is sent fits into a message, and a longer one is refused with both numbers.
+    #[test]
+    fn lists_of_files_fit() {
+        let reply = control::ManifestReply {
+            manifest: vec![0; MANIFEST_SENT_MAX],
+            source: u32::MAX,
+        };
+        let message = control::encode(&FromAgent {
+            body: Some(from_agent::Body::ManifestReply(reply)),
+        });
+        assert!(message.len() - LENGTH_LEN <= control::MESSAGE_MAX);
+        let text = too_long(MANIFEST_SENT_MAX + 1);
+        assert!(
+            text.contains("takes 64 MiB, more than the 63 MiB"),
+            "{text}"
+        );
     }
 }

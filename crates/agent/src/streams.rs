@@ -37,22 +37,24 @@ pub(crate) mod lane {
 }
 
 /// What a lane of datagrams is granted ahead, at least and at most: it has a set rate, so what is on its way need not
-/// show how fast it is first. With RBUDP this is the blast.
+/// show how fast it is first. With RBUDP this is the blast; what is lost of it is held until the next round, so a node
+/// that fetches from several divides it.
 const BLAST_MIN: u64 = 16 << 20;
 const BLAST_MAX: u64 = 256 << 20;
 
 /// Time of the rate that a RAPID lane is granted ahead: two of the longest round trips on earth, and a pause.
 const AHEAD_MILLISECONDS: u64 = 800;
 
-/// Bytes to grant ahead on lanes of datagrams; `None` on others.
-pub(crate) fn blast(options: &Options) -> Option<u64> {
+/// Bytes to grant ahead on each of so many lanes of datagrams; `None` on others.
+pub(crate) fn blast(options: &Options, lanes: usize) -> Option<u64> {
     let ahead = match options.lane {
         lane::RBUDP => BLAST_MAX,
         lane::RAPID if options.rate == 0 => BLAST_MAX / 4,
         lane::RAPID => options.rate / 1000 * AHEAD_MILLISECONDS,
         _ => return None,
     };
-    Some(ahead.clamp(BLAST_MIN, BLAST_MAX).max(options.prefetch))
+    let most = (BLAST_MAX / lanes.max(1) as u64).max(BLAST_MIN);
+    Some(ahead.clamp(BLAST_MIN, most).max(options.prefetch))
 }
 
 /// The options as they hold for one stream of the transfer.

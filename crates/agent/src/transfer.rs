@@ -28,7 +28,7 @@ const JOINS_MAX: usize = 1 << 16;
 
 /// A peer that has done the pair handshake.
 struct Pair {
-    secret: [u8; 32],
+    secret: PairSecret,
     join_key: MacKey,
     used: HashSet<[u8; 32]>,
 }
@@ -158,8 +158,8 @@ impl Transfer {
     }
 
     /// A peer finished its handshake: streams sealed with `secret` may join.
-    pub fn add_pair(&self, node: u32, secret: [u8; 32]) {
-        let join_key = MacKey::new(&derive(&secret, "join", b""));
+    pub fn add_pair(&self, node: u32, secret: PairSecret) {
+        let join_key = MacKey::new(&derive(&secret.0, "join", b""));
         self.pairs.lock().insert(
             node,
             Pair {
@@ -185,7 +185,7 @@ impl Transfer {
         {
             return None;
         }
-        Some(PairSecret(pair.secret))
+        Some(pair.secret.clone())
     }
 
     /// Keeps a stream's stopper until the stream ends; see [`Transfer::forget`].
@@ -349,16 +349,15 @@ impl Transfer {
     /// Ends the node's part on somebody's word at this node, and tells the master why.
     pub fn cancel(&self, reason: &str) {
         let fetch = self.fetch.lock().clone();
-        match fetch {
-            Some(fetch) => {
-                fetch.fail(reason.to_owned());
-                fetch.send_done();
-            }
-            None => self.send(from_agent::Body::Refused(control::Refused {
-                code: 0,
-                message: reason.to_owned(),
-            })),
+        if let Some(fetch) = fetch {
+            fetch.fail(reason.to_owned());
+            fetch.send_done();
         }
+        // Also when it has said that it is done: it could be given more, and it may send to others.
+        self.send(from_agent::Body::Refused(control::Refused {
+            code: 0,
+            message: reason.to_owned(),
+        }));
         self.stop(true);
     }
 
@@ -376,7 +375,10 @@ impl Transfer {
             match fetch.as_ref().map(|f| seen.and_then(|()| f.commit())) {
                 Some(Ok(())) => finished.committed = true,
                 Some(Err(error)) => finished.error = error,
-                None => {}
+                None => {
+                    finished.error =
+                        "its part was ended before it could give the files their names".into();
+                }
             }
         }
         self.end(discard, true);
@@ -393,6 +395,39 @@ impl Transfer {
             processor: now.processor.saturating_sub(self.began_usage.processor),
             ..now
         }
+    }
+}
+
+#[cfg(test)]
+impl Transfer {
+    /// A node that neither has nor wants anything and knows no peer, and what it tells its master.
+    pub(crate) fn alone() -> (Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<FromAgent>) {
+        let authority = tls::Authority::new().unwrap();
+        let identity = authority.issue(0).unwrap();
+        let (outbox, said) = tokio::sync::mpsc::unbounded_channel();
+        let transfer = Self {
+            id: [7; 16],
+            node: 0,
+            options: control::Options::default(),
+            interfaces: Vec::new(),
+            is_restricted: false,
+            one_rail: false,
+            preface_key: tls::transfer_key(&[0; 32]),
+            pair_server: tls::pair_server(&identity, authority.certificate()).unwrap(),
+            pair_client: tls::pair_client(&identity, authority.certificate()).unwrap(),
+            began: Instant::now(),
+            began_usage: usage::now(),
+            pairs: Mutex::default(),
+            sources: Mutex::default(),
+            sinks: Mutex::default(),
+            serving: Serving::new(),
+            fetch: Mutex::new(None),
+            stoppers: Mutex::default(),
+            next_stopper: std::sync::atomic::AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            outbox,
+        };
+        (Arc::new(transfer), said)
     }
 }
 

@@ -42,18 +42,18 @@ impl Guard {
     pub(crate) fn for_receiver(protection: &Protection) -> Self {
         match protection {
             Protection::Plain(check) => Self::Plain(*check),
-            Protection::Sealed(keys) => Self::sealed(keys.toward_sender, keys.toward_receiver),
+            Protection::Sealed(keys) => Self::sealed(&keys.toward_sender, &keys.toward_receiver),
         }
     }
 
     pub(crate) fn for_sender(protection: &Protection) -> Self {
         match protection {
             Protection::Plain(check) => Self::Plain(*check),
-            Protection::Sealed(keys) => Self::sealed(keys.toward_receiver, keys.toward_sender),
+            Protection::Sealed(keys) => Self::sealed(&keys.toward_receiver, &keys.toward_sender),
         }
     }
 
-    fn sealed(seal: [u8; 32], open: [u8; 32]) -> Self {
+    fn sealed(seal: &[u8; 32], open: &[u8; 32]) -> Self {
         Self::Sealed {
             seal: Box::new(Records::new(seal)),
             open: Box::new(Records::new(open)),

@@ -45,12 +45,19 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Certificate and key of one node.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     /// DER.
     pub certificate: Vec<u8>,
     /// PKCS #8.
     pub private_key: Vec<u8>,
+}
+
+impl std::fmt::Debug for Identity {
+    // Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
 }
 
 impl Identity {

@@ -124,8 +124,8 @@ impl Link {
     ) -> io::Result<Self> {
         let (out, incoming) = match keys {
             Some(keys) => (
-                Some(Records::new(keys.out.0)),
-                Some(Incoming::new(keys.incoming.0)),
+                Some(Records::new(&keys.out.0)),
+                Some(Incoming::new(&keys.incoming.0)),
             ),
             None => (None, None),
         };

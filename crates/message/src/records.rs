@@ -45,7 +45,7 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(secret: [u8; 32]) -> Self {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
         Self {
             records: Records::new(secret),
             raw: vec![0; RAW_LEN].into(),
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn sealed(pieces: &[&[u8]]) -> Vec<u8> {
-        let (mut out, mut records) = (Vec::new(), Records::new([7; 32]));
+        let (mut out, mut records) = (Vec::new(), Records::new(&[7; 32]));
         for piece in pieces {
             seal(&mut out, &mut records, &[piece]);
         }
@@ -120,7 +120,7 @@ mod tests {
 
     /// Opens what comes in pieces of this many bytes.
     fn opened(bytes: &[u8], step: usize) -> Result<Vec<u8>, LinkError> {
-        let mut incoming = Incoming::new([7; 32]);
+        let mut incoming = Incoming::new(&[7; 32]);
         let (mut room, mut out, mut at) = (vec![0; RECORD_LEN], Vec::new(), 0);
         while at < bytes.len() || !incoming.is_drained() {
             let got = incoming.open_next(&mut room, |free| {

@@ -8,6 +8,7 @@ use ropewalk_model::{LayoutError, Range};
 use rustix::io::Errno;
 
 use crate::manifest::ManifestError;
+use crate::sys;
 
 /// What was being done when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +150,18 @@ pub enum StoreError {
         path: PathBuf,
         /// The folders given, resolved.
         roots: Vec<PathBuf>,
+    },
+    /// Another program holds a lease on the file and kept it longer than an open waits.
+    #[error(
+        "cannot {operation} {path:?}: another program holds a lease on it and did not give it up within {} s; \
+         close the file there, or try again later",
+        sys::LEASE_WAIT.as_secs()
+    )]
+    Leased {
+        /// The path.
+        path: PathBuf,
+        /// What was being done.
+        operation: Operation,
     },
     /// A part of the path is not a directory.
     #[error("cannot {operation} {path:?}: a part of the path is not a directory; check the path")]
@@ -294,6 +307,9 @@ impl StoreError {
             Errno::NOENT => Self::Vanished { path, operation },
             Errno::NOTDIR => Self::NotADirectory { path, operation },
             Errno::LOOP => Self::SymbolicLink { path, operation },
+            Errno::AGAIN if matches!(operation, Operation::Open | Operation::Create) => {
+                Self::Leased { path, operation }
+            }
             _ => Self::Io {
                 path,
                 operation,
@@ -338,6 +354,7 @@ impl StoreError {
             | Self::Changed { path }
             | Self::OutsideRoot { path, .. }
             | Self::RootReadOnly { path, .. }
+            | Self::Leased { path, .. }
             | Self::NotADirectory { path, .. }
             | Self::SymbolicLink { path, .. }
             | Self::SpecialFile { path, .. }
@@ -357,11 +374,13 @@ impl StoreError {
     }
 
     /// Whether the same call may succeed later without anybody acting: the machine was short of
-    /// open files or memory, or a network file system hiccuped.
+    /// open files or memory, a network file system hiccuped, or another program kept a lease.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        let Self::Io { errno, .. } = self else {
-            return false;
+        let errno = match self {
+            Self::Leased { .. } => return true,
+            Self::Io { errno, .. } => errno,
+            _ => return false,
         };
         let passing = [
             Errno::AGAIN,
@@ -387,4 +406,21 @@ fn list(roots: &[PathBuf]) -> String {
     }
     let quoted: Vec<String> = roots.iter().map(|root| format!("{root:?}")).collect();
     quoted.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lease is called by its name, and may be gone later.
+    #[test]
+    fn a_lease_is_named() {
+        let error = StoreError::from_errno(Operation::Open, "file", Errno::AGAIN);
+        assert!(error.is_retryable());
+        let words = error.to_string();
+        assert!(
+            words.contains("\"file\"") && words.contains("lease"),
+            "{words}"
+        );
+    }
 }

@@ -33,4 +33,5 @@ pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use roots::{Access, Roots};
 pub use sink::{NullSink, Sink, SinkExtent};
 pub use source::{Extent, FileSource, Identity, Source, identity};
+pub use staging::remove_temporary;
 pub use tree_sink::{Part, TreeSink};

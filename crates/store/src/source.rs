@@ -75,13 +75,16 @@ impl Identity {
     }
 }
 
-/// Reads the identity of a file, following links.
+/// Reads the identity of a file.
+///
+/// The path must be resolved (as [`crate::Roots`] returns it): a link on it is taken for an attack.
 ///
 /// # Errors
 /// [`StoreError`] when it cannot be inspected or is no regular file.
 pub fn identity(path: &Path) -> Result<Identity, StoreError> {
-    let stat = rustix::fs::stat(path)
-        .map_err(|errno| StoreError::from_errno(Operation::Inspect, path, errno))?;
+    let failed = |errno| StoreError::from_errno(Operation::Inspect, path, errno);
+    let file = sys::open_resolved_path(path, OFlags::PATH, Mode::empty()).map_err(failed)?;
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::RegularFile {
         return Err(StoreError::SpecialFile {
@@ -148,22 +151,24 @@ impl FileSource {
 
     /// The files of a scanned tree (or the one scanned file), from the data-space offset `base` on.
     ///
+    /// * `root`: the path as it was scanned, resolved. It is not resolved again: a link that took its place, or a
+    ///   folder's above it, would lead to where nobody has checked.
+    ///
     /// A file whose length or time is no longer the scanned one is refused when it is opened:
     /// replicas that each hold another version of it would give a mixture that no checksum finds.
     ///
     /// # Errors
-    /// What opening the root reported, or a manifest that does not fit the data space. For one file
+    /// What opening the root reported ([`StoreError::SymbolicLink`] for a link on the way), or a manifest
+    /// that does not fit the data space. For one file
     /// also [`StoreError::Shrank`] or [`StoreError::Changed`]; for files of a tree reading gives these.
     pub fn open_tree(root: &Path, manifest: Arc<Manifest>, base: u64) -> Result<Self, StoreError> {
         let layout = manifest.layout(base)?;
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
-        let root = std::fs::canonicalize(root)
-            .map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
         if manifest.is_single_file() {
             let source = Self {
                 layout,
                 objects: Objects::One {
-                    path: root,
+                    path: root.to_owned(),
                     manifest,
                 },
                 open: OpenFiles::new(),
@@ -171,12 +176,12 @@ impl FileSource {
             source.file(0)?;
             return Ok(source);
         }
-        let dir = sys::open_resolved_path(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+        let dir = sys::open_resolved_path(root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
             .map_err(failed)?;
         Ok(Self {
             layout,
             objects: Objects::Tree {
-                root,
+                root: root.to_owned(),
                 dir,
                 manifest,
             },

@@ -2,15 +2,18 @@
 //! staying failed.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use ropewalk_model::Layout;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::open_files::{OpenFiles, lock};
@@ -25,6 +28,10 @@ pub(crate) const SYNC_EACH_MAX: usize = 64;
 
 /// Longest identification that a temporary name takes.
 const ID_LEN_MAX: usize = 64;
+
+/// Hexadecimal digits of a name's BLAKE3 that stand for what was cut off: 64 bits, more than all long names of a folder
+/// need to differ.
+const CUT_HASH_LEN: usize = 16;
 
 /// The temporary names of a sink: how to open them and make them durable.
 pub(crate) trait Target: Send + Sync {
@@ -213,25 +220,56 @@ impl<T: Target> Staging<T> {
     }
 }
 
-/// `.{name}.ropewalk-{id}`: the temporary name beside a final one. The same on every host; a name too
-/// long for that is cut, the id keeps it apart from others.
+/// `.{name}.ropewalk-{id}`: the temporary name beside a final one. The same on every host. A name too long for that is
+/// cut and ends in digits of its hash: the id is that of the whole transfer, so names that begin alike would share a file.
 pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if id.is_empty() || id.len() > ID_LEN_MAX || !id.bytes().all(plain) {
         return Err(StoreError::BadId { id: id.to_owned() });
     }
     let suffix = format!(".ropewalk-{id}");
-    let kept = name
-        .len()
-        .min(manifest::COMPONENT_LEN_MAX - 1 - suffix.len());
-    Ok([b".", &name[..kept], suffix.as_bytes()].concat())
+    let room = manifest::COMPONENT_LEN_MAX - 1 - suffix.len();
+    if name.len() <= room {
+        return Ok([&b"."[..], name, suffix.as_bytes()].concat());
+    }
+    let hash = blake3::hash(name).to_hex();
+    let mark = format!("-{}", &hash.as_str()[..CUT_HASH_LEN]);
+    let kept = &name[..room - mark.len()];
+    Ok([&b"."[..], kept, mark.as_bytes(), suffix.as_bytes()].concat())
+}
+
+/// Removes what a transfer has left under the temporary name beside a final one, and in a folder of that name, as far
+/// as possible. For sinks that could not be made; those that were have [`crate::Sink::discard`].
+///
+/// * `path`: the final name, resolved (as [`crate::Roots`] returns it).
+/// * `id`: of the transfer, as the sink was given it.
+pub fn remove_temporary(path: &Path, id: &str) {
+    let Ok((parent, _, name)) = open_parent(path) else {
+        return;
+    };
+    let Ok(temporary) = temporary_name(&name, id) else {
+        return;
+    };
+    remove_entry(&parent, &temporary);
+    // A tree that is merged into a folder is staged inside it.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    if let Ok(dest) = sys::open_beneath(parent.as_fd(), &name, flags, Mode::empty()) {
+        remove_entry(&dest, &temporary);
+    }
+}
+
+/// Removes a file, or a folder and all below it.
+fn remove_entry(folder: &OwnedFd, name: &[u8]) {
+    let removed = rustix::fs::unlinkat(folder, name, rustix::fs::AtFlags::empty());
+    if removed == Err(Errno::ISDIR) {
+        // By the descriptor, so that no link can lead elsewhere; links below are never followed.
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let _ = std::fs::remove_dir_all(folder.join(OsStr::from_bytes(name)));
+    }
 }
 
 /// The folder of a destination, opened, and the destination's name in it.
 pub(crate) fn open_parent(path: &Path) -> Result<(OwnedFd, PathBuf, Vec<u8>), StoreError> {
-    use rustix::fs::{Mode, OFlags};
-    use std::os::unix::ffi::OsStrExt as _;
-
     let name = path.file_name().ok_or_else(|| StoreError::NoName {
         path: path.to_owned(),
     })?;
@@ -263,7 +301,7 @@ pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result
     // Memory would be cleared page by page on this one thread now, and filled by all of them
     // later: reserving 2 GiB took as long as a third of the whole transfer.
     let reserved = match sys::in_memory(file) {
-        true if len > available => Err(rustix::io::Errno::NOSPC),
+        true if len > available => Err(Errno::NOSPC),
         true => Ok(true),
         false => sys::reserve(file, offset, len),
     };
@@ -272,4 +310,35 @@ pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result
             .with_missing(len.saturating_sub(available))
     };
     reserved.map(|_| ()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that fits stays as it is; long ones that differ at their ends get temporary names that differ, of the
+    /// documented form and no longer than a file system takes, whatever the id.
+    #[test]
+    fn temporary_names_of_long_names_differ() {
+        assert_eq!(temporary_name(b"name", "id").unwrap(), b".name.ropewalk-id");
+        for id in ["i".to_owned(), "i".repeat(ID_LEN_MAX)] {
+            let suffix = format!(".ropewalk-{id}");
+            let room = manifest::COMPONENT_LEN_MAX - 1 - suffix.len();
+            assert_eq!(
+                temporary_name(&vec![b'n'; room], &id).unwrap(),
+                [&b"."[..], &vec![b'n'; room], suffix.as_bytes()].concat()
+            );
+            let temporary = |end: u8| {
+                let mut name = vec![b'n'; manifest::COMPONENT_LEN_MAX];
+                name[manifest::COMPONENT_LEN_MAX - 1] = end;
+                temporary_name(&name, &id).unwrap()
+            };
+            let (one, two) = (temporary(b'1'), temporary(b'2'));
+            assert_ne!(one, two);
+            for name in [&one, &two] {
+                assert_eq!(name.len(), manifest::COMPONENT_LEN_MAX);
+                assert!(name.starts_with(b".nnn") && name.ends_with(suffix.as_bytes()));
+            }
+        }
+    }
 }

@@ -7,12 +7,21 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     self, AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags,
     Stat, Timestamps,
 };
 use rustix::io::Errno;
+
+/// How long an open waits for another program (often a file server) to give up its lease on the file. The kernel tells
+/// that program at once and takes the lease away after 45 s. A program that is well needs milliseconds; one that is not
+/// must not hold up a thread that serves other files, too.
+pub(crate) const LEASE_WAIT: Duration = Duration::from_secs(2);
+
+/// Between two tries meanwhile, so that waiting takes no processor.
+const LEASE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens a path below `dir` without following any symbolic link and without leaving `dir`.
 ///
@@ -46,18 +55,33 @@ fn open_resolved(
     mode: Mode,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Not NOFOLLOW, which would open a link at the end itself (O_PATH) or call it no directory.
+    let flags = flags | OFlags::CLOEXEC;
     // A mode without something to make is an error here, unlike in `openat`.
     let mode = if flags.contains(OFlags::CREATE) {
         mode
     } else {
         Mode::empty()
     };
-    loop {
+    outwait(LEASE_WAIT, || {
         match fs::openat2(dir, path, flags, mode, resolve) {
-            Err(Errno::INTR | Errno::AGAIN) => {}
             // Kernels before 5.6 lack the call and some containers forbid it: walk instead.
-            Err(Errno::NOSYS | Errno::PERM) => return walk(dir, path, flags, mode),
+            Err(Errno::NOSYS | Errno::PERM) => walk(dir, path, flags, mode),
+            result => result,
+        }
+    })
+}
+
+/// Tries to open again while the file is under another program's lease, or folders on the way were just being moved;
+/// EAGAIN once that took longer than `wait`.
+fn outwait<T>(wait: Duration, mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut began: Option<Instant> = None;
+    loop {
+        match open() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if began.get_or_insert_with(Instant::now).elapsed() < wait => {
+                std::thread::sleep(LEASE_PAUSE);
+            }
             result => return result,
         }
     }
@@ -65,6 +89,7 @@ fn open_resolved(
 
 /// Opens component by component, refusing links and `..`.
 fn walk(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW;
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let start: &[u8] = if path.as_bytes().starts_with(b"/") {
         b"/"
@@ -82,7 +107,15 @@ fn walk(dir: BorrowedFd<'_>, path: &OsStr, flags: OFlags, mode: Mode) -> Result<
             return Err(Errno::XDEV);
         }
         if components.peek().is_none() {
-            return fs::openat(&at, name, flags, mode);
+            let opened = fs::openat(&at, name, flags, mode)?;
+            // With O_PATH the kernel gives a link itself instead of refusing it.
+            let is_link = flags.contains(OFlags::PATH)
+                && FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) == FileType::Symlink;
+            return if is_link {
+                Err(Errno::LOOP)
+            } else {
+                Ok(opened)
+            };
         }
         at = fs::openat(&at, name, step, Mode::empty())?;
     }
@@ -239,29 +272,77 @@ mod tests {
         std::os::unix::fs::symlink("a", base.join("link")).unwrap();
         std::os::unix::fs::symlink("b/file", base.join("a/last")).unwrap();
         let dir = File::open(&base).unwrap();
-        let (read, none) = (
-            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-            Mode::empty(),
-        );
+        let (read, none) = (OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         for path in [
             "a/b/file",
             "a",
             ".",
+            "link",
             "link/b/file",
             "a/last",
             "a/none",
             "none/file",
             "a/b/file/x",
         ] {
-            let walked = walk(dir.as_fd(), OsStr::new(path), read, none).map(|_| ());
-            let opened = open_beneath(dir.as_fd(), path.as_bytes(), read, none).map(|_| ());
-            // Half way down, a link is no directory to one and a link to the other.
-            let same =
-                walked == opened || (walked, opened) == (Err(Errno::NOTDIR), Err(Errno::LOOP));
-            assert!(same, "{path}: walked {walked:?}, opened {opened:?}");
+            for flags in [
+                read,
+                read | OFlags::DIRECTORY,
+                OFlags::PATH | OFlags::CLOEXEC,
+                OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY,
+            ] {
+                let walked = walk(dir.as_fd(), OsStr::new(path), flags, none).map(|_| ());
+                let opened = open_beneath(dir.as_fd(), path.as_bytes(), flags, none).map(|_| ());
+                // A link where a directory should be is no directory to one and a link to the other.
+                let same =
+                    walked == opened || (walked, opened) == (Err(Errno::NOTDIR), Err(Errno::LOOP));
+                assert!(same, "{path}: walked {walked:?}, opened {opened:?}");
+            }
         }
         assert!(walk(dir.as_fd(), OsStr::new("a/../a/b/file"), read, none).is_err());
         assert!(walk(fs::CWD, base.join("a/b/file").as_os_str(), read, none).is_ok());
         assert!(walk(fs::CWD, base.join("link/b/file").as_os_str(), read, none).is_err());
+    }
+
+    /// A lease that nobody gives up ends the wait, which is spent asleep; one that is given up costs a few tries.
+    #[test]
+    fn a_lease_is_not_waited_for_for_ever() {
+        let mut tries = 0;
+        let opened: Result<(), Errno> = outwait(LEASE_PAUSE * 10, || {
+            tries += 1;
+            Err(Errno::AGAIN)
+        });
+        assert_eq!(opened, Err(Errno::AGAIN));
+        // Ten pauses fill the time.
+        assert!((2..=11).contains(&tries), "{tries} tries");
+        let mut answers = [Err(Errno::INTR), Err(Errno::AGAIN), Ok("open")].into_iter();
+        assert_eq!(outwait(LEASE_WAIT, || answers.next().unwrap()), Ok("open"));
+    }
+
+    /// A file under a lease is opened once its holder, whom the kernel tells of the open, has let go.
+    #[test]
+    fn a_lease_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let held = File::open(&path).unwrap();
+        let lease = |command: libc::c_int, argument: libc::c_int| {
+            // SAFETY: the three commands used here take a number and touch no memory of ours.
+            unsafe { libc::fcntl(held.as_raw_fd(), command, argument) }
+        };
+        if lease(libc::F_SETLEASE, libc::F_WRLCK) != 0 {
+            eprintln!("SKIPPED: this file system has no leases");
+            return;
+        }
+        // The kernel's word is a signal that would end the test: let nobody have it.
+        lease(libc::F_SETOWN, 0);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| open_resolved_path(&path, flags, Mode::empty()));
+            while !opening.is_finished() && lease(libc::F_GETLEASE, 0) == libc::F_WRLCK {
+                std::thread::yield_now();
+            }
+            lease(libc::F_SETLEASE, libc::F_UNLCK);
+            assert!(opening.join().unwrap().is_ok());
+        });
     }
 }

@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ropewalk_store::{Access, Roots, StoreError};
+use ropewalk_store::{Access, FileSource, Manifest, Roots, StoreError, identity};
 
 mod support;
 use support::*;
@@ -152,4 +153,42 @@ fn the_deepest_root_decides() {
         Roots::new(vec![(folder.join("none"), Access::ReadOnly)]),
         Err(StoreError::Vanished { .. })
     ));
+}
+
+/// A link that takes the place of a tree, of a single file, or of a folder above either after the path was checked is
+/// refused by all who open the path later: what it leads to has the lengths and times that were scanned.
+#[test]
+fn what_was_checked_is_not_swapped_for_a_link() {
+    for (served, swapped) in [
+        ("tree", "tree"),
+        ("tree", ""),
+        ("tree/file", "tree/file"),
+        ("tree/file", "tree"),
+        ("tree/file", ""),
+    ] {
+        let (_keep, folder, roots) = place();
+        let (inside, outside) = (folder.join("data/sub"), folder.join("secret"));
+        for (base, contents) in [(&inside, "mine"), (&outside, "SECR")] {
+            std::fs::create_dir(base.join("tree")).unwrap();
+            std::fs::write(base.join("tree/file"), contents).unwrap();
+            set_times(&base.join("tree/file"), 1_000_000, 1);
+        }
+        let path = roots.resolve_read(&inside.join(served)).unwrap();
+        let manifest = Arc::new(Manifest::scan(&path).unwrap());
+        let open = || FileSource::open_tree(&path, Arc::clone(&manifest), 0);
+        assert!(open().is_ok());
+
+        // Without the slash at the end that joining nothing gives.
+        let taken: PathBuf = inside.join(swapped).components().collect();
+        std::fs::rename(&taken, folder.join("gone")).unwrap();
+        symlink(outside.join(swapped), &taken).unwrap();
+        for (step, error) in [
+            ("open", open().unwrap_err()),
+            ("scan", Manifest::scan(&path).unwrap_err()),
+            ("identity", identity(&path).unwrap_err()),
+        ] {
+            let refused = matches!(error, StoreError::SymbolicLink { .. });
+            assert!(refused, "{step} of {served}, {swapped:?} swapped: {error}");
+        }
+    }
 }

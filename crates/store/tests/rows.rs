@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ropewalk_model::{Layout, Piece, Range};
 use ropewalk_store::{
-    FileSink, FileSource, Identity, Sink, SinkFile, Source, StoreError, identity,
+    FileSink, FileSource, Identity, Sink, SinkFile, Source, StoreError, identity, remove_temporary,
 };
 
 mod support;
@@ -189,6 +189,48 @@ fn longest_names_fit() {
     sink.write_at(0, b"yes").unwrap();
     sink.commit().unwrap();
     assert_eq!(names(&folder), [path.file_name().unwrap()]);
+}
+
+/// Two names so long that their temporary ones are cut, and that differ only at their ends, keep their bytes apart.
+#[test]
+fn long_names_that_begin_alike_are_two_files() {
+    let (_keep, folder) = folder();
+    let paths = ["1", "2"].map(|end| folder.join("n".repeat(254) + end));
+    let files = paths.iter().map(|path| file(path, true)).collect();
+    let sink = FileSink::create(
+        layout(&[(0, 100, 0, 0), (100, 200, 1, 0)]),
+        files,
+        ID,
+        false,
+    )
+    .unwrap();
+    let data = bytes(3, 200);
+    sink.write_at(0, &data).unwrap();
+    sink.commit().unwrap();
+    assert_eq!(std::fs::read(&paths[0]).unwrap(), data[..100]);
+    assert_eq!(std::fs::read(&paths[1]).unwrap(), data[100..]);
+    assert_eq!(names(&folder).len(), 2);
+}
+
+/// What a shared sink that could not be made has left, since others may write it, is removed on demand.
+#[test]
+fn temporary_files_of_a_sink_that_failed_are_removed() {
+    let (_keep, folder) = folder();
+    let paths = ["one", "two"].map(|name| folder.join(name));
+    let planted = folder.join(".two.ropewalk-0198-test");
+    std::os::unix::fs::symlink("nowhere", &planted).unwrap();
+    let files = paths.iter().map(|path| file(path, true)).collect();
+    let pieces = layout(&[(0, 100, 0, 0), (100, 200, 1, 0)]);
+    assert!(FileSink::create(pieces, files, ID, true).is_err());
+    assert!(folder.join(".one.ropewalk-0198-test").exists());
+    for path in &paths {
+        remove_temporary(path, "another-id");
+    }
+    assert_eq!(names(&folder).len(), 2);
+    for path in &paths {
+        remove_temporary(path, ID);
+    }
+    assert!(names(&folder).is_empty());
 }
 
 /// A temporary name that is a planted link is refused, and what it leads to stays as it was.

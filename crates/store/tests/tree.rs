@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
     EntryKind, Extent, FileSource, Manifest, Part, Sink, Source, StoreError, TreeSink,
+    remove_temporary,
 };
 
 mod support;
@@ -311,6 +312,24 @@ fn discard_removes_everything() {
         pump(source.layout(), &source, &sink);
         sink.discard();
         assert!(sink.write_at(0, b"x").is_err());
+    }
+    assert_eq!(names(&folder), ["from", "into"]);
+    assert!(names(&folder.join("into")).is_empty());
+}
+
+/// The stage of a tree whose sink is gone is removed by its final name, beside that and inside a folder of that name.
+#[test]
+fn a_stage_is_removed_by_its_final_name() {
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    std::fs::create_dir(folder.join("into")).unwrap();
+    for to in ["to", "into"] {
+        let (source, sink) = tree_pair(&from, &folder.join(to), 0);
+        pump(source.layout(), &source, &sink);
+        drop(sink);
+        remove_temporary(&folder.join(to), ID);
     }
     assert_eq!(names(&folder), ["from", "into"]);
     assert!(names(&folder.join("into")).is_empty());

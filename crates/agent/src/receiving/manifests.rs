@@ -1,5 +1,6 @@
 //! Before the first byte: manifests are fetched from holders, sinks are made.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use ropewalk_store::{FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkF
 
 use super::Fetch;
 use crate::connect::{self, MANIFEST_STREAM};
-use crate::landing::{BufferLanding, SinkSet};
+use crate::landing::{BufferLanding, PlacedSink, SinkSet};
 use crate::open::OpenSink;
 use crate::streams::verify;
 use crate::transfer::manifest_space;
@@ -26,23 +27,13 @@ const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
 const MEMORY_LEN: u64 = 16 << 20;
 
 impl Fetch {
-    /// Makes the sinks, in words when it fails.
+    /// Makes the sinks, in words when it fails. Then those that are this node's alone are gone again, and the others
+    /// are noted for [`Fetch::remove_unmade`].
     pub(super) fn prepare(
         &self,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
     ) -> Result<SinkSet, String> {
-        let id: String = self
-            .transfer
-            .id
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
-        // Not only up to its own runs: the node may inherit others.
-        let end = plan.length;
-        let all = RangeSet::from(Range { start: 0, end });
-        let mut made: Vec<(RangeSet, Arc<dyn Sink>)> = Vec::new();
-        let mut pieces: Vec<Piece> = Vec::new();
         let keeps = |sink: &OpenSink| {
             !matches!(
                 sink,
@@ -50,14 +41,40 @@ impl Fetch {
             )
         };
         let in_memory = self.transfer.options.verify != verify::SINK && !sinks.iter().any(keeps);
-        let is_shared = |sink: &OpenSink| {
-            matches!(
-                sink,
-                OpenSink::Tree { shared: true, .. } | OpenSink::Files { shared: true, .. }
-            )
-        };
-        let shared_any = sinks.iter().any(is_shared);
+        let shared: Vec<PathBuf> = sinks
+            .iter()
+            .flat_map(|sink| sink.shared_paths())
+            .cloned()
+            .collect();
+        let mut made = Vec::new();
+        match self.make(plan, sinks, in_memory, &mut made) {
+            Ok(layout) => Ok(SinkSet::new(made, layout, plan.unit_len(), in_memory)),
+            Err(reason) => {
+                // No byte has come yet: these only take space, which is reserved.
+                for placed in made.iter().filter(|placed| !placed.shared) {
+                    placed.sink.discard();
+                }
+                *self.unmade.lock() = shared;
+                Err(reason)
+            }
+        }
+    }
+
+    /// Makes one sink after the other; the layout of all.
+    fn make(
+        &self,
+        plan: &control::Plan,
+        sinks: Vec<OpenSink>,
+        in_memory: bool,
+        made: &mut Vec<PlacedSink>,
+    ) -> Result<Layout, String> {
+        let id = self.temporary_id();
+        // Not only up to its own runs: the node may inherit others.
+        let end = plan.length;
+        let all = RangeSet::from(Range { start: 0, end });
+        let mut pieces: Vec<Piece> = Vec::new();
         for sink in sinks {
+            let shared = !sink.shared_paths().is_empty();
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
                 // Each stream has its own buffer then; nothing reaches the sink.
                 OpenSink::Null | OpenSink::Memory if in_memory => (
@@ -126,17 +143,14 @@ impl Fetch {
                 }
             };
             pieces.extend_from_slice(layout.pieces());
-            made.push((ranges, sink));
+            made.push(PlacedSink {
+                ranges,
+                sink,
+                shared,
+            });
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
-        let layout = Layout::new(pieces).map_err(|e| e.to_string())?;
-        Ok(SinkSet::new(
-            made,
-            layout,
-            plan.unit_len(),
-            in_memory,
-            shared_any,
-        ))
+        Layout::new(pieces).map_err(|e| e.to_string())
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.

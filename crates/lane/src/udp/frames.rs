@@ -1,7 +1,7 @@
 //! The reliable stream of a datagram lane: short frames over TCP, never waiting by themselves.
 
 use std::io::IoSlice;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -33,6 +33,16 @@ pub(super) struct Frames {
     sent: usize,
 }
 
+/// IPv4 as such: one that listens for IPv6 too is told of it as of an IPv6 address, and both ends have to reckon with the
+/// headers that packets have.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        // With its scope.
+        IpAddr::V6(_) => address,
+    }
+}
+
 /// A frame without payload.
 pub(super) fn frame(kind: FrameKind, grant: u32, code: u32) -> FrameHeader {
     FrameHeader {
@@ -54,8 +64,8 @@ impl Frames {
                 source,
             })
         };
-        let near = address(stream.local_addr())?;
-        let far = address(stream.peer_addr())?;
+        let near = canonical(address(stream.local_addr())?);
+        let far = canonical(address(stream.peer_addr())?);
         Ok(Self {
             link: Link::new(tcp::prepare(stream)?)?,
             near,

@@ -427,6 +427,38 @@ fn a_length_that_does_not_pass_is_named() {
     let _ = serving.join().unwrap();
 }
 
+/// A sender that listens for IPv6 too reckons with the headers of IPv4 where the packets have them: a length that is set
+/// passes.
+#[test]
+fn a_length_that_is_set_passes_to_a_listener_of_both_kinds() {
+    let (_, protect) = protections().remove(0);
+    let options = Options {
+        mtu: Some(1500),
+        ..options(None)
+    };
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let far = listener.accept().unwrap().0;
+    let mut receiver = udp::receive_half(near, protect(), options).unwrap();
+    let mut sender = udp::send_half(far, protect(), options).unwrap();
+    let serving = thread::spawn(move || sender.serve(&Generated::new(Mode::Memory), LONG));
+    receiver.grant(&[grant(0, 0, 1000, false)]).unwrap();
+    let mut memory = Memory::new(false);
+    let unit = loop {
+        match receiver
+            .receive(&mut memory, Instant::now() + LONG)
+            .unwrap()
+        {
+            Received::Idle => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(unit, Received::Unit { .. }), "{unit:?}");
+    drop(receiver);
+    let _ = serving.join().unwrap();
+}
+
 /// Between units the lane is idle, and serves again; an end that goes is seen at once by the other.
 #[test]
 fn idle_lanes_go_on_and_ends_that_go_are_seen() {

@@ -12,24 +12,26 @@ use crate::error::{Operation, StoreError};
 use crate::sys;
 
 impl Manifest {
-    /// Describes the file or tree at `root`, which may itself be a link to one.
+    /// Describes the file or tree at `root`.
+    ///
+    /// The path must be resolved (as [`crate::Roots`] returns it) and is not resolved again: a link on it
+    /// was put there since, and would lead to where nobody has checked.
     ///
     /// Below the root links are recorded, never followed, also when a directory is swapped for a
     /// link meanwhile. One directory is open at a time. Cost: one `lstat` an entry.
     ///
     /// # Errors
-    /// [`StoreError`] with the path of the first thing that vanished, may not be read, is a device,
-    /// pipe or socket, or has a path too long to be sent.
+    /// [`StoreError::SymbolicLink`] for a link on the way to the root, else [`StoreError`] with the path of
+    /// the first thing that vanished, may not be read, is a device, pipe or socket, or has a path too
+    /// long to be sent.
     pub fn scan(root: &Path) -> Result<Self, StoreError> {
-        let root = std::fs::canonicalize(root)
-            .map_err(|error| StoreError::from_io(Operation::Open, root, &error))?;
-        let opened = sys::open_resolved_path(&root, OFlags::PATH, Mode::empty());
+        let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
-            opened.map_err(|errno| StoreError::from_errno(Operation::Open, &root, errno))?;
+            opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
         let stat = rustix::fs::fstat(&opened)
-            .map_err(|errno| StoreError::from_errno(Operation::Inspect, &root, errno))?;
+            .map_err(|errno| StoreError::from_errno(Operation::Inspect, root, errno))?;
         let scan = Scan {
-            root: &root,
+            root,
             dir: opened.as_fd(),
         };
         let mut entries = vec![scan.entry(Vec::new(), &stat)?];
@@ -47,9 +49,10 @@ impl Manifest {
         }
         entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         let manifest = Self { entries };
-        manifest
-            .check()
-            .map_err(|reason| StoreError::Manifest { path: root, reason })?;
+        manifest.check().map_err(|reason| StoreError::Manifest {
+            path: root.to_owned(),
+            reason,
+        })?;
         Ok(manifest)
     }
 }

@@ -1,0 +1,91 @@
+//! What a fetch that could not begin leaves on the disk.
+
+use std::path::{Path, PathBuf};
+
+use ropewalk_model::Layout;
+
+use super::*;
+
+/// Length of the data space: enough that space is reserved for it.
+const LENGTH: u64 = 1 << 20;
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    // Sinks refuse links on the way.
+    let path = folder.path().canonicalize().unwrap();
+    (folder, path)
+}
+
+fn files(path: PathBuf, shared: bool) -> OpenSink {
+    let all = Range {
+        start: 0,
+        end: LENGTH,
+    };
+    OpenSink::Files {
+        paths: vec![path],
+        layout: Layout::single(all),
+        shared,
+    }
+}
+
+fn plan() -> control::Plan {
+    control::Plan {
+        length: LENGTH,
+        ..control::Plan::default()
+    }
+}
+
+/// A sink of its own, one that other nodes write, too, and one whose folder is missing.
+fn partly_impossible(folder: &Path) -> Vec<OpenSink> {
+    vec![
+        files(folder.join("own"), false),
+        files(folder.join("shared"), true),
+        files(folder.join("no such folder/file"), false),
+    ]
+}
+
+fn count(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// When the last sink cannot be made, the node's own files go at once, and shared ones on the master's word only.
+#[test]
+fn sinks_made_in_vain_are_removed() {
+    let (_keep, folder) = folder();
+    let (transfer, mut said) = Transfer::alone();
+    let fetch = Fetch::new(transfer, &plan());
+    fetch.start(plan(), partly_impossible(&folder));
+    let Some(from_agent::Body::Done(done)) = said.blocking_recv().unwrap().body else {
+        panic!("the node does not say that it failed");
+    };
+    assert!(done.error.contains("no such folder"), "{}", done.error);
+    let shared = format!(".shared.ropewalk-{}", "07".repeat(16));
+    assert!(folder.join(shared).exists());
+    assert_eq!(count(&folder), 1);
+    fetch.stop(true, false);
+    assert_eq!(count(&folder), 1);
+    fetch.stop(true, true);
+    assert_eq!(count(&folder), 0);
+}
+
+/// The master's word may come while sinks are being made, whether they can be or not.
+#[test]
+fn a_word_that_comes_early_counts() {
+    let (_keep, folder) = folder();
+    for possible in [false, true] {
+        let (transfer, _said) = Transfer::alone();
+        let fetch = Fetch::new(transfer.clone(), &plan());
+        transfer.stopped.store(true, Ordering::Release);
+        fetch.stop(true, true);
+        let sinks = match possible {
+            true => vec![files(folder.join("shared"), true)],
+            false => partly_impossible(&folder),
+        };
+        fetch.start(plan(), sinks);
+        // Its thread has ended when nobody else has the fetch.
+        while Arc::strong_count(&fetch) > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(count(&folder), 0, "possible: {possible}");
+    }
+}
