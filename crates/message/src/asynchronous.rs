@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::MutexGuard;
 use ropewalk_proto::message::Front;
 
 use crate::memory::Source;
@@ -128,7 +127,7 @@ impl MessageSocket {
     /// Waits for news, unless there is none to wait for.
     fn pending<T>(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut State,
         context: &Context<'_>,
     ) -> Poll<Result<T, MessageError>> {
         if let Some(error) = self.session.verdict(state) {
@@ -139,23 +138,33 @@ impl MessageSocket {
     }
 }
 
-/// Tasks that wait for news, each once.
+/// Tasks that wait for news, each once, and those that have to be woken for news that came.
 #[derive(Default)]
-pub(crate) struct Wakers(Vec<Waker>);
+pub(crate) struct Wakers {
+    waiting: Vec<Waker>,
+    due: Vec<Waker>,
+}
 
 impl Wakers {
     fn add(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|other| other.will_wake(waker)) {
-            self.0.push(waker.clone());
+        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
+            self.waiting.push(waker.clone());
         }
     }
 
-    /// Wakes all of them. The session's state is locked: a waker that polls at once, instead of scheduling, would wait
-    /// for ever, which the contract of wakers leaves no room for.
+    /// All of them are woken when the session's state is unlocked.
     pub(crate) fn wake(&mut self) {
-        for waker in self.0.drain(..) {
-            waker.wake();
-        }
+        self.due.append(&mut self.waiting);
+    }
+
+    /// Whether any have to be woken.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Those that have to be woken; not with the state locked.
+    pub(crate) fn take_due(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.due)
     }
 }
 

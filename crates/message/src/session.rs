@@ -7,10 +7,10 @@
 //!               └────── receiving thread of each other rail
 //! ```
 //!
-//! One lock guards the state and is held for no system call but the bell's, which does not wait. Lock order: reader or
-//! writer of a link, then state. A caller who waits reads the link that small messages come on; its own thread stays away meanwhile and for
-//! [`LEASE`] after, so that a ping-pong wakes nobody else. What that costs: an acknowledgement that no answer
-//! carries may be [`LEASE`] late.
+//! One lock guards the state and is held for no system call but the bell's, which does not wait, nor while tasks are woken
+//! (`session/locked.rs`). Lock order: reader or writer of a link, then state. A caller who waits reads the link that small
+//! messages come on; its own thread stays away meanwhile and for [`LEASE`] after, so that a ping-pong wakes nobody else. What
+//! that costs: an acknowledgement that no answer carries may be [`LEASE`] late.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use ropewalk_proto::message::cutoff;
 use ropewalk_proto::message::frame::{Header, Kind};
 use ropewalk_proto::message::{RailHealth, RailId, Receiver, Sender, Spread};
@@ -29,6 +29,8 @@ use crate::dial::DialError;
 use crate::link::{Link, LinkError, SLICE, Step};
 use crate::memory::{Kept, Place, Source};
 use crate::{MessageError, Mode};
+
+pub(crate) use locked::Locked;
 
 /// How long a caller's claim on the link he reads outlasts his last wait.
 pub(crate) const LEASE: Duration = Duration::from_millis(2);
@@ -181,11 +183,11 @@ impl Session {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    pub(crate) fn state(&self) -> Locked<'_> {
+        Locked(self.state.lock())
     }
 
-    /// Wakes callers: something they wait for may have happened.
+    /// Wakes callers, and tasks as soon as the state is unlocked: something they wait for may have happened.
     fn news(&self, state: &mut State) {
         state.wakers.wake();
         if state.waiting > 0 {
@@ -217,7 +219,7 @@ impl Session {
     pub(crate) fn wait_for_work(&self, rail: RailId, seen: u64) {
         let mut state = self.state();
         if state.work[rail] == seen {
-            self.work[rail].wait_for(&mut state, IDLE);
+            state.wait_for(&self.work[rail], IDLE);
         }
     }
 
@@ -405,6 +407,7 @@ impl Session {
 pub(crate) const CUT_OFF_UNKNOWN: u64 = 32 << 10;
 
 mod frames;
+mod locked;
 mod sending;
 #[cfg(test)]
 mod tests;

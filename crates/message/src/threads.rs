@@ -117,7 +117,7 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
     loop {
         let mut state = session.state();
         if !state.closed {
-            session.closing.wait_for(&mut state, TICK);
+            state.wait_for(&session.closing, TICK);
         }
         if session.verdict(&state).is_some() {
             return;

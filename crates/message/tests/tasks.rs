@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -137,4 +138,83 @@ fn closing_wakes_tasks() {
         let error = sending.join().unwrap().unwrap_err();
         assert!(matches!(error, MessageError::PeerClosed), "{error}");
     });
+}
+
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A task as executors have them: it owns its future.
+struct Task {
+    future: Mutex<Option<Boxed>>,
+    /// Given up when it is woken; else it goes with the last waker.
+    is_given_up: bool,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if self.is_given_up {
+            drop(self.future.lock().unwrap().take());
+        }
+    }
+}
+
+/// Polls a future once, and leaves it to its waker.
+fn leave(future: Boxed, is_given_up: bool) {
+    let task = Arc::new(Task {
+        future: Mutex::new(Some(future)),
+        is_given_up,
+    });
+    let waker = Waker::from(task.clone());
+    let mut own = task.future.lock().unwrap();
+    let polled = own.as_mut().unwrap().as_mut();
+    assert!(polled.poll(&mut Context::from_waker(&waker)).is_pending());
+}
+
+/// Tells that what is dropped before it is gone.
+struct Tells(Sender<()>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Waking a task, or dropping its last waker, may drop its future, and the socket with it: news wait for none of that.
+#[test]
+fn wakers_may_drop_what_they_wake() {
+    for (is_given_up, sends, owns_socket) in [
+        (true, false, false),
+        (true, true, false),
+        (false, false, false),
+        (false, true, false),
+        (true, false, true),
+        (false, false, true),
+    ] {
+        let (done, gone) = channel();
+        // In a thread of its own: one that waits for itself would keep the sockets from being dropped, too.
+        let body = move || {
+            let (near, far) = pair(64 << 10);
+            let near = Arc::new(near);
+            let (tells, own) = (Tells(done), near.clone());
+            let future: Boxed = match sends {
+                true => Box::pin(async move {
+                    let (_tells, own) = (tells, own);
+                    let _ = own.send(vec![7; 100]).await;
+                }),
+                false => Box::pin(async move {
+                    let (_tells, own) = (tells, own);
+                    let _ = own.receive(100).await;
+                }),
+            };
+            let near = (!owns_socket).then_some(near);
+            leave(future, is_given_up);
+            // A socket that is dropped when this comes does not acknowledge it.
+            let sent = far.socket().send(b"news");
+            assert!(sent.is_ok() || owns_socket, "{sent:?}");
+            drop(near);
+        };
+        let body = thread::spawn(body);
+        let case = (is_given_up, sends, owns_socket);
+        assert_eq!(gone.recv_timeout(PATIENCE), Ok(()), "{case:?}");
+        body.join().unwrap();
+    }
 }

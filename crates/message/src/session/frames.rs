@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::message::frame::{DISCARD, Entry, FRAGMENT_MAX, Header, Kind, PROMPT};
 use ropewalk_proto::message::{Arrival, Front, Landing as Where, RailId};
 
-use super::{Session, State};
+use super::{Locked, Session, State};
 use crate::link::{Frames, Landing, Link, LinkError};
 use crate::memory::{Kept, Place};
 
@@ -136,11 +135,11 @@ impl Session {
     /// bring others.
     pub(crate) fn put_all<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: Locked<'a>,
         message: u64,
         place: &Place,
         pieces: Vec<(u64, Kept)>,
-    ) -> MutexGuard<'a, State> {
+    ) -> Locked<'a> {
         if pieces.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= COPY_MAX {
             for (offset, bytes) in pieces {
                 self.put(&mut state, message, place, offset, bytes);

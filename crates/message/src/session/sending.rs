@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
 use ropewalk_proto::message::frame::{Entry, Header, Kind};
 use ropewalk_proto::message::{Body, Fragment, Spread};
 
-use super::{Session, State, Way};
+use super::{Locked, Session, State, Way};
 use crate::MessageError;
 use crate::link::{Link, LinkError, Writer};
 use crate::memory::Source;
@@ -213,7 +212,7 @@ impl Session {
     }
 
     /// Tells the peer of credit that came free, when it may be waiting for it.
-    pub(crate) fn tell_credit(&self, state: MutexGuard<'_, State>) {
+    pub(crate) fn tell_credit(&self, state: Locked<'_>) {
         if !state.receiver.owes_credit() {
             return;
         }

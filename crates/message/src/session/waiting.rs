@@ -4,9 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
-use super::{Session, State};
+use super::{Locked, Session};
 use crate::MessageError;
 use crate::link::{Link, LinkError, Reader, SLICE, Step};
 
@@ -46,9 +44,9 @@ impl Session {
     /// at the state again afterwards.
     pub(crate) fn wait<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: Locked<'a>,
         deadline: Option<Instant>,
-    ) -> Result<MutexGuard<'a, State>, MessageError> {
+    ) -> Result<Locked<'a>, MessageError> {
         let left = |most: Duration| match deadline {
             Some(deadline) => most.min(deadline.saturating_duration_since(Instant::now())),
             None => most,
@@ -74,7 +72,7 @@ impl Session {
             // The link's own thread makes room after the frame it is at.
             self.left_ns.store(self.now_ns(), Ordering::Relaxed);
             state.waiting += 1;
-            self.changed.wait_for(&mut state, left(TAKE_OVER));
+            state.wait_for(&self.changed, left(TAKE_OVER));
             state.waiting -= 1;
             return Ok(state);
         };

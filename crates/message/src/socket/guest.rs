@@ -3,12 +3,11 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use ropewalk_proto::message::Front;
 
 use crate::MessageError;
 use crate::memory::Place;
-use crate::session::{Session, State};
+use crate::session::{Locked, Session};
 
 /// Memory on loan for the next message.
 pub(crate) struct Guest<'a> {
@@ -36,11 +35,8 @@ impl<'a> Guest<'a> {
     /// Takes the next message if it is whole; else lends the memory to it. `None`: there is something to wait for.
     pub(crate) fn look(
         &mut self,
-        mut state: MutexGuard<'a, State>,
-    ) -> (
-        MutexGuard<'a, State>,
-        Option<Result<Option<usize>, MessageError>>,
-    ) {
+        mut state: Locked<'a>,
+    ) -> (Locked<'a>, Option<Result<Option<usize>, MessageError>>) {
         loop {
             if !self.place.is_open() {
                 self.lend_again();
