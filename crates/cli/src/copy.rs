@@ -264,6 +264,7 @@ fn node(
         sinks,
         up: None,
         down: None,
+        interfaces: Vec::new(),
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use ropewalk::model::Bytes;
 use ropewalk::model::host_list::{self, HostListError};
+use ropewalk::model::spec::is_host;
 use ropewalk::model::units::UnitError;
 use ropewalk::request::{Object, Reach};
 
@@ -218,13 +219,7 @@ fn reach(
         .strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'))
         .unwrap_or(name);
-    // A dash would make ssh take the name for an option.
-    let odd = |part: &str| {
-        part.is_empty()
-            || part.starts_with('-')
-            || part.contains(|c: char| c.is_whitespace() || c.is_control())
-    };
-    if odd(name) || user.is_some_and(odd) {
+    if !is_host(name) || user.is_some_and(|user| !is_host(user)) {
         return Err(EndpointError::Host(shown()));
     }
     let Some(port) = port else {

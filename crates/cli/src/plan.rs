@@ -357,6 +357,7 @@ fn bare_node(node: SpecNode) -> NodeRequest {
         sinks,
         up: node.hints.up.map(|rate| rate.0),
         down: node.hints.down.map(|rate| rate.0),
+        interfaces: node.hints.interfaces,
     }
 }
 

@@ -12,6 +12,7 @@ use ropewalk::model::{HostPort, Role, TransferSpec, Uri};
 use ropewalk::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
 use serde::{Deserialize, Serialize};
 
+use crate::Usage;
 use crate::options::{MoveArgs, OutputArgs};
 
 /// Arguments of `ropewalk transfer`.
@@ -90,7 +91,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     let shown = path.display();
     let bytes = match bytes {
         Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {shown}: {error}"),
+        Err(error) => bail!(Usage(anyhow::anyhow!("cannot read {shown}: {error}"))),
     };
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
@@ -166,6 +167,7 @@ pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> 
                         sinks: Vec::new(),
                         up: None,
                         down: None,
+                        interfaces: Vec::new(),
                     };
                     nodes.push((node.host_port.clone(), request));
                     nodes.len() - 1
@@ -177,6 +179,11 @@ pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> 
             }
             request.up = request.up.or(node.hints.up.map(|rate| rate.0));
             request.down = request.down.or(node.hints.down.map(|rate| rate.0));
+            for interface in &node.hints.interfaces {
+                if !request.interfaces.contains(interface) {
+                    request.interfaces.push(interface.clone());
+                }
+            }
         }
     }
     let hosts: Vec<String> = nodes.iter().map(|(at, _)| at.host.clone()).collect();

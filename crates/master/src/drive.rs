@@ -238,6 +238,7 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
         down: node.down,
         remembered_up: None,
         remembered_down: None,
+        interfaces: node.interfaces.clone(),
     }
 }
 

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use ropewalk_statefile::{LOCK_PATIENCE, StateError, StateFile};
+use ropewalk_tuner::Policy as _;
+use ropewalk_tuner::policy::Database;
 use serde::{Deserialize, Serialize};
 
 use crate::kept::at_the_file;
@@ -51,16 +53,16 @@ fn load(path: &Path) -> Result<Vec<String>, StateError> {
     Ok(FILE.load::<Kept>(path)?.lessons)
 }
 
-/// Adds what a transfer knows now, earlier lessons included. Others may have added theirs since it began: the database
-/// joins what is about the same situation.
+/// Adds what a transfer has learnt itself. Others may have added theirs since it began: the database joins what is about
+/// the same situation.
 fn add(path: &Path, lessons: &[String]) -> Result<(), StateError> {
     FILE.update(path, |kept: &mut Kept| {
-        let mut database = PolicyName::Database.make();
+        let mut database = Database::shipped();
         for line in kept.lessons.iter().chain(lessons) {
             // What a newer version wrote is none of this one.
             database.recall(line);
         }
-        kept.lessons = database.lessons();
+        kept.lessons = database.kept();
     })
 }
 
@@ -81,7 +83,7 @@ pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, String> {
     at_lessons(move || load(&file)).await
 }
 
-/// Keeps what this one knows now; what to say when that cannot be.
+/// Keeps what this one has learnt; what to say when that cannot be.
 pub(crate) async fn remember(options: &Options, lessons: Option<Vec<String>>) -> Option<String> {
     let (file, lessons) = (file(options)?, lessons?);
     at_lessons(move || add(&file, &lessons)).await.err()
@@ -118,6 +120,49 @@ mod tests {
         add(&path, &[known.clone(), first.clone()]).unwrap();
         add(&path, &[known.clone(), second.clone()]).unwrap();
         assert_eq!(load(&path).unwrap(), [known, first, second]);
+    }
+
+    /// What a transfer recalls and hands nothing of back stays as others have learnt it since; what it learns itself weighs
+    /// as much as all that was known.
+    #[test]
+    fn only_what_is_new_is_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let situation = ropewalk_tuner::Situation {
+            nodes: 4,
+            rate: 12.5e6,
+            access: None,
+            rtt_seconds: 0.08,
+            queue: 50.0,
+            loss: 0.0,
+            window: 2048.0,
+            segment_bytes: 1448.0,
+        };
+        let learnt = |known: &[String], share: f64| {
+            let mut database = PolicyName::Database.make();
+            known.iter().for_each(|line| assert!(database.recall(line)));
+            database.learn(&situation, 8, share);
+            database.lessons()
+        };
+        let share = || {
+            let lines = load(&path).unwrap();
+            let [line] = &lines[..] else {
+                panic!("{lines:?}")
+            };
+            let words = line.split(' ');
+            let shares: Vec<u32> = words.skip(6).filter_map(|word| word.parse().ok()).collect();
+            shares[0]
+        };
+        add(&path, &learnt(&[], 0.4)).unwrap();
+        let before = load(&path).unwrap();
+        // Two transfers begin with the same and learn the opposite.
+        add(&path, &learnt(&before, 0.8)).unwrap();
+        assert_eq!(share(), 600);
+        add(&path, &learnt(&before, 0.2)).unwrap();
+        assert_eq!(share(), 400);
+        let unlearned = PolicyName::Database.make().lessons();
+        add(&path, &unlearned).unwrap();
+        assert_eq!(share(), 400);
     }
 
     /// A damaged file is told of and replaced; one of a later format is left alone.

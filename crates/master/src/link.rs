@@ -6,6 +6,7 @@ use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::tls::{self, Side};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::ControlReport;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -17,6 +18,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handshake and proof take at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A host that acknowledges nothing for this long is gone. Agents say nothing for minutes while they open large trees or
+/// give their files names; their hosts answer all the same.
+const HOST_SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// A connection that is quiet for this long is probed ...
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+
+/// ... with this pause between two probes ...
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// ... this often: as long as [`HOST_SILENCE_MAX`] together.
+const PROBES: u32 = 4;
 
 type Stream = TlsStream<TcpStream>;
 
@@ -69,6 +83,7 @@ impl Link {
             }
         };
         let _ = stream.set_nodelay(true);
+        expect_answers(&stream);
         let proven = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
             let head = Preface {
                 kind: Kind::Control,
@@ -116,6 +131,18 @@ impl Link {
             ))),
         }
     }
+}
+
+/// Makes the connection fail when the agent's host is gone without a word.
+fn expect_answers(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new()
+        .with_time(PROBE_AFTER)
+        .with_interval(PROBE_EVERY)
+        .with_retries(PROBES);
+    // Best effort: without it the coordinator's clocks count.
+    let _ = socket.set_tcp_keepalive(&probes);
+    let _ = socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX));
 }
 
 impl LinkReader {
@@ -179,5 +206,23 @@ pub(crate) fn count_received(report: &mut ControlReport, message: &FromAgent, by
             report.plan_messages += 1;
             report.plan_bytes += bytes as u64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quiet connection is probed, and one that nobody answers on ends within the stated time.
+    #[tokio::test]
+    async fn hosts_that_are_gone_show() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        expect_answers(&stream);
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(HOST_SILENCE_MAX));
+        assert_eq!(PROBE_AFTER + PROBE_EVERY * PROBES, HOST_SILENCE_MAX);
     }
 }

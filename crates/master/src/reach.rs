@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface;
+use ropewalk_model::spec::is_host;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -130,6 +131,12 @@ async fn reach(
             start(node, command, "127.0.0.1").await
         }
         Reach::Ssh(target) => {
+            if !is_host(target) {
+                let name = &node.name;
+                return Err(MasterError::Request(format!(
+                    "{name}: {target:?} is not a host that ssh could be given"
+                )));
+            }
             let mut words = options.ssh_command.iter();
             let program = words.next().cloned().unwrap_or_else(|| "ssh".into());
             let rest: Vec<OsString> = words.cloned().collect();

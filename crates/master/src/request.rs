@@ -71,6 +71,8 @@ pub struct NodeRequest {
     pub up: Option<u64>,
     /// Declared receiving speed, bytes per second.
     pub down: Option<u64>,
+    /// Interfaces that it may use, by the names, addresses or networks of [`Rails::Only`]; those of the options when empty.
+    pub interfaces: Vec<String>,
 }
 
 /// How an agent is reached.

@@ -29,8 +29,20 @@ const BYTES_MAX: u64 = 16 << 10;
 /// Of the files.
 const EXTENSION: &str = "path";
 
-/// Other transfers that are looked at.
+/// Other transfers that are counted.
 const OTHERS_MAX: usize = 64;
+
+/// Files that are looked at to find them: masters that were killed may have left some.
+const FILES_MAX: usize = 4096;
+
+/// Another master's look takes microseconds, unless it was stopped in it: a transfer must not wait for that.
+const LOCK_TRIES: u32 = 20;
+
+/// Time between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// A file that has just been made is locked and written within this time; one that is empty longer is nobody's.
+const MADE_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a master tells of its transfer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,11 +157,12 @@ impl Sharing {
         }
         let own = folder.join(&self.name);
         let mut all = Others::default();
-        for path in files(&folder).filter(|path| *path != own).take(OTHERS_MAX) {
-            if let Some(other) = read(&path).filter(|other| claim.shares_path(other)) {
-                all.transfers += 1;
-                all.rate += other.rate;
-            }
+        let paths = files(&folder).filter(|path| *path != own).take(FILES_MAX);
+        let others = paths.filter_map(|path| read(&path));
+        let others = others.filter(|other| claim.shares_path(other));
+        for other in others.take(OTHERS_MAX) {
+            all.transfers += 1;
+            all.rate += other.rate;
         }
         all
     }
@@ -159,15 +172,32 @@ impl Sharing {
             Some(file) => file,
             none => {
                 fs::create_dir_all(folder)?;
-                let path = folder.join(&self.name);
-                let file = File::create_new(path)?;
-                file.try_lock().map_err(std::io::Error::from)?;
-                none.insert(file)
+                none.insert(make_own(&folder.join(&self.name))?)
             }
         };
         file.rewind()?;
         file.set_len(0)?;
         file.write_all(claim.format().as_bytes())
+    }
+}
+
+/// Makes this master's file and locks it. Others that look at it hold it for a moment, which is waited for.
+fn make_own(path: &Path) -> std::io::Result<File> {
+    let file = File::create_new(path)?;
+    let mut tries = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(error) => {
+                // The next look makes it anew.
+                let _ = fs::remove_file(path);
+                return Err(error.into());
+            }
+        }
     }
 }
 
@@ -201,9 +231,11 @@ fn read(path: &Path) -> Option<Claim> {
     let mut file = File::open(path).ok()?;
     match file.try_lock_shared() {
         Ok(()) => {
-            let is_empty = file.metadata().ok()?.len() == 0;
+            let seen = file.metadata().ok()?;
+            let age = seen.modified().ok().and_then(|made| made.elapsed().ok());
             // One that has just been made is not locked yet.
-            if !is_empty {
+            let is_new = seen.len() == 0 && age.is_none_or(|age| age < MADE_WITHIN);
+            if !is_new {
                 let _ = fs::remove_file(path);
             }
             None
@@ -248,6 +280,36 @@ mod tests {
         assert!(!folder.join("one.path").exists());
     }
 
+    /// Who looks at a file in the moment in which it is made does not keep its master from having it.
+    #[test]
+    fn looks_are_waited_for() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        files(folder.path()).for_each(|path| {
+                            if let Ok(file) = File::open(path) {
+                                let _ = file.try_lock_shared();
+                            }
+                        });
+                    }
+                });
+            }
+            let made = (0..2000).map(|at| {
+                let path = folder.path().join(format!("{}.path", at % 2));
+                let made = make_own(&path).map(drop);
+                let _ = fs::remove_file(path);
+                made
+            });
+            let failed = made.filter(Result::is_err).count();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0);
+        });
+    }
+
     /// What a killed master left is no neighbour, and is removed; what makes no sense neither.
     #[test]
     fn leftovers() {
@@ -265,6 +327,19 @@ mod tests {
         clear_paths(folder.path());
         assert!(folder.path().join("one.path").exists());
         assert!(folder.path().join("other.sock").exists());
+        // What was never written hides nobody, and goes when it is old.
+        for at in 0..1000 {
+            File::create(folder.path().join(format!("{at}.path"))).unwrap();
+        }
+        let old = File::create(folder.path().join("old.path")).unwrap();
+        let then = std::time::SystemTime::now() - 2 * MADE_WITHIN;
+        old.set_modified(then).unwrap();
+        drop(old);
+        let mut other = Sharing::new(Some(folder.path()), "other");
+        let seen = other.look(&ends("10.0.0.1", "2001:db8:7::1"), 1.0);
+        assert_eq!(seen.transfers, 1);
+        assert!(!folder.path().join("old.path").exists());
+        assert!(folder.path().join("7.path").exists());
         let mut lost = Sharing::new(Some(Path::new("/proc/none")), "one");
         assert_eq!(
             lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0),

@@ -8,7 +8,7 @@ use ropewalk_master::request::{
     Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach,
     RowRequest, Sources, Verify,
 };
-use ropewalk_master::{Cancel, Joining, Members, Request};
+use ropewalk_master::{Cancel, Joining, Members, Request, query_cancel, query_status};
 use ropewalk_model::Range;
 use ropewalk_proto::report::{Event, Outcome, Report};
 use tokio::sync::{mpsc, oneshot};
@@ -76,6 +76,7 @@ fn node(
         sinks,
         up: None,
         down: None,
+        interfaces: Vec::new(),
     }
 }
 
@@ -436,6 +437,57 @@ async fn nodes_join_and_leave_a_copy() {
             .sent_bytes
     };
     assert!(sent(&same[0].node) > 0, "{report:#?}");
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
+/// A reader that has done its part is cancelled at its agent while another one of the same file is at work: that one gives
+/// the file its name, and nobody waits for the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_cancelled_when_done_is_not_asked_for_more() {
+    const FIRST: u64 = 64 << 10;
+    const ALL: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(ALL as usize, 5);
+    std::fs::write(dir.path().join("from"), &data).unwrap();
+    let agents: Vec<TestAgent> = (0..3).map(|_| TestAgent::start(dir.path())).collect();
+    let part = |name: &str, start, end, destination: Option<&str>| ObjectRequest {
+        object: Object::Path(dir.path().join(name).as_os_str().as_bytes().to_vec()),
+        rows: vec![RowRequest {
+            object_offset: start,
+            range: Range { start, end },
+        }],
+        destination: destination.map(str::to_owned),
+    };
+    let wants = |start, end| vec![part("to", start, end, Some("to"))];
+    let nodes = vec![
+        node("a", &agents[0], vec![part("from", 0, ALL, None)], vec![]),
+        node("b", &agents[1], vec![], wants(0, FIRST)),
+        node("c", &agents[2], vec![], wants(FIRST, ALL)),
+    ];
+    let running = tokio::spawn(run(Request {
+        label: None,
+        nodes,
+        mapping: Mapping::Rows,
+        options: Options {
+            limit: Some(512 << 10),
+            ..options()
+        },
+    }));
+    let port = agents[1].port;
+    let is_done = async || {
+        let seen = query_status("127.0.0.1", port, &TOKEN).await.unwrap();
+        seen.iter().any(|one| one.delivered == FIRST)
+    };
+    while !is_done().await {}
+    // By now it has said so.
+    assert!(is_done().await);
+    let cancelled = query_cancel("127.0.0.1", port, &TOKEN, None).await;
+    assert_eq!(cancelled.unwrap(), 1);
+    let report = running.await.unwrap();
+    assert_eq!(report.outcome, Outcome::Done, "{report:#?}");
+    assert_eq!(std::fs::read(dir.path().join("to")).unwrap(), data);
     for agent in agents {
         agent.stop().await;
     }

@@ -16,7 +16,8 @@
 //! * Files of one name on several writers are replicas and put equal bytes at equal offsets. A reader, or a
 //!   shared destination, takes each byte once: a second copy on one host needs an agent of its own.
 //! * After the range come words `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
-//!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`.
+//!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`
+//!   (one that the node may use, by name, address or network; several may be given).
 //!
 //! The file keeps the paper's words writer and reader. Left out on purpose: tokens and secrets; a
 //! specification file may be mailed about.
@@ -35,7 +36,7 @@ mod parse;
 mod uri;
 mod validate;
 
-pub use address::{AddressError, HostPort};
+pub use address::{AddressError, HostPort, is_host};
 pub use error::{SpecError, SpecErrors};
 pub use uri::{FilePath, Uri, UriError};
 

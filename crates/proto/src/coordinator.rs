@@ -13,7 +13,7 @@
 //!
 //! State per node is a few hundred bytes; nothing here grows with bytes moved.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 
@@ -53,11 +53,11 @@ pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
 /// Longest time for all nodes to open what they hold (large trees are walked in it).
 pub const OPEN_NS_MAX: u64 = 300_000_000_000;
 
-/// Longest time for nodes to rename and report at the end.
+/// Longest time for the nodes that give files their names to do so and report.
 /// A tree of a million files takes minutes; a dead node shows by its connection.
 pub const FINISH_NS_MAX: u64 = 600_000_000_000;
 
-/// Longest wait for the last word of senders once every receiver is finished: it holds figures only.
+/// Longest wait for the next last word of the others once all files have their names: it holds figures only.
 pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
 
 /// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
@@ -184,6 +184,8 @@ pub struct Coordinator {
     files: u64,
     data_length: u64,
     start_ns: u64,
+    // When differing sources began to be compared.
+    comparing_ns: u64,
     moving_ns: Option<u64>,
     last_done_ns: Option<u64>,
     finish_ns: Option<u64>,
@@ -223,7 +225,6 @@ pub struct Coordinator {
     replans: u32,
     // A node that keeps the present phase from ending, looked at first.
     awaited: u32,
-    unavailable: BTreeMap<u32, RangeSet>,
     notes: Vec<String>,
     failure: Option<String>,
 }
@@ -249,6 +250,7 @@ impl Coordinator {
             files: 0,
             data_length: 0,
             start_ns: now_ns,
+            comparing_ns: now_ns,
             moving_ns: None,
             last_done_ns: None,
             finish_ns: None,
@@ -276,7 +278,6 @@ impl Coordinator {
             planning_ns: 0,
             replans: 0,
             awaited: 0,
-            unavailable: BTreeMap::new(),
             notes: Vec::new(),
             failure: None,
         }
@@ -324,15 +325,23 @@ impl Coordinator {
         self.actions.pop_front()
     }
 
-    /// Takes a message of a node. A message that does not fit the state is ignored.
+    /// Takes a message of a node. A message that does not fit the state is ignored, and so is all that a node says which
+    /// was lost or turned away: its part went to others.
     pub fn handle_message(&mut self, node: u32, message: FromAgent, now_ns: u64) {
         self.now_ns = now_ns;
         let Some(state) = self.nodes.get_mut(node as usize) else {
             return;
         };
+        if !state.alive() {
+            return;
+        }
         state.heard_ns = now_ns;
         match message.body {
             Some(from_agent::Body::Opened(opened)) if self.phase == Phase::Opening => {
+                if let Err(text) = state.check_opened(&opened) {
+                    let text = format!("{}: {text}", self.name(node));
+                    return self.refuse(text);
+                }
                 state.opened = Some(opened);
                 if self.is_true_for_all(|n| n.opened.is_some()) {
                     self.all_opened();
@@ -341,13 +350,17 @@ impl Coordinator {
             Some(from_agent::Body::Opened(opened))
                 if self.phase == Phase::Moving && state.opened.is_none() =>
             {
+                if let Err(text) = state.check_opened(&opened) {
+                    return self.turn_away(node, &text);
+                }
                 state.opened = Some(opened);
                 self.integrate(node);
             }
+            // It was cancelled there: it may be done and sends or fetches nothing any more, and nobody else would say so.
             Some(from_agent::Body::Refused(refused))
-                if self.phase == Phase::Moving && state.opened.is_none() =>
+                if matches!(self.phase, Phase::Moving | Phase::Finishing) =>
             {
-                self.turn_away(node, &refused.message);
+                self.handle_lost(node, &refused.message, now_ns);
             }
             Some(from_agent::Body::Refused(refused)) => {
                 let text = format!("{}: {}", self.name(node), refused.message);
@@ -395,11 +408,20 @@ impl Coordinator {
                 self.handle_released(node, &control::range_set(&released.ranges), now_ns);
             }
             Some(from_agent::Body::Finished(finished)) => {
-                if !finished.error.is_empty() {
-                    let text = format!("{}: {}", self.name(node), finished.error);
+                let is_unnamed = state.told_commit && !finished.committed;
+                let error = match finished.error.is_empty() {
+                    true if is_unnamed => {
+                        "it was to give the files their names and did not; run the command again"
+                    }
+                    _ => finished.error.as_str(),
+                };
+                if !error.is_empty() {
+                    let text = format!("{}: {error}", self.name(node));
                     self.failure.get_or_insert(text);
                 }
                 self.nodes[node as usize].finished = Some(finished);
+                // Of a large cluster the words come one after the other.
+                self.farewell_ns = None;
                 self.check_finished();
             }
             _ => {}
@@ -413,6 +435,11 @@ impl Coordinator {
         ) {
             self.end(Outcome::Refused, Some(text));
         }
+    }
+
+    fn refuse_late(&mut self, what: &str, nodes: &str) {
+        let seconds = OPEN_NS_MAX / 1_000_000_000;
+        self.refuse(format!("no {what} within {seconds} s from {nodes}"));
     }
 
     /// Ends a transfer that has not moved anything, for a reason the driver found (a node that
@@ -454,6 +481,7 @@ impl Coordinator {
             Err(layout::LayoutProblem::Refused(text)) => self.refuse(text),
             Err(layout::LayoutProblem::Compare(nodes)) => {
                 self.phase = Phase::Comparing;
+                self.comparing_ns = self.now_ns;
                 for &(node, source) in &nodes {
                     self.manifests.insert((node, source), Vec::new());
                     self.send(
@@ -537,49 +565,43 @@ impl Coordinator {
     pub fn handle_timer(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         match self.phase {
-            Phase::Opening | Phase::Comparing => {
-                if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX {
-                    let late: Vec<&str> = self
-                        .nodes
-                        .iter()
-                        .filter(|n| n.opened.is_none())
-                        .map(|n| n.setup.name.as_str())
-                        .collect();
-                    let text = format!(
-                        "no answer within {} s from {}",
-                        OPEN_NS_MAX / 1_000_000_000,
-                        late.join(", ")
-                    );
-                    self.refuse(text);
+            Phase::Opening if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX => {
+                let late = self.nodes.iter().filter(|n| n.opened.is_none());
+                let late: Vec<&str> = late.map(|n| n.setup.name.as_str()).collect();
+                let late = late.join(", ");
+                self.refuse_late("answer", &late);
+            }
+            Phase::Comparing if now_ns.saturating_sub(self.comparing_ns) > OPEN_NS_MAX => {
+                let late = self.manifests.iter().filter(|(_, bytes)| bytes.is_empty());
+                let late: BTreeSet<&str> = late.map(|((node, _), _)| self.name(*node)).collect();
+                let late = late.into_iter().collect::<Vec<_>>().join(", ");
+                // Once all have come, the driver is at work.
+                if !late.is_empty() {
+                    self.refuse_late("list of files", &late);
                 }
             }
             Phase::Moving => {
                 for node in 0..self.nodes.len() as u32 {
                     let state = &self.nodes[node as usize];
                     // One that joins says nothing while it opens what it has.
-                    let most = match state.opened {
-                        Some(_) => SILENCE_NS_MAX,
-                        None => OPEN_NS_MAX,
+                    let (most, what) = match state.opened {
+                        Some(_) => (SILENCE_NS_MAX, "silent for"),
+                        None => (OPEN_NS_MAX, "it did not open what it has within"),
                     };
                     if state.alive() && now_ns.saturating_sub(state.heard_ns) > most {
-                        self.handle_lost(
-                            node,
-                            &format!("silent for {} s", SILENCE_NS_MAX / 1_000_000_000),
-                            now_ns,
-                        );
+                        let reason = format!("{what} {} s", most / 1_000_000_000);
+                        self.handle_lost(node, &reason, now_ns);
                     }
                 }
                 self.deal_limit(now_ns);
                 self.tune(now_ns);
                 self.replan(now_ns);
+                self.ask_leaving(now_ns);
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);
-                let receiving = self
-                    .nodes
-                    .iter()
-                    .any(|n| n.is_receiver() && n.alive() && n.finished.is_none());
-                let over = if receiving {
+                let is_naming = |n: &Node| n.told_commit && n.alive() && n.finished.is_none();
+                let over = if self.nodes.iter().any(is_naming) {
                     self.farewell_ns = None;
                     now_ns.saturating_sub(since) > FINISH_NS_MAX
                 } else {
@@ -595,7 +617,7 @@ impl Coordinator {
                     }
                 }
             }
-            Phase::Planning | Phase::Ended => {}
+            Phase::Opening | Phase::Comparing | Phase::Planning | Phase::Ended => {}
         }
     }
 }

@@ -552,6 +552,14 @@ impl Ledger {
         }
     }
 
+    /// What was given up is not the ledger's any more: it may be wanted anew.
+    pub fn forget_given_up(&mut self, range: Range) {
+        for part in self.unavailable.clipped(range).iter() {
+            self.unavailable.remove(part);
+            self.wanted_bytes -= part.len();
+        }
+    }
+
     /// Bytes that were released and that nobody holds any more: wanted and given up.
     pub fn lose(&mut self, range: Range) {
         self.wanted_bytes += range.len();
@@ -663,10 +671,5 @@ impl Ledger {
             out.insert(range);
         }
         out
-    }
-
-    /// Ranges given up because nobody holds them.
-    pub fn unavailable(&self) -> &RangeSet {
-        &self.unavailable
     }
 }

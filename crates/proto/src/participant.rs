@@ -233,6 +233,8 @@ impl Receiving {
         runs.sort_by_key(|run| run.choices);
         for run in runs {
             let range = control::range(run.start, run.length);
+            // Somebody can be asked for it after all.
+            self.ledger.forget_given_up(range);
             let known = self.ledger.known(range);
             let holders = self.lanes_of(run);
             self.ledger.reassign([ReadyRun {

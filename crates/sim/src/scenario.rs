@@ -200,5 +200,6 @@ pub fn node(
         down: None,
         remembered_up: None,
         remembered_down: None,
+        interfaces: Vec::new(),
     }
 }

@@ -42,6 +42,7 @@ fn node(name: &str, sends: bool) -> NodeRequest {
         sinks: objects(!sends),
         up: None,
         down: None,
+        interfaces: Vec::new(),
     }
 }
 

@@ -25,6 +25,11 @@ pub enum AddressError {
     /// No host before the port.
     #[error("\"{0}\" has no host before the port; write host:port")]
     NoHost(String),
+    /// A host that programs it is handed to would take for an option, or for two words.
+    #[error(
+        "\"{0}\" is not a host; names do not begin with a dash and have neither spaces nor control characters"
+    )]
+    BadHost(String),
     /// An IPv6 address without brackets.
     #[error("\"{0}\" has several colons; write IPv6 addresses in brackets, as in [::1]:5555")]
     Unbracketed(String),
@@ -33,6 +38,21 @@ pub enum AddressError {
         "\"{0}\" is not an address; IPv6 addresses look like [::1]:5555, host lists are not allowed here"
     )]
     BadBrackets(String),
+}
+
+/// Whether a text, perhaps with a user before an `@`, can be handed to ssh and resolvers as a host's name: a dash at its
+/// beginning would make it an option, which may name a program to run.
+#[must_use]
+pub fn is_host(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.contains(|c: char| c.is_whitespace() || c.is_control())
+    };
+    match text.rsplit_once('@') {
+        Some((user, name)) => is_part(user) && is_part(name),
+        None => is_part(text),
+    }
 }
 
 impl FromStr for HostPort {
@@ -69,6 +89,9 @@ impl FromStr for HostPort {
         if host.is_empty() {
             return Err(AddressError::NoHost(owned()));
         }
+        if !is_host(host) {
+            return Err(AddressError::BadHost(host.to_owned()));
+        }
         let digits = port.bytes().all(|b| b.is_ascii_digit());
         match port.parse() {
             Ok(port) if port > 0 && digits => Ok(Self {
@@ -87,5 +110,30 @@ impl fmt::Display for HostPort {
             true => write!(f, "[{}]:{}", self.host, self.port),
             false => write!(f, "{}:{}", self.host, self.port),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What ssh would take for an option is no host, nor are two words.
+    #[test]
+    fn hosts_are_no_options() {
+        for text in [
+            "-oProxyCommand=touch${IFS}/tmp/x:22",
+            "a b:1",
+            "a\n:1",
+            "u@-x:1",
+            "-u@x:1",
+            "@x:1",
+        ] {
+            let error = text.parse::<HostPort>().unwrap_err();
+            assert!(matches!(error, AddressError::BadHost(_)), "{text}: {error}");
+        }
+        for text in ["a-b:1", "[fe80::1%eth0]:1", "u@x:1", "é:1"] {
+            assert!(text.parse::<HostPort>().is_ok(), "{text}");
+        }
+        assert!(!is_host("") && is_host("user@host"));
     }
 }

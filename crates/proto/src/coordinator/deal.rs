@@ -96,7 +96,10 @@ impl Coordinator {
             let (node, holds) = (*node, &self.nodes[sender as usize].holds);
             let most = (bytes * stretch) as u64 + self.unit_len;
             let given = given.entry(self.nodes[node as usize].group).or_default();
-            let able = ranges.intersection(holds).difference(given);
+            let mut able = ranges.intersection(holds).difference(given);
+            if let Some(failed) = self.nodes[node as usize].failed_from.get(&sender) {
+                able = able.difference(failed);
+            }
             let mine = self.first_bytes(&able, most);
             *given = given.union(&mine);
             let run = |range: Range| Run {
@@ -192,6 +195,7 @@ impl Coordinator {
                     break;
                 }
                 let mine = self.nodes[node as usize].wants.intersection(&pool);
+                let mine = mine.difference(&self.barred(node));
                 // Room of those who want nothing of it does not count.
                 if !mine.is_empty() {
                     room_left -= room * seconds;
@@ -210,12 +214,19 @@ impl Coordinator {
             }
             let able = self.receivers().filter(|&node| self.is_able(node));
             let stays_here = |node: &u32| !self.nodes[*node as usize].leaving;
-            for node in able.filter(in_group).filter(stays_here) {
-                let mine = self.nodes[node as usize].wants.intersection(&open);
-                open = open.difference(&mine);
-                if !mine.is_empty() {
-                    let all = takers.entry(node).or_default();
-                    *all = all.union(&mine);
+            let able: Vec<u32> = able.filter(in_group).filter(stays_here).collect();
+            // Last, it is for those who could not get it: nobody else can, and they say so.
+            for tries_again in [false, true] {
+                for &node in &able {
+                    let mut mine = self.nodes[node as usize].wants.intersection(&open);
+                    if !tries_again {
+                        mine = mine.difference(&self.barred(node));
+                    }
+                    open = open.difference(&mine);
+                    if !mine.is_empty() {
+                        let all = takers.entry(node).or_default();
+                        *all = all.union(&mine);
+                    }
                 }
             }
             // What nobody can take any more stays missing: no receiver vouches for it.

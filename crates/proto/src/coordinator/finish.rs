@@ -50,7 +50,8 @@ impl Coordinator {
                 Some(name) if usable && whole.contains(name) => open.remove(name),
                 _ => false,
             };
-            self.nodes[node as usize].finish_sent = true;
+            let state = &mut self.nodes[node as usize];
+            (state.finish_sent, state.told_commit) = (true, commit);
             let samples = match commit {
                 true => self.samples_for(node),
                 false => Vec::new(),

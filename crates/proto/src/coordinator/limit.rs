@@ -14,9 +14,14 @@ impl Coordinator {
             return;
         }
         self.lease_ns = now_ns;
+        // One that joins cannot use a share before it has a plan.
+        let works = |node: &super::Node| {
+            let is_planned = node.opened.is_some() && !node.awaits_plan;
+            is_planned && node.alive() && node.done.is_none()
+        };
         let working: Vec<u32> = self
             .receivers()
-            .filter(|&n| self.nodes[n as usize].alive() && self.nodes[n as usize].done.is_none())
+            .filter(|&n| works(&self.nodes[n as usize]))
             .collect();
         let used: Vec<f64> = working
             .iter()

@@ -8,8 +8,8 @@ use ropewalk_model::{Range, RangeSet};
 
 use super::observe::Estimate;
 use super::{
-    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, describe, layout,
-    setup,
+    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, SourceSetup,
+    describe, layout, setup,
 };
 use crate::control::{self, source, to_agent};
 
@@ -48,6 +48,7 @@ impl Coordinator {
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
+        self.enter_parts(node);
         let new = self.enter_group(node);
         self.lease_ns = 0;
         // A copy of its own without runs would be complete, and get its name, before a byte is there.
@@ -65,6 +66,19 @@ impl Coordinator {
         self.look_soon();
     }
 
+    /// Others may fetch the lists of files that it holds from it.
+    fn enter_parts(&mut self, node: u32) {
+        let opened = self.nodes[node as usize].opened.iter();
+        for source in opened.flat_map(|opened| &opened.sources) {
+            let same = |part: &&mut control::Part| part.manifest_root == source.manifest_root;
+            for part in self.parts.iter_mut().filter(same) {
+                if !part.holders.contains(&node) {
+                    part.holders.push(node);
+                }
+            }
+        }
+    }
+
     /// A node that joined cannot take part; the others go on.
     pub(super) fn turn_away(&mut self, node: u32, reason: &str) {
         let name = self.name(node).to_owned();
@@ -75,6 +89,7 @@ impl Coordinator {
         // the next one to join would have to equal.
         state.setup.sources.clear();
         state.setup.sinks.clear();
+        state.opened = None;
         state.holds = RangeSet::new();
         state.wants = RangeSet::new();
         self.dismiss(node, true);
@@ -96,6 +111,7 @@ impl Coordinator {
 
     fn dismiss(&mut self, node: u32, discard: bool) {
         self.nodes[node as usize].finish_sent = true;
+        self.streams.forget(node);
         let finish = control::Finish {
             commit: false,
             discard,
@@ -122,7 +138,9 @@ impl Coordinator {
                         return Err("it holds other files than the transfer moves".into());
                     };
                     let state = &mut self.nodes[at];
-                    state.setup.sources[number].base = base;
+                    if let Some(source) = state.setup.sources.get_mut(number) {
+                        source.base = base;
+                    }
                     state.holds.insert(Range {
                         start: base,
                         end: base + length,
@@ -163,11 +181,12 @@ impl Coordinator {
 
     /// Where a source with the same content lies in the data space.
     fn same_source(&self, node: u32, number: usize, opened: &OpenedSource) -> Option<(u64, u64)> {
-        let memory = |node: &Node, number: usize| match node.setup.sources[number].source.kind {
+        let memory = |setup: &SourceSetup| match setup.source.kind {
             Some(source::Kind::Memory(size)) => Some(size),
             _ => None,
         };
-        let own = memory(&self.nodes[node as usize], number);
+        let own = self.nodes[node as usize].setup.sources.get(number);
+        let own = own.and_then(memory);
         let others = self
             .nodes
             .iter()
@@ -175,16 +194,16 @@ impl Coordinator {
             .filter(|(at, _)| *at != node as usize);
         for (_, other) in others {
             let known = other.opened.iter().flat_map(|opened| &opened.sources);
-            for (at, source) in known.enumerate() {
+            for (setup, source) in other.setup.sources.iter().zip(known) {
                 let same = match own {
-                    Some(size) => memory(other, at) == Some(size),
+                    Some(size) => memory(setup) == Some(size),
                     None => {
                         !opened.manifest_root.is_empty()
                             && source.manifest_root == opened.manifest_root
                     }
                 };
                 if same {
-                    return Some((other.setup.sources[at].base, source.data_length));
+                    return Some((setup.base, source.data_length));
                 }
             }
         }
@@ -262,11 +281,11 @@ impl Coordinator {
                 .map(|(_, other)| other)
         };
         let fetching = others().filter(|other| other.alive() && other.done.is_none());
-        let recalled = self.round.iter().flat_map(|round| round.released());
-        let needed = recalled.fold(RangeSet::new(), |all, ranges| all.union(ranges));
-        let needed = fetching.fold(needed, |all, other| all.union(&other.assigned()));
+        let recalled = || self.round.iter().flat_map(|round| round.released());
+        let released = || recalled().flat_map(RangeSet::iter);
+        let needed = RangeSet::from_ranges(released().chain(fetching.flat_map(Node::asked)));
         let holding = others().filter(|other| other.can_send());
-        let held = holding.fold(RangeSet::new(), |all, other| all.union(&other.holds));
+        let held = RangeSet::from_ranges(holding.flat_map(|other| other.holds.iter()));
         let alone = state.holds.intersection(&needed).difference(&held);
         if !alone.is_empty() {
             return Err(format!(
@@ -296,14 +315,12 @@ impl Coordinator {
             !other.leaving && !stopped
         };
         let able = others().filter(in_group).filter(stays);
-        let taken = able.fold(RangeSet::new(), |all, other| all.union(&other.wants));
+        let taken = RangeSet::from_ranges(able.flat_map(|other| other.wants.iter()));
         // What those who leave give up has to go somewhere, too.
         let leaving = others()
             .filter(in_group)
             .filter(|other| other.leaving && other.done.is_none());
-        let given_up = leaving.fold(RangeSet::new(), |all, other| all.union(&other.assigned()));
-        let recalled = self.round.iter().flat_map(|round| round.released());
-        let given_up = recalled.fold(given_up, |all, ranges| all.union(ranges));
+        let given_up = RangeSet::from_ranges(released().chain(leaving.flat_map(Node::asked)));
         let own = match state.done {
             Some(_) => RangeSet::new(),
             None => state.assigned(),

@@ -1,10 +1,11 @@
 //! Nodes that come, go and fail at bad moments: what is said to be done is done, and it always ends.
 
 use super::tests::{
-    actions, answer, done, done_after, finish, from, node, opened, outcome, released, sent, started,
+    actions, answer, done, done_after, finish, from, node, opened, outcome, released, sent,
+    started, started_with,
 };
 use super::*;
-use crate::control::{Need, Stretch};
+use crate::control::{Need, Opened, Sink, Source, Stretch, sink, source};
 
 /// Answers whatever plans are asked for.
 fn settle(c: &mut Coordinator) -> Vec<Action> {
@@ -192,7 +193,7 @@ fn a_limit_is_no_reason_to_plan_anew() {
         rated(node("a", &[], &[(0, GB / 2)], Some("d"))),
         rated(node("b", &[], &[(GB / 2, GB / 2)], Some("d"))),
     ];
-    let (mut c, _) = super::tests::started_with(nodes, Some(2_000_000));
+    let (mut c, _) = started_with(nodes, Some(2_000_000));
     for half in 1..=60_u64 {
         let now = half * SECOND / 2;
         for receiver in [2, 3] {
@@ -219,4 +220,225 @@ fn a_limit_is_no_reason_to_plan_anew() {
             assert!(!sent(&told, receiver).iter().any(recalls), "after {now} ns");
         }
     }
+}
+
+/// A node that holds a whole tree, or wants a copy of it.
+fn with_tree(name: &str, holds: bool) -> NodeSetup {
+    let path = b"/tree".to_vec();
+    let source = SourceSetup {
+        source: Source {
+            kind: Some(source::Kind::Tree(path.clone())),
+            rows: vec![],
+        },
+        base: 0,
+    };
+    let sink = SinkSetup {
+        sink: Sink {
+            kind: Some(sink::Kind::Tree(path)),
+            rows: vec![],
+            shared: false,
+        },
+        destination: None,
+    };
+    let mut setup = node(name, &[], &[], None);
+    match holds {
+        true => setup.sources.push(source),
+        false => setup.sinks.push(sink),
+    }
+    setup
+}
+
+/// It opened so many trees with this root, of 100 bytes each.
+fn opened_trees(count: usize, root: u8) -> FromAgent {
+    let tree = OpenedSource {
+        manifest_root: vec![root; 32],
+        manifest_length: 10,
+        data_length: 100,
+        file_count: 1,
+        ..OpenedSource::default()
+    };
+    from(from_agent::Body::Opened(Opened {
+        sources: vec![tree; count],
+        ..Opened::default()
+    }))
+}
+
+/// A copy of the tree that `s` holds to `a` has begun.
+fn copying() -> Coordinator {
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: vec![with_tree("s", true), with_tree("a", false)],
+        mapping: Mapping::Trees {
+            sources: Sources::Auto,
+            destinations: Destinations::Copies,
+        },
+        limit: None,
+        options: control::Options::default(),
+        rails: Rails::default(),
+        tune: None,
+        lessons: Vec::new(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    c.handle_message(0, opened_trees(1, 1), 1);
+    c.handle_message(1, opened_trees(0, 1), 1);
+    settle(&mut c);
+    assert_eq!(c.phase, Phase::Moving);
+    c
+}
+
+/// Any number of nodes with other files are turned away, one after the other, and what they still say changes nothing.
+#[test]
+fn misfits_are_turned_away_one_by_one() {
+    let mut c = copying();
+    for (name, trees, root) in [("x", 1, 2), ("y", 1, 2), ("z", 2, 1)] {
+        let new = c.handle_join(with_tree(name, true), 20).unwrap();
+        c.handle_message(new, opened_trees(trees, root), 21);
+        assert!(c.join_outcome(new).unwrap().is_err());
+        c.handle_message(new, opened_trees(1, 1), 22);
+        let told = settle(&mut c);
+        let is_plan = |body: &&to_agent::Body| matches!(body, to_agent::Body::Plan(_));
+        assert!(!sent(&told, new).iter().any(is_plan), "{told:?}");
+    }
+    c.handle_message(1, done(100, &[]), 34);
+    settle(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Done));
+}
+
+/// Who takes too long to open what it has is told so, and cannot come in later.
+#[test]
+fn who_opens_too_late_stays_away() {
+    let mut c = copying();
+    let new = c.handle_join(with_tree("x", true), 20).unwrap();
+    let late = 21 + OPEN_NS_MAX;
+    for node in [0, 1] {
+        heard(&mut c, node, late);
+    }
+    c.handle_timer(late);
+    let reason = c.join_outcome(new).unwrap().unwrap_err();
+    assert!(reason.contains("within 300 s"), "{reason}");
+    settle(&mut c);
+    c.handle_message(new, opened_trees(1, 1), late + 1);
+    assert!(!c.nodes[new as usize].can_send());
+    assert!(sent(&settle(&mut c), new).is_empty());
+}
+
+/// A copy that joins can have the list of files from any holder that is there, and is not sent to those that are gone.
+#[test]
+fn lists_of_files_come_from_living_holders() {
+    let mut c = copying();
+    let replica = c.handle_join(with_tree("t", true), 20).unwrap();
+    c.handle_message(replica, opened_trees(1, 1), 21);
+    settle(&mut c);
+    c.handle_lost(0, "killed", 22);
+    settle(&mut c);
+    let copy = c.handle_join(with_tree("b", false), 23).unwrap();
+    actions(&mut c);
+    c.handle_message(copy, opened_trees(0, 1), 24);
+    let told = settle(&mut c);
+    let [to_agent::Body::Plan(plan)] = sent(&told, copy)[..] else {
+        panic!("{told:?}")
+    };
+    let peers: Vec<u32> = plan.peers.iter().map(|peer| peer.node).collect();
+    assert_eq!(peers, [replica]);
+    assert_eq!(plan.parts[0].holders, [0, replica]);
+}
+
+/// A node that leaves while it makes its sinks has nothing to give up yet: it is asked again.
+#[test]
+fn who_leaves_early_is_asked_again() {
+    let (mut c, _) = started(vec![
+        node("s", &[(0, 100)], &[], None),
+        node("a", &[], &[(0, 100)], Some("d")),
+        node("b", &[], &[(0, 100)], Some("d")),
+    ]);
+    c.handle_leave("a", 20).unwrap();
+    settle(&mut c);
+    c.handle_message(1, released(0, 0), 21);
+    settle(&mut c);
+    let asks = |c: &mut Coordinator, now_ns: u64| {
+        c.handle_timer(now_ns);
+        let told = settle(c);
+        sent(&told, 1)
+            .iter()
+            .any(|body| matches!(body, to_agent::Body::Release(_)))
+    };
+    assert!(!asks(&mut c, SECOND));
+    assert!(asks(&mut c, 2 * SECOND + 21));
+    assert!(!asks(&mut c, 3 * SECOND), "one question at a time");
+    c.handle_message(1, released(0, 100), 3 * SECOND);
+    c.handle_message(1, released(0, 0), 3 * SECOND);
+    settle(&mut c);
+    assert_eq!(c.nodes[2].assigned_bytes(), 100);
+}
+
+/// A node that joins has no part of the limit before it has a plan, and its part soon after.
+#[test]
+fn who_has_no_plan_has_no_share() {
+    const LIMIT: u64 = 1_000_000;
+    let (mut c, _) = started_with(
+        vec![
+            node("s", &[(0, 100)], &[], None),
+            node("a", &[], &[(0, 100)], None),
+        ],
+        Some(LIMIT),
+    );
+    let copy = node("x", &[], &[(0, 60)], None);
+    let new = c.handle_join(copy.clone(), 20).unwrap();
+    let shares = |c: &mut Coordinator, now_ns: u64| {
+        c.handle_timer(now_ns);
+        let told = settle(c);
+        [1, new].map(|node| {
+            let mut limits = sent(&told, node).into_iter().filter_map(|body| match body {
+                to_agent::Body::Limit(limit) => Some(limit.rate),
+                _ => None,
+            });
+            limits.next()
+        })
+    };
+    assert_eq!(shares(&mut c, 2 * SECOND), [Some(LIMIT), None]);
+    c.handle_message(new, opened(&copy, 7), 2 * SECOND + 1);
+    settle(&mut c);
+    let half = Some(LIMIT / 2);
+    assert_eq!(shares(&mut c, 2 * SECOND + 2), [half, half]);
+}
+
+/// Who does not send its list of files for comparing is named, by a clock that begins when it is asked.
+#[test]
+fn late_lists_are_named() {
+    let setup = Setup {
+        transfer: vec![1; 16],
+        nodes: vec![
+            with_tree("s", true),
+            with_tree("t", true),
+            with_tree("a", false),
+        ],
+        mapping: Mapping::Trees {
+            sources: Sources::Auto,
+            destinations: Destinations::Copies,
+        },
+        limit: None,
+        options: control::Options::default(),
+        rails: Rails::default(),
+        tune: None,
+        lessons: Vec::new(),
+    };
+    let mut c = Coordinator::new(setup, 0);
+    c.start(0);
+    let asked = OPEN_NS_MAX - 1;
+    for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
+        c.handle_message(node, opened_trees(trees, 1 + node as u8), asked);
+    }
+    assert_eq!(c.phase, Phase::Comparing);
+    let reply = control::ManifestReply {
+        manifest: vec![1],
+        source: 0,
+    };
+    c.handle_message(0, from(from_agent::Body::ManifestReply(reply)), asked + 1);
+    c.handle_timer(asked + 2);
+    assert_eq!(outcome(&actions(&mut c)), None);
+    c.handle_timer(asked + OPEN_NS_MAX + 1);
+    let end = actions(&mut c);
+    let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.ends_with("from t"));
+    assert!(end.iter().any(named), "{end:?}");
 }

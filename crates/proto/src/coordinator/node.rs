@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Range, RangeSet};
 
 use super::{NodeSetup, observe};
 use crate::control::{self, Done, Finished, Opened, Run};
@@ -24,6 +24,10 @@ pub(super) struct Node {
     pub done: Option<Done>,
     pub finished: Option<Finished>,
     pub finish_sent: bool,
+    // It was told to give the files of its destination their names.
+    pub told_commit: bool,
+    // What it could not get from whom.
+    pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
     pub revision: u32,
     // Checked bytes, and when, at the first status while moving and at the newest one.
@@ -66,6 +70,8 @@ impl Node {
             done: None,
             finished: None,
             finish_sent: false,
+            told_commit: false,
+            failed_from: BTreeMap::new(),
             revision: 0,
             first_seen: None,
             last_seen: (0, now_ns),
@@ -90,6 +96,16 @@ impl Node {
     pub fn alive(&self) -> bool {
         self.lost.is_none()
     }
+    /// Whether the agent opened what it was asked to, source by source; in words when it did not.
+    pub fn check_opened(&self, opened: &Opened) -> Result<(), String> {
+        let (asked, answered) = (self.setup.sources.len(), opened.sources.len());
+        match asked == answered {
+            true => Ok(()),
+            false => Err(format!(
+                "it opened {answered} sources where {asked} were asked for; install the same Ropewalk on all hosts"
+            )),
+        }
+    }
     /// Whether it may be asked for bytes.
     pub fn can_send(&self) -> bool {
         self.is_sender() && self.alive() && !self.leaving && self.opened.is_some()
@@ -106,8 +122,14 @@ impl Node {
     pub fn assigned_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.length).sum()
     }
+    /// What the plan asks of it, run by run.
+    pub fn asked(&self) -> impl Iterator<Item = Range> + '_ {
+        self.runs
+            .iter()
+            .map(|run| control::range(run.start, run.length))
+    }
     /// What the plan asks of it.
     pub fn assigned(&self) -> RangeSet {
-        RangeSet::from_ranges(self.runs.iter().map(|r| control::range(r.start, r.length)))
+        RangeSet::from_ranges(self.asked())
     }
 }

@@ -387,6 +387,8 @@ impl Coordinator {
             if std::mem::take(&mut state.awaits_plan) {
                 let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
                 (plan.expected, plan.revision) = (0, number);
+                // Its share of a limit is dealt at the next look.
+                self.lease_ns = 0;
                 self.send(node, to_agent::Body::Plan(plan));
                 continue;
             }
@@ -500,11 +502,11 @@ impl Coordinator {
             .iter()
             .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
             .collect();
-        wanted.extend(
-            self.parts
-                .iter()
-                .flat_map(|p| p.holders.iter().copied().take(MANIFEST_HOLDERS)),
-        );
+        let serves = |node: &u32| self.nodes[*node as usize].can_send();
+        wanted.extend(self.parts.iter().flat_map(|part| {
+            let holders = part.holders.iter().copied().filter(serves);
+            holders.take(MANIFEST_HOLDERS)
+        }));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }

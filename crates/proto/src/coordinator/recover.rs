@@ -1,6 +1,6 @@
 //! Who takes over when a node, or a node's holding, is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 
@@ -14,18 +14,130 @@ impl Coordinator {
         }
         // The receiver could not reach these; others may. Nobody is declared dead on one word,
         // but this receiver is not sent to them again.
-        let excluded: BTreeSet<u32> = need.lost.iter().copied().collect();
+        let count = self.nodes.len() as u32;
+        let lost = need.lost.iter().copied().filter(|lost| *lost < count);
+        let excluded: BTreeSet<u32> = lost.collect();
+        let wanted = control::range_set(&need.ranges);
+        for &sender in &excluded {
+            let failed = wanted.intersection(&self.nodes[sender as usize].holds);
+            if !failed.is_empty() {
+                let known = &mut self.nodes[node as usize].failed_from;
+                let known = known.entry(sender).or_default();
+                *known = known.union(&failed);
+            }
+        }
         self.nodes[node as usize].gave_nothing_ns = None;
-        let wanted = vec![(node, control::range_set(&need.ranges))];
-        self.ask_plan(false, wanted, &excluded, None);
+        let wanted = wanted.difference(&self.pass_on(node, &wanted));
+        self.ask_plan(false, vec![(node, wanted)], &excluded, None);
+    }
+
+    /// What living senders hold, but for some of them.
+    fn held_without(&self, excluded: &BTreeSet<u32>) -> RangeSet {
+        let able = |n: &u32| self.nodes[*n as usize].can_send() && !excluded.contains(n);
+        let holders = self.senders().filter(able);
+        RangeSet::from_ranges(holders.flat_map(|n| self.nodes[n as usize].holds.iter()))
+    }
+
+    /// Living senders that a node could not get some of these ranges from.
+    fn failed_senders(&self, node: u32, ranges: &RangeSet) -> BTreeSet<u32> {
+        let failed = self.nodes[node as usize].failed_from.iter();
+        let concerns = |failed: &RangeSet| !failed.intersection(ranges).is_empty();
+        let failed = failed.filter(|(sender, failed)| {
+            self.nodes[**sender as usize].can_send() && concerns(failed)
+        });
+        failed.map(|(sender, _)| *sender).collect()
+    }
+
+    /// What a node cannot get although somebody holds it. Empty, and cheap, where all can reach all.
+    pub(super) fn barred(&self, node: u32) -> RangeSet {
+        let failed = &self.nodes[node as usize].failed_from;
+        let living = failed
+            .iter()
+            .filter(|(sender, _)| self.nodes[**sender as usize].can_send());
+        let barred = RangeSet::from_ranges(living.flat_map(|(_, ranges)| ranges.iter()));
+        if barred.is_empty() {
+            return barred;
+        }
+        let mut held = self.held_without(&failed.keys().copied().collect());
+        for (&sender, ranges) in failed {
+            let state = &self.nodes[sender as usize];
+            if state.can_send() {
+                held = held.union(&state.holds.difference(ranges));
+            }
+        }
+        barred.difference(&held)
+    }
+
+    /// What only senders hold that this node could not get it from goes to others of its destination, who may be able to.
+    /// Returns what went to them.
+    fn pass_on(&mut self, node: u32, ranges: &RangeSet) -> RangeSet {
+        let stuck = self.barred(node).intersection(ranges);
+        let Some(group) = self.nodes[node as usize].group else {
+            return RangeSet::new();
+        };
+        if stuck.is_empty() {
+            return stuck;
+        }
+        // Those who cannot be sent to the same senders get one plan together.
+        let mut heirs: BTreeMap<BTreeSet<u32>, Vec<u32>> = BTreeMap::new();
+        for other in self.receivers() {
+            let state = &self.nodes[other as usize];
+            if other != node && state.group == Some(group) && self.is_able(other) && !state.leaving
+            {
+                let excluded = self.failed_senders(other, &stuck);
+                heirs.entry(excluded).or_default().push(other);
+            }
+        }
+        let mut open = stuck.clone();
+        for (excluded, others) in heirs {
+            let able = open.intersection(&self.held_without(&excluded));
+            let shares = others.into_iter().map(|other| {
+                let wants = &self.nodes[other as usize].wants;
+                (other, wants.intersection(&able))
+            });
+            let shares: Vec<(u32, RangeSet)> =
+                shares.filter(|(_, share)| !share.is_empty()).collect();
+            for (_, share) in &shares {
+                open = open.difference(share);
+            }
+            self.ask_plan(false, shares, &excluded, None);
+        }
+        let passed = stuck.difference(&open);
+        if !passed.is_empty() {
+            let unreached = self.names(&self.failed_senders(node, &passed));
+            let name = self.name(node).to_owned();
+            self.note(format!(
+                "{name} cannot reach {unreached}: others of its destination fetch {} bytes ({})",
+                passed.len_bytes(),
+                describe(&passed)
+            ));
+            self.forget(node, &passed);
+            self.tell_unavailable(node, &passed);
+        }
+        passed
+    }
+
+    fn names(&self, nodes: &BTreeSet<u32>) -> String {
+        let names: Vec<&str> = nodes.iter().map(|node| self.name(*node)).collect();
+        names.join(", ")
+    }
+
+    /// A receiver does not wait for these ranges any more.
+    fn tell_unavailable(&mut self, node: u32, ranges: &RangeSet) {
+        let revision = control::Revision {
+            unavailable: control::stretches(ranges),
+            lost: self.lost_nodes(),
+            ..Default::default()
+        };
+        self.send(node, to_agent::Body::Revision(revision));
     }
 
     /// Takes out of `wanted` what none of the senders holds, and tells the receivers to go on without.
     pub(super) fn drop_unheld(&mut self, wanted: &mut Vec<(u32, RangeSet)>, senders: &[u32]) {
-        let mut held = RangeSet::new();
-        for sender in senders {
-            held = held.union(&self.nodes[*sender as usize].holds);
-        }
+        let held = senders
+            .iter()
+            .flat_map(|&n| self.nodes[n as usize].holds.iter());
+        let held = RangeSet::from_ranges(held);
         for (node, ranges) in wanted.iter_mut() {
             let gone = ranges.difference(&held);
             if gone.is_empty() {
@@ -33,19 +145,17 @@ impl Coordinator {
             }
             *ranges = ranges.difference(&gone);
             let name = self.name(*node).to_owned();
+            let unreached = self.names(&self.failed_senders(*node, &gone));
+            let why = match unreached.is_empty() {
+                true => format!("{name}: no holder is left for"),
+                false => format!("{name} cannot reach {unreached}, and nobody else holds"),
+            };
             self.note(format!(
-                "{name}: no holder is left for {} bytes ({})",
+                "{why} {} bytes ({})",
                 gone.len_bytes(),
                 describe(&gone)
             ));
-            let all = self.unavailable.entry(*node).or_default();
-            *all = all.union(&gone);
-            let revision = control::Revision {
-                unavailable: control::stretches(&gone),
-                lost: self.lost_nodes(),
-                ..Default::default()
-            };
-            self.send(*node, to_agent::Body::Revision(revision));
+            self.tell_unavailable(*node, &gone);
         }
         wanted.retain(|(_, ranges)| !ranges.is_empty());
     }
@@ -119,7 +229,8 @@ impl Coordinator {
         }
         state.lost = Some(reason.to_owned());
         let (sender, receiver) = (state.is_sender(), state.is_receiver());
-        let had_finished = state.finished.is_some();
+        let told_commit = state.told_commit;
+        self.streams.forget(node);
         let name = self.name(node).to_owned();
         match self.phase {
             Phase::Opening | Phase::Comparing | Phase::Planning => {
@@ -141,14 +252,17 @@ impl Coordinator {
                 self.share_released(now_ns, false);
                 self.check_done();
             }
-            Phase::Finishing => {
-                if !had_finished && receiver {
-                    self.failure
-                        .get_or_insert_with(|| format!("{name}: {reason}"));
+            Phase::Finishing | Phase::Ended => {
+                // Whether its files have their names nobody knows. What others had still to say is figures.
+                match told_commit {
+                    true => {
+                        self.failure
+                            .get_or_insert_with(|| format!("{name}: {reason}"));
+                    }
+                    false => self.note(format!("{name} is gone without its last word: {reason}")),
                 }
                 self.check_finished();
             }
-            Phase::Ended => {}
         }
     }
 }

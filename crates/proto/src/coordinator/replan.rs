@@ -421,6 +421,27 @@ impl Coordinator {
         }
     }
 
+    /// Who leaves and had nothing to give is asked again: its sinks may not have been there yet.
+    pub(super) fn ask_leaving(&mut self, now_ns: u64) {
+        if self.phase != Phase::Moving || self.round.is_some() {
+            return;
+        }
+        let is_due = |node: &super::Node| {
+            let gave_nothing = node.gave_nothing_ns;
+            gave_nothing.is_none_or(|then| now_ns.saturating_sub(then) >= EMPTY_NS)
+        };
+        let has_more = |node: &super::Node| {
+            node.leaving && node.alive() && node.done.is_none() && !node.releasing && is_due(node)
+        };
+        let asked: Vec<u32> = self
+            .receivers()
+            .filter(|&n| has_more(&self.nodes[n as usize]))
+            .collect();
+        for node in asked {
+            self.recall_all(node, now_ns);
+        }
+    }
+
     /// Bytes that receivers have checked, each by itself.
     fn checked_bytes(&self) -> u64 {
         let checked = self.nodes.iter().map(|node| node.checked);

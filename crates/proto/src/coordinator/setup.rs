@@ -52,6 +52,8 @@ pub struct NodeSetup {
     pub remembered_up: Option<u64>,
     /// The same for receiving.
     pub remembered_down: Option<u64>,
+    /// Interfaces that it may use, as in [`Rails::only`]; those of all nodes when empty.
+    pub interfaces: Vec<String>,
 }
 
 impl NodeSetup {
@@ -126,7 +128,10 @@ pub(super) fn open_message(setup: &Setup, node: u32) -> control::Open {
         sources: state.sources.iter().map(|s| s.source.clone()).collect(),
         sinks: state.sinks.iter().map(|s| s.sink.clone()).collect(),
         options: Some(setup.options),
-        rails: setup.rails.only.clone(),
+        rails: match state.interfaces.is_empty() {
+            true => setup.rails.only.clone(),
+            false => state.interfaces.clone(),
+        },
         one_rail: setup.rails.one,
     }
 }

@@ -69,6 +69,13 @@ impl Streams {
             segment_bytes: f64::from(seen.segment),
         };
     }
+
+    /// A node sends nothing any more: what it told last is not of now.
+    pub(super) fn forget(&mut self, node: u32) {
+        if let Some(counters) = self.counters.get_mut(node as usize) {
+            *counters = NodeCounters::default();
+        }
+    }
 }
 
 /// What nodes told of their addresses: those of the senders, and those of the receivers.
@@ -133,7 +140,10 @@ impl Coordinator {
 
     /// Takes what a sender says of its streams.
     pub(super) fn observe_streams(&mut self, node: u32, seen: Option<&TcpStatus>) {
-        if let Some(seen) = seen.filter(|_| self.setup.tune.is_some()) {
+        let state = &self.nodes[node as usize];
+        // One that was let go may have said it before it heard of that.
+        let counts = self.setup.tune.is_some() && state.alive() && !state.finish_sent;
+        if let Some(seen) = seen.filter(|_| counts) {
             self.streams.take(node as usize, seen);
         }
     }
@@ -296,7 +306,7 @@ impl Coordinator {
         }
     }
 
-    /// What the policy has learned, earlier transfers included; `None` where it learns nothing or had nothing to.
+    /// What the policy has learned in this transfer; `None` where it learns nothing or had nothing to.
     pub fn lessons(&self) -> Option<Vec<String>> {
         let lessons = self.streams.tuner.as_ref()?.policy().lessons();
         (!lessons.is_empty()).then_some(lessons)

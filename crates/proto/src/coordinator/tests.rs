@@ -48,6 +48,7 @@ pub(super) fn node(
         down: None,
         remembered_up: None,
         remembered_down: None,
+        interfaces: Vec::new(),
     }
 }
 
@@ -197,11 +198,11 @@ pub(super) fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) 
 
 pub(super) fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
     for node in 0..nodes {
-        coordinator.handle_message(
-            node,
-            from(from_agent::Body::Finished(Finished::default())),
-            20,
-        );
+        let finished = Finished {
+            committed: coordinator.nodes[node as usize].told_commit,
+            ..Finished::default()
+        };
+        coordinator.handle_message(node, from(from_agent::Body::Finished(finished)), 20);
     }
     actions(coordinator)
 }
@@ -396,6 +397,186 @@ fn a_sender_without_a_last_word_costs_little() {
     assert_eq!(outcome(&actions(&mut c)), None);
     c.handle_timer(21 + FAREWELL_NS_MAX);
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+}
+
+/// What a receiver without anything to rename has still to say is not waited for long, and its end is no failure.
+#[test]
+fn a_receiver_without_a_last_word_costs_little() {
+    for dies in [false, true] {
+        let (mut c, _) = started(vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ]);
+        c.handle_message(1, done(100, &[]), 15);
+        c.handle_message(0, from(from_agent::Body::Finished(Finished::default())), 16);
+        if dies {
+            c.handle_lost(1, "connection reset", 17);
+        }
+        c.handle_timer(20);
+        c.handle_timer(21 + FAREWELL_NS_MAX);
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+        assert!(c.notes.iter().any(|note| note.starts_with("b is gone")));
+    }
+}
+
+/// One that is to give files their names has the time that takes; without its word nobody knows whether they have them.
+#[test]
+fn names_are_waited_for() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("fs")),
+    ];
+    let (mut c, _) = started(nodes.clone());
+    c.handle_message(1, done(100, &[]), 15);
+    c.handle_timer(20);
+    c.handle_timer(21 + FAREWELL_NS_MAX);
+    assert_eq!(outcome(&actions(&mut c)), None);
+    c.handle_timer(21 + FINISH_NS_MAX);
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+    // It says that it has ended, but not that the files have their names.
+    let (mut c, _) = started(nodes);
+    c.handle_message(1, done(100, &[]), 15);
+    for node in [0, 1] {
+        c.handle_message(
+            node,
+            from(from_agent::Body::Finished(Finished::default())),
+            20,
+        );
+    }
+    let end = actions(&mut c);
+    let unnamed = |action: &Action| matches!(action, Action::End(Outcome::Failed, Some(text)) if text.starts_with("b: ") && text.contains("names"));
+    assert!(end.iter().any(unnamed), "{end:?}");
+}
+
+fn refused() -> FromAgent {
+    from(from_agent::Body::Refused(control::Refused {
+        code: 0,
+        message: "cancelled at the agent".into(),
+    }))
+}
+
+/// A node that was done and is cancelled at its agent is neither told to rename nor given work: nobody would do it.
+#[test]
+fn who_is_cancelled_when_done_does_nothing_more() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("fs")),
+        node("c", &[], &[(0, 100)], Some("fs")),
+    ];
+    let (mut c, _) = started(nodes);
+    c.handle_message(1, done(100, &[]), 11);
+    c.handle_message(1, refused(), 12);
+    assert!(c.summary()[1].lost.is_some());
+    c.handle_message(2, done(0, &[]), 13);
+    let end = actions(&mut c);
+    assert!(sent(&end, 1).is_empty(), "{end:?}");
+    assert!(matches!(sent(&end, 2)[..], [to_agent::Body::Finish(f)] if f.commit));
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
+}
+
+/// A node that is cancelled at its agent while the first plan is made, or while bytes move, is lost: nobody waits for it.
+#[test]
+fn who_is_cancelled_is_lost() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    // The word was on its way when the plan was ready.
+    let (mut c, _) = started(nodes.clone());
+    c.handle_message(1, refused(), 11);
+    assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Failed));
+    let (mut c, _) = started(nodes);
+    c.handle_message(0, refused(), 11);
+    assert!(!c.nodes[0].can_send());
+    assert!(
+        matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.lost == [0])
+    );
+    // What it still says of itself changes nothing.
+    let status = control::Status {
+        delivered: 7,
+        ..control::Status::default()
+    };
+    c.handle_message(0, from(from_agent::Body::Status(status)), 12);
+    assert_eq!(c.nodes[0].delivered, 0);
+}
+
+fn need(start: u64, length: u64, lost: Vec<u32>) -> FromAgent {
+    from(from_agent::Body::Need(Need {
+        ranges: vec![Stretch { start, length }],
+        lost,
+        reason: String::new(),
+    }))
+}
+
+/// Bytes whose only holder one receiver cannot reach are fetched by another one of its destination that can; only when
+/// none can they are given up.
+#[test]
+fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
+    let nodes = vec![
+        node("s", &[(0, 100)], &[], None),
+        node("a", &[], &[(0, 100)], Some("fs")),
+        node("b", &[], &[(0, 100)], Some("fs")),
+    ];
+    let setup = || {
+        let (mut c, _) = started(nodes.clone());
+        c.handle_message(2, done(0, &[]), 11);
+        c.handle_message(1, need(0, 100, vec![0]), 12);
+        let asked = actions(&mut c);
+        let told = answer(&mut c, asked);
+        assert!(
+            matches!(sent(&told, 2)[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1 && r.runs[0].length == 100),
+            "{told:?}"
+        );
+        assert!(
+            matches!(sent(&told, 1)[..], [to_agent::Body::Revision(r)] if r.runs.is_empty() && r.unavailable.len() == 1),
+            "{told:?}"
+        );
+        // Nor is it given the like of it in a round.
+        assert_eq!(c.barred(1).as_slice(), [range(0, 100)]);
+        assert!(c.barred(2).is_empty());
+        c.handle_message(1, done(0, &[(0, 100)]), 13);
+        c
+    };
+    let mut c = setup();
+    c.handle_message(2, done_after(1, 100, &[]), 14);
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
+    // The other one cannot either.
+    let mut c = setup();
+    c.handle_message(2, need(0, 100, vec![0]), 14);
+    let asked = actions(&mut c);
+    assert!(!asked.iter().any(|a| matches!(a, Action::Plan(..))));
+    assert!(
+        matches!(sent(&asked, 2)[..], [to_agent::Body::Revision(r)] if r.unavailable.len() == 1)
+    );
+    assert!(
+        c.notes
+            .iter()
+            .any(|note| note.starts_with("b cannot reach s, and nobody else")),
+        "{:?}",
+        c.notes
+    );
+    c.handle_message(2, done_after(1, 0, &[(0, 100)]), 15);
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Partial));
+}
+
+/// An agent that opened another number of sources than it was asked to is refused by name.
+#[test]
+fn sources_are_counted() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let mut c = begun(nodes, None);
+    let more = Opened {
+        sources: vec![OpenedSource::default(); 2],
+        ..Opened::default()
+    };
+    c.handle_message(0, from(from_agent::Body::Opened(more)), 1);
+    let end = actions(&mut c);
+    let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.starts_with("a: it opened 2 sources"));
+    assert!(end.iter().any(named), "{end:?}");
 }
 
 /// The user's word ends it at once and removes what is temporary.

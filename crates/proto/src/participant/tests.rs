@@ -205,6 +205,36 @@ fn orphans_are_asked_for_once() {
     assert_eq!(receiving.ledger().missing().as_slice(), [range(60, 40)]);
 }
 
+/// What was given up is fetched after all when somebody turns up who can be asked for it.
+#[test]
+fn what_was_given_up_may_come_back() {
+    let mut receiving = Receiving::new(1 << 20, 1, 0);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
+    receiving.handle_lane_down(0, "gone");
+    let nobody = Revision {
+        unavailable: vec![Stretch {
+            start: 0,
+            length: 100,
+        }],
+        ..Revision::default()
+    };
+    receiving.handle_revision(&nobody, 0);
+    assert!(receiving.is_finished());
+    let other = Revision {
+        peers: vec![peer(1)],
+        runs: vec![run(40, 60, 1, &[])],
+        ..Revision::default()
+    };
+    receiving.handle_revision(&other, 0);
+    assert!(!receiving.is_finished());
+    assert!(
+        matches!(receiving.take(1, 0, 0, &unit_at), Take::Units(units) if units[0].range == range(40, 60))
+    );
+    receiving.handle_unit(1, range(40, 60), None, 1);
+    assert!(receiving.is_finished());
+    assert_eq!(receiving.missing().as_slice(), [range(0, 40)]);
+}
+
 /// A peer that cannot read one unit keeps serving the others; only that unit is asked for elsewhere.
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer() {

@@ -113,6 +113,30 @@ pub struct Database {
     lessons: Vec<Lesson>,
     // The first ones are shipped and never dropped.
     shipped: usize,
+    // What was learned since it was made, without what was recalled.
+    learned: Vec<Lesson>,
+}
+
+/// Joins a lesson with the one about the same situation, or adds it. The first ones stay what they are.
+fn enter(lessons: &mut Vec<Lesson>, fixed: usize, lesson: Lesson) {
+    let same = lessons[fixed..]
+        .iter_mut()
+        .find(|known| distance(&known.key, &lesson.key) < SAME * SAME);
+    if let Some(known) = same {
+        for (old, new) in known.shares.iter_mut().zip(lesson.shares) {
+            if new >= 0.0 {
+                *old = match *old < 0.0 {
+                    true => new,
+                    false => NEWEST * new + (1.0 - NEWEST) * *old,
+                };
+            }
+        }
+        return;
+    }
+    if lessons.len() - fixed >= LESSONS_MAX {
+        lessons.remove(fixed);
+    }
+    lessons.push(lesson);
 }
 
 impl Database {
@@ -124,6 +148,7 @@ impl Database {
         Self {
             shipped: lessons.len(),
             lessons,
+            learned: Vec::new(),
         }
     }
 
@@ -141,25 +166,16 @@ impl Database {
 
     /// Adds one, from a simulation or an earlier transfer.
     pub fn add(&mut self, lesson: Lesson) {
-        let learned = &mut self.lessons[self.shipped..];
-        let same = learned
-            .iter_mut()
-            .find(|known| distance(&known.key, &lesson.key) < SAME * SAME);
-        if let Some(known) = same {
-            for (old, new) in known.shares.iter_mut().zip(lesson.shares) {
-                if new >= 0.0 {
-                    *old = match *old < 0.0 {
-                        true => new,
-                        false => NEWEST * new + (1.0 - NEWEST) * *old,
-                    };
-                }
-            }
-            return;
-        }
-        if self.lessons.len() - self.shipped >= LESSONS_MAX {
-            self.lessons.remove(self.shipped);
-        }
-        self.lessons.push(lesson);
+        enter(&mut self.lessons, self.shipped, lesson);
+    }
+
+    /// All that it holds beside what is shipped, one line each, the oldest first.
+    #[must_use]
+    pub fn kept(&self) -> Vec<String> {
+        self.lessons[self.shipped..]
+            .iter()
+            .map(Lesson::format)
+            .collect()
     }
 }
 
@@ -192,13 +208,15 @@ impl Policy for Database {
     fn learn(&mut self, situation: &Situation, total: u32, share: f64) {
         let near = |known: &u32| (f64::from(*known) / f64::from(total)).log2().abs() < 0.5;
         if let Some(known) = TOTALS.into_iter().find(near) {
-            self.add(Lesson::new(situation, &[(known, share)]));
+            let lesson = Lesson::new(situation, &[(known, share)]);
+            enter(&mut self.learned, 0, lesson.clone());
+            self.add(lesson);
         }
     }
 
+    /// Without what was recalled: that is kept already, and told once more it would outweigh what others learned since.
     fn lessons(&self) -> Vec<String> {
-        let learned = self.lessons[self.shipped..].iter();
-        learned.map(Lesson::format).collect()
+        self.learned.iter().map(Lesson::format).collect()
     }
 
     fn recall(&mut self, line: &str) -> bool {

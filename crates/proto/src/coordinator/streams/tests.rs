@@ -202,3 +202,26 @@ fn transfers_share_the_budget() {
     assert!(told[&2] >= alone.streams - 1, "{told:?}");
     assert_eq!(coordinator.sharers(), 2);
 }
+
+/// What a sender told last does not count once it is lost or let go, nor what it says after that.
+#[test]
+fn who_is_gone_sends_nothing() {
+    for leaves in [false, true] {
+        let mut coordinator = moving(Some(PolicyName::Model));
+        let other = node("t", &[(0, 1 << 30)], &[], None);
+        let new = coordinator.handle_join(other.clone(), 1).unwrap();
+        coordinator.handle_message(new, opened(&other, 7), 2);
+        tell(&mut coordinator, 20_000, 1);
+        assert!(coordinator.streams.counters[0].streams > 0);
+        match leaves {
+            true => coordinator.handle_leave("a", 2 * SECOND).unwrap(),
+            false => coordinator.handle_lost(0, "killed", 2 * SECOND),
+        }
+        let late = TcpStatus {
+            streams: 8,
+            ..TcpStatus::default()
+        };
+        coordinator.observe_streams(0, Some(&late));
+        assert_eq!(coordinator.streams.counters[0], Default::default());
+    }
+}
