@@ -53,7 +53,7 @@ const LOSS_FEW: f64 = 0.02;
 /// No more streams where more than this part of the segments is sent again: the queue is too short for those there are.
 const LOSS_MANY: f64 = 0.10;
 
-/// And fewer above this.
+/// And fewer above this, twice in a row: streams that begin make a burst of losses, which passes.
 const LOSS_TOO_MANY: f64 = 0.25;
 
 /// A target above by less than this factor is where we are ...
@@ -111,6 +111,8 @@ pub struct Tuner {
     kept_rate: Option<f64>,
     missed: u32,
     steps: u32,
+    // Whether the last interval of this setting lost too many.
+    was_burst: bool,
     others: Others,
     // What there is has changed by what others do: it is to be told.
     is_news: bool,
@@ -144,6 +146,7 @@ impl Tuner {
             kept_rate: None,
             missed: 0,
             steps: 0,
+            was_burst: false,
             others: Others::default(),
             is_news: false,
         }
@@ -279,10 +282,9 @@ impl Tuner {
     }
 
     fn rtt_seconds(nodes: &[NodeCounters]) -> f64 {
-        nodes
-            .iter()
-            .map(|node| node.rtt_seconds)
-            .fold(0.0, f64::max)
+        // What a node without streams told last is not of now.
+        let open = nodes.iter().filter(|node| node.streams > 0);
+        open.map(|node| node.rtt_seconds).fold(0.0, f64::max)
     }
 
     fn settle(&mut self, nodes: &[NodeCounters], now_ns: u64) {
@@ -290,6 +292,7 @@ impl Tuner {
         let seconds = SETTLE_SECONDS.max(trips).min(MEASURE_SECONDS_MAX);
         self.settled_ns = now_ns + (seconds * 1e9) as u64;
         self.began = None;
+        self.was_burst = false;
     }
 
     fn measure_seconds(&self, nodes: &[NodeCounters]) -> f64 {
@@ -352,8 +355,10 @@ impl Tuner {
             true => STEP_FREE,
             false => STEP,
         };
+        let is_burst = lost > LOSS_TOO_MANY;
+        let was_burst = std::mem::replace(&mut self.was_burst, is_burst);
         let target = match lost {
-            _ if lost > LOSS_TOO_MANY => present / STEP,
+            _ if is_burst && was_burst => present / STEP,
             _ if lost > LOSS_MANY => target.min(present),
             // Too many that lose nothing do no harm.
             _ if target < present && lost < LOSS_FEW => present,

@@ -148,7 +148,7 @@ fn the_database_learns() {
     assert_eq!(lines.len(), 1);
     let mut next = Database::shipped();
     assert!(next.recall(&lines[0]));
-    assert_eq!(next.lessons(), lines);
+    assert_eq!((next.kept(), next.lessons()), (lines.clone(), vec![]));
     for wrong in ["", "a b", "1 2 3", &format!("{} 7", lines[0])] {
         assert!(!next.recall(wrong), "{wrong:?}");
     }
@@ -278,6 +278,33 @@ fn a_changed_trunk_is_noticed() {
     );
 }
 
+/// A node without streams, however long its round trips were, does not make the others wait.
+#[test]
+fn who_sends_nothing_does_not_count() {
+    let steps = |rtt_seconds: f64| {
+        let mut tuner = Tuner::new(PolicyName::Model.make(), limits(1));
+        let gone = NodeCounters {
+            rtt_seconds,
+            ..NodeCounters::default()
+        };
+        let step = |step: u64| {
+            let node = NodeCounters {
+                streams: tuner.setting().streams,
+                bytes: step * 1_000_000,
+                segments: step * 700,
+                rtt_seconds: 0.02,
+                rtt_seconds_min: 0.02,
+                segment_bytes: 1448.0,
+                ..NodeCounters::default()
+            };
+            tuner.observe(&[node, gone], step * 100_000_000)
+        };
+        (1..100).map(step).collect::<Vec<_>>()
+    };
+    assert!(steps(0.0).iter().flatten().count() > 1);
+    assert_eq!(steps(0.0), steps(10.0));
+}
+
 /// Nodes that end leave their streams to the others.
 #[test]
 fn the_budget_is_kept_when_nodes_end() {
@@ -346,6 +373,33 @@ fn lossy_queues_get_no_more() {
         }
         let streams = tuner.setting().streams;
         assert!(expected.contains(&streams), "{part}: {streams}");
+    }
+}
+
+/// What streams lose when they begin says nothing: one interval of many losses closes none of them, two do.
+#[test]
+fn a_burst_of_losses_passes() {
+    for (burst_until, expected) in [(11, 16), (40, 8)] {
+        let mut tuner = Tuner::new(PolicyName::Model.make(), limits(4));
+        let mut node = NodeCounters::default();
+        let mut least = u32::MAX;
+        for step in 1..20_u64 {
+            let lost = if step < burst_until { 1200 } else { 200 };
+            node = NodeCounters {
+                streams: tuner.setting().streams,
+                bytes: node.bytes + 3000 * 1448,
+                segments: node.segments + 3000,
+                repeated: node.repeated + lost,
+                rtt_seconds: 0.085,
+                rtt_seconds_min: 0.08,
+                segment_bytes: 1448.0,
+                ..node
+            };
+            if tuner.observe(&[node; 4], step * 100_000_000).is_some() {
+                least = least.min(tuner.setting().streams);
+            }
+        }
+        assert_eq!(least, expected, "burst until {burst_until}");
     }
 }
 
