@@ -13,7 +13,8 @@ use ropewalk::{Agent, AgentConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::run::runtime;
-use crate::token;
+use crate::sys::say;
+use crate::{Usage, token};
 
 /// Where a standing agent listens unless told otherwise; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
@@ -81,10 +82,10 @@ Exit status: 0 ended when asked, 1 failed, 2 usage.";
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     if let Some(path) = &args.new_token {
         token::create(path)?;
-        println!(
+        say(format_args!(
             "wrote a new token to {}; copy the file to the hosts that shall trust each other",
             path.display()
-        );
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     if args.one_shot {
@@ -134,9 +135,10 @@ fn root(text: &OsStr) -> (PathBuf, bool) {
 }
 
 fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
-    let addresses = text.to_socket_addrs();
-    let addresses = addresses.with_context(|| {
-        format!("--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420")
+    let addresses = text.to_socket_addrs().map_err(|error| {
+        Usage(anyhow::Error::new(error).context(format!(
+            "--listen {text}: write ADDR:PORT, for instance 10.0.0.5:7420 or [::]:7420"
+        )))
     })?;
     Ok(addresses.collect())
 }

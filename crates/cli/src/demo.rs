@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{OutputArgs, ProgressArg};
-use crate::{run, token, transfer};
+use crate::{run, sys, token, transfer};
 
 mod content;
 mod figure;
@@ -71,7 +71,8 @@ Examples:
       the paper's own numbers
   ropewalk demo --size 4GiB --dir /data --keep
 
-Exit status: 0 all equal, 1 failed or a difference, 130 interrupted.";
+Exit status: 0 all equal, 1 failed or a difference, 2 usage, 3 partial (some ranges had no holder
+left), 4 refused before anything moved, 130 interrupted.";
 
 fn size(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
@@ -141,7 +142,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     });
     runtime.shutdown_background();
     if folder.keep {
-        println!("kept in {}", folder.path.display());
+        sys::say(format_args!("kept in {}", folder.path.display()));
     }
     result
 }
@@ -153,11 +154,11 @@ struct Prepared {
 }
 
 async fn prepare(folder: &Path, size: Bytes) -> Result<Prepared> {
-    println!(
+    sys::say(format_args!(
         "{} of data in quarters on four writers, below {}",
         size,
         folder.display()
-    );
+    ));
     let base = folder.to_owned();
     let files = move || -> Result<()> {
         for node in &FIGURE_2 {
@@ -258,11 +259,11 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     let path = folder.join("figure2.spec");
     std::fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     let spec = transfer::parse(&text, &path)?;
-    println!("\nspecification\n{}", indented(&text));
-    println!(
+    sys::say(format_args!("\nspecification\n{}", indented(&text)));
+    sys::say(format_args!(
         "who sends what to whom\n{}",
         indented(&who_sends(&spec, &addresses)?)
-    );
+    ));
     let mut nodes = transfer::nodes(&spec, |at| Reach::Attached {
         host: at.host.clone(),
         port: at.port,
@@ -288,12 +289,12 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
         progress: args.progress,
     };
     let report = run::carry_out(request, &output).await?;
-    println!("report");
+    sys::say(format_args!("report"));
     run::print_report(&report, false);
     if report.outcome != Outcome::Done {
         return Ok(ExitCode::from(report.outcome.exit_status()));
     }
-    println!("\nreaders' ranges compared with the sources");
+    sys::say(format_args!("\nreaders' ranges compared with the sources"));
     let (base, size) = (folder.to_owned(), args.size.0);
     let compared = tokio::task::spawn_blocking(move || compare(&base, size)).await;
     let equal = compared.context("the thread that compares failed")??;

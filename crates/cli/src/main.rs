@@ -129,15 +129,18 @@ fn start(request: Result<Request>, output: &options::OutputArgs) -> ExitCode {
     }
 }
 
+/// What is wrong on the command line itself, found out while it is carried out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+struct Usage(anyhow::Error);
+
 fn end(result: Result<ExitCode>) -> ExitCode {
-    result.unwrap_or_else(|error| match error.downcast_ref::<transfer::BadSpec>() {
-        Some(bad) => {
+    result.unwrap_or_else(|error| {
+        if let Some(bad) = error.downcast_ref::<transfer::BadSpec>() {
             eprintln!("{bad}");
-            ExitCode::from(REFUSED)
+            return ExitCode::from(REFUSED);
         }
-        None => {
-            eprintln!("ropewalk: {error:#}");
-            ExitCode::from(FAILED)
-        }
+        eprintln!("ropewalk: {error:#}");
+        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
     })
 }

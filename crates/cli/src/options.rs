@@ -536,6 +536,11 @@ impl MoveArgs {
                 "--striping equal deals data out to TCP or Unix streams; lanes of datagrams have one flow"
             );
         }
+        if let Some(count) = self.streams.0.filter(|count| of_datagrams && *count > 1) {
+            bail!(
+                "--streams {count} is for TCP and Unix streams; a lane of datagrams has one flow"
+            );
+        }
         match rates.as_slice() {
             [] if self.lane == LaneKind::Rbudp => bail!(
                 "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"

@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use ropewalk::message::{self, CutOff, Listener, MessageSocket, Method, Options};
 use ropewalk::model::Bytes;
 
-use crate::{options, token};
+use crate::{options, sys, token};
 
 mod cpu;
 mod order;
@@ -118,7 +118,8 @@ Examples:
 Bandwidth is 8 x size / (round trip / 2), of medians; efficiency is that of TCP on the first rail times the number
 of rails. CPU is that of this host, all of its processors together, while the point was measured.
 
-Exit status: 0 done, 1 failed, 2 usage.";
+Exit status: 0 done, 1 failed, or messages of a stream were lost, doubled, out of order or damaged,
+2 usage.";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -207,11 +208,11 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
         None => measurement.run(args)?,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        sys::say(format_args!("{}", serde_json::to_string(&report)?));
     } else {
         report::print(&report);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(report.exit_status()))
 }
 
 /// The cut-off where none is looked for.
@@ -223,6 +224,23 @@ fn resolve(text: &str) -> Result<SocketAddr> {
     with_port()
         .or_else(without)
         .with_context(|| format!("{text} is no host, and no HOST:PORT"))
+}
+
+/// Every address that was named is one that the peer serves; the others' ports are somewhere else.
+fn verify_served(named: &[SocketAddr], ports: &[SocketAddr]) -> Result<()> {
+    for address in named {
+        if order::port_at(ports, address.ip()).is_some() {
+            continue;
+        }
+        let mut served: Vec<String> = ports.iter().map(|port| port.ip().to_string()).collect();
+        served.dedup();
+        bail!(
+            "the peer serves {}, not {}: name addresses that it was given with --serve",
+            served.join(" and "),
+            address.ip().to_canonical()
+        );
+    }
+    Ok(())
 }
 
 /// The connections of a measurement.
@@ -245,20 +263,28 @@ impl Measurement {
             .context("the peer serves no measurements, or as many as it can at once")?;
         let (ports, ticket) =
             order::read_welcome(&room[..length]).context("the peer serves no measurements")?;
+        verify_served(addresses, &ports)?;
         let rails = addresses.len().max(options.local.len());
-        let connect = |rail: usize, port: u16| {
+        let mut left = ports;
+        // `None` when an address is named more often than the peer serves it.
+        let mut connect = |rail: usize| -> Result<Option<TcpStream>> {
+            let mut peer = addresses[rail];
+            let Some(place) = order::port_at(&left, peer.ip()) else {
+                return Ok(None);
+            };
+            peer.set_port(left.remove(place).port());
             let local = options
                 .local
                 .get(rail % options.local.len().max(1))
                 .copied();
-            plain::connect(local, SocketAddr::new(addresses[rail].ip(), port), &ticket)
+            plain::connect(local, peer, &ticket).map(Some)
         };
-        let tcp = connect(0, ports[0])?;
-        let each = ports.iter().skip(1).take(addresses.len()).enumerate();
-        let each: Vec<TcpStream> = each
-            .map(|(rail, port)| connect(rail, *port))
-            .collect::<Result<_>>()?;
-        let split = (rails > 1 && each.len() == rails).then(|| Split::new(each));
+        let tcp = connect(0)?.context("the peer has no port for plain TCP")?;
+        let each: Option<Vec<TcpStream>> = match rails > 1 && rails == addresses.len() {
+            true => (0..rails).map(&mut connect).collect::<Result<_>>()?,
+            false => None,
+        };
+        let split = each.map(Split::new);
         Ok(Self {
             rails,
             socket,

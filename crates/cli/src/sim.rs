@@ -1,7 +1,8 @@
 //! `sim`: TCP between two clusters, packet by packet (coordinated striping, section 4), in virtual time.
 
-use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -11,6 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk::model::Bytes;
 use ropewalk_sim::packet::{self, RtoRule, Scenario};
 
+use crate::sys;
+
 mod grid;
 mod output;
 mod picture;
@@ -18,6 +21,7 @@ mod values;
 
 use grid::Point;
 use output::{Done, Printed};
+use picture::Layout;
 use values::{Count, Mix, Rate, Share, Switch, Time, Values};
 
 /// Runs of one sweep; more would not fit a table.
@@ -87,11 +91,11 @@ pub(crate) struct SimArgs {
     ssthresh: Option<Values<Count>>,
 
     /// Bytes of a data packet
-    #[arg(long, value_name = "SIZE", default_value = "1000", value_parser = values::sizes, help_heading = "TCP")]
+    #[arg(long, value_name = "SIZE", default_value = "1000", value_parser = values::packet_sizes, help_heading = "TCP")]
     packet: Values<Bytes>,
 
     /// Bytes added to each data packet on the wire
-    #[arg(long, value_name = "SIZE", value_parser = values::sizes, help_heading = "TCP")]
+    #[arg(long, value_name = "SIZE", value_parser = values::packet_sizes, help_heading = "TCP")]
     header: Option<Values<Bytes>>,
 
     /// Packets that may go when the connection is open
@@ -192,19 +196,25 @@ Exit status: 0 done (also where the limit ended a run), 1 failed, 2 usage.";
 /// Exit status of arguments that cannot be meant.
 const USAGE: u8 = 2;
 
+/// What is to be run, and what tells it apart.
+type Simulation = (Point, Scenario);
+
 /// Simulates and prints.
 pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
-    let scenarios = match scenarios(args) {
-        Ok(scenarios) => scenarios,
+    let (scenarios, layout) = match prepare(args) {
+        Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("ropewalk: {error:#}");
             return Ok(ExitCode::from(USAGE));
         }
     };
+    if args.trace.is_some() || args.plot.is_some() {
+        sys::survive_closed_pipe();
+    }
     let began = Instant::now();
     let jobs = args.jobs.map(usize::from);
     let bar = bar(scenarios.len());
-    let work = |(_, scenario): &(Point, Scenario)| {
+    let work = |(_, scenario): &Simulation| {
         let began = Instant::now();
         let outcome = scenario.run();
         outcome.map(|outcome| (outcome, began.elapsed().as_secs_f64()))
@@ -226,22 +236,80 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
             }
         }
     }
-    if let Some(path) = &args.trace {
-        let text = output::trace(&done[0].outcome);
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some(path) = &args.plot {
-        picture::draw(path, &done)?;
-    }
     let printed = Printed::new(&done, began.elapsed().as_secs_f64());
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&printed.json())?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&printed.json())? + "\n"
     } else if args.csv {
-        print!("{}", printed.csv());
+        printed.csv()
     } else {
-        print!("{}", printed.text());
-    }
+        printed.text()
+    };
+    // One that cannot be written costs none of the others.
+    let results = [
+        print(&text),
+        args.trace
+            .as_ref()
+            .map_or(Ok(()), |path| write_trace(path, &done)),
+        args.plot
+            .as_ref()
+            .zip(layout.as_ref())
+            .map_or(Ok(()), |(path, layout)| draw(path, layout, &done)),
+    ];
+    results.into_iter().collect::<Result<()>>()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever closes the pipe has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot print the results"),
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+fn write_trace(path: &Path, done: &[Done]) -> Result<()> {
+    // `prepare` refuses several runs.
+    let text = done.iter().map(|run| output::trace(&run.outcome));
+    std::fs::write(path, text.collect::<String>()).with_context(|| cannot_write(path))
+}
+
+fn draw(path: &Path, layout: &Layout, done: &[Done]) -> Result<()> {
+    picture::draw(path, layout, done).with_context(|| cannot_write(path))
+}
+
+/// Everything that can be known to be wrong before hours are spent on it.
+fn prepare(args: &SimArgs) -> Result<(Vec<Simulation>, Option<Layout>)> {
+    let scenarios = scenarios(args)?;
+    for (_, scenario) in &scenarios {
+        scenario.verify()?;
+    }
+    let points: Vec<&Point> = scenarios.iter().map(|(point, _)| point).collect();
+    let layout = args.plot.as_ref().map(|_| picture::layout(&points));
+    let layout = layout.transpose()?;
+    for path in [&args.trace, &args.plot].into_iter().flatten() {
+        check_writable(path).with_context(|| cannot_write(path))?;
+    }
+    Ok((scenarios, layout))
+}
+
+/// Whether a file can be made or written: what is there stays as it is, what is not there is not left behind.
+fn check_writable(path: &Path) -> std::io::Result<()> {
+    match File::options().write(true).create_new(true).open(path) {
+        Ok(_) => std::fs::remove_file(path),
+        // Opening a pipe would tell its reader that everything has come.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => match path.metadata() {
+            Ok(there) if there.is_file() || there.is_dir() => {
+                File::options().write(true).open(path).map(drop)
+            }
+            _ => Ok(()),
+        },
+        Err(error) => Err(error),
+    }
 }
 
 /// Tells how many runs are done, on a terminal and where there are several.
@@ -254,7 +322,7 @@ fn bar(runs: usize) -> ProgressBar {
 }
 
 /// What is to be run, with what tells the runs apart.
-fn scenarios(args: &SimArgs) -> Result<Vec<(Point, Scenario)>> {
+fn scenarios(args: &SimArgs) -> Result<Vec<Simulation>> {
     let mut scenarios = Vec::new();
     match &args.topology {
         Some(path) => {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::desk::{self, Answer, Question};
 use crate::progress::rate;
 use crate::run::runtime;
+use crate::sys::say;
 use crate::token;
 
 /// Exit status when there was nothing to cancel.
@@ -241,10 +242,10 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
         Some(at) => cancel_at_agent(at, args)?,
         None => cancel_here(args)?,
     };
-    println!(
+    say(format_args!(
         "cancelled {count} transfer{}",
         if count == 1 { "" } else { "s" }
-    );
+    ));
     Ok(if count > 0 {
         ExitCode::SUCCESS
     } else {
@@ -252,15 +253,11 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     })
 }
 
-/// Position of the one item that `wanted` names; `names` gives what an item is called.
-fn find<T>(items: &[T], wanted: &str, names: impl Fn(&T) -> Vec<String>) -> Result<usize> {
+/// Position of the one item whose id `wanted` is, or begins; `id` gives an item's, once it has one.
+fn find<T>(items: &[T], wanted: &str, id: impl Fn(&T) -> Option<String>) -> Result<usize> {
     let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-    let matches = |item: &T| {
-        names(item)
-            .iter()
-            .any(|name| plain(name).starts_with(&plain(wanted)))
-    };
-    let is_exact = |item: &T| names(item).iter().any(|name| plain(name) == plain(wanted));
+    let matches = |item: &T| id(item).is_some_and(|id| plain(&id).starts_with(&plain(wanted)));
+    let is_exact = |item: &T| id(item).is_some_and(|id| plain(&id) == plain(wanted));
     if let Some(exact) = items.iter().position(is_exact) {
         return Ok(exact);
     }
@@ -290,16 +287,13 @@ pub(crate) fn find_running(running: &[(PathBuf, Answer)], wanted: &str) -> Resul
             several.len()
         ),
     }
-    let names = |(_, answer): &(PathBuf, Answer)| {
-        let process = answer.process.to_string();
-        answer
-            .transfer
-            .clone()
-            .into_iter()
-            .chain([process])
-            .collect()
-    };
-    find(running, wanted, names)
+    // A process is named by all of its number: the beginning of one that has ended may be another's.
+    let is_process =
+        |(_, answer): &(PathBuf, Answer)| wanted.parse().is_ok_and(|n: u32| n == answer.process);
+    if let Some(at) = running.iter().position(is_process) {
+        return Ok(at);
+    }
+    find(running, wanted, |(_, answer)| answer.transfer.clone())
 }
 
 fn cancel_here(args: &CancelArgs) -> Result<usize> {
@@ -323,7 +317,7 @@ fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
         Some(wanted) => {
             let running = runtime.block_on(master::query_status(&at.host, at.port, &token))?;
             let found =
-                &running[find(&running, wanted, |status| vec![format_id(&status.transfer)])?];
+                &running[find(&running, wanted, |status| Some(format_id(&status.transfer)))?];
             let id = <[u8; 16]>::try_from(found.transfer.as_slice());
             Some(id.map_err(|_| {
                 anyhow::anyhow!("the agent gave an id that is not 16 bytes; is it another version?")
@@ -341,7 +335,7 @@ mod tests {
     #[test]
     fn transfers_are_found_by_their_beginning() {
         let ids = ["0199-aa", "0199-ab", "7"];
-        let find = |wanted| find(&ids, wanted, |id| vec![(*id).to_owned()]);
+        let find = |wanted| find(&ids, wanted, |id| Some((*id).to_owned()));
         assert_eq!(find("0199-aa").unwrap(), 0);
         assert_eq!(find("0199AB").unwrap(), 1);
         assert_eq!(find("7").unwrap(), 2);
@@ -353,6 +347,20 @@ mod tests {
         );
         assert!(find("5").unwrap_err().to_string().contains("no transfer"));
         assert!(find("").is_err());
+    }
+
+    /// A process is named by its whole number.
+    #[test]
+    fn transfers_are_found_by_their_process() {
+        let answer = Answer {
+            transfer: Some("0199-aa".into()),
+            process: 18049,
+            ..Answer::default()
+        };
+        let all = [(PathBuf::new(), answer)];
+        assert_eq!(find_running(&all, "18049").unwrap(), 0);
+        assert!(find_running(&all, "18").is_err());
+        assert!(find_running(&all, "180490").is_err());
     }
 
     /// A whole label names a transfer when only one has it; the id of another is still found.

@@ -1,4 +1,12 @@
-//! The few system calls that the standard library has no safe form of.
+//! The few system calls that the standard library has no safe form of, and a word on standard output.
+
+use std::io::Write as _;
+
+/// Prints a line on standard output; a reader that has gone, or a full disk, stops nothing.
+pub(crate) fn say(text: std::fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
 
 /// The user this process acts as.
 pub(crate) fn user_id() -> u32 {
@@ -25,4 +33,10 @@ pub(crate) fn terminal_lines() -> Option<usize> {
 pub(crate) fn end_on_closed_pipe() {
     // SAFETY: restores the system's default for one signal before any thread is started.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Undoes [`end_on_closed_pipe`], for a command that still has files to write when its reader has gone.
+pub(crate) fn survive_closed_pipe() {
+    // SAFETY: ignores one signal, as the standard library does from the beginning.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }

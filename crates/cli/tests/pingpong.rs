@@ -156,6 +156,44 @@ fn cut_offs_are_remembered() {
     ran.assert_says("cut-offs.json is damaged");
 }
 
+/// The serving end's addresses may be named in any order, or some of them; one that it does not serve is told.
+#[test]
+fn addresses_are_named_in_any_order() {
+    let place = Place::new();
+    let (_serving, [first, second]) = serve(&place);
+    let swapped = [second.clone(), first.clone()];
+    let ran = measure(&place, &swapped, &["--quick", "--mode", "tcp-split"]);
+    let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+    let points = report["points"].as_array().unwrap();
+    let methods: Vec<_> = points.iter().map(|point| point["method"].clone()).collect();
+    assert_eq!(methods, ["enhanced", "tcp-split", "tcp"]);
+
+    let ran = measure(&place, std::slice::from_ref(&second), &[]);
+    let report: serde_json::Value = serde_json::from_str(&ran.out()).unwrap();
+    assert_eq!(report["rails"], 1);
+
+    let (_, port) = second.split_once(':').unwrap();
+    let other = format!("127.0.0.3:{port}");
+    place
+        .run(&["pingpong", "--sizes", "1", "--rounds", "3", &first, &other])
+        .assert_status(1)
+        .assert_says("the peer serves 127.0.0.1 and 127.0.0.2, not 127.0.0.3");
+}
+
+/// Nobody need read what was measured.
+#[test]
+fn results_that_nobody_takes_are_no_failure() {
+    let place = Place::new();
+    let (_serving, [first, _]) = serve(&place);
+    for form in [&["--json"][..], &[]] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = place.command();
+        command.args(["pingpong", "--sizes", "1", "--rounds", "3"]);
+        command.args(form).arg(&first).stdout(full.unwrap());
+        Ran(command.output().unwrap()).assert_status(0);
+    }
+}
+
 /// Addresses of other hosts need the word that data is not encrypted.
 #[test]
 fn clear_text_is_asked_for() {

@@ -278,7 +278,7 @@ fn malformed_files_are_pictured() {
         .assert_says("not a scheduling case");
     place
         .run(&["plan", "absent"])
-        .assert_status(1)
+        .assert_status(2)
         .assert_says("cannot read absent");
     std::fs::write(place.path("latin1"), b"writer a:1 /\xe9 0 0-9\n").unwrap();
     place

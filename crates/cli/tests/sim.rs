@@ -112,11 +112,97 @@ fn refusals() {
         ("--stripes 1..2 --trace x.csv", "one run"),
         ("--topology /nonexistent/net", "/nonexistent/net"),
         ("--stripes 1..1000 --nodes 1..1000", "more than"),
+        ("--packet 4294967295 --header 2", "4294967295 bytes and 2"),
+        ("--packet 5GiB", "at most 4294967295 bytes"),
+        ("--rto-min 90s --rto-max 1s", "above the greatest"),
+        ("--trace-every 1ns --trace x.csv", "sample less often"),
+        ("--nodes 10000000", "connections"),
+        ("--nodes 1000 --stripes 2000", "connections"),
+        ("--trace /nonexistent/x.csv", "/nonexistent/x.csv"),
+        (
+            "--stripes 1..2 --plot /nonexistent/x.svg",
+            "/nonexistent/x.svg",
+        ),
+        ("--stripes 1..2 --plot /", "cannot write /"),
+        (
+            "--flavour reno --flavour tahoe --plot x.svg",
+            "nothing to draw",
+        ),
+        ("--seed 1..15 --stripes 1..16 --plot x.svg", "15 lines"),
+        // One run of the sweep is enough.
+        ("--stripes 1,9000", "more stripes than packets"),
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
         let output = sim(&words);
         assert_eq!(output.status.code(), Some(2), "{line}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(word), "{line}: {said}");
+        assert!(output.stdout.is_empty(), "{line}");
     }
+    assert!(!std::path::Path::new("x.csv").exists() && !std::path::Path::new("x.svg").exists());
+}
+
+/// A file that cannot be written after all costs the results nothing, nor does it cost the other file; what was there
+/// before is not touched until there is something to write.
+#[test]
+fn results_come_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("p.svg");
+    let plot = plot.to_str().unwrap();
+    let line = [
+        "--bytes-per-node",
+        "100kB",
+        "--json",
+        "--trace",
+        "/dev/full",
+        "--plot",
+        plot,
+    ];
+    let output = sim(&line);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot write /dev/full"), "{said}");
+    let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(run["completed"], true);
+    let drawn = std::fs::read(plot).unwrap();
+    assert!(!drawn.is_empty());
+
+    let refused = sim(&["--stripes", "9000", "--plot", plot]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert_eq!(std::fs::read(plot).unwrap(), drawn);
+}
+
+/// Results that nobody can take are an error, not a panic; a reader that has gone does not cost the files.
+#[test]
+fn output_that_is_full_or_closed() {
+    let command = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+        command.args(["sim", "--bytes-per-node", "100kB"]);
+        command
+    };
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = command().stdout(full.unwrap()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot print the results"), "{said}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.csv");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut closed = command();
+    closed.arg("--trace").arg(&trace).stdout(writer);
+    assert!(closed.status().unwrap().success());
+    assert!(trace.exists());
+}
+
+/// Losses that differ are shown to differ.
+#[test]
+fn small_losses_stay_apart() {
+    let shown = sim(&["--loss", "0.00001,0.00002", "--bytes-per-node", "100kB"]);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(
+        text.contains("0.00001 ") && text.contains("0.00002 "),
+        "{text}"
+    );
 }

@@ -107,6 +107,10 @@ fn bad_specifications_are_refused() {
     run(&overlapping)
         .assert_status(4)
         .assert_says("replicas differ");
+    run(&(row("writer", "a", "half1", "0 0-2047 interface=nosuch0")
+        + &row("reader", "b", "out", "0 0-2047")))
+    .assert_status(4)
+    .assert_says("among the rails nosuch0");
     run("wirter a:1 /x 0 0-9\n")
         .assert_status(4)
         .assert_says("not a kind of row");

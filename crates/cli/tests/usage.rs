@@ -85,6 +85,10 @@ fn slips_are_explained() {
             &["copy", "--lane", "rapid", "--striping", "equal", "/a", "/b"],
             "lanes of datagrams have one flow",
         ),
+        (
+            &["copy", "--lane", "rapid", "--streams", "8", "/a", "/b"],
+            "a lane of datagrams has one flow",
+        ),
         (&["copy", "--prefetch", "1", "/a", "/b"], "64 KiB"),
         (
             &["copy", "--rate", "x=1Gbit", "/a", "/b"],
@@ -102,6 +106,7 @@ fn slips_are_explained() {
         ),
         (&["transfer", "absent"], "cannot read absent"),
         (&["agent"], "--root"),
+        (&["plan", "absent"], "cannot read absent"),
         (&["cancel"], "TRANSFER"),
         (&["status", "--agent", "host"], "has no port"),
         (&["demo", "--size", "5"], "multiple of 4"),
@@ -153,7 +158,7 @@ fn agents_that_cannot_start_say_why() {
         .assert_says("absent");
     place
         .run(&["agent", "--root", ".", "--listen", "7420"])
-        .assert_status(1)
+        .assert_status(2)
         .assert_says("write ADDR:PORT");
     place
         .run(&["agent", "--one-shot"])

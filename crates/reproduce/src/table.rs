@@ -33,6 +33,18 @@ pub(crate) fn number(value: impl Into<Option<f64>>, decimals: usize) -> Cell {
     }
 }
 
+/// As [`number`]; `is_least` marks what was stopped there.
+pub(crate) fn number_or_more(
+    value: impl Into<Option<f64>>,
+    decimals: usize,
+    is_least: bool,
+) -> Cell {
+    match number(value, decimals) {
+        cell @ Cell::Number(..) if is_least => Cell::Text(format!(">{}", cell.text())),
+        cell => cell,
+    }
+}
+
 impl Cell {
     fn text(&self) -> String {
         match self {

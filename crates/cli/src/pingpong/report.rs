@@ -5,6 +5,10 @@ use ropewalk::model::{Bytes, format_seconds};
 use serde::Serialize;
 
 use super::stream::Seen;
+use crate::sys;
+
+/// Exit status of streams that did not come as they were sent.
+const FAILED: u8 = 1;
 
 /// One measured point.
 #[derive(Clone, Debug, Serialize)]
@@ -92,13 +96,24 @@ pub(super) struct Report {
     pub streams: Vec<Stream>,
 }
 
+impl Report {
+    /// What the command ends with, once this is printed.
+    pub(super) fn exit_status(&self) -> u8 {
+        let mut seen = self.streams.iter().filter_map(|one| one.seen.as_ref());
+        match seen.all(Seen::is_faultless) {
+            true => 0,
+            false => FAILED,
+        }
+    }
+}
+
 fn shown(cut_off: Option<u64>) -> String {
     cut_off.map_or_else(|| "never".to_owned(), |bytes| Bytes(bytes).to_string())
 }
 
 pub(super) fn print(report: &Report) {
     for stream in &report.streams {
-        println!(
+        sys::say(format_args!(
             "{} messages of {}, {}: {:.3} s, {:.1} Mb/s, CPU {:.1} %{}",
             stream.messages,
             Bytes(stream.bytes),
@@ -107,27 +122,27 @@ pub(super) fn print(report: &Report) {
             stream.bits_per_second / 1e6,
             stream.cpu_percent,
             stream.seen.as_ref().map_or_else(String::new, Seen::words),
-        );
+        ));
     }
     if let Some(age_seconds) = report.cut_off_used.and_then(|used| used.age_seconds) {
-        println!(
+        sys::say(format_args!(
             "cut-off {}, remembered from {} ago; --cut-offs off does without",
             shown(report.cut_off_used.and_then(|used| used.bytes)),
             format_seconds(age_seconds as f64),
-        );
+        ));
     }
     if report.points.is_empty() {
         return;
     }
-    println!(
+    sys::say(format_args!(
         "{:>9}  {:<9} {:>12} {:>12} {:>7} {:>6} {:>7}",
         "size", "method", "round trip", "bandwidth", "effic.", "CPU", "rounds"
-    );
+    ));
     for point in &report.points {
         let efficiency = point
             .efficiency_percent
             .map_or_else(|| "-".to_owned(), |share| format!("{share:.1} %"));
-        println!(
+        sys::say(format_args!(
             "{:>9}  {:<9} {:>9.1} us {:>7.1} Mb/s {:>7} {:>4.1} % {:>7}",
             Bytes(point.bytes).to_string(),
             point.method,
@@ -136,15 +151,15 @@ pub(super) fn print(report: &Report) {
             efficiency,
             point.cpu_percent,
             point.rounds
-        );
+        ));
     }
     if let Some(found) = &report.cut_off {
-        println!(
+        sys::say(format_args!(
             "cut-off, one rail below, {} from there on: {} by curves, {} by search, {} by sweep over powers of two",
             report.rails,
             shown(found.fit_bytes),
             shown(found.search_bytes),
             shown(found.sweep_bytes)
-        );
+        ));
     }
 }

@@ -1,7 +1,7 @@
 //! The answering end of a measurement.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -9,25 +9,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk::message::{Listener, MessageError, MessageSocket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::order::{self, Order, TICKET_LEN};
+use super::order::{self, ADDRESSES_MAX, Order, PORTS_EACH, TICKET_LEN};
 use super::{ORDER_LEN, SIZE_MAX, plain, stream};
+use crate::sys;
 
 /// A measuring end that has not opened its plain connection by then has no use for it.
 const OPENING: Duration = Duration::from_secs(10);
 /// So many measurements may be under way; more would measure each other.
 const MEASUREMENTS_MAX: usize = 64;
-/// How often the plain port is looked at while it is awaited.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long nothing is accepted after that failed: descriptors are likely to be used up.
+const REST: Duration = Duration::from_millis(20);
 
 /// Answers measurements, each in threads of its own, until the process ends.
 pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
     let addresses = listener.addresses();
-    for address in &addresses {
-        // Nobody need read it.
-        let _ = writeln!(std::io::stdout(), "listening on {address}");
+    if addresses.len() > ADDRESSES_MAX {
+        bail!(
+            "{} addresses are more than {ADDRESSES_MAX}",
+            addresses.len()
+        );
     }
-    let first = addresses.first().context("no address to listen on")?.ip();
+    for address in &addresses {
+        sys::say(format_args!("listening on {address}"));
+    }
     let under_way = Arc::new(());
     loop {
         let socket = listener.accept()?;
@@ -37,12 +43,15 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
             );
             continue;
         }
-        // Round trips on the first rail, then one connection of each rail.
+        // The peer may name any of the addresses, in any order: each has what the first rail needs.
         let mut plain = Vec::new();
-        for ip in std::iter::once(first).chain(addresses.iter().map(SocketAddr::ip)) {
-            let listener = TcpListener::bind(SocketAddr::new(ip, 0))
-                .with_context(|| format!("cannot listen on {ip} for plain TCP"))?;
-            plain.push(listener);
+        for mut address in addresses.iter().copied() {
+            address.set_port(0);
+            for _ in 0..PORTS_EACH {
+                let listener = TcpListener::bind(address)
+                    .with_context(|| format!("cannot listen on {address} for plain TCP"))?;
+                plain.push(listener);
+            }
         }
         let held = Arc::clone(&under_way);
         let body = move || {
@@ -66,7 +75,7 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
     let mut ports = Vec::new();
     for listener in &plain {
         let address = listener.local_addr();
-        ports.push(address.context("a plain port has no address")?.port());
+        ports.push(address.context("a plain port has no address")?);
     }
     socket.send(&order::welcome(&ports, ticket))?;
     for listener in plain {
@@ -108,14 +117,23 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
     }
 }
 
-/// Waits for the connection that brings the ticket.
+/// Waits for the connection that brings the ticket. It may never come: waiting costs the measurement nothing.
 fn admit(plain: &TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
     plain.set_nonblocking(true)?;
     let until = Instant::now() + OPENING;
-    while Instant::now() < until {
-        let Ok((mut stream, _)) = plain.accept() else {
-            thread::sleep(LOOK);
-            continue;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        let mut fds = [PollFd::new(plain, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec::try_from(left)?)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for plain TCP"),
+        }
+        let mut stream = match plain.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(_) => {
+                thread::sleep(REST);
+                continue;
+            }
         };
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(OPENING))?;

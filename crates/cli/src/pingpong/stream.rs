@@ -65,6 +65,11 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Whether every message came once, in order and as it was.
+    pub(super) fn is_faultless(&self) -> bool {
+        [self.lost, self.doubled, self.out_of_order, self.damaged] == [0; 4]
+    }
+
     /// What went wrong and how long nothing came, for people.
     pub(super) fn words(&self) -> String {
         let longest = self.gaps.first().map_or(0.0, |gap| gap.seconds);
@@ -253,6 +258,7 @@ fn keep_longest(gaps: &mut Vec<Gap>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::{Report, Stream};
     use super::*;
 
     fn record(messages: &[Vec<u8>], many: usize) -> Seen {
@@ -286,6 +292,56 @@ mod tests {
         }
         let short = [&all[..3], &[content(3, 24)]].concat();
         assert_eq!(faults(&record(&short, 4)), (1, 0, 0, 1));
+    }
+
+    /// A stream with any fault, among others without, is a failure; plain TCP, which is not looked at, is none.
+    #[test]
+    fn faults_fail() {
+        let all: Vec<_> = (0..4).map(|number| content(number, 32)).collect();
+        let status = |seen: Vec<Option<Seen>>| {
+            let stream = |seen| Stream {
+                bytes: 32,
+                method: "enhanced".to_owned(),
+                messages: 4,
+                seconds: 1.0,
+                bits_per_second: 1024.0,
+                cpu_percent: 0.0,
+                own_cpu_percent: 0.0,
+                seen,
+            };
+            let report = Report {
+                rails: 2,
+                points: Vec::new(),
+                cut_off: None,
+                cut_off_used: None,
+                streams: seen.into_iter().map(stream).collect(),
+            };
+            report.exit_status()
+        };
+        let clean = || Some(record(&all, 4));
+        assert_eq!(status(Vec::new()), 0);
+        assert_eq!(status(vec![None, clean()]), 0);
+        let mut damaged = all.clone();
+        damaged[3][9] ^= 1;
+        for came in [
+            all[..3].to_vec(),
+            [&all[..2], &all[1..]].concat(),
+            [&all[1..2], &all[..1], &all[2..]].concat(),
+            damaged,
+        ] {
+            assert_eq!(status(vec![None, Some(record(&came, 4)), clean()]), 1);
+        }
+        let one_of_each = |field: usize| {
+            let count = |at| u64::from(at == field);
+            Seen {
+                lost: count(0),
+                doubled: count(1),
+                out_of_order: count(2),
+                damaged: count(3),
+                ..Seen::default()
+            }
+        };
+        assert!((0..4).all(|field| !one_of_each(field).is_faultless()));
     }
 
     /// Only the longest pauses are kept, whenever they came.

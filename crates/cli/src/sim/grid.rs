@@ -1,7 +1,9 @@
 //! The points of a sweep: every combination of the values given.
 
 use anyhow::{Result, bail};
-use ropewalk_sim::packet::{FlowSpec, NO_WINDOW, Profile, Scenario, Topology, TwoClusters};
+use ropewalk_sim::packet::{
+    CONNECTIONS_MAX, FlowSpec, NO_WINDOW, Profile, Scenario, Topology, TwoClusters,
+};
 use serde_json::{Map, Value, json};
 
 use super::SimArgs;
@@ -147,6 +149,7 @@ impl Points {
     }
 }
 
+// Counts and sizes of packets are read within 32 bits.
 fn small(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -228,6 +231,15 @@ pub(super) fn points(args: &SimArgs, max: usize) -> Result<Vec<Point>> {
             .mix
             .stripes(point.stripes)
             .map_err(anyhow::Error::msg)?;
+        // Before the network is made, which takes memory for each.
+        let connections = point.stripes().saturating_mul(u64::from(point.net.nodes));
+        if connections > CONNECTIONS_MAX {
+            bail!(
+                "{} nodes with {} stripes each are more than {CONNECTIONS_MAX} connections",
+                point.net.nodes,
+                point.stripes()
+            );
+        }
     }
     Ok(all.points)
 }

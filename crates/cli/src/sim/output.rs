@@ -140,7 +140,7 @@ impl<'d> Printed<'d> {
         );
         for done in self.done {
             let (parameters, results) = (done.point.parameters(), done.results());
-            let varied = self.varied.iter().map(|name| short(&parameters[name]));
+            let varied = self.varied.iter().map(|name| given(&parameters[name]));
             let mut row: Vec<String> = varied
                 .chain(SHOWN.iter().map(|(key, _)| short(&results[*key])))
                 .collect();
@@ -163,7 +163,29 @@ impl<'d> Printed<'d> {
     }
 }
 
+/// Digits of a result below [`SMALL`].
+const RESULT_DIGITS: usize = 4;
+
+/// Digits of what was given: all that people write, and none that binary fractions add.
+const GIVEN_DIGITS: usize = 12;
+
+/// Below this four decimals would leave little or nothing of a result.
+const SMALL: f64 = 0.001;
+
+/// A result.
 fn short(value: &Value) -> String {
+    shown(value, |number| match number < SMALL {
+        true => digits(number, RESULT_DIGITS),
+        false => format!("{number:.4}"),
+    })
+}
+
+/// A parameter: four decimals, and more where these would hide what tells it from another.
+fn given(value: &Value) -> String {
+    shown(value, |number| digits(number, GIVEN_DIGITS))
+}
+
+fn shown(value: &Value, fraction: impl Fn(f64) -> String) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(word) => word.clone(),
@@ -172,10 +194,23 @@ fn short(value: &Value) -> String {
             match number {
                 n if n >= 1e4 => format!("{n:.0}"),
                 n if n.fract() == 0.0 => format!("{n:.0}"),
-                n => format!("{n:.4}"),
+                n => fraction(n),
             }
         }
         other => other.to_string(),
+    }
+}
+
+/// A number with so many digits that count, no zeros behind them but those of four decimals.
+fn digits(number: f64, count: usize) -> String {
+    let exact = format!("{number:.*e}", count - 1);
+    let exact: f64 = exact.parse().unwrap_or(number);
+    let four = format!("{number:.4}");
+    match four.parse::<f64>() {
+        Ok(same) if same.to_bits() == exact.to_bits() => four,
+        // Zeros that nobody counts.
+        _ if exact < 1e-6 => format!("{exact:e}"),
+        _ => exact.to_string(),
     }
 }
 
@@ -225,6 +260,31 @@ fn printed_window(window: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    /// Small numbers stay apart; others have four decimals.
+    #[test]
+    fn small_numbers() {
+        for (number, parameter, result) in [
+            (0.00001, "0.00001", "0.00001"),
+            (0.00002, "0.00002", "0.00002"),
+            (0.00114, "0.00114", "0.0011"),
+            (0.0002, "0.0002", "0.0002"),
+            (0.02, "0.0200", "0.0200"),
+            (0.3 / 1e3, "0.0003", "0.0003"),
+            (1e-9, "1e-9", "1e-9"),
+            (0.123_456_789, "0.123456789", "0.1235"),
+            (0.000_123_456_789, "0.000123456789", "0.0001235"),
+            (12.5, "12.5000", "12.5000"),
+            (0.0, "0", "0"),
+            (1e8, "100000000", "100000000"),
+            (12_345.6, "12346", "12346"),
+        ] {
+            assert_eq!(super::given(&json!(number)), parameter, "{number}");
+            assert_eq!(super::short(&json!(number)), result, "{number}");
+        }
+    }
+
     /// Rounded twice where it matters.
     #[test]
     fn windows() {

@@ -1,22 +1,43 @@
 //! `--plot`: the time over what was varied most, or one run over time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::grid::Point;
 use super::output::Done;
 
 /// Lines that can be told apart.
 const LINES_MAX: usize = 14;
 
+/// What runs are drawn over.
+pub(super) enum Layout {
+    /// One run over time.
+    Time,
+    /// Several over a parameter: its name, and each run's line and place.
+    Parameter(String, Vec<(String, f64)>),
+}
+
+/// How runs of these points are drawn.
+///
+/// # Errors
+/// Where there is nothing to draw, or too much for one picture.
+pub(super) fn layout(points: &[&Point]) -> Result<Layout> {
+    match points {
+        [_] => Ok(Layout::Time),
+        all => over_parameter(all),
+    }
+}
+
 /// Draws what was run.
-pub(super) fn draw(path: &Path, done: &[Done]) -> Result<()> {
-    match done {
-        [one] => over_time(path, one),
-        all => over_parameter(path, all),
+pub(super) fn draw(path: &Path, layout: &Layout, done: &[Done]) -> Result<()> {
+    match (layout, done) {
+        (Layout::Parameter(x, places), runs) => draw_over_parameter(path, x, places, runs),
+        (Layout::Time, [one]) => over_time(path, one),
+        (Layout::Time, _) => bail!("several runs are not drawn over time"),
     }
 }
 
@@ -47,8 +68,8 @@ fn over_time(path: &Path, done: &Done) -> Result<()> {
     plot::lines(path, titles, &[], &lines)
 }
 
-fn over_parameter(path: &Path, done: &[Done]) -> Result<()> {
-    let parameters: Vec<_> = done.iter().map(|run| run.point.parameters()).collect();
+fn over_parameter(points: &[&Point]) -> Result<Layout> {
+    let parameters: Vec<_> = points.iter().map(|point| point.parameters()).collect();
     let values = |name: &str| {
         let mut seen: Vec<&Value> = Vec::new();
         for of in &parameters {
@@ -70,8 +91,7 @@ fn over_parameter(path: &Path, done: &[Done]) -> Result<()> {
     let Some(x) = numeric.max_by_key(|name| values(name)) else {
         bail!("nothing to draw: no parameter that is a number has several values");
     };
-    let mut lines: Vec<Series> = Vec::new();
-    for (run, of) in done.iter().zip(&parameters) {
+    let place = |of: &Map<String, Value>| {
         let others = names.iter().filter(|name| name != &x);
         let label: Vec<String> = others
             .map(|name| format!("{} {}", name.replace('_', " "), of[*name]))
@@ -81,22 +101,36 @@ fn over_parameter(path: &Path, done: &[Done]) -> Result<()> {
         } else {
             label.join(", ")
         };
-        let point = (of[*x].as_f64().unwrap_or_default(), run.outcome.seconds);
-        match lines.iter_mut().find(|line| line.name == label) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Series::with(label, Style::Marks, vec![point])),
-        }
-    }
+        (label, of[*x].as_f64().unwrap_or_default())
+    };
+    let places: Vec<(String, f64)> = parameters.iter().map(place).collect();
+    let lines: BTreeSet<&String> = places.iter().map(|(label, _)| label).collect();
     if lines.len() > LINES_MAX {
         bail!(
-            "{} lines cannot be told apart; --csv gives all the numbers",
+            "{} lines cannot be told apart, at most {LINES_MAX} can; --csv gives all the numbers",
             lines.len()
         );
     }
-    let label = x.replace('_', " ");
+    Ok(Layout::Parameter((*x).clone(), places))
+}
+
+fn draw_over_parameter(
+    path: &Path,
+    x: &str,
+    places: &[(String, f64)],
+    done: &[Done],
+) -> Result<()> {
+    let mut lines: Vec<Series> = Vec::new();
+    for (run, (label, at)) in done.iter().zip(places) {
+        let point = (*at, run.outcome.seconds);
+        match lines.iter_mut().find(|line| line.name == *label) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Series::with(label.clone(), Style::Marks, vec![point])),
+        }
+    }
     let titles = Titles {
         title: "Time of the transfer",
-        x: &label,
+        x: &x.replace('_', " "),
         y: "seconds",
     };
     plot::lines(path, titles, &[], &lines)

@@ -86,6 +86,15 @@ pub(super) fn sizes(text: &str) -> Result<Values<Bytes>, String> {
     })
 }
 
+/// Sizes of packets and headers, which are counted with 32 bits.
+pub(super) fn packet_sizes(text: &str) -> Result<Values<Bytes>, String> {
+    let all = sizes(text)?;
+    match all.0.iter().all(|size| u32::try_from(size.0).is_ok()) {
+        true => Ok(all),
+        false => Err(format!("\"{text}\": at most {} bytes", u32::MAX)),
+    }
+}
+
 pub(super) fn time(text: &str) -> Result<Time, String> {
     packet::parse_seconds(text).map(Time)
 }
@@ -257,5 +266,8 @@ mod tests {
         assert_eq!(times("20ms,1s"), Ok(Values(vec![Time(0.02), Time(1.0)])));
         assert!(shares("1").is_err() && shares("0,0.5").is_ok());
         assert_eq!(delayed("off"), Ok(Delay(None)));
+        let largest = Ok(Values(vec![Bytes(u64::from(u32::MAX))]));
+        assert_eq!(packet_sizes("4294967295"), largest);
+        assert!(packet_sizes("1000,5GiB").is_err() && packet_sizes("4GiB").is_err());
     }
 }

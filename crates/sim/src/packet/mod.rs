@@ -41,7 +41,9 @@ pub use chance::Stream;
 pub use live::{Counters, Live, idle};
 pub use profile::{Profile, RtoRule};
 pub use report::{Drops, FlowOutcome, Outcome, Sample};
-pub use scenario::{FlowSpec, Invalid, NO_WINDOW, Scenario, Stripes, TwoClusters};
+pub use scenario::{
+    CONNECTIONS_MAX, FlowSpec, Invalid, NO_WINDOW, SAMPLES_MAX, Scenario, Stripes, TwoClusters,
+};
 pub use tcp::FlavourName;
 pub use topology::{Link, Role, Topology};
 pub use topology_file::{FileError, parse as parse_topology, seconds as parse_seconds};

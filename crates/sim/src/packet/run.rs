@@ -7,7 +7,7 @@ use super::receiver::Receiver;
 use super::report::{Drops, FlowOutcome, Outcome, Sample};
 use super::scenario::{FlowSpec, Invalid, Scenario};
 use super::tcp::{Core, Sender};
-use super::topology::Role;
+use super::topology::{Role, Routes};
 
 /// Ends a route in the table of routes.
 const END: u32 = u32::MAX;
@@ -44,8 +44,10 @@ pub(super) struct Run<'s> {
     open: usize,
     handled: u64,
     trace: Vec<Sample>,
-    // Phases of senders' clocks, and the routes of the newest connection: those between the same nodes share them.
+    // Phases of senders' clocks, the ways of the network, and the routes of the newest connection: those between the same
+    // nodes share them.
     phases: Stream,
+    ways: Routes<'s>,
     last_route: Option<((usize, usize), (u32, u32))>,
 }
 
@@ -72,6 +74,7 @@ impl<'s> Run<'s> {
             handled: 0,
             trace: Vec::new(),
             phases,
+            ways: Routes::new(&scenario.topology),
             last_route: None,
         };
         let mut starts = Stream::mixed(scenario.seed, STARTS);
@@ -150,11 +153,7 @@ impl<'s> Run<'s> {
     }
 
     fn route(&mut self, from: usize, to: usize) -> Result<u32, Invalid> {
-        let names = &self.scenario.topology.nodes;
-        let way = self.scenario.topology.route(from, to);
-        let way = way
-            .filter(|way| !way.is_empty())
-            .ok_or_else(|| Invalid(format!("no way from {} to {}", names[from], names[to])))?;
+        let way = self.scenario.way(&mut self.ways, from, to)?;
         let start = self.routes.len() as u32;
         self.routes.extend(way);
         self.routes.push(END);
@@ -279,7 +278,7 @@ impl<'s> Run<'s> {
             let profile = &self.scenario.profile;
             let bytes = match seq {
                 0 => profile.ack_bytes,
-                _ => self.scenario.packet_bytes + profile.header_bytes,
+                _ => self.scenario.wire_bytes(),
             };
             let packet = Packet {
                 flow: number,

@@ -4,10 +4,16 @@ use super::profile::Profile;
 use super::report::Outcome;
 use super::run::Run;
 use super::tcp::FlavourName;
-use super::topology::{Link, Topology};
+use super::topology::{Link, Routes, Topology};
 
 /// Window that limits nothing: more packets than any run here sends.
 pub const NO_WINDOW: u32 = 1 << 24;
+
+/// Most connections of one run: some kilobytes each, with their part of the network.
+pub const CONNECTIONS_MAX: u64 = 1 << 20;
+
+/// Most samples of one run, 720 MB of them.
+pub const SAMPLES_MAX: u64 = 10_000_000;
 
 /// Most packets of one connection; numbers of packets fit 32 bits with room.
 const PACKETS_MAX: u32 = 1 << 28;
@@ -70,23 +76,61 @@ impl Scenario {
     /// Cost O(packets × hops × log(links + connections)).
     ///
     /// # Errors
-    /// [`Invalid`] names the parameter that has no meaning, or the connection that has no way.
+    /// As [`verify`](Self::verify).
     pub fn run(&self) -> Result<Outcome, Invalid> {
-        self.check()?;
+        self.verify()?;
         Ok(Run::new(self)?.finish())
     }
 
-    fn check(&self) -> Result<(), Invalid> {
+    /// Whether it can be run.
+    ///
+    /// # Errors
+    /// [`Invalid`] names the parameter that has no meaning, or the connection that has no way.
+    pub fn verify(&self) -> Result<(), Invalid> {
+        self.verify_connections()?;
+        self.verify_tcp()?;
+        self.verify_links()?;
+        self.verify_samples()
+    }
+
+    /// Bytes of a data packet on the wire.
+    pub(super) fn wire_bytes(&self) -> u32 {
+        // Verified not to be more; what was not verified is a large packet, not a small one.
+        self.packet_bytes.saturating_add(self.profile.header_bytes)
+    }
+
+    fn verify_tcp(&self) -> Result<(), Invalid> {
         let bad = |text: String| Err(Invalid(text));
-        if self.flows.is_empty() {
-            return bad("nothing to simulate: there is no connection".into());
-        }
+        let profile = &self.profile;
         if self.packet_bytes == 0 || self.window == 0 {
             return bad("packets of 0 bytes or a window of 0 move nothing".into());
         }
-        if self.profile.initial_window == 0 || self.profile.tick_seconds <= 0.0 {
+        if self
+            .packet_bytes
+            .checked_add(profile.header_bytes)
+            .is_none()
+        {
+            return bad(format!(
+                "packets of {} bytes and {} of header: together {} bytes are possible",
+                self.packet_bytes,
+                profile.header_bytes,
+                u32::MAX
+            ));
+        }
+        if profile.initial_window == 0 || profile.tick_seconds <= 0.0 {
             return bad("the initial window and the clock tick must be more than 0".into());
         }
+        if profile.rto_min_seconds > profile.rto_max_seconds {
+            return bad(format!(
+                "a least retransmission timeout of {} s is above the greatest, {} s",
+                profile.rto_min_seconds, profile.rto_max_seconds
+            ));
+        }
+        Ok(())
+    }
+
+    fn verify_links(&self) -> Result<(), Invalid> {
+        let bad = |text: String| Err(Invalid(text));
         for link in &self.topology.links {
             let (from, to) = (
                 &self.topology.nodes[link.from],
@@ -103,6 +147,37 @@ impl Scenario {
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn verify_samples(&self) -> Result<(), Invalid> {
+        let Some(every) = self.trace_seconds else {
+            return Ok(());
+        };
+        // At the start, then as often as fits, and at the end.
+        let samples = (self.limit_seconds / every + 2.0) * self.flows.len() as f64;
+        // A time of 0 between samples makes infinitely many, or no number at all.
+        if samples <= SAMPLES_MAX as f64 && every > 0.0 {
+            return Ok(());
+        }
+        Err(Invalid(format!(
+            "samples of {} connections every {every} s up to {} s are more than {SAMPLES_MAX}: sample less often, or end the run sooner",
+            self.flows.len(),
+            self.limit_seconds
+        )))
+    }
+
+    fn verify_connections(&self) -> Result<(), Invalid> {
+        let bad = |text: String| Err(Invalid(text));
+        if self.flows.is_empty() {
+            return bad("nothing to simulate: there is no connection".into());
+        }
+        if self.flows.len() as u64 > CONNECTIONS_MAX {
+            return bad(format!(
+                "{} connections are more than {CONNECTIONS_MAX}",
+                self.flows.len()
+            ));
+        }
         if let Some(flow) = self
             .flows
             .iter()
@@ -113,7 +188,33 @@ impl Scenario {
                 flow.packets
             ));
         }
+        self.verify_ways()
+    }
+
+    fn verify_ways(&self) -> Result<(), Invalid> {
+        let mut routes = Routes::new(&self.topology);
+        let mut last = None;
+        for flow in &self.flows {
+            let ends = (flow.from, flow.to);
+            // Stripes between the same nodes are beside each other.
+            if last.replace(ends) != Some(ends) {
+                self.way(&mut routes, flow.from, flow.to)?;
+                self.way(&mut routes, flow.to, flow.from)?;
+            }
+        }
         Ok(())
+    }
+
+    /// The links from a node to another.
+    pub(super) fn way(
+        &self,
+        routes: &mut Routes<'_>,
+        from: usize,
+        to: usize,
+    ) -> Result<Vec<u32>, Invalid> {
+        let names = &self.topology.nodes;
+        let way = routes.route(from, to).filter(|way| !way.is_empty());
+        way.ok_or_else(|| Invalid(format!("no way from {} to {}", names[from], names[to])))
     }
 }
 
@@ -201,8 +302,8 @@ impl TwoClusters {
             .sum();
         let mut flows = Vec::new();
         for node in 0..self.nodes {
-            let from = topology.node(&format!("source {node}"));
-            let to = topology.node(&format!("sink {node}"));
+            let from = topology.add(format!("source {node}"));
+            let to = topology.add(format!("sink {node}"));
             topology.duplex(access(from, left));
             topology.duplex(access(right, to));
             let flavours = self
@@ -234,5 +335,43 @@ impl TwoClusters {
             limit_seconds: 100.0,
             trace_seconds: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl Fn(&mut Scenario)) -> String {
+        let mut scenario = TwoClusters::default().scenario(Profile::default());
+        assert_eq!(scenario.verify(), Ok(()));
+        change(&mut scenario);
+        let refused = scenario.verify().expect_err("a scenario without meaning");
+        assert_eq!(scenario.run(), Err(refused.clone()));
+        refused.0
+    }
+
+    /// Sizes that do not fit, timeouts that contradict each other, samples without end and runs without measure are
+    /// refused before anything is simulated.
+    #[test]
+    fn refusals() {
+        let large = refused(|s| (s.packet_bytes, s.profile.header_bytes) = (u32::MAX, 2));
+        assert!(
+            large.contains("4294967295 bytes and 2 of header"),
+            "{large}"
+        );
+        let rto = refused(|s| (s.profile.rto_min_seconds, s.profile.rto_max_seconds) = (90.0, 1.0));
+        assert!(rto.contains("90 s is above the greatest, 1 s"), "{rto}");
+        for every in [1e-9, 0.0, f64::NAN] {
+            let samples = refused(|s| s.trace_seconds = Some(every));
+            assert!(samples.contains("sample less often"), "{samples}");
+        }
+        let none = refused(|s| (s.trace_seconds, s.limit_seconds) = (Some(0.0), 0.0));
+        assert!(none.contains("sample less often"), "{none}");
+        let flow = TwoClusters::default().scenario(Profile::default()).flows[0].clone();
+        let many = refused(|s| s.flows = vec![flow.clone(); CONNECTIONS_MAX as usize + 1]);
+        assert!(many.contains("connections are more than"), "{many}");
+        let apart = refused(|s| s.topology.links.truncate(0));
+        assert!(apart.contains("no way from source 0 to sink 0"), "{apart}");
     }
 }

@@ -11,11 +11,12 @@
 //!
 //! Links go both ways; loss counts from the first node to the second. Connections take a way with the fewest links.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use ropewalk_model::{ByteRate, Bytes};
 
-use super::scenario::FlowSpec;
+use super::scenario::{CONNECTIONS_MAX, FlowSpec};
 use super::tcp::FlavourName;
 use super::topology::{Link, Topology};
 
@@ -81,18 +82,29 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// [`FileError`] names the line.
 pub fn parse(text: &str, packet_bytes: u32) -> Result<(Topology, Vec<FlowSpec>), FileError> {
     let mut topology = Topology::default();
-    let mut flows = Vec::new();
+    let mut nodes = BTreeMap::new();
+    let mut flows: Vec<FlowSpec> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().collect();
         let read = match words.as_slice() {
             [] => Ok(()),
-            ["link", from, to, rate, latency, options @ ..] => {
-                link(&mut topology, [from, to, rate, latency], options)
-            }
-            ["flow", from, to, options @ ..] => {
-                flow(&topology, from, to, options, packet_bytes).map(|more| flows.extend(more))
-            }
+            ["link", from, to, rate, latency, options @ ..] => link(
+                &mut topology,
+                &mut nodes,
+                [from, to, rate, latency],
+                options,
+            ),
+            ["flow", from, to, options @ ..] => flow(&nodes, from, to, options, packet_bytes)
+                .and_then(|more| {
+                    flows.extend(more);
+                    match flows.len() as u64 > CONNECTIONS_MAX {
+                        true => Err(format!(
+                            "with this line they are more than {CONNECTIONS_MAX} connections"
+                        )),
+                        false => Ok(()),
+                    }
+                }),
             [first, ..] => Err(format!(
                 "\"{first}\" with {} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`",
                 words.len()
@@ -109,12 +121,29 @@ pub fn parse(text: &str, packet_bytes: u32) -> Result<(Topology, Vec<FlowSpec>),
     Ok((topology, flows))
 }
 
-fn link(topology: &mut Topology, words: [&&str; 4], options: &[&str]) -> Result<(), String> {
+/// Numbers of nodes by their names; looking through all of them for each line would take hours of a large file.
+type Nodes = BTreeMap<String, usize>;
+
+fn node(topology: &mut Topology, nodes: &mut Nodes, name: &str) -> usize {
+    if let Some(&known) = nodes.get(name) {
+        return known;
+    }
+    let number = topology.add(name.to_owned());
+    nodes.insert(name.to_owned(), number);
+    number
+}
+
+fn link(
+    topology: &mut Topology,
+    nodes: &mut Nodes,
+    words: [&&str; 4],
+    options: &[&str],
+) -> Result<(), String> {
     let [from, to, rate, latency] = words;
     let rate: ByteRate = rate.parse().map_err(|error| format!("{error}"))?;
     let mut link = Link {
-        from: topology.node(from),
-        to: topology.node(to),
+        from: node(topology, nodes, from),
+        to: node(topology, nodes, to),
         bits_per_second: rate.bits_per_second() as f64,
         latency_seconds: seconds(latency)?,
         queue: QUEUE,
@@ -143,14 +172,14 @@ fn link(topology: &mut Topology, words: [&&str; 4], options: &[&str]) -> Result<
 }
 
 fn flow(
-    topology: &Topology,
+    nodes: &Nodes,
     from: &str,
     to: &str,
     options: &[&str],
     packet_bytes: u32,
 ) -> Result<Vec<FlowSpec>, String> {
     let known = |name: &str| {
-        let at = topology.nodes.iter().position(|node| node == name);
+        let at = nodes.get(name).copied();
         at.ok_or_else(|| format!("no link above leads to {name}"))
     };
     let (mut bytes, mut streams, mut flavour, mut start) = (None, 1_u64, FlavourName::Reno, 0.0);
@@ -218,6 +247,8 @@ mod tests {
     /// Errors name the line and what could be written.
     #[test]
     fn refusals() {
+        let flows = "flow a b bytes=1GB streams=100000\n".repeat(11);
+        let many = format!("link a b 1Mbit 1ms\n{flows}");
         for (text, line, word) in [
             ("link a b", 1, "link FROM TO"),
             ("\nlink a b 3Foo 1ms", 2, "Foo"),
@@ -231,6 +262,7 @@ mod tests {
                 "cubic",
             ),
             ("link a b 1Mbit 1ms", 0, "no `flow`"),
+            (many.as_str(), 12, "connections"),
         ] {
             let error = parse(text, 1000).unwrap_err();
             assert_eq!(error.line, line, "{text}");

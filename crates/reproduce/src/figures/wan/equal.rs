@@ -3,10 +3,11 @@
 use anyhow::Result;
 
 use crate::bench::Bench;
-use crate::table::{Table, number};
+use crate::table::{Table, number, number_or_more};
 
 use super::cells::{CELLS, Cell, STREAMS};
 use super::rig::Streams;
+use super::tables::{lab_seconds, simulated_seconds};
 use super::{LIMIT, Lazy, Measured, SECONDS_SHORT, beside, simulated};
 
 /// Cells with many nodes and a short queue.
@@ -58,19 +59,21 @@ pub(super) fn table(bench: &mut Bench, measured: &[Measured]) -> Result<Table> {
             if equal.is_none() && simulated.is_none() {
                 continue;
             }
+            let stopped = equal.as_ref().is_some_and(|ran| !ran.is_complete);
+            let equal_seconds = equal.map(|ran| ran.seconds);
             table.row(vec![
                 cell.name.into(),
                 number(cell.nodes as f64, 0),
                 number(f64::from(streams), 0),
-                number(pulled.map(|pulled| pulled.fixed.ran.seconds), 2),
-                number(pulled.and_then(|pulled| pulled.simulated), 2),
-                number(equal.map(|ran| ran.seconds), 2),
-                number(simulated.flatten(), 2),
+                lab_seconds(pulled.map(|pulled| &pulled.fixed)),
+                simulated_seconds(pulled.and_then(|pulled| pulled.simulated)),
+                number_or_more(equal_seconds, 2, stopped),
+                simulated_seconds(simulated.flatten()),
             ]);
         }
     }
     table.note(format!(
-        "streams: of each node. {:.1} s: stopped there. The simulator's streams all begin at once.",
+        "streams: of each node. >{:.1} s: stopped there. The simulator's streams all begin at once.",
         LIMIT * seconds
     ));
     Ok(table)

@@ -1,10 +1,10 @@
 //! What the runs say, in two tables.
 
 use crate::stats::summary;
-use crate::table::{Cell as Entry, Table, number};
+use crate::table::{Cell as Entry, Table, number, number_or_more};
 
 use super::cells::STREAMS;
-use super::{Measured, SECONDS_SHORT, TUNED, Tried};
+use super::{Fixed, LIMIT, Measured, Ran, SECONDS_SHORT, TUNED, Tried};
 use crate::figures::trunk::Queue;
 
 const COLUMNS: [(&str, &str); 15] = [
@@ -35,11 +35,13 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
     for one in measured {
         let Some(best) = one.best() else { continue };
         let cell = &one.cell;
-        let over = |seconds: Option<f64>| seconds.map(|seconds| seconds / best.ran.seconds);
+        let over = |seconds: f64| seconds / best.ran.seconds;
         let fixed = |streams: u32| {
             let mut found = one.fixed.iter();
             let found = found.find(|f| f.nodes == cell.nodes && f.streams == streams);
-            over(found.map(|found| found.ran.seconds))
+            let stopped = found.is_some_and(|found| !found.ran.is_complete);
+            let ratio = found.map(|found| over(found.ran.seconds));
+            number_or_more(ratio, 2, stopped)
         };
         let mut row: Vec<Entry> = vec![
             cell.name.into(),
@@ -56,11 +58,11 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         ];
         for (at, (_, runs)) in one.tuned.iter().enumerate() {
             let seconds = summary(runs.iter().map(|ran| ran.seconds));
-            let ratio = over(seconds.map(|seconds| seconds.median));
+            let ratio = seconds.map(|seconds| over(seconds.median));
             all[at].extend(ratio);
-            row.push(number(ratio, 2));
+            row.push(number_or_more(ratio, 2, are_stopped(runs)));
         }
-        row.extend([1, 32].map(|streams| number(fixed(streams), 2)));
+        row.extend([1, 32].map(fixed));
         let apart = one.tried.iter().filter_map(Tried::apart);
         row.push(number(summary(apart).map(|apart| apart.median), 2));
         let runs = one.tuned.iter().flat_map(|(_, runs)| runs);
@@ -82,11 +84,29 @@ pub(super) fn against_best(measured: &[Measured]) -> Table {
         table.row(row);
     }
     table.note("best: nodes x streams a node of the fastest fixed setting; sim/lab: median over all settings that were tried, where the packet simulator has the congestion control.");
-    table.note("1, 32: streams of each of all nodes. 3.00 and more: stopped. model is the default; medians of two runs, or of three where two were more than 15 % apart.");
+    table.note("1, 32: streams of each of all nodes. >: stopped there. model is the default; medians of two runs, or of three where two were more than 15 % apart.");
     table.note(
         "invalid: runs during which the trunk's relay did not keep up; they are in the table.",
     );
     table
+}
+
+/// Whether the middle of these runs, or one of its two, was stopped.
+fn are_stopped(runs: &[Ran]) -> bool {
+    let ended = runs.iter().filter(|ran| ran.is_complete).count();
+    !runs.is_empty() && ended <= runs.len() / 2
+}
+
+/// Seconds of a fixed setting; of one that was stopped, the limit as that.
+pub(super) fn lab_seconds(fixed: Option<&Fixed>) -> Entry {
+    let stopped = fixed.is_some_and(|fixed| !fixed.ran.is_complete);
+    number_or_more(fixed.map(|fixed| fixed.ran.seconds), 2, stopped)
+}
+
+/// The same of the simulator.
+pub(super) fn simulated_seconds(seconds: Option<f64>) -> Entry {
+    let stopped = seconds.is_some_and(|seconds| seconds >= LIMIT * SECONDS_SHORT);
+    number_or_more(seconds, 2, stopped)
 }
 
 /// Every fixed setting, here and in the simulator.
@@ -119,8 +139,8 @@ pub(super) fn settings(measured: &[Measured]) -> Table {
             let mut dropped = None;
             for streams in STREAMS {
                 let found = one.tried(nodes, streams);
-                row.push(number(found.map(|found| found.fixed.ran.seconds), 2));
-                row.push(number(found.and_then(|found| found.simulated), 2));
+                row.push(lab_seconds(found.map(|found| &found.fixed)));
+                row.push(simulated_seconds(found.and_then(|found| found.simulated)));
                 apart.extend(found.and_then(Tried::apart));
                 dropped = found.map(|found| {
                     let (delivered, full, lost) = found.fixed.ran.packets;
@@ -137,6 +157,9 @@ pub(super) fn settings(measured: &[Measured]) -> Table {
             apart.median, apart.min, apart.max, apart.count
         ));
     }
+    table.note(format!(
+        ">: stopped after {LIMIT} times what the trunk needs."
+    ));
     table.note("dropped %: packets that found the trunk's queue full, with 32 streams a node.");
     table
 }
@@ -165,9 +188,15 @@ pub(super) fn products(measured: &[Measured]) -> Table {
             let lab: Vec<f64> = splits.iter().map(|one| one.fixed.ran.seconds).collect();
             let simulated: Vec<f64> = splits.iter().filter_map(|one| one.simulated).collect();
             let join = |words: Vec<String>| words.join(" ");
-            let seconds = |all: &[f64]| join(all.iter().map(|s| format!("{s:.1}")).collect());
+            // The limit, in the lab and in the simulator, is no time that anything took.
+            let shown = |s: &f64| match *s >= LIMIT * SECONDS_SHORT {
+                true => format!(">{s:.1}"),
+                false => format!("{s:.1}"),
+            };
+            let seconds = |all: &[f64]| join(all.iter().map(shown).collect());
             let apart = |all: &[f64]| {
-                summary(all.iter().copied()).map(|all| (all.max / all.min - 1.0) * 100.0)
+                let all = summary(all.iter().copied())?;
+                (all.max < LIMIT * SECONDS_SHORT).then_some((all.max / all.min - 1.0) * 100.0)
             };
             let names = splits
                 .iter()
@@ -183,6 +212,7 @@ pub(super) fn products(measured: &[Measured]) -> Table {
             ]);
         }
     }
+    table.note("apart: where all ended in time. >: stopped there.");
     table.note("Each run moves the same bytes in all; with fewer nodes each has more. A node's own link (200 Mbit/s) never binds.");
     table
 }
