@@ -5,6 +5,8 @@
 //! Its nodes only answer; nothing moves. LAYOUT is as in the example `large`.
 #![allow(clippy::disallowed_methods, reason = "an example measures itself")]
 
+use std::collections::BTreeMap;
+
 use layouts::{memory, processor_seconds, scenario};
 use ropewalk_model::receiver_runs;
 use ropewalk_proto::control::{
@@ -146,7 +148,9 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
 /// Everybody is done and says the last word.
 fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario) {
     let count = scenario.nodes.len() as u32;
-    let (mut planned, mut last_words) = (0, 0);
+    let mut planned = 0;
+    // Who was told to end, and whether with names to give.
+    let mut finished = BTreeMap::new();
     timed(true, "done, all", || {
         for node in 0..count {
             if scenario.nodes[node as usize].sinks.is_empty() {
@@ -158,7 +162,9 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                 match action {
                     Action::Plan(..) => planned += 1,
                     Action::Send(to, ToAgent { body: Some(body) }) => match body {
-                        to_agent::Body::Finish(_) => last_words += 1,
+                        to_agent::Body::Finish(word) => {
+                            finished.insert(to, word.commit);
+                        }
                         // The others seem to have work left, as they are heard one after the other.
                         to_agent::Body::Release(_) => {
                             let nothing = from_agent::Body::Released(Released::default());
@@ -173,7 +179,10 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
     });
     timed(true, "finished, all", || {
         for node in 0..count {
-            let body = from(from_agent::Body::Finished(Finished::default()));
+            let body = from(from_agent::Body::Finished(Finished {
+                committed: finished.get(&node).copied().unwrap_or(false),
+                ..Finished::default()
+            }));
             master.handle_message(node, body, 4 * SECOND);
         }
     });
@@ -183,7 +192,10 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
             end = Some(outcome);
         }
     }
-    println!("  {last_words} nodes were told to finish, {planned} re-plans, end {end:?}");
+    println!(
+        "  {} nodes were told to finish, {planned} re-plans, end {end:?}",
+        finished.len()
+    );
 }
 
 fn from(body: from_agent::Body) -> FromAgent {
