@@ -252,8 +252,11 @@ impl Incoming for tokio::net::TcpStream {
     }
 
     fn expect_answers(&self) {
+        let socket = socket2::SockRef::from(self);
         // Best effort: without it the system's own patience counts, about a quarter of an hour.
-        let _ = socket2::SockRef::from(self).set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
+        let _ = socket.set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
+        // A status that a full trunk drops again and again is not put off twice as long each time.
+        let _ = socket.set_tcp_thin_linear_timeouts(true);
     }
 }
 

@@ -143,6 +143,8 @@ fn expect_answers(stream: &TcpStream) {
     // Best effort: without it the coordinator's clocks count.
     let _ = socket.set_tcp_keepalive(&probes);
     let _ = socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX));
+    // What a full trunk drops again and again is not put off twice as long each time.
+    let _ = socket.set_tcp_thin_linear_timeouts(true);
 }
 
 impl LinkReader {

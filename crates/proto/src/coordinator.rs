@@ -384,11 +384,16 @@ impl Coordinator {
                 state.checked = status.checked;
                 state.first_seen.get_or_insert((now_ns, status.checked));
                 state.last_seen = (now_ns, status.checked);
-                state.sent_by_pair = status
-                    .pairs
-                    .iter()
-                    .map(|p| (p.sender, p.delivered))
-                    .collect();
+                let sent = status.pairs.iter().map(|p| (p.sender, p.delivered));
+                let before = std::mem::replace(&mut state.sent_by_pair, sent.collect());
+                // Where a trunk loses much, a sender's own word may be repeated for long: its bytes are its word, too.
+                for pair in &status.pairs {
+                    if pair.delivered > before.get(&pair.sender).copied().unwrap_or(0)
+                        && let Some(sender) = self.nodes.get_mut(pair.sender as usize)
+                    {
+                        sender.heard_ns = now_ns;
+                    }
+                }
                 self.actions.push_back(Action::Progress);
                 self.observe_streams(node, status.tcp.as_ref());
                 if self.phase == Phase::Moving {

@@ -384,6 +384,34 @@ fn a_silent_node_is_lost() {
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
 }
 
+/// A sender whose bytes still come is there, whatever has become of its own word.
+#[test]
+fn a_sender_whose_bytes_come_is_not_silent() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    let delivered = |bytes: u64| {
+        from(from_agent::Body::Status(control::Status {
+            pairs: vec![control::PairStatus {
+                sender: 0,
+                delivered: bytes,
+                ..control::PairStatus::default()
+            }],
+            ..control::Status::default()
+        }))
+    };
+    let half = SILENCE_NS_MAX / 2;
+    for (look, bytes) in [(1, 10), (2, 20), (3, 30), (4, 30), (5, 30)] {
+        c.handle_message(1, delivered(bytes), 10 + look * half);
+        c.handle_timer(10 + look * half);
+    }
+    assert!(c.summary()[0].lost.is_none());
+    c.handle_message(1, delivered(30), 11 + 5 * half);
+    c.handle_timer(11 + 5 * half);
+    assert!(c.summary()[0].lost.is_some());
+}
+
 /// A sender that fell silent after its work was done costs two seconds, not the outcome.
 #[test]
 fn a_sender_without_a_last_word_costs_little() {
