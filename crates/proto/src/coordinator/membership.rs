@@ -7,6 +7,7 @@
 use ropewalk_model::{Range, RangeSet};
 
 use super::observe::Estimate;
+use super::replan::EMPTY_NS;
 use super::{
     Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, SourceSetup,
     describe, layout, setup,
@@ -106,6 +107,27 @@ impl Coordinator {
             (None, _) if state.opened.is_some() => Some(Ok(())),
             (None, Phase::Moving) => None,
             (None, _) => Some(Err("the transfer ended before it was ready".into())),
+        }
+    }
+
+    /// Who leaves and had nothing to give is asked again: its sinks may not have been there yet.
+    pub(super) fn ask_leaving(&mut self, now_ns: u64) {
+        if self.phase != Phase::Moving || self.round.is_some() {
+            return;
+        }
+        let is_due = |node: &Node| {
+            let gave_nothing = node.gave_nothing_ns;
+            gave_nothing.is_none_or(|then| now_ns.saturating_sub(then) >= EMPTY_NS)
+        };
+        let has_more = |node: &Node| {
+            node.leaving && node.alive() && node.done.is_none() && !node.releasing && is_due(node)
+        };
+        let asked: Vec<u32> = self
+            .receivers()
+            .filter(|&n| has_more(&self.nodes[n as usize]))
+            .collect();
+        for node in asked {
+            self.recall_all(node, now_ns);
         }
     }
 

@@ -263,11 +263,11 @@ fn opened_trees(count: usize, root: u8) -> FromAgent {
     }))
 }
 
-/// A copy of the tree that `s` holds to `a` has begun.
-fn copying() -> Coordinator {
+/// A transfer of trees between these nodes that opens what it has.
+fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
     let setup = Setup {
         transfer: vec![1; 16],
-        nodes: vec![with_tree("s", true), with_tree("a", false)],
+        nodes,
         mapping: Mapping::Trees {
             sources: Sources::Auto,
             destinations: Destinations::Copies,
@@ -280,6 +280,12 @@ fn copying() -> Coordinator {
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);
+    c
+}
+
+/// A copy of the tree that `s` holds to `a` has begun.
+fn copying() -> Coordinator {
+    let mut c = opening(vec![with_tree("s", true), with_tree("a", false)]);
     c.handle_message(0, opened_trees(1, 1), 1);
     c.handle_message(1, opened_trees(0, 1), 1);
     settle(&mut c);
@@ -406,25 +412,11 @@ fn who_has_no_plan_has_no_share() {
 /// Who does not send its list of files for comparing is named, by a clock that begins when it is asked.
 #[test]
 fn late_lists_are_named() {
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: vec![
-            with_tree("s", true),
-            with_tree("t", true),
-            with_tree("a", false),
-        ],
-        mapping: Mapping::Trees {
-            sources: Sources::Auto,
-            destinations: Destinations::Copies,
-        },
-        limit: None,
-        options: control::Options::default(),
-        rails: Rails::default(),
-        tune: None,
-        lessons: Vec::new(),
-    };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
+    let mut c = opening(vec![
+        with_tree("s", true),
+        with_tree("t", true),
+        with_tree("a", false),
+    ]);
     let asked = OPEN_NS_MAX - 1;
     for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
         c.handle_message(node, opened_trees(trees, 1 + node as u8), asked);

@@ -46,7 +46,7 @@ const LOOK_NS: u64 = 200_000_000;
 const LOOK_NS_PER_NODE: u64 = 10_000;
 
 /// A node that had nothing to give (its sinks may not be there yet) is not asked again for so long.
-const EMPTY_NS: u64 = 2_000_000_000;
+pub(super) const EMPTY_NS: u64 = 2_000_000_000;
 
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
@@ -418,27 +418,6 @@ impl Coordinator {
                 asked_ns: now_ns,
                 ..Round::default()
             });
-        }
-    }
-
-    /// Who leaves and had nothing to give is asked again: its sinks may not have been there yet.
-    pub(super) fn ask_leaving(&mut self, now_ns: u64) {
-        if self.phase != Phase::Moving || self.round.is_some() {
-            return;
-        }
-        let is_due = |node: &super::Node| {
-            let gave_nothing = node.gave_nothing_ns;
-            gave_nothing.is_none_or(|then| now_ns.saturating_sub(then) >= EMPTY_NS)
-        };
-        let has_more = |node: &super::Node| {
-            node.leaving && node.alive() && node.done.is_none() && !node.releasing && is_due(node)
-        };
-        let asked: Vec<u32> = self
-            .receivers()
-            .filter(|&n| has_more(&self.nodes[n as usize]))
-            .collect();
-        for node in asked {
-            self.recall_all(node, now_ns);
         }
     }
 
