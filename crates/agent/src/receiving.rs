@@ -154,6 +154,8 @@ pub(crate) struct Fetch {
     stripes: u32,
     // Receivers that share a long path; 0 where the number of streams is not tuned.
     sharers: u32,
+    // Streams of a lane at most, where nobody gave their number.
+    lane_streams_max: u32,
     hash: bool,
 }
 
@@ -162,10 +164,16 @@ impl Fetch {
         let options = transfer.options;
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
         let blast = streams::blast(&options, senders.len());
+        let lane_streams_max = match plan.lane_streams_max {
+            0 => rails::STREAMS_PER_LANE_MAX,
+            most => most.min(rails::STREAMS_PER_LANE_MAX),
+        };
         let streams = match options.streams {
             // A lane of datagrams is one flow with one rate.
             _ if blast.is_some() => 1,
-            0 => (STREAMS_PER_NODE / senders.len().max(1) as u32).clamp(1, STREAMS_PER_PAIR),
+            0 => (STREAMS_PER_NODE / senders.len().max(1) as u32)
+                .clamp(1, STREAMS_PER_PAIR)
+                .min(lane_streams_max),
             count => count,
         };
         // Streams with parts of their own are lanes of one stream each.
@@ -211,6 +219,7 @@ impl Fetch {
             of_datagrams: blast.is_some(),
             stripes,
             sharers: plan.sharers,
+            lane_streams_max,
             hash: options.verify >= verify::TREE,
             transfer,
         })

@@ -83,12 +83,15 @@ impl Serving {
         let tcp = self.tcp.lock();
         let mut all = tcp.gone;
         let mut trips = 0;
+        let (mut limited, mut windows) = (0, 0);
         let infos = tcp.open.values().filter_map(Stopper::tcp_info);
         for info in infos {
             count_in(&mut all, &info);
             all.streams += 1;
             all.segment = all.segment.max(info.segment_bytes);
             trips += u64::from(info.rtt_microseconds);
+            limited += u32::from(info.limited_to > 0);
+            windows += info.limited_to;
             let least = info.rtt_microseconds_min.min(info.rtt_microseconds);
             if least > 0 && (all.rtt_microseconds_min == 0 || least < all.rtt_microseconds_min) {
                 all.rtt_microseconds_min = least;
@@ -96,6 +99,9 @@ impl Serving {
         }
         if all.streams > 0 {
             all.rtt_microseconds = (trips / u64::from(all.streams)) as u32;
+        }
+        if limited > all.streams / 2 {
+            all.window = u32::try_from(windows / u64::from(limited)).unwrap_or(u32::MAX);
         }
         (all.streams > 0 || all.segments > 0).then_some(all)
     }

@@ -34,9 +34,9 @@ pub(crate) struct MoveArgs {
     streams: Streams,
 
     /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
-    /// corrected by what is seen), simulate (a simulation beside the transfer), database (the nearest of many situations) or
-    /// off
-    #[arg(long, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    /// corrected by what is seen), simulate (a simulation with CUBIC beside the transfer), database (the nearest of many
+    /// situations, simulated or met by earlier transfers) or off
+    #[arg(long, visible_alias = "tune", value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
     /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
@@ -127,7 +127,8 @@ pub(crate) struct MoveArgs {
     datagram_work: u32,
 
     /// Speeds that earlier transfers showed, as hints where none is declared: auto
-    /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file
+    /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file.
+    /// What transfers over long paths teach of streams is kept beside it, in streams.json
     #[arg(
         long,
         value_name = "WHERE",

@@ -138,6 +138,7 @@ pub(crate) fn print_refusal(error: &str) {
         missing: BTreeMap::new(),
         duplicate_bytes: 0,
         replans: 0,
+        streams: None,
         corrupt_units: 0,
         longest_stall_seconds: 0.0,
         control: ControlReport::default(),

@@ -82,6 +82,17 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "PLAIN (not encrypted)"
     };
     writeln!(out, "checked    {checked}; {sealed}")?;
+    if let Some(streams) = &report.streams {
+        let others = match streams.others {
+            0 => String::new(),
+            others => format!(", shared with {others} other transfers"),
+        };
+        writeln!(
+            out,
+            "streams    {} x {} at the end, changed {} times ({}){others}",
+            streams.receivers, streams.streams, streams.changes, streams.policy
+        )?;
+    }
     let odd = [
         (report.duplicate_bytes > 0)
             .then(|| format!("{} came twice", Bytes(report.duplicate_bytes))),
@@ -311,7 +322,7 @@ fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::report::{BoundReport, ControlReport, NodeReport};
+    use ropewalk::report::{BoundReport, ControlReport, NodeReport, StreamsReport};
 
     use super::*;
 
@@ -371,6 +382,13 @@ mod tests {
             missing: [("b".to_owned(), vec![(0, 1024), (2048, 2049)])].into(),
             duplicate_bytes: 0,
             replans: 0,
+            streams: Some(StreamsReport {
+                policy: "model".into(),
+                changes: 3,
+                receivers: 2,
+                streams: 16,
+                others: 1,
+            }),
             corrupt_units: 3,
             longest_stall_seconds: 0.0,
             control: ControlReport {
@@ -394,6 +412,7 @@ mod tests {
             "encrypted",
             "4.0 messages and 1000 B for each of 2 nodes",
             "3 damaged pieces fetched again",
+            "2 x 16 at the end, changed 3 times (model), shared with 1 other transfers",
             "killed",
             "a -> b  4 KiB  tcp x4",
             "missing    b: 1.02 kB (0-1023, 2048-2048)",

@@ -7,7 +7,7 @@ use ropewalk_sockopt::get_bytes;
 /// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, size of
 /// segments sent, number of unacknowledged ones, smoothed round trip, window, segments sent again, and bytes acknowledged
 /// and received. The last two are there since Linux 4.1; the C library's own structure ends before them. Least round trip
-/// and data segments sent came with 4.6.
+/// and data segments sent came with 4.6, times spent sending and waiting for a window with 4.10, the peer's window with 5.4.
 const RETRANSMITS_AT: usize = 2;
 const SEGMENT_AT: usize = 16;
 const UNACKED_AT: usize = 24;
@@ -18,6 +18,10 @@ const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
 const RTT_MIN_AT: usize = 148;
 const DATA_SEGMENTS_AT: usize = 156;
+const BUSY_AT: usize = 168;
+const WINDOW_LIMITED_AT: usize = 176;
+const BUFFER_LIMITED_AT: usize = 184;
+const PEER_WINDOW_AT: usize = 228;
 
 /// Counters of one connection, exact to the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +46,29 @@ pub struct TcpInfo {
     pub segments: u32,
     /// Segments sent again.
     pub repeated: u32,
+    /// Bytes that may be on their way at once, where a window or buffer of the hosts was the limit for more than half of the
+    /// time with something to send; 0 where it was not, or the kernel does not say.
+    pub limited_to: u64,
 }
 
 impl TcpInfo {
     /// As of now; `None` for sockets that are not TCP, and for kernels before 4.1. Costs a system call.
     #[must_use]
     pub fn of(socket: impl AsFd) -> Option<Self> {
-        let mut info = [0_u8; DATA_SEGMENTS_AT + 4];
+        let mut info = [0_u8; PEER_WINDOW_AT + 4];
         let length = get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
         if length < BYTES_RECEIVED_AT + 8 {
             return None;
         }
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
         let short = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
+        let on_the_way = u64::from(short(UNACKED_AT)) * u64::from(short(SEGMENT_AT));
+        let (by_window, by_buffer) = (long(WINDOW_LIMITED_AT), long(BUFFER_LIMITED_AT));
+        let limited_to = match (by_window + by_buffer) * 2 > long(BUSY_AT) {
+            true if by_window > by_buffer => on_the_way.max(short(PEER_WINDOW_AT).into()),
+            true => on_the_way,
+            false => 0,
+        };
         Some(Self {
             bytes_acknowledged: long(BYTES_ACKED_AT),
             bytes_received: long(BYTES_RECEIVED_AT),
@@ -66,6 +80,7 @@ impl TcpInfo {
             window: short(WINDOW_AT),
             segments: short(DATA_SEGMENTS_AT),
             repeated: short(REPEATED_AT),
+            limited_to,
         })
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use ropewalk_sim::packet::Invalid;
 use ropewalk_sim::packet::tune::{self, EVENTS_MAX};
 use ropewalk_tuner::{Answer, Question};
 
 /// At most one simulation at a time; what is asked meanwhile waits, and only the newest.
 #[derive(Debug, Default)]
 pub(crate) struct Adviser {
-    working: Option<Receiver<Answer>>,
+    working: Option<Receiver<Result<Answer, Invalid>>>,
     next: Option<Question>,
 }
 
@@ -21,18 +22,15 @@ impl Adviser {
         }
         let (sender, receiver) = channel();
         let work = move || {
-            // What has no meaning is not answered: the policy goes on without.
-            if let Ok(answer) = tune::answer(&question, EVENTS_MAX) {
-                let _ = sender.send(answer);
-            }
+            let _ = sender.send(tune::answer(&question, EVENTS_MAX));
         };
         let thread = std::thread::Builder::new().name("simulate".into());
         // Without a thread there is no advice, and the number of streams stays.
         self.working = thread.spawn(work).is_ok().then_some(receiver);
     }
 
-    /// An answer, if one has come.
-    pub fn answer(&mut self) -> Option<Answer> {
+    /// An answer, if one has come; an error where the question cannot be simulated.
+    pub fn answer(&mut self) -> Option<Result<Answer, Invalid>> {
         let answer = match self.working.as_ref()?.try_recv() {
             Ok(answer) => Some(answer),
             Err(TryRecvError::Empty) => return None,

@@ -445,10 +445,14 @@ impl Driver {
                         self.handle(input).await;
                         self.act().await;
                     }
-                    if let Some(answer) = self.adviser.answer() {
-                        self.coordinator.handle_simulated(&answer);
+                    match self.adviser.answer() {
+                        Some(Ok(answer)) => self.coordinator.handle_simulated(&answer),
+                        Some(Err(why)) => self.coordinator.handle_not_simulated(&why.to_string()),
+                        None => {}
                     }
-                    self.share();
+                    if self.sharing.is_due() {
+                        self.share();
+                    }
                     let now = self.now_ns();
                     self.coordinator.handle_timer(now);
                 }
@@ -468,7 +472,7 @@ impl Driver {
 
     /// Learns of other transfers over the same path, and tells them of this one.
     fn share(&mut self) {
-        if self.sharing.is_due() && self.coordinator.tuned().is_some() {
+        if self.request.options.sharing.is_some() && self.request.options.tuned_by().is_some() {
             let ends = self.coordinator.ends();
             let rate = self.coordinator.tuned_rate();
             let others = self.sharing.look(&ends, rate);
@@ -547,8 +551,10 @@ impl Driver {
             match action {
                 Action::Send(node, message) => self.send(node, &message),
                 Action::Plan(purpose, problem) => {
-                    // The plan says how many streams there are at first.
-                    self.share();
+                    // The plan says how many streams there are at first; looks before it may not have seen all ends.
+                    if purpose.first {
+                        self.share();
+                    }
                     let scheduler = self.request.options.scheduler.clone();
                     let (first, spares) = (purpose.first, purpose.spares);
                     let result = tokio::task::spawn_blocking(move || {

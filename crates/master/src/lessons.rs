@@ -44,9 +44,7 @@ impl Default for Kept {
 }
 
 fn file(options: &Options) -> Option<PathBuf> {
-    let learns = options.tuned_by() == Some(PolicyName::Database);
-    let speeds = options.speeds.as_ref().filter(|_| learns)?;
-    Some(speeds.with_file_name(NAME))
+    Some(options.speeds.as_ref()?.with_file_name(NAME))
 }
 
 fn load(path: &Path) -> Result<Vec<String>, StateError> {
@@ -72,12 +70,13 @@ async fn at_lessons<T: Send + 'static>(
     at_the_file("lessons about streams", "--streams-policy model", work).await
 }
 
-/// What earlier transfers left.
+/// What earlier transfers left, for the policy that goes by it.
 ///
 /// # Errors
 /// A sentence for people; a transfer can do without.
 pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, String> {
-    let Some(file) = file(options) else {
+    let wants = options.tuned_by() == Some(PolicyName::Database);
+    let Some(file) = file(options).filter(|_| wants) else {
         return Ok(Vec::new());
     };
     at_lessons(move || load(&file)).await
@@ -94,8 +93,8 @@ mod tests {
     use super::*;
 
     /// A lesson of a path with this round trip, in the database's words.
-    fn lesson(rtt_seconds: f64) -> String {
-        let mut database = PolicyName::Database.make();
+    fn lesson(rtt_seconds: f64, share: f64) -> String {
+        let mut taught = Database::default();
         let situation = ropewalk_tuner::Situation {
             nodes: 4,
             rate: 12.5e6,
@@ -106,8 +105,8 @@ mod tests {
             window: 2048.0,
             segment_bytes: 1448.0,
         };
-        database.learn(&situation, 8, 0.5);
-        database.lessons().pop().unwrap()
+        taught.learn(&situation, 8, share);
+        taught.kept().pop().unwrap()
     }
 
     /// What two transfers that ran at once have learnt is kept of both, and what they both knew once.
@@ -116,34 +115,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state").join(NAME);
         assert_eq!(load(&path).unwrap(), Vec::<String>::new());
-        let [known, first, second] = [0.02, 0.08, 0.32].map(lesson);
+        let [known, first, second] = [0.02, 0.08, 0.32].map(|rtt| lesson(rtt, 0.5));
         add(&path, &[known.clone(), first.clone()]).unwrap();
         add(&path, &[known.clone(), second.clone()]).unwrap();
         assert_eq!(load(&path).unwrap(), [known, first, second]);
     }
 
-    /// What a transfer recalls and hands nothing of back stays as others have learnt it since; what it learns itself weighs
-    /// as much as all that was known.
+    /// What a transfer learns weighs as much as all that was known of the same situation.
     #[test]
-    fn only_what_is_new_is_added() {
+    fn the_newest_weighs_half() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
-        let situation = ropewalk_tuner::Situation {
-            nodes: 4,
-            rate: 12.5e6,
-            access: None,
-            rtt_seconds: 0.08,
-            queue: 50.0,
-            loss: 0.0,
-            window: 2048.0,
-            segment_bytes: 1448.0,
-        };
-        let learnt = |known: &[String], share: f64| {
-            let mut database = PolicyName::Database.make();
-            known.iter().for_each(|line| assert!(database.recall(line)));
-            database.learn(&situation, 8, share);
-            database.lessons()
-        };
         let share = || {
             let lines = load(&path).unwrap();
             let [line] = &lines[..] else {
@@ -153,15 +135,11 @@ mod tests {
             let shares: Vec<u32> = words.skip(6).filter_map(|word| word.parse().ok()).collect();
             shares[0]
         };
-        add(&path, &learnt(&[], 0.4)).unwrap();
-        let before = load(&path).unwrap();
-        // Two transfers begin with the same and learn the opposite.
-        add(&path, &learnt(&before, 0.8)).unwrap();
-        assert_eq!(share(), 600);
-        add(&path, &learnt(&before, 0.2)).unwrap();
-        assert_eq!(share(), 400);
-        let unlearned = PolicyName::Database.make().lessons();
-        add(&path, &unlearned).unwrap();
+        for (learnt, known) in [(0.4, 400), (0.8, 600), (0.2, 400)] {
+            add(&path, &[lesson(0.08, learnt)]).unwrap();
+            assert_eq!(share(), known);
+        }
+        add(&path, &[]).unwrap();
         assert_eq!(share(), 400);
     }
 
@@ -173,12 +151,12 @@ mod tests {
         std::fs::write(&path, "lessons").unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("learnt anew"), "{error}");
-        add(&path, &[lesson(0.02)]).unwrap();
-        assert_eq!(load(&path).unwrap(), [lesson(0.02)]);
+        add(&path, &[lesson(0.02, 0.5)]).unwrap();
+        assert_eq!(load(&path).unwrap(), [lesson(0.02, 0.5)]);
 
         let later = "{\"version\": 99}";
         std::fs::write(&path, later).unwrap();
-        assert!(add(&path, &[lesson(0.02)]).is_err());
+        assert!(add(&path, &[lesson(0.02, 0.5)]).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 }

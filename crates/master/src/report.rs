@@ -6,7 +6,7 @@ use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, Event, GapReport, NodeProgress, NodeReport, Outcome,
-    PairReport, Report,
+    PairReport, Report, StreamsReport,
 };
 
 use crate::request::{Request, Verify};
@@ -198,6 +198,7 @@ pub(crate) fn ended_early(
         missing: BTreeMap::new(),
         duplicate_bytes: 0,
         replans: 0,
+        streams: None,
         corrupt_units: 0,
         longest_stall_seconds: 0.0,
         control: ControlReport::default(),
@@ -248,6 +249,13 @@ pub(crate) fn final_report(
         report.bound = bound(coordinator, known, report.wanted_bytes, moving);
     }
     report.replans = u64::from(coordinator.replans());
+    report.streams = coordinator.tuned().map(|tuned| StreamsReport {
+        policy: tuned.policy.name().into(),
+        changes: tuned.changes,
+        receivers: tuned.setting.nodes,
+        streams: tuned.setting.streams,
+        others: tuned.others,
+    });
     let summary = coordinator.summary();
     for node in &summary {
         let mut line = NodeReport {

@@ -44,7 +44,7 @@ mod tests;
 use node::Node;
 pub use ropewalk_tuner::Others;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
-pub use streams::Ends;
+pub use streams::{Ends, Tuned};
 pub use summary::NodeSummary;
 
 /// A node that says nothing for this long is lost (agents send a status at least each second).

@@ -159,6 +159,9 @@ pub struct Report {
     /// How often work was planned anew while bytes moved.
     #[serde(default)]
     pub replans: u64,
+    /// What became of the number of streams over a long path; absent where it was not tuned.
+    #[serde(default)]
+    pub streams: Option<StreamsReport>,
     /// Units that came damaged and were fetched again.
     pub corrupt_units: u64,
     /// Longest time a receiver that had work saw no byte.
@@ -167,6 +170,21 @@ pub struct Report {
     pub control: ControlReport,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
+}
+
+/// Streams that were tuned while bytes moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamsReport {
+    /// `model`, `simulate` or `database`.
+    pub policy: String,
+    /// How often receivers were told another number.
+    pub changes: u32,
+    /// Receivers that had work when the number was last chosen.
+    pub receivers: u32,
+    /// Streams of each of them then.
+    pub streams: u32,
+    /// Other transfers over the same path that were tuned, too, at the end.
+    pub others: u32,
 }
 
 /// The least possible time and what sets it.

@@ -5,8 +5,8 @@ use ropewalk_sim::packet::tune;
 use ropewalk_tuner::policy::{Lesson, TOTALS};
 use ropewalk_tuner::{Limits, Question, Situation};
 
-/// Of each situation: rates above 100 Mbit/s are cut short by it.
-const EVENTS_MAX: u64 = 12_000_000;
+/// Of each situation: the fastest are cut short by it.
+const EVENTS_MAX: u64 = 60_000_000;
 
 fn main() {
     println!(
@@ -24,7 +24,8 @@ fn main() {
                         let mut situation = Situation {
                             nodes,
                             rate,
-                            access: Some(rate),
+                            // Wider than the trunk, so that the queue is the trunk's for one node, too.
+                            access: None,
                             rtt_seconds,
                             queue,
                             loss,

@@ -96,7 +96,7 @@ pub struct NodeCounters {
     pub rtt_seconds: f64,
     /// Least round trip of its streams; 0 where it is not known.
     pub rtt_seconds_min: f64,
-    /// Greatest window that its streams may have, in segments; 0 where it is not known.
+    /// Window in segments that its streams are held to by hosts, not by the path; 0 where they are not.
     pub window_max: f64,
     /// Payload of a full segment, in bytes.
     pub segment_bytes: f64,

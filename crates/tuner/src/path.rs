@@ -128,15 +128,17 @@ impl Default for Path {
 impl Path {
     /// Looks at round trips; often, since queues come and go.
     pub(crate) fn glance(&mut self, nodes: &[NodeCounters]) {
-        for node in nodes.iter().filter(|node| node.streams > 0) {
+        let open = || nodes.iter().filter(|node| node.streams > 0);
+        // One node with small windows says nothing of the others.
+        let is_known = open().count() > 0 && open().all(|node| node.window_max > 0.0);
+        let known = open().map(|node| node.window_max).fold(0.0, f64::max);
+        self.window = if is_known { known } else { WINDOW };
+        for node in open() {
             for rtt in [node.rtt_seconds, node.rtt_seconds_min] {
                 if rtt > 0.0 {
                     self.rtt_seconds_min = self.rtt_seconds_min.min(rtt);
                     self.rtt_seconds_max = self.rtt_seconds_max.max(rtt);
                 }
-            }
-            if node.window_max > 0.0 {
-                self.window = node.window_max;
             }
             if node.segment_bytes > 0.0 {
                 self.segment_bytes = node.segment_bytes;

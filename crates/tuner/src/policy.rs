@@ -35,12 +35,7 @@ pub trait Policy: std::fmt::Debug {
     /// So many streams brought this part of the path's rate.
     fn learn(&mut self, _situation: &Situation, _total: u32, _share: f64) {}
 
-    /// What it has learned beyond what it knew at first, one line each.
-    fn lessons(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Takes such a line of an earlier transfer; says whether it made sense.
+    /// Takes a line that [`Tuner::lessons`](crate::Tuner::lessons) gave in an earlier transfer; says whether it made sense.
     fn recall(&mut self, _line: &str) -> bool {
         true
     }
@@ -110,6 +105,8 @@ pub struct Answer {
 
 /// The fewest streams that bring nearly the most, among (total, share) in growing order of totals.
 pub(crate) fn fewest(curve: impl Iterator<Item = (u32, f64)> + Clone) -> Option<f64> {
+    // No path carries more than all: that is where a measurement began and ended.
+    let curve = curve.map(|(total, share)| (total, share.min(1.0)));
     let most = curve.clone().map(|(_, share)| share).fold(0.0, f64::max);
     let mut good = curve.filter(|(_, share)| *share >= GOOD * most);
     good.next().map(|(total, _)| f64::from(total))

@@ -1,6 +1,7 @@
 //! When to look, how far to step, when to go back.
 
 use crate::path::Interval;
+use crate::policy::{Database, Lesson};
 use crate::{Answer, Limits, NodeCounters, Others, Path, Policy, Question, Setting};
 
 /// Streams of a node at the beginning.
@@ -116,6 +117,8 @@ pub struct Tuner {
     others: Others,
     // What there is has changed by what others do: it is to be told.
     is_news: bool,
+    // What this transfer saw and simulated, whoever decides.
+    taught: Database,
 }
 
 impl Tuner {
@@ -149,6 +152,7 @@ impl Tuner {
             was_burst: false,
             others: Others::default(),
             is_news: false,
+            taught: Database::default(),
         }
     }
 
@@ -196,7 +200,15 @@ impl Tuner {
 
     /// Takes the outcome of one.
     pub fn handle_answer(&mut self, answer: &Answer) {
+        self.taught.add(Lesson::simulated(answer));
         self.policy.handle_answer(answer);
+    }
+
+    /// What was seen and simulated so far, one line each, for the database of later transfers. Without what was recalled:
+    /// that is kept already, and told once more it would outweigh what others learned since.
+    #[must_use]
+    pub fn lessons(&self) -> Vec<String> {
+        self.taught.kept()
     }
 
     /// Nodes come, end or leave. The streams of each stay what they are until the next look.
@@ -334,7 +346,9 @@ impl Tuner {
         situation.rate += self.others.rate;
         if is_full && !is_shared {
             let share = (seen.rate / situation.rate).min(1.0);
-            self.policy.learn(&situation, self.setting.total(), share);
+            let total = self.setting.total();
+            self.taught.learn(&situation, total, share);
+            self.policy.learn(&situation, total, share);
         }
         let present = f64::from(self.setting.total());
         let wanted = self.policy.best(&situation).map(|all| all / sharers);

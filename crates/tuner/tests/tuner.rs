@@ -2,7 +2,7 @@
 
 use ropewalk_tuner::policy::{Database, Lesson, Model, Simulate};
 use ropewalk_tuner::{
-    Answer, Limits, NodeCounters, Others, Policy, PolicyName, Setting, Situation, Tuner,
+    Answer, Limits, NodeCounters, Others, Policy, PolicyName, Question, Setting, Situation, Tuner,
     far_streams,
 };
 
@@ -144,11 +144,11 @@ fn the_database_learns() {
     }
     let after = database.best(&situation()).unwrap();
     assert!(after > before * 1.5, "{before} {after}");
-    let lines = database.lessons();
+    let lines = database.kept();
     assert_eq!(lines.len(), 1);
     let mut next = Database::shipped();
     assert!(next.recall(&lines[0]));
-    assert_eq!((next.kept(), next.lessons()), (lines.clone(), vec![]));
+    assert_eq!(next.kept(), lines);
     for wrong in ["", "a b", "1 2 3", &format!("{} 7", lines[0])] {
         assert!(!next.recall(wrong), "{wrong:?}");
     }
@@ -226,6 +226,48 @@ fn enough_streams_and_then_rest() {
             assert!(late.len() <= 2, "{policy:?}: {late:?}");
         }
     }
+}
+
+/// Whoever decides, what was seen is there for the database of later transfers; a simulation, too.
+#[test]
+fn every_transfer_teaches() {
+    for policy in PolicyName::ALL {
+        let mut tuner = Tuner::new(policy.make(), limits(4));
+        toy(4).run(&mut tuner, 20.0);
+        let lessons = tuner.lessons();
+        assert!(!lessons.is_empty(), "{policy:?}");
+        let mut later = Database::default();
+        assert!(lessons.iter().all(|line| later.recall(line)));
+        assert_eq!(later.len(), lessons.len());
+    }
+    let mut tuner = Tuner::new(PolicyName::Simulate.make(), limits(4));
+    let settings = [16, 64].map(|total| limits(4).split(f64::from(total)));
+    tuner.handle_answer(&Answer {
+        question: Question {
+            situation: situation(),
+            settings: settings.to_vec(),
+        },
+        shares: vec![0.5, 1.0],
+    });
+    let mut later = Database::default();
+    assert!(later.recall(&tuner.lessons()[0]));
+    assert_eq!(later.best(&situation()), Some(64.0));
+}
+
+/// Hosts that allow small windows need more streams, if all of them do.
+#[test]
+fn small_windows_count() {
+    let total = |windows: [f64; 2]| {
+        let mut tuner = Tuner::new(PolicyName::Model.make(), limits(2));
+        let mut path = toy(2);
+        for (node, window) in path.nodes.iter_mut().zip(windows) {
+            node.window_max = window;
+        }
+        path.run(&mut tuner, 20.0);
+        tuner.setting().total()
+    };
+    assert!(total([4.0, 4.0]) > total([0.0, 0.0]));
+    assert_eq!(total([4.0, 0.0]), total([0.0, 0.0]));
 }
 
 /// A step that makes things worse is taken back, and not tried again at once.

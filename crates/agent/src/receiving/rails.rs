@@ -25,7 +25,7 @@ const PROBE_MIN: Duration = Duration::from_millis(500);
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
 /// Most streams of a lane: each is a thread here and one at the sender.
-const STREAMS_PER_LANE_MAX: u32 = 64;
+pub(super) const STREAMS_PER_LANE_MAX: u32 = 64;
 
 /// How often the watch over links looks whether it is still needed.
 const LINKS_POLL: Duration = Duration::from_millis(250);
@@ -188,7 +188,7 @@ impl Fetch {
     fn share_streams(self: &Arc<Self>, state: MutexGuard<'_, State>, count: u32, least: u32) {
         let works = |info: &&LaneInfo| info.live > 0;
         let lanes = state.lanes.iter().filter(works).count() as u32;
-        let each = (count / lanes.max(1)).max(least).min(STREAMS_PER_LANE_MAX);
+        let each = (count / lanes.max(1)).max(least).min(self.lane_streams_max);
         self.keep_streams(state, each);
     }
 

@@ -305,6 +305,7 @@ impl Coordinator {
                     self.nodes[node as usize].give(runs);
                 }
                 self.unit_len = self.choose_unit_len();
+                self.count_lanes();
                 for node in 0..self.nodes.len() as u32 {
                     self.nodes[node as usize].heard_ns = now_ns;
                     let plan = self.plan_message(node, share);
@@ -489,6 +490,7 @@ impl Coordinator {
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.unit = self.unit_len;
         plan.sharers = self.sharers();
+        plan.lane_streams_max = self.lane_streams_max();
         plan.length = self.data_length;
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;

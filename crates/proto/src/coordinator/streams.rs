@@ -5,7 +5,7 @@
 //! themselves, and when it loses packets all step back together.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_tuner::{Answer, Limits, NodeCounters, Others, PolicyName, Setting, Tuner};
 
@@ -41,6 +41,8 @@ pub(super) struct Streams {
     // By node.
     counters: Vec<NodeCounters>,
     looked_ns: u64,
+    // What each receiver had when the first sender told of its streams.
+    first: u32,
     // What each receiver was told (0: that the path is short), and when they were last compared.
     told: BTreeMap<u32, u32>,
     compared_ns: u64,
@@ -50,6 +52,8 @@ pub(super) struct Streams {
     changes: u32,
     others: Others,
     noted_others: u32,
+    noted_unanswered: bool,
+    lanes: Lanes,
 }
 
 impl Streams {
@@ -58,6 +62,7 @@ impl Streams {
             self.counters.resize(node + 1, NodeCounters::default());
         }
         let seconds = |microseconds: u32| f64::from(microseconds) / 1e6;
+        let segment = f64::from(seen.segment);
         self.counters[node] = NodeCounters {
             streams: seen.streams,
             bytes: seen.acknowledged,
@@ -65,8 +70,11 @@ impl Streams {
             repeated: seen.repeated,
             rtt_seconds: seconds(seen.rtt_microseconds),
             rtt_seconds_min: seconds(seen.rtt_microseconds_min),
-            window_max: 0.0,
-            segment_bytes: f64::from(seen.segment),
+            window_max: match seen.segment {
+                0 => 0.0,
+                _ => f64::from(seen.window) / segment,
+            },
+            segment_bytes: segment,
         };
     }
 
@@ -76,6 +84,26 @@ impl Streams {
             *counters = NodeCounters::default();
         }
     }
+}
+
+/// What became of the number of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuned {
+    /// Who decided.
+    pub policy: PolicyName,
+    /// How often receivers were told another number.
+    pub changes: u32,
+    /// The newest.
+    pub setting: Setting,
+    /// Other transfers that shared the path at the end.
+    pub others: u32,
+}
+
+/// Lanes that the first plan opens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lanes {
+    all: u32,
+    of_busiest_sender: u32,
 }
 
 /// What nodes told of their addresses: those of the senders, and those of the receivers.
@@ -160,19 +188,55 @@ impl Coordinator {
         (receivers.collect(), senders.count() as u32)
     }
 
+    /// Streams that one lane may have so that no sender has too many, whoever asks it.
+    pub(super) fn lane_streams_max(&self) -> u32 {
+        let busiest = self.streams.lanes.of_busiest_sender.max(1);
+        (STREAMS_PER_SENDER_MAX / busiest).clamp(1, STREAMS_PER_RECEIVER_MAX)
+    }
+
+    /// Counts the lanes that the runs open; while speeds are found out, those to spare holders, too.
+    pub(super) fn count_lanes(&mut self) {
+        let mut asking = vec![0_u32; self.nodes.len()];
+        let mut lanes = 0;
+        for node in &self.nodes {
+            let mut senders: BTreeSet<u32> = node.runs.iter().map(|run| run.sender).collect();
+            if self.exploring {
+                senders.extend(node.runs.iter().flat_map(|run| &run.spares));
+            }
+            lanes += senders.len() as u32;
+            for sender in senders {
+                asking[sender as usize] += 1;
+            }
+        }
+        self.streams.lanes = Lanes {
+            all: lanes,
+            of_busiest_sender: asking.into_iter().max().unwrap_or(0),
+        };
+    }
+
     fn limits(&self, receivers: u32, senders: u32) -> Limits {
         let receivers = receivers.max(1);
         let by_senders = STREAMS_PER_SENDER_MAX * senders / receivers;
-        // What users told of speeds bounds what the receivers can take.
-        let told = |node: &super::Node| node.setup.down.map(|rate| rate as f64);
-        let access = self.nodes.iter().filter(|node| node.is_receiver());
-        let access: Option<Vec<f64>> = access.map(told).collect();
-        let mean = |all: Vec<f64>| all.iter().sum::<f64>() / all.len().max(1) as f64;
+        let lanes = self
+            .streams
+            .lanes
+            .all
+            .div_ceil(self.receivers().count().max(1) as u32);
+        let by_lanes = self.lane_streams_max() * lanes.max(1);
+        // What users told of speeds bounds what the receivers can take, and what there is for them.
+        let told = |is_end: fn(&super::Node) -> bool, rate: fn(&super::Node) -> Option<u64>| {
+            let ends = self.nodes.iter().filter(|node| is_end(node));
+            let rates: Option<Vec<u64>> = ends.map(rate).collect();
+            rates.map(|rates| rates.iter().map(|rate| *rate as f64).sum::<f64>())
+        };
+        let down = told(super::Node::is_receiver, |node| node.setup.down);
+        let up = told(super::Node::is_sender, |node| node.setup.up);
+        let least = [down, up].into_iter().flatten().reduce(f64::min);
         Limits {
             nodes: receivers,
-            streams: by_senders.clamp(1, STREAMS_PER_RECEIVER_MAX),
+            streams: by_senders.min(by_lanes).clamp(1, STREAMS_PER_RECEIVER_MAX),
             trunk: self.setup.limit.map(|limit| limit as f64),
-            access: access.map(mean),
+            access: least.map(|all| all / self.receivers().count().max(1) as f64),
         }
     }
 
@@ -200,7 +264,10 @@ impl Coordinator {
         let limits = self.limits(receivers.len() as u32, senders);
         let streams = &mut self.streams;
         let open: u32 = streams.counters.iter().map(|node| node.streams).sum();
-        let first = (open / limits.nodes).max(1);
+        if streams.tuner.is_none() {
+            streams.first = (open / limits.nodes).max(1);
+        }
+        let first = streams.first;
         let lessons = &self.setup.lessons;
         let tuner = streams.tuner.get_or_insert_with(|| {
             let mut policy = policy.make();
@@ -290,7 +357,7 @@ impl Coordinator {
                 (1.0 / UNEVEN_MIN..=UNEVEN_MIN).contains(&ratio)
             };
             // Before the first step they have what they began with.
-            let known = told.or((!is_step).then_some(setting.streams));
+            let known = told.or((!is_step).then_some(self.streams.first));
             if known.is_some_and(is_near) {
                 continue;
             }
@@ -306,16 +373,30 @@ impl Coordinator {
         }
     }
 
-    /// What the policy has learned in this transfer; `None` where it learns nothing or had nothing to.
+    /// The question of an [`Action::Simulate`] cannot be answered.
+    pub fn handle_not_simulated(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.streams.noted_unanswered, true) {
+            let text = format!(
+                "streams cannot be simulated: {why}; they grow while more of them bring more, without advice"
+            );
+            self.actions.push_back(Action::Note(text));
+        }
+    }
+
+    /// What this transfer teaches later ones about streams; `None` where there was nothing to learn.
     pub fn lessons(&self) -> Option<Vec<String>> {
-        let lessons = self.streams.tuner.as_ref()?.policy().lessons();
+        let lessons = self.streams.tuner.as_ref()?.lessons();
         (!lessons.is_empty()).then_some(lessons)
     }
 
-    /// How often the number of streams was changed, and who decided; `None` where it is not tuned.
-    pub fn tuned(&self) -> Option<(PolicyName, u32, Option<Setting>)> {
-        let policy = self.setup.tune?;
-        let setting = self.streams.tuner.as_ref().map(Tuner::setting);
-        Some((policy, self.streams.changes, setting))
+    /// What became of the number of streams; `None` where it is not tuned, or the path is short.
+    pub fn tuned(&self) -> Option<Tuned> {
+        let tuner = self.streams.tuner.as_ref().filter(|tuner| tuner.is_far())?;
+        Some(Tuned {
+            policy: self.setup.tune?,
+            changes: self.streams.changes,
+            setting: tuner.setting(),
+            others: self.streams.others.transfers,
+        })
     }
 }

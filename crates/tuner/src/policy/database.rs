@@ -1,6 +1,6 @@
 //! Situations and what so many streams brought there: simulated ones are shipped, seen ones are added.
 
-use super::{Policy, PolicyName, TOTALS, fewest};
+use super::{Answer, Policy, PolicyName, TOTALS, fewest};
 use crate::Situation;
 
 /// What is shipped; made by `cargo run --release -p ropewalk-sim --example tuner_seed`.
@@ -72,6 +72,14 @@ impl Lesson {
         }
     }
 
+    /// Of a simulation that was asked for.
+    #[must_use]
+    pub fn simulated(answer: &Answer) -> Self {
+        let totals = answer.question.settings.iter().map(|one| one.total());
+        let curve: Vec<(u32, f64)> = totals.zip(answer.shares.iter().copied()).collect();
+        Self::new(&answer.question.situation, &curve)
+    }
+
     /// One line: six logarithms, then shares in thousandths, `-` for those that nobody tried.
     #[must_use]
     pub fn format(&self) -> String {
@@ -113,8 +121,6 @@ pub struct Database {
     lessons: Vec<Lesson>,
     // The first ones are shipped and never dropped.
     shipped: usize,
-    // What was learned since it was made, without what was recalled.
-    learned: Vec<Lesson>,
 }
 
 /// Joins a lesson with the one about the same situation, or adds it. The first ones stay what they are.
@@ -148,7 +154,6 @@ impl Database {
         Self {
             shipped: lessons.len(),
             lessons,
-            learned: Vec::new(),
         }
     }
 
@@ -164,7 +169,7 @@ impl Database {
         self.lessons.is_empty()
     }
 
-    /// Adds one, from a simulation or an earlier transfer.
+    /// Adds one.
     pub fn add(&mut self, lesson: Lesson) {
         enter(&mut self.lessons, self.shipped, lesson);
     }
@@ -208,15 +213,8 @@ impl Policy for Database {
     fn learn(&mut self, situation: &Situation, total: u32, share: f64) {
         let near = |known: &u32| (f64::from(*known) / f64::from(total)).log2().abs() < 0.5;
         if let Some(known) = TOTALS.into_iter().find(near) {
-            let lesson = Lesson::new(situation, &[(known, share)]);
-            enter(&mut self.learned, 0, lesson.clone());
-            self.add(lesson);
+            self.add(Lesson::new(situation, &[(known, share)]));
         }
-    }
-
-    /// Without what was recalled: that is kept already, and told once more it would outweigh what others learned since.
-    fn lessons(&self) -> Vec<String> {
-        self.learned.iter().map(Lesson::format).collect()
     }
 
     fn recall(&mut self, line: &str) -> bool {

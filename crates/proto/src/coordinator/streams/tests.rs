@@ -10,11 +10,18 @@ const SECOND: u64 = 1_000_000_000;
 
 /// One sender, two receivers; tuned or not.
 fn moving(tune: Option<PolicyName>) -> Coordinator {
-    let nodes = vec![
-        node("a", &[(0, 1 << 30)], &[], None),
-        node("b", &[], &[(0, 1 << 29)], None),
-        node("c", &[], &[(1 << 29, 1 << 29)], None),
-    ];
+    let (coordinator, _) = moving_to(2, tune);
+    coordinator
+}
+
+/// One sender of 1 GiB and so many receivers of a part; with what they were told.
+fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Action>) {
+    let part = (1 << 30) / receivers;
+    let mut nodes = vec![node("a", &[(0, 1 << 30)], &[], None)];
+    nodes.extend((0..receivers).map(|at| {
+        let wants = [(at * part, part)];
+        node(&format!("b{at}"), &[], &wants, None)
+    }));
     let setup = Setup {
         transfer: vec![1; 16],
         nodes: nodes.clone(),
@@ -32,9 +39,9 @@ fn moving(tune: Option<PolicyName>) -> Coordinator {
         coordinator.handle_message(at as u32, opened(node, 7), 1);
     }
     let first = actions(&mut coordinator);
-    answer(&mut coordinator, first);
+    let told = answer(&mut coordinator, first);
     assert_eq!(coordinator.phase, Phase::Moving);
-    coordinator
+    (coordinator, told)
 }
 
 /// Eight streams over 80 ms, 1 MB a second each, for so many seconds; what receivers are told.
@@ -55,6 +62,7 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
                 rtt_microseconds,
                 rtt_microseconds_min: rtt_microseconds,
                 segment: 1448,
+                window: 0,
             }),
         };
         let message = FromAgent {
@@ -89,12 +97,41 @@ fn all_receivers_share_one_budget() {
         told.iter()
             .all(|(_, count)| 2 * count <= STREAMS_PER_SENDER_MAX)
     );
-    let (policy, changes, setting) = coordinator.tuned().unwrap();
+    let tuned = coordinator.tuned().unwrap();
     assert_eq!(
-        (policy, changes as usize),
-        (PolicyName::Model, told.len() / 2)
+        (tuned.policy, tuned.changes as usize, tuned.others),
+        (PolicyName::Model, told.len() / 2, 0)
     );
-    assert_eq!(setting.unwrap().streams, 64);
+    assert_eq!(tuned.setting.streams, 64);
+}
+
+/// A sender that everybody asks has no more streams than it can serve: lanes are told how many they may have before they
+/// open, and what they opened nevertheless is taken back.
+#[test]
+fn senders_have_a_limit() {
+    let (mut coordinator, told) = moving_to(64, Some(PolicyName::Model));
+    let plans = told.iter().filter_map(|action| match action {
+        Action::Send(
+            1..,
+            ToAgent {
+                body: Some(to_agent::Body::Plan(plan)),
+            },
+        ) => Some(plan.lane_streams_max),
+        _ => None,
+    });
+    assert_eq!(plans.collect::<Vec<_>>(), [STREAMS_PER_SENDER_MAX / 64; 64]);
+    let tcp = TcpStatus {
+        streams: 512,
+        rtt_microseconds: 80_000,
+        rtt_microseconds_min: 80_000,
+        segment: 1448,
+        ..TcpStatus::default()
+    };
+    coordinator.observe_streams(0, Some(&tcp));
+    coordinator.handle_timer(2 * SECOND);
+    let told = &coordinator.streams.told;
+    assert_eq!(told.len(), 64);
+    assert!(told.values().sum::<u32>() <= STREAMS_PER_SENDER_MAX);
 }
 
 /// A number that was given is left alone; so are streams within a site.
@@ -163,7 +200,7 @@ fn streams_follow_what_is_left() {
         let body = Some(from_agent::Body::Status(status));
         coordinator.handle_message(node, FromAgent { body }, SECOND);
     }
-    let setting = coordinator.tuned().unwrap().2.unwrap();
+    let setting = coordinator.tuned().unwrap().setting;
     coordinator.tell_streams(setting, false, &[1, 2]);
     let after = &coordinator.streams.told;
     assert!(after[&2] >= 3 * after[&1], "{after:?}");
@@ -180,7 +217,7 @@ fn transfers_share_the_budget() {
     let mut coordinator = moving(Some(PolicyName::Model));
     assert_eq!(coordinator.sharers(), 2);
     tell(&mut coordinator, 20_000, 2);
-    let alone = coordinator.tuned().unwrap().2.unwrap();
+    let alone = coordinator.tuned().unwrap().setting;
     let mut with = |transfers: u32| {
         coordinator.handle_others(Others {
             transfers,
