@@ -65,8 +65,8 @@ pub struct Titles<'t> {
     pub y: &'t str,
 }
 
-// Distinct to colour-blind eyes (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+// Distinct to colour-blind eyes (Okabe and Ito); the last three for plots that need so many.
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -74,6 +74,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
+    RGBColor(190, 175, 20),
+    RGBColor(110, 55, 20),
 ];
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (800, 500);

@@ -104,7 +104,10 @@ mod tests {
         assert!((3.9..5.0).contains(&pulled), "{pulled}");
         let equal = simulate_equal(near, 1, 4.0).unwrap().unwrap();
         assert!(equal >= pulled - 0.2 && equal < 12.0, "{equal} {pulled}");
-        let bbr = CELLS.iter().find(|cell| cell.control == "bbr").unwrap();
+        for cell in CELLS {
+            assert_eq!(network(&cell, 1).is_some(), cell.has_simulator());
+        }
+        let bbr = CELLS.iter().find(|cell| !cell.has_simulator()).unwrap();
         assert_eq!(simulate(bbr, 1, 1, 1.0).unwrap(), None);
     }
 }

@@ -67,7 +67,22 @@ pub(super) const CELLS: [Cell; 12] = [
     cell("middle-sixteen-lossy", 16, 80, Queue::Fifty, LOSSY, "cubic"),
 ];
 
+/// Those that are run in a hurry.
+const QUICK: [&str; 3] = ["far-four-lossy-bbr", "middle-eight", "near-sixteen"];
+
+/// The cells to run.
+pub(super) fn cells(is_quick: bool) -> Vec<Cell> {
+    let mut cells = CELLS.to_vec();
+    cells.retain(|cell| !is_quick || QUICK.contains(&cell.name));
+    cells
+}
+
 impl Cell {
+    /// Whether the packet simulator has its congestion control.
+    pub fn has_simulator(&self) -> bool {
+        self.control != "bbr"
+    }
+
     /// Packets that the trunk's queue holds.
     pub fn queue_packets(&self) -> u32 {
         self.queue.packets(RATE, MTU, self.round_trip_ms)
@@ -111,6 +126,7 @@ mod tests {
     fn all_levels() {
         let names: BTreeSet<_> = CELLS.iter().map(|cell| cell.name).collect();
         assert_eq!(names.len(), CELLS.len());
+        assert_eq!((cells(true).len(), cells(false).len()), (3, 12));
         let has = |what: &dyn Fn(&Cell) -> bool| CELLS.iter().filter(|cell| what(cell)).count();
         for nodes in [1, 4, 8, 16] {
             assert_eq!(has(&|cell| cell.nodes == nodes), 3, "{nodes} nodes");

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use ropewalk_lab::trunk::TrunkSpec;
+use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 use crate::bench::{Bench, Site};
 use crate::figures::trunk::{Queue, trunk};
@@ -10,7 +11,8 @@ use crate::scenario::{AUTO, Node, Run, Scenario, UNIFORM, window};
 use crate::table::{Table, number};
 
 use super::cells::PAYLOAD_SHARE;
-use super::rig::{Ran, Rig};
+use super::rig::{Ran, Rig, invalid, invalid_note};
+use super::{SECONDS, SECONDS_QUICK};
 
 /// The trunk: as fast as ten of the figure's nodes, or all of Figure 7's.
 const RATE: u64 = 200_000_000;
@@ -23,7 +25,11 @@ const PAIRS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// Slow and fast nodes of Figure 7, in turn, four a side; windows in halves of a fourth.
 const MIXED: [u64; 4] = [5_000_000, 50_000_000, 5_000_000, 50_000_000];
-const WINDOWS: [usize; 3] = [2, 4, 8];
+const WINDOWS: [usize; 4] = [2, 4, 6, 8];
+
+/// In a hurry these only.
+const QUICK_PAIRS: [usize; 3] = [1, 4, 16];
+const QUICK_WINDOWS: [usize; 2] = [2, 8];
 
 /// Sizes are multiples of this: ends of windows are ends of chunks.
 const STEP: u64 = 4 << 20;
@@ -74,6 +80,9 @@ fn bound(scenario: &Scenario, run: &Run) -> Result<f64> {
 
 /// A point of a figure.
 struct Point {
+    figure: &'static str,
+    /// Pairs, or the share of the data that a node may access.
+    x: f64,
     name: String,
     caps: Vec<u64>,
     run: Run,
@@ -81,9 +90,27 @@ struct Point {
     bound: f64,
 }
 
-fn points(seconds: f64) -> Result<Vec<Point>> {
+impl Point {
+    fn key(&self) -> String {
+        format!("{}, {} bytes", self.name, self.scenario.bytes)
+    }
+
+    /// Mbit/s when it takes so long.
+    fn megabits(&self, seconds: f64) -> f64 {
+        self.scenario.wanted_bytes() * 8.0 / 1e6 / seconds
+    }
+}
+
+const FIGURE_4: &str = "4";
+const FIGURE_7: &str = "7";
+
+/// A point's figure, place on its axis, name, and what there is to run.
+type Wanted = (&'static str, f64, String, Vec<u64>);
+
+fn all_points(is_quick: bool) -> Result<Vec<Point>> {
+    let seconds = if is_quick { SECONDS_QUICK } else { SECONDS };
     let mut points = Vec::new();
-    let mut add = |name: String, caps: Vec<u64>, halves, is_shared, run: Run| -> Result<()> {
+    let mut add = |(figure, x, name, caps): Wanted, halves, is_shared, run: Run| -> Result<()> {
         let bytes = run.size(seconds, STEP, |bytes| {
             scenario(&caps, halves, is_shared, bytes)
         })?;
@@ -92,6 +119,8 @@ fn points(seconds: f64) -> Result<Vec<Point>> {
         let scenario = scenario(&caps, halves, is_shared, bytes.min(most));
         let bound = bound(&scenario, &run)?;
         points.push(Point {
+            figure,
+            x,
             name,
             caps,
             run,
@@ -100,17 +129,83 @@ fn points(seconds: f64) -> Result<Vec<Point>> {
         });
         Ok(())
     };
-    for pairs in PAIRS {
+    let (pairs, windows) = match is_quick {
+        true => (QUICK_PAIRS.as_slice(), QUICK_WINDOWS.as_slice()),
+        false => (PAIRS.as_slice(), WINDOWS.as_slice()),
+    };
+    for &pairs in pairs {
         let name = format!("cep 4: {pairs} pairs");
-        add(name, vec![NODE; pairs], 2, false, AUTO_RUN)?;
+        let wanted = (FIGURE_4, pairs as f64, name, vec![NODE; pairs]);
+        add(wanted, 2, false, AUTO_RUN)?;
     }
-    for halves in WINDOWS {
+    for &halves in windows {
         for run in [AUTO_RUN, UNIFORM_RUN] {
-            let name = format!("cep 7: window {}/4, {}", halves as f64 / 2.0, run.name);
-            add(name, MIXED.to_vec(), halves, true, run)?;
+            let parts = halves as f64 / 2.0;
+            let name = format!("cep 7: window {parts}/4, {}", run.name);
+            let wanted = (FIGURE_7, parts / 4.0, name, MIXED.to_vec());
+            add(wanted, halves, true, run)?;
         }
     }
     Ok(points)
+}
+
+/// Every point and its seconds.
+pub(super) fn points(is_quick: bool) -> Result<Vec<(String, f64)>> {
+    let points = all_points(is_quick)?.into_iter();
+    Ok(points
+        .map(|point| (point.key(), point.bound * 1.2 + 2.0))
+        .collect())
+}
+
+/// What was reached of a figure, and the bounds, by way.
+fn lines(all: &[(Point, Option<Ran>)], figure: &str) -> Vec<Series> {
+    let mut lines = Vec::new();
+    for run in [AUTO_RUN, UNIFORM_RUN] {
+        let mut reached = Series::new(run.name, Style::Marks);
+        let mut bound = Series::new(format!("bound of {}", run.name), Style::Dashed);
+        for (point, ran) in all {
+            if (point.figure, point.run.name) != (figure, run.name) {
+                continue;
+            }
+            bound.points.push((point.x, point.megabits(point.bound)));
+            let seconds = ran.iter().map(|ran| ran.seconds);
+            reached
+                .points
+                .extend(seconds.map(|s| (point.x, point.megabits(s))));
+        }
+        if !reached.points.is_empty() {
+            lines.extend([reached, bound]);
+        }
+    }
+    lines
+}
+
+fn draw(bench: &Bench, all: &[(Point, Option<Ran>)]) -> Result<()> {
+    for (figure, title, x) in [
+        (FIGURE_4, "composition of equal pairs", "pairs"),
+        (
+            FIGURE_7,
+            "windows of access",
+            "share of the data that a node may access",
+        ),
+    ] {
+        let lines = lines(all, figure);
+        if lines.is_empty() {
+            continue;
+        }
+        let title = format!(
+            "CEP Figure {figure} over a trunk of {} Mbit/s, {ROUND_TRIP_MS} ms: {title}",
+            RATE / 1_000_000
+        );
+        let titles = Titles {
+            title: &title,
+            x,
+            y: "Mbit/s",
+        };
+        let path = bench.plot_path(&format!("cep-figure{figure}"));
+        plot::lines(&path, titles, &[], &lines)?;
+    }
+    Ok(())
 }
 
 fn measure(site: &Site, point: &Point) -> Result<Ran> {
@@ -124,15 +219,15 @@ fn measure(site: &Site, point: &Point) -> Result<Ran> {
 }
 
 /// Runs them all.
-pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
+pub(super) fn table(bench: &mut Bench, is_quick: bool) -> Result<Table> {
     let site = bench.site();
-    let points = points(seconds)?;
-    let key = |point: &Point| format!("{}, {} bytes", point.name, point.scenario.bytes);
-    bench.expect(
-        points
-            .iter()
-            .map(|point| (key(point), point.bound * 1.2 + 2.0)),
-    );
+    let points = all_points(is_quick)?.into_iter();
+    let all: Vec<(Point, Option<Ran>)> = points
+        .map(|point| {
+            let ran = bench.point(&point.key(), || measure(&site, &point));
+            (point, ran)
+        })
+        .collect();
     let mut table = Table::new(
         format!(
             "CEP Figures 4 and 7 over the trunk ({} Mbit/s, {ROUND_TRIP_MS} ms, cubic)",
@@ -146,17 +241,16 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
             ("binding", "binding"),
             ("seconds", "s"),
             ("start_seconds", "start s"),
+            ("invalid_runs", "invalid"),
         ],
     );
-    for point in &points {
-        let ran = bench.point(&key(point), || measure(&site, point));
+    for (point, ran) in &all {
         let Some(ran) = ran else { continue };
-        let rate = |seconds: f64| point.scenario.wanted_bytes() * 8.0 / 1e6 / seconds;
         let nodes: f64 = point.caps.iter().map(|&cap| tcp_rate(cap)).sum();
         table.row(vec![
             point.name.as_str().into(),
-            number(rate(ran.seconds), 1),
-            number(rate(point.bound), 1),
+            number(point.megabits(ran.seconds), 1),
+            number(point.megabits(point.bound), 1),
             number(point.bound / ran.seconds * 100.0, 1),
             match nodes < RATE as f64 * PAYLOAD_SHARE {
                 true => "nodes".into(),
@@ -164,8 +258,13 @@ pub(super) fn table(bench: &mut Bench, seconds: f64) -> Result<Table> {
             },
             number(ran.seconds, 2),
             number(ran.start_seconds, 2),
+            number(invalid([ran]).0 as f64, 0),
         ]);
     }
+    table.note(invalid_note(invalid(
+        all.iter().filter_map(|one| one.1.as_ref()),
+    )));
+    draw(bench, &all)?;
     table.note("cep 4: equal pairs at 20 Mbit/s, each its part, no speeds declared; 16 of them ask more than the trunk has.");
     table.note("cep 7: four nodes a side at 5 and 50 Mbit/s in turn, one destination; the bound of uniform is its own plan's.");
     table.note("rates while moving: start s, five round trips of connecting among it, is apart.");
@@ -179,17 +278,40 @@ mod tests {
     /// The trunk bounds sixteen pairs, the nodes fewer; wider windows let fast nodes do more.
     #[test]
     fn bounds() {
-        let points = points(8.0).unwrap();
+        let points = all_points(false).unwrap();
         let rate = |at: usize| points[at].scenario.wanted_bytes() * 8.0 / 1e6 / points[at].bound;
         assert!((rate(0) - 19.1).abs() < 0.1, "{}", rate(0));
         assert!((rate(3) - 153.0).abs() < 0.5, "{}", rate(3));
         assert!((rate(4) - 193.1).abs() < 0.5, "{}", rate(4));
-        assert!(rate(9) > 4.0 * rate(5), "{} {}", rate(9), rate(5));
+        assert!(rate(11) > 4.0 * rate(5), "{} {}", rate(11), rate(5));
         assert!(
             points[5]
                 .scenario
                 .specification(false)
                 .contains("writer a1:7420")
         );
+    }
+
+    /// Lines have a place for each point that ran, and the bound everywhere; ways that did not run are left out.
+    #[test]
+    fn plotted() {
+        let mut all: Vec<(Point, Option<Ran>)> = all_points(true)
+            .unwrap()
+            .into_iter()
+            .map(|point| (point, None))
+            .collect();
+        assert!(lines(&all, FIGURE_7).is_empty());
+        let report = serde_json::json!({
+            "seconds": 2.0 * all[3].0.bound, "start_seconds": 0.0, "is_complete": true, "steps": [], "progress": [],
+            "packets": [0, 0, 0], "processor_seconds": 0.0, "invalid": [],
+        });
+        all[3].1 = Some(serde_json::from_value(report).unwrap());
+        let drawn = lines(&all, FIGURE_7);
+        let names: Vec<&str> = drawn.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["auto", "bound of auto"]);
+        let [reached, bound] = [&drawn[0].points, &drawn[1].points];
+        assert_eq!((reached.len(), bound.len()), (1, 2));
+        assert!((reached[0].1 / bound[0].1 - 0.5).abs() < 1e-9);
+        assert_eq!((bound[0].0, bound[1].0), (0.25, 1.0));
     }
 }

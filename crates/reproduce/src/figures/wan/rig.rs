@@ -142,6 +142,20 @@ impl Rig {
 }
 
 impl Ran {
+    /// Whether the trunk's relay kept up.
+    pub fn is_valid(&self) -> bool {
+        self.invalid.is_empty()
+    }
+
+    /// What was delivered, of so many bytes, in Mbit/s.
+    pub fn megabits(&self, bytes: u64) -> f64 {
+        let delivered = match self.is_complete {
+            true => bytes,
+            false => self.progress.last().map_or(0, |last| last.1),
+        };
+        delivered as f64 * 8.0 / 1e6 / self.seconds
+    }
+
     /// One that moved everything.
     pub fn of(report: Report, watched: Watched) -> Self {
         let used = report.nodes.iter().map(|node| node.processor_seconds);
@@ -165,6 +179,27 @@ impl Ran {
             invalid: Vec::new(),
         }
     }
+}
+
+/// What counts of equal runs: the valid ones where there are any, else all of them. Says, too, whether they are valid.
+pub(super) fn counted<T>(all: Vec<T>, is_valid: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
+    let has_valid = all.iter().any(&is_valid);
+    let is_kept = |one: &T| !has_valid || is_valid(one);
+    (all.into_iter().filter(is_kept).collect(), has_valid)
+}
+
+/// Runs during which the relay did not keep up, and all runs.
+pub(super) fn invalid<'r>(runs: impl IntoIterator<Item = &'r Ran>) -> (usize, usize) {
+    runs.into_iter().fold((0, 0), |(invalid, all), ran| {
+        (invalid + usize::from(!ran.is_valid()), all + 1)
+    })
+}
+
+/// The remark on them below a table.
+pub(super) fn invalid_note((invalid, all): (usize, usize)) -> String {
+    format!(
+        "invalid: runs during which the trunk's relay did not keep up (1 % of the packets more than 1 ms late, 0.1 % more than 5 ms, 90 % busy, or packets lost beside it): {invalid} of {all} here."
+    )
 }
 
 /// What the master told while bytes flowed.
@@ -223,6 +258,43 @@ pub(super) fn specification(nodes: usize, bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One valid run puts invalid ones aside; without any, all count and that is said.
+    #[test]
+    fn who_counts() {
+        let run = |seconds, is_valid: bool| Ran {
+            invalid: (!is_valid).then(|| "late".into()).into_iter().collect(),
+            ..Ran::stopped(seconds, Watched::default())
+        };
+        let seconds = |runs: &[Ran]| {
+            let (counted, are_valid) = counted(runs.iter().collect(), |ran| ran.is_valid());
+            let seconds: Vec<f64> = counted.iter().map(|ran| ran.seconds).collect();
+            (seconds, are_valid)
+        };
+        let mixed = [run(1.0, false), run(2.0, true), run(3.0, false)];
+        assert_eq!(seconds(&mixed), (vec![2.0], true));
+        assert_eq!(invalid(&mixed), (2, 3));
+        let late = [run(1.0, false), run(3.0, false)];
+        assert_eq!(seconds(&late), (vec![1.0, 3.0], false));
+        assert_eq!(seconds(&[]), (vec![], false));
+    }
+
+    /// Goodput of a run that was stopped is of what had come.
+    #[test]
+    fn goodput() {
+        let progress = vec![(1.0, 1_000_000), (2.0, 3_000_000)];
+        let watched = Watched {
+            progress,
+            ..Watched::default()
+        };
+        let stopped = Ran::stopped(2.0, watched);
+        assert_eq!(stopped.megabits(9_000_000), 12.0);
+        let whole = Ran {
+            is_complete: true,
+            ..stopped
+        };
+        assert_eq!(whole.megabits(9_000_000), 36.0);
+    }
 
     /// Each pair has a part of its own.
     #[test]
