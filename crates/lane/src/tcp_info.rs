@@ -84,3 +84,38 @@ impl TcpInfo {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write as _};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A peer that reads nothing limits the stream to its buffer, and the kernel says so.
+    #[test]
+    fn windows_that_limit_are_told() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        assert_eq!(TcpInfo::of(&stream).unwrap().limited_to, 0);
+        stream.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let told = loop {
+            match stream.write(&[0; 4096]) {
+                Ok(count) => sent += count as u64,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            let info = TcpInfo::of(&stream).unwrap();
+            // What is on its way is none while all has been acknowledged.
+            if info.limited_to > 0 {
+                break info.limited_to;
+            }
+            assert!(Instant::now() < deadline, "{info:?} after {sent} bytes");
+        };
+        assert!(told <= 2 * sent.max(1 << 20), "{told} of {sent}");
+        drop(peer);
+    }
+}
