@@ -96,7 +96,7 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
     while !session.callers_read(link) {
         let step = link.read(&mut reader, session)?;
         // Never waiting: the peer's threads may all be writing, too, and then nobody would read.
-        session.send_on(link, Some(Instant::now()))?;
+        session.send_on(link, Instant::now)?;
         if step == Step::Frame {
             continue;
         }
