@@ -96,7 +96,7 @@ pub(crate) enum Landing {
 
 pub(crate) struct Link {
     pub(crate) rail: RailId,
-    /// Never used again within the session; the same at both ends.
+    /// Never used again within the session, at this end.
     pub(crate) number: u64,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) reader: Mutex<Reader>,
