@@ -177,10 +177,9 @@ impl OwnAddresses {
     fn new() -> Self {
         let events = Links::open().ok();
         Self {
-            now: if events.is_some() {
-                addresses()
-            } else {
-                Vec::new()
+            now: match events {
+                Some(_) => addresses().unwrap_or_default(),
+                None => Vec::new(),
             },
             events,
             lost: Vec::new(),
@@ -193,16 +192,21 @@ impl OwnAddresses {
         if !events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true))) {
             return;
         }
-        let before = std::mem::replace(&mut self.now, addresses());
+        // No answer is no loss.
+        let Some(now) = addresses() else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.now, now);
         let gone = before.into_iter().filter(|own| !self.now.contains(own));
         self.lost = gone.collect();
     }
 }
 
-fn addresses() -> Vec<IpAddr> {
-    let all = interfaces::usable(&[]).into_iter();
-    all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own))
-        .collect()
+/// `None` when the kernel does not say.
+fn addresses() -> Option<Vec<IpAddr>> {
+    let all = interfaces::try_usable(&[]).ok()?.into_iter();
+    let own = all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own));
+    Some(own.collect())
 }
 
 fn check(session: &Session, link: &Arc<Link>, now: u64) {
