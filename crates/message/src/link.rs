@@ -187,6 +187,7 @@ impl Link {
         let info = TcpInfo::of(&self.socket)?;
         Some(Seen {
             moved: info.bytes_acknowledged.wrapping_add(info.bytes_received),
+            received: info.bytes_received,
             unacknowledged: info.unacknowledged > 0,
             retransmits: info.retransmits,
         })

@@ -186,6 +186,10 @@ impl Session {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    pub(crate) fn peer_timeout_ns(&self) -> u64 {
+        u64::try_from(self.peer_timeout.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn state(&self) -> Locked<'_> {
         Locked(self.state.lock())
     }

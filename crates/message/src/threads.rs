@@ -19,7 +19,8 @@ use crate::session::{IDLE, LEASE, Session};
 const STACK_LEN: usize = 256 << 10;
 /// How often the keeper looks: an eighth of the shortest silence that counts.
 const TICK: Duration = Duration::from_millis(40);
-/// A link that has said nothing for this long says that it lives, so that silence of the path shows.
+/// A link that has said nothing for this long says that it lives, so that silence of the path, and of
+/// whoever stands still, shows.
 const ALIVE_NS: u64 = 1_000_000_000;
 
 /// Starts a thread of this name.
@@ -123,7 +124,7 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
             return;
         }
         let now = session.now_ns();
-        let timeout = u64::try_from(session.peer_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = session.peer_timeout_ns();
         if state
             .down
             .as_ref()
@@ -210,9 +211,9 @@ fn addresses() -> Option<Vec<IpAddr>> {
 }
 
 fn check(session: &Session, link: &Arc<Link>, now: u64) {
-    let silent = link
-        .seen()
-        .is_some_and(|seen| session.state().health[link.rail].is_silent(seen, now));
+    let silent = link.seen().is_some_and(|seen| {
+        session.state().health[link.rail].is_silent(seen, session.peer_timeout_ns(), now)
+    });
     let said = if silent {
         Err(LinkError::Silent)
     } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {
