@@ -170,6 +170,8 @@ struct OwnAddresses {
     /// `None` where the kernel tells nothing.
     events: Option<Links>,
     now: Vec<IpAddr>,
+    /// Something changed that was not looked at yet.
+    changed: bool,
     /// Those that were there before the last look.
     lost: Vec<IpAddr>,
 }
@@ -183,6 +185,7 @@ impl OwnAddresses {
                 None => Vec::new(),
             },
             events,
+            changed: false,
             lost: Vec::new(),
         }
     }
@@ -190,13 +193,16 @@ impl OwnAddresses {
     fn look(&mut self) {
         self.lost.clear();
         let events = self.events.as_ref();
-        if !events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true))) {
+        self.changed |=
+            events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true)));
+        if !self.changed {
             return;
         }
-        // No answer is no loss.
+        // No answer is no loss; it is asked again.
         let Some(now) = addresses() else {
             return;
         };
+        self.changed = false;
         let before = std::mem::replace(&mut self.now, now);
         let gone = before.into_iter().filter(|own| !self.now.contains(own));
         self.lost = gone.collect();
