@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk::message::{self, CutOff, Listener, MessageSocket, Method, Options};
+use ropewalk::message::{self, CutOff, Listener, MessageError, MessageSocket, Method, Options};
 use ropewalk::model::Bytes;
 
-use crate::{options, sys, token};
+use crate::{Usage, options, sys, token};
 
 mod cpu;
 mod order;
@@ -121,6 +121,36 @@ of rails. CPU is that of this host, all of its processors together, while the po
 Exit status: 0 done, 1 failed, or messages of a stream were lost, doubled, out of order or damaged,
 2 usage.";
 
+impl PingPongArgs {
+    /// Refuses what would come to nothing in the middle of the measurement.
+    fn verify(&self, addresses: &[SocketAddr]) -> Result<()> {
+        let rails = rails(addresses, &self.rails);
+        if self.mode.contains(&Mode::TcpSplit) && (rails < 2 || rails != addresses.len()) {
+            bail!(NO_SPLIT);
+        }
+        let Some(total) = self.stream else {
+            return Ok(());
+        };
+        for size in self.sizes.all() {
+            let many = total.0 / size;
+            if size < stream::MESSAGE_MIN || !(1..=stream::MESSAGES_MAX).contains(&many) {
+                bail!(
+                    "{total} in messages of {} is no stream; give --sizes of at least {} and at most {} messages",
+                    Bytes(size),
+                    Bytes(stream::MESSAGE_MIN),
+                    stream::MESSAGES_MAX
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As many as there are addresses at the end that has more.
+fn rails(peer: &[SocketAddr], local: &[IpAddr]) -> usize {
+    peer.len().max(local.len())
+}
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
@@ -156,6 +186,13 @@ impl Mode {
 /// Powers of two from the first to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes(u64, u64);
+
+impl Sizes {
+    fn all(self) -> impl Iterator<Item = u64> {
+        let next = move |size: &u64| Some(size * 2).filter(|next| *next <= self.1);
+        std::iter::successors(Some(self.0), next)
+    }
+}
 
 fn sizes(text: &str) -> Result<Sizes, String> {
     let bad = || "write A..B with powers of two up to 1GiB, for instance 1..16MiB".to_owned();
@@ -202,7 +239,11 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
         )?;
         return serve::run(&listener);
     }
+    args.verify(&addresses).map_err(Usage)?;
     let measurement = Measurement::connect(&addresses, &options)?;
+    if args.mode.contains(&Mode::TcpSplit) && measurement.split.is_none() {
+        bail!(NO_SPLIT);
+    }
     let report = match args.stream {
         Some(total) => measurement.run_streams(args, total.0)?,
         None => measurement.run(args)?,
@@ -219,6 +260,10 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
 const DEFAULT_CUT_OFF: u64 = 32 << 10;
 
 fn resolve(text: &str) -> Result<SocketAddr> {
+    // The last group of an IPv6 address is no port.
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, PORT));
+    }
     let with_port = || text.to_socket_addrs().ok()?.next();
     let without = || (text, PORT).to_socket_addrs().ok()?.next();
     with_port()
@@ -258,13 +303,17 @@ impl Measurement {
     fn connect(addresses: &[SocketAddr], options: &Options) -> Result<Self> {
         let socket = MessageSocket::connect(addresses, options)?;
         let mut room = [0; WELCOME_MAX];
-        let length = socket
-            .receive(&mut room)?
-            .context("the peer serves no measurements, or as many as it can at once")?;
+        let length = match socket.receive(&mut room) {
+            Ok(Some(length)) => length,
+            Ok(None) | Err(MessageError::PeerClosed) => {
+                bail!("the peer serves no measurements, or as many as it can at once")
+            }
+            Err(error) => return Err(error.into()),
+        };
         let (ports, ticket) =
             order::read_welcome(&room[..length]).context("the peer serves no measurements")?;
         verify_served(addresses, &ports)?;
-        let rails = addresses.len().max(options.local.len());
+        let rails = rails(addresses, &options.local);
         let mut left = ports;
         // `None` when an address is named more often than the peer serves it.
         let mut connect = |rail: usize| -> Result<Option<TcpStream>> {
@@ -345,8 +394,7 @@ impl Measurement {
             });
         }
         let mut points = Vec::new();
-        let mut size = args.sizes.0;
-        while size <= args.sizes.1 {
+        for size in args.sizes.all() {
             let tcp = self.measure_tcp(size, args.rounds)?;
             for mode in modes.iter().filter(|mode| **mode != Mode::Tcp) {
                 let mut point = match mode.of_socket() {
@@ -358,7 +406,6 @@ impl Measurement {
                 points.push(point);
             }
             points.push(tcp);
-            size *= 2;
         }
         Ok(Report {
             rails: self.rails,
@@ -453,12 +500,10 @@ impl Measurement {
         let used = several.then(|| self.recall());
         let cut_off = used.unwrap_or(CutOffUsed::DEFAULT).bytes();
         let mut streams = Vec::new();
-        let mut size = args.sizes.0;
-        while size <= args.sizes.1 {
+        for size in args.sizes.all() {
             for mode in &modes {
                 streams.push(self.stream(*mode, cut_off, size, total)?);
             }
-            size *= 2;
         }
         Ok(Report {
             rails: self.rails,
@@ -471,15 +516,6 @@ impl Measurement {
 
     fn stream(&mut self, mode: Mode, cut_off: u64, size: u64, total: u64) -> Result<Stream> {
         let many = total / size;
-        if size < stream::MESSAGE_MIN || !(1..=stream::MESSAGES_MAX).contains(&many) {
-            bail!(
-                "{} in messages of {} is no stream; give --sizes of at least {} and at most {} messages",
-                Bytes(total),
-                Bytes(size),
-                Bytes(stream::MESSAGE_MIN),
-                stream::MESSAGES_MAX
-            );
-        }
         self.message.resize(usize::try_from(size)?, 0x5a);
         let clock = Clock::start();
         let begun = Instant::now();
@@ -571,6 +607,20 @@ mod tests {
         assert_eq!(sizes("64KiB"), Ok(Sizes(64 << 10, 64 << 10)));
         for text in ["", "3..8", "8..4", "0..1", "1..2GiB", "1..1MB"] {
             assert!(sizes(text).unwrap_err().contains("powers of two"), "{text}");
+        }
+    }
+
+    /// An address alone is no host with a port, whichever kind it is of.
+    #[test]
+    fn addresses_are_no_ports() {
+        for (text, address) in [
+            ("fd00::5:1", "[fd00::5:1]:7430"),
+            ("::1", "[::1]:7430"),
+            ("[::1]:9", "[::1]:9"),
+            ("127.0.0.1", "127.0.0.1:7430"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+        ] {
+            assert_eq!(resolve(text).unwrap(), address.parse().unwrap(), "{text}");
         }
     }
 

@@ -114,10 +114,25 @@ fn round_trips_are_measured() {
             assert_eq!(last["delivered_bytes"], 4 << 20, "{seen}");
         }
     }
-    place
-        .run(&["pingpong", "--stream", "1MiB", "--sizes", "8", &first])
-        .assert_status(1)
-        .assert_says("is no stream");
+}
+
+/// What cannot be measured to its end is refused before anything is.
+#[test]
+fn what_cannot_be_meant_is_usage() {
+    let place = Place::new();
+    // Nobody serves: it is not even asked for.
+    for (args, why) in [
+        (&["--stream", "1MiB", "--sizes", "8"][..], "is no stream"),
+        (
+            &["--stream", "10MiB", "--sizes", "1MiB..16MiB"],
+            "is no stream",
+        ),
+        (&["--stream", "1GiB"], "is no stream"),
+        (&["--mode", "enhanced", "--mode", "tcp-split"], "two rails"),
+    ] {
+        let args = [&["pingpong"], args, &["127.0.0.1:1"]].concat();
+        place.run(&args).assert_status(2).assert_says(why);
+    }
 }
 
 /// What a measurement finds, the next quick one uses; `off` neither uses nor keeps it.

@@ -46,8 +46,16 @@ pub fn in_network(address: IpAddr, base: IpAddr, length: u8) -> bool {
 /// Interfaces that may carry data between hosts; with `only`, those it names by name, address or network.
 #[must_use]
 pub fn usable(only: &[String]) -> Vec<Interface> {
+    try_usable(only).unwrap_or_default()
+}
+
+/// As [`usable`], for those to whom no interface is not the same as no answer.
+///
+/// # Errors
+/// The kernel does not say, as when descriptors are used up.
+pub fn try_usable(only: &[String]) -> std::io::Result<Vec<Interface>> {
     let mut out: Vec<Interface> = Vec::new();
-    for found in if_addrs::get_if_addrs().unwrap_or_default() {
+    for found in if_addrs::get_if_addrs()? {
         let address = found.ip();
         // Link-local IPv6 addresses mean nothing on another host without its interface index.
         let local6 = matches!(address, IpAddr::V6(a) if a.segments()[0] & 0xffc0 == 0xfe80);
@@ -67,7 +75,7 @@ pub fn usable(only: &[String]) -> Vec<Interface> {
         }
     }
     out.retain(|interface| only.is_empty() || only.iter().any(|by| interface.is_named(by)));
-    out
+    Ok(out)
 }
 
 /// Addresses under which peers may reach `port`, those most likely to work first, each with the position of its

@@ -228,9 +228,11 @@ impl Future for Receiving<'_> {
             let room = self.most;
             return Poll::Ready(Err(MessageError::TooLong { length, room }));
         }
-        // One that comes into the memory of a blocking caller is his.
-        if let (Front::Whole { message, .. }, None) = (state.receiver.front(), &state.claimed) {
+        // One that comes into the memory of a blocking caller is his, until what he leaves of it is kept.
+        let is_free = state.claimed.is_none() && !state.leaving;
+        if let (Front::Whole { message, length }, true) = (state.receiver.front(), is_free) {
             let bytes = session.take_kept(&mut state, message);
+            assert_eq!(bytes.len() as u64, length, "a message with a gap");
             state.receiver.deliver();
             // Others that wait may have the next.
             state.wakers.wake();

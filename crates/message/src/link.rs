@@ -96,7 +96,7 @@ pub(crate) enum Landing {
 
 pub(crate) struct Link {
     pub(crate) rail: RailId,
-    /// Never used again within the session; the same at both ends.
+    /// Never used again within the session, at this end.
     pub(crate) number: u64,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) reader: Mutex<Reader>,
@@ -187,6 +187,7 @@ impl Link {
         let info = TcpInfo::of(&self.socket)?;
         Some(Seen {
             moved: info.bytes_acknowledged.wrapping_add(info.bytes_received),
+            received: info.bytes_received,
             unacknowledged: info.unacknowledged > 0,
             retransmits: info.retransmits,
         })

@@ -130,6 +130,8 @@ impl Listener {
         loop {
             if let Some(session) = waiting.pop_front() {
                 if session.is_over() {
+                    // The peer may keep the connections of what it has closed.
+                    session.close();
                     continue;
                 }
                 let door = self.door.clone();
@@ -338,7 +340,8 @@ impl Desk {
             None => return,
         };
         drop(sessions);
-        let number = u64::from(said.number);
+        // The peer chooses its numbers, and they rise on each rail: no two links have the same.
+        let number = u64::from(said.number) << 8 | said.rail as u64;
         let link = Link::new(one.stream, said.rail, number, session.check, keys);
         // A connection that breaks here is made again by the peer.
         let joined = link.and_then(|link| session.add_link(link));
@@ -410,5 +413,60 @@ impl Unproven {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Links of two rails are told apart, whatever numbers a peer that knows the token gives them.
+    #[test]
+    fn links_have_numbers_of_their_own() {
+        let options = Options {
+            deadline: Some(Duration::from_secs(60)),
+            ..Options::default()
+        };
+        let addresses = ["127.0.0.1:0", "127.0.0.2:0"].map(|text| text.parse().unwrap());
+        let listener = Listener::bind(&addresses, &options).unwrap();
+        let proof = Proof::new(None);
+        let mut streams = Vec::new();
+        let mut far = None;
+        for (rail, address) in listener.addresses().into_iter().enumerate() {
+            let said = Introduction {
+                session: [5; 16],
+                hello: rail == 0,
+                check: true,
+                sealed: false,
+                rail,
+                rails: 2,
+                number: 7,
+                window: 1 << 20,
+            };
+            let asked = said.ask(&proof);
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&asked.bytes).unwrap();
+            let mut answer = [0; PREFACE_LEN];
+            stream.read_exact(&mut answer).unwrap();
+            let Ok(welcomed) = asked.hear(&answer, &proof) else {
+                panic!("not welcome");
+            };
+            stream.write_all(&welcomed.proof).unwrap();
+            streams.push(stream);
+            far.get_or_insert_with(|| listener.accept().unwrap());
+        }
+        let far = far.unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let numbers = loop {
+            let state = far.session.state();
+            let numbers: Vec<u64> = state.links.iter().flatten().map(|one| one.number).collect();
+            if numbers.len() == 2 {
+                break numbers;
+            }
+            drop(state);
+            assert!(Instant::now() < until, "the second rail takes too long");
+            std::thread::yield_now();
+        };
+        assert_ne!(numbers[0], numbers[1]);
     }
 }

@@ -56,7 +56,8 @@ pub struct Options {
     pub check: bool,
     /// Bytes of messages that are kept while nobody receives them, at least 64 KiB; the sender waits beyond.
     pub window: u64,
-    /// How long no rail may work before the peer counts as lost.
+    /// How long no rail may work before the peer counts as lost. A rail on which a peer says nothing for as long, 3 s at
+    /// least, does not work, though its kernel may still answer.
     pub peer_timeout: Duration,
     /// Longest time that a call may take; `None` for no limit but `peer_timeout`.
     pub deadline: Option<Duration>,

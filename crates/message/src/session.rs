@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub offer: Option<Arc<Place>>,
     /// The message that comes into a caller's memory.
     pub claimed: Option<(u64, Arc<Place>)>,
+    /// A caller leaves, and what has come into his memory is not in `kept` yet: nobody may receive.
+    pub leaving: bool,
     /// Bytes that came of messages nobody receives yet, by message and offset.
     pub kept: BTreeMap<(u64, u64), Kept>,
     /// Messages begun so far, and of those longer than a caller sends by himself.
@@ -146,6 +148,7 @@ impl Session {
                 sources: BTreeMap::new(),
                 offer: None,
                 claimed: None,
+                leaving: false,
                 kept: BTreeMap::new(),
                 started: 0,
                 long_started: 0,
@@ -181,6 +184,10 @@ impl Session {
 
     pub(crate) fn now_ns(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn peer_timeout_ns(&self) -> u64 {
+        u64::try_from(self.peer_timeout.as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn state(&self) -> Locked<'_> {

@@ -19,7 +19,8 @@ use crate::session::{IDLE, LEASE, Session};
 const STACK_LEN: usize = 256 << 10;
 /// How often the keeper looks: an eighth of the shortest silence that counts.
 const TICK: Duration = Duration::from_millis(40);
-/// A link that has said nothing for this long says that it lives, so that silence of the path shows.
+/// A link that has said nothing for this long says that it lives, so that silence of the path, and of
+/// whoever stands still, shows.
 const ALIVE_NS: u64 = 1_000_000_000;
 
 /// Starts a thread of this name.
@@ -96,7 +97,7 @@ fn read_on(session: &Session, link: &Link) -> Result<(), LinkError> {
     while !session.callers_read(link) {
         let step = link.read(&mut reader, session)?;
         // Never waiting: the peer's threads may all be writing, too, and then nobody would read.
-        session.send_on(link, Some(Instant::now()))?;
+        session.send_on(link, Instant::now)?;
         if step == Step::Frame {
             continue;
         }
@@ -123,7 +124,7 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
             return;
         }
         let now = session.now_ns();
-        let timeout = u64::try_from(session.peer_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = session.peer_timeout_ns();
         if state
             .down
             .as_ref()
@@ -169,6 +170,8 @@ struct OwnAddresses {
     /// `None` where the kernel tells nothing.
     events: Option<Links>,
     now: Vec<IpAddr>,
+    /// Something changed that was not looked at yet.
+    changed: bool,
     /// Those that were there before the last look.
     lost: Vec<IpAddr>,
 }
@@ -177,12 +180,12 @@ impl OwnAddresses {
     fn new() -> Self {
         let events = Links::open().ok();
         Self {
-            now: if events.is_some() {
-                addresses()
-            } else {
-                Vec::new()
+            now: match events {
+                Some(_) => addresses().unwrap_or_default(),
+                None => Vec::new(),
             },
             events,
+            changed: false,
             lost: Vec::new(),
         }
     }
@@ -190,25 +193,33 @@ impl OwnAddresses {
     fn look(&mut self) {
         self.lost.clear();
         let events = self.events.as_ref();
-        if !events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true))) {
+        self.changed |=
+            events.is_some_and(|events| matches!(events.changed(Duration::ZERO), Ok(true)));
+        if !self.changed {
             return;
         }
-        let before = std::mem::replace(&mut self.now, addresses());
+        // No answer is no loss; it is asked again.
+        let Some(now) = addresses() else {
+            return;
+        };
+        self.changed = false;
+        let before = std::mem::replace(&mut self.now, now);
         let gone = before.into_iter().filter(|own| !self.now.contains(own));
         self.lost = gone.collect();
     }
 }
 
-fn addresses() -> Vec<IpAddr> {
-    let all = interfaces::usable(&[]).into_iter();
-    all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own))
-        .collect()
+/// `None` when the kernel does not say.
+fn addresses() -> Option<Vec<IpAddr>> {
+    let all = interfaces::try_usable(&[]).ok()?.into_iter();
+    let own = all.flat_map(|one| one.networks.into_iter().map(|(own, _)| own));
+    Some(own.collect())
 }
 
 fn check(session: &Session, link: &Arc<Link>, now: u64) {
-    let silent = link
-        .seen()
-        .is_some_and(|seen| session.state().health[link.rail].is_silent(seen, now));
+    let silent = link.seen().is_some_and(|seen| {
+        session.state().health[link.rail].is_silent(seen, session.peer_timeout_ns(), now)
+    });
     let said = if silent {
         Err(LinkError::Silent)
     } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {

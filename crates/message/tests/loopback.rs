@@ -136,6 +136,43 @@ fn many_messages_cross_both_ways() {
     );
 }
 
+/// Messages of several fragments that cross on one rail, and wait for callers to receive them, keep its connection.
+#[test]
+fn long_messages_cross_on_one_rail() {
+    const LENGTH: usize = 100 << 20;
+    const FRAGMENT: u64 = 64 << 20;
+    const ROUNDS: u64 = 3;
+    let own = Options {
+        check: false,
+        deadline: None,
+        ..options()
+    };
+    let (near, far) = pair_with(&addresses(&["127.0.0.1:0"]), &own, &own);
+    let message = pattern(1, LENGTH);
+    for round in 0..ROUNDS {
+        let sent = [&near, &far].map(|own| own.send_start(message.clone()).unwrap());
+        // The second fragment waits for credit.
+        let come = round * LENGTH as u64 + FRAGMENT;
+        for own in [&near, &far] {
+            wait_for("a fragment", || own.rails()[0].bytes_received == come);
+        }
+        thread::scope(|scope| {
+            for (own, sent) in [&near, &far].into_iter().zip(sent) {
+                let message = &message;
+                scope.spawn(move || {
+                    let got = own.receive_vec(LENGTH).unwrap().unwrap();
+                    assert!(got == *message);
+                });
+                scope.spawn(move || own.wait_sent(sent).unwrap());
+            }
+        });
+    }
+    for own in [&near, &far] {
+        // What a connection lost would have been sent again.
+        assert_eq!(own.rails()[0].bytes_sent, ROUNDS * LENGTH as u64);
+    }
+}
+
 /// A rail that breaks again and again loses and doubles nothing, and is taken back.
 #[test]
 fn broken_rails_come_back() {
@@ -330,13 +367,22 @@ fn strangers_disturb_nobody() {
 /// The cut-off is found by both ways at the start, and the peer's application sees none of the trials.
 #[test]
 fn the_cut_off_is_measured() {
-    for method in [Method::Fit, Method::Search] {
+    for (method, window) in [
+        (Method::Fit, 16 << 20),
+        (Method::Fit, 64 << 10),
+        (Method::Search, 16 << 20),
+        (Method::Search, 64 << 10),
+    ] {
         let own = Options {
             cut_off: CutOff::Measured(method),
+            window,
             ..options()
         };
         let (near, far) = pair_with(&rails(), &own, &own);
-        near.find_cut_off(method).unwrap();
+        // On a busy machine measuring may take longer than it may.
+        wait_for("a measurement", || {
+            near.find_cut_off(method).unwrap().is_some()
+        });
         near.send(b"first").unwrap();
         assert_eq!(far.receive_vec(10).unwrap().unwrap(), b"first");
     }

@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -243,4 +245,79 @@ fn peers_that_went_use_no_room() {
             }
         }
     });
+}
+
+/// A relay on the way of one rail. Closing its near end leaves its far end open; while `swallows` is set, whatever either
+/// end says is taken and goes nowhere. Gives its address, and the news that a far end was closed.
+fn relay(to: SocketAddr, swallows: &'static AtomicBool) -> (SocketAddr, Receiver<()>) {
+    let own = TcpListener::bind("127.0.0.3:0").unwrap();
+    let at = own.local_addr().unwrap();
+    let (closed, news) = channel();
+    let pass = |mut from: TcpStream, mut into: TcpStream| {
+        let mut room = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut room) {
+            if !swallows.load(Ordering::Acquire) {
+                // Whoever is gone reads nothing more; the other end is read to its end.
+                let _ = into.write_all(&room[..count]);
+            }
+        }
+    };
+    thread::spawn(move || {
+        while let Ok((near, _)) = own.accept() {
+            let far = TcpStream::connect(to).unwrap();
+            let (from, into) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let closed = closed.clone();
+            thread::spawn(move || pass(from, into));
+            thread::spawn(move || {
+                pass(far, near);
+                let _ = closed.send(());
+            });
+        }
+    });
+    (at, news)
+}
+
+/// A peer that stands still is lost, though its kernel takes everything and answers.
+#[test]
+fn who_stands_still_is_lost() {
+    static SWALLOWS: AtomicBool = AtomicBool::new(false);
+    let own = Options {
+        peer_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let listener = listener(&own);
+    let (at, _news) = relay(listener.addresses()[0], &SWALLOWS);
+    let near = MessageSocket::connect(&[at], &own).unwrap();
+    let far = listener.accept().unwrap();
+    goes_around(&near, &far);
+    SWALLOWS.store(true, Ordering::Release);
+    for end in [near, far] {
+        let error = end.receive(&mut [0; 10]).unwrap_err();
+        assert!(matches!(error, MessageError::PeerLost { .. }), "{error}");
+    }
+}
+
+/// Who closes its socket and keeps the connections keeps nothing here, though nobody has accepted it.
+#[test]
+fn connections_of_closed_sockets_end() {
+    static SWALLOWS: AtomicBool = AtomicBool::new(false);
+    let own = options();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < until, "farewells take too long");
+        let listener = listener(&own);
+        let (at, news) = relay(listener.addresses()[0], &SWALLOWS);
+        let first = MessageSocket::connect(&[at], &own).unwrap();
+        // It waits to be accepted by now.
+        first.send(&[1]).unwrap();
+        drop(first);
+        let near = MessageSocket::connect(&listener.addresses(), &own).unwrap();
+        let far = listener.accept().unwrap();
+        near.send_start(vec![2]).unwrap();
+        // Else the first was accepted, since its farewell came later.
+        if matches!(far.receive_vec(1), Ok(Some(got)) if got == [2]) {
+            assert_eq!(news.recv_timeout(PATIENCE), Ok(()));
+            return;
+        }
+    }
 }

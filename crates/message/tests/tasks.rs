@@ -37,6 +37,15 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Tells each time it is woken.
+struct Notes(Sender<()>);
+
+impl Wake for Notes {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
 fn pair(window: u64) -> (AsyncMessageSocket, AsyncMessageSocket) {
     let options = Options {
         cut_off: CutOff::Fixed(16 << 10),
@@ -123,6 +132,75 @@ fn dropped_futures_harm_nobody() {
         );
         assert!(block_on(far.receive(1000)).unwrap().unwrap() == pattern(4, 1000));
     });
+}
+
+/// Who waits for a message that is longer than he takes, and than the window, hears that while it comes.
+#[test]
+fn long_messages_are_told_before_they_are_whole() {
+    let (near, far) = pair(64 << 10);
+    let rails = || [&near, &far].map(|own| own.socket().rails()).concat();
+    let until = Instant::now() + PATIENCE;
+    // A rail that connects wakes tasks, too.
+    while !rails().iter().all(|rail| rail.is_up) {
+        assert!(Instant::now() < until, "rails take too long");
+        thread::yield_now();
+    }
+    let (woken, news) = channel();
+    let waker = Waker::from(Arc::new(Notes(woken)));
+    let mut receiving = pin!(far.receive(999));
+    let mut poll = || receiving.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(poll().is_pending());
+    near.socket().send_start(pattern(1, 1 << 20)).unwrap();
+    let error = loop {
+        let told = news.recv_timeout(PATIENCE);
+        told.expect("nobody woke the task");
+        if let Poll::Ready(received) = poll() {
+            break received.unwrap_err();
+        }
+    };
+    assert!(
+        matches!(error, MessageError::TooLong { length, .. } if length == 1 << 20),
+        "{error}"
+    );
+    assert!(block_on(far.receive(1 << 20)).unwrap().unwrap() == pattern(1, 1 << 20));
+}
+
+/// A blocking receiver who leaves in the middle of a message leaves all of it to a task that waits beside him.
+#[test]
+fn tasks_receive_beside_blocking_callers() {
+    const LENGTH: usize = 8 << 20;
+    const MANY: usize = 20;
+    let (near, far) = pair(16 << 20);
+    far.socket().set_deadline(Some(Duration::from_millis(1)));
+    let got = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..MANY {
+                near.socket().send(&pattern(number, LENGTH)).unwrap();
+            }
+            near.socket().finish_sending().unwrap();
+        });
+        scope.spawn(|| {
+            while let Some(bytes) = block_on(far.receive(LENGTH)).unwrap() {
+                got.lock().unwrap().push(bytes);
+            }
+        });
+        let mut room = vec![0; LENGTH];
+        loop {
+            match far.socket().receive(&mut room) {
+                Ok(Some(length)) => got.lock().unwrap().push(room[..length].to_vec()),
+                Ok(None) => break,
+                Err(MessageError::Deadline) => room.fill(0),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let got = got.into_inner().unwrap();
+    assert_eq!(got.len(), MANY);
+    for number in 0..MANY {
+        let sent = pattern(number, LENGTH);
+        assert!(got.contains(&sent), "message {number}");
+    }
 }
 
 /// A socket that closes wakes all tasks.

@@ -47,14 +47,18 @@ pub(crate) struct Halt<'s> {
     stop: &'s AtomicBool,
     failed: &'s AtomicBool,
     moved_at: Instant,
+    /// What kernels held when nothing seemed to have moved for too long.
+    held: u64,
 }
 
 impl Halt<'_> {
-    /// Takes note that bytes moved, and says whether to go on. What `open` gives is named when nothing has moved for too
-    /// long: how many connections are not done, and the first of them.
+    /// Takes note that bytes moved, and says whether to go on. Threads are not woken for every byte: what `held` gives, the
+    /// bytes in the kernel, is asked for when nothing seems to have moved for too long. What `open` gives is named when that
+    /// has not changed either: how many connections are not done, and the first of them.
     pub(crate) fn check(
         &mut self,
         has_moved: bool,
+        held: impl FnOnce() -> u64,
         open: impl FnOnce() -> (usize, u32),
     ) -> Result<(), MultisocketError> {
         go_on(self.stop)?;
@@ -62,6 +66,11 @@ impl Halt<'_> {
         if has_moved {
             self.moved_at = Instant::now();
         } else if self.moved_at.elapsed() > SILENCE_MAX {
+            let before = std::mem::replace(&mut self.held, held());
+            if self.held != before {
+                self.moved_at = Instant::now();
+                return Ok(());
+            }
             let (open, index) = open();
             return Err(MultisocketError::Silent {
                 seconds: SILENCE_MAX.as_secs(),
@@ -93,6 +102,7 @@ pub(crate) fn run<C: Send>(
             stop,
             failed: &failed,
             moved_at: Instant::now(),
+            held: 0,
         };
         let result = drive(&mut share, halt);
         if result.is_err() {
@@ -156,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Silence ends a thread only when it has lasted, and says who was silent.
+    /// Silence ends a thread only when it has lasted, in the kernel, too, and says who was silent.
     #[test]
     fn silence() {
         let long_ago = Instant::now().checked_sub(2 * SILENCE_MAX).unwrap();
@@ -164,8 +174,11 @@ mod tests {
             stop: &GO,
             failed: &GO,
             moved_at: long_ago,
+            held: 0,
         };
-        let error = halt.check(false, || (3, 7)).unwrap_err();
+        halt.check(false, || 5, || (3, 7)).unwrap();
+        halt.moved_at = long_ago;
+        let error = halt.check(false, || 5, || (3, 7)).unwrap_err();
         let is_named = matches!(
             error,
             MultisocketError::Silent {
@@ -175,8 +188,8 @@ mod tests {
             }
         );
         assert!(is_named, "{error}");
-        halt.check(true, || (3, 7)).unwrap();
-        halt.check(false, || (3, 7)).unwrap();
+        halt.check(true, || 5, || (3, 7)).unwrap();
+        halt.check(false, || 5, || (3, 7)).unwrap();
     }
 
     /// What went wrong in one thread ends the others, and is what is told.
@@ -187,14 +200,14 @@ mod tests {
                 return Err(MultisocketError::Busy { place: "x".into() });
             }
             loop {
-                halt.check(true, || (0, 0))?;
+                halt.check(true, || 0, || (0, 0))?;
             }
         };
         let error = run((0..3).collect(), 3, &GO, drive).unwrap_err();
         assert!(matches!(error, MultisocketError::Busy { .. }), "{error}");
         let stop = AtomicBool::new(true);
         let endless = |_: &mut [u32], mut halt: Halt<'_>| loop {
-            halt.check(true, || (0, 0))?;
+            halt.check(true, || 0, || (0, 0))?;
         };
         let error = run(vec![0], 1, &stop, endless).unwrap_err();
         assert!(matches!(error, MultisocketError::Interrupted), "{error}");

@@ -15,6 +15,7 @@ use crate::flow::{self, Halt};
 use crate::gather::{ARRIVALS_MAX, Listening, gather};
 use crate::options::{Shape, Test};
 use crate::report::Report;
+use crate::sys;
 use crate::watch::Watch;
 use crate::wire::{self, Answer};
 
@@ -117,7 +118,11 @@ fn drive(
                 open -= 1;
             }
         }
-        halt.check(has_moved, || {
+        let held = || {
+            let waiting = share.iter().filter(|connection| connection.left > 0);
+            waiting.map(|one| sys::held_bytes(&one.socket)).sum()
+        };
+        halt.check(has_moved, held, || {
             let first = share.iter().find(|connection| connection.left > 0);
             (open, first.map_or(0, |connection| connection.index))
         })?;

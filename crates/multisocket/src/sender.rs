@@ -16,6 +16,7 @@ use crate::flow::{self, Halt};
 use crate::gather::GATHER_MAX;
 use crate::options::{Shape, Test};
 use crate::report::Report;
+use crate::sys;
 use crate::watch::{Watch, go_on, wait_for};
 use crate::wire::{self, ANSWER_LEN, ANSWER_MAGIC, Answer, Header, Partial, VERSION};
 
@@ -372,7 +373,11 @@ impl Round<'_> {
                     open -= 1;
                 }
             }
-            halt.check(has_moved, || {
+            let held = || {
+                let waiting = share.iter().filter(|connection| connection.seconds == 0.0);
+                waiting.map(|one| sys::held_bytes(&one.socket)).sum()
+            };
+            halt.check(has_moved, held, || {
                 let first = share.iter().find(|connection| connection.seconds == 0.0);
                 (open, first.map_or(0, |connection| connection.index))
             })?;

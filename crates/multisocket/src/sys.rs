@@ -1,5 +1,6 @@
 //! System calls that no safe crate offers. All `unsafe` of the crate is here.
 
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::report::Usage;
@@ -47,5 +48,43 @@ pub(crate) fn usage() -> Usage {
         swaps: usage.ru_nswap.cast_unsigned(),
         voluntary_context_switches: usage.ru_nvcsw.cast_unsigned(),
         involuntary_context_switches: usage.ru_nivcsw.cast_unsigned(),
+    }
+}
+
+/// Bytes that the kernel holds for a socket: those that came and were not read, and those given to it that the other
+/// side has not acknowledged. None where it does not say.
+pub(crate) fn held_bytes(socket: impl AsFd) -> u64 {
+    let ask = |request| {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: both requests write one number, to a live one.
+        let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
+        if result == 0 {
+            bytes.max(0).cast_unsigned().into()
+        } else {
+            0
+        }
+    };
+    ask(libc::FIONREAD) + ask(libc::TIOCOUTQ)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Bytes that nobody has read are held, on one end or the other, and none are after that.
+    #[test]
+    fn what_the_kernel_holds_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let held = |near: &TcpStream, far: &TcpStream| held_bytes(near) + held_bytes(far);
+        assert_eq!(held(&near, &far), 0);
+        near.write_all(b"five.").unwrap();
+        assert!(held(&near, &far) >= 5);
+        far.read_exact(&mut [0; 5]).unwrap();
+        assert_eq!(held_bytes(&far), 0);
     }
 }

@@ -4,16 +4,20 @@
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ops::Range;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::order::{self, PLAIN_LEN, PlainOrder};
 use super::{PATIENCE, SIZE_MAX};
 
 /// Bytes that the end of a one-way stream reads at a time.
 const SINK_LEN: usize = 1 << 20;
+
+/// How long a plain connection may be idle before the kernel asks whether the other host is there, and asks again.
+const ALIVE: Duration = Duration::from_secs(10);
 
 /// Connects to a plain port of the serving end, from a local address if one is given, and shows the ticket.
 pub(super) fn connect(local: Option<IpAddr>, peer: SocketAddr, ticket: &[u8]) -> Result<TcpStream> {
@@ -38,6 +42,10 @@ pub(super) fn answer(mut stream: TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    // A host that goes without a word ends this, however long the wait for its next order.
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE))?;
+    socket.set_tcp_user_timeout(Some(PATIENCE))?;
     loop {
         let mut order = [0; PLAIN_LEN];
         stream.read_exact(&mut order)?;

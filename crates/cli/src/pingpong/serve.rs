@@ -1,7 +1,7 @@
 //! The answering end of a measurement.
 
-use std::io::{ErrorKind, Read as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -43,15 +43,10 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
             );
             continue;
         }
-        // The peer may name any of the addresses, in any order: each has what the first rail needs.
-        let mut plain = Vec::new();
-        for mut address in addresses.iter().copied() {
-            address.set_port(0);
-            for _ in 0..PORTS_EACH {
-                let listener = TcpListener::bind(address)
-                    .with_context(|| format!("cannot listen on {address} for plain TCP"))?;
-                plain.push(listener);
-            }
+        let plain = listen(&addresses);
+        if plain.is_empty() {
+            eprintln!("ropewalk: a measurement was refused");
+            continue;
         }
         let held = Arc::clone(&under_way);
         let body = move || {
@@ -60,11 +55,31 @@ pub(super) fn run(listener: &Listener) -> Result<ExitCode> {
                 eprintln!("ropewalk: a measurement ended: {error:#}");
             }
         };
-        thread::Builder::new()
-            .name("pingpong".into())
-            .spawn(body)
-            .context("cannot start a thread")?;
+        let started = thread::Builder::new().name("pingpong".into()).spawn(body);
+        if let Err(error) = started {
+            eprintln!("ropewalk: a measurement was refused: cannot start a thread: {error}");
+        }
     }
+}
+
+/// Listens for plain TCP. The peer may name any of the addresses, in any order: each has what the first rail needs.
+/// One that this host has lost is left out, so that the others serve on.
+fn listen(addresses: &[SocketAddr]) -> Vec<TcpListener> {
+    let mut plain = Vec::new();
+    for mut address in addresses.iter().copied() {
+        address.set_port(0);
+        let both: io::Result<Vec<_>> = (0..PORTS_EACH)
+            .map(|_| TcpListener::bind(address))
+            .collect();
+        match both {
+            Ok(both) => plain.extend(both),
+            Err(error) => {
+                let address = address.ip();
+                eprintln!("ropewalk: cannot listen on {address} for plain TCP: {error}");
+            }
+        }
+    }
+    plain
 }
 
 fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
@@ -83,7 +98,7 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
             .name("pingpong-tcp".into())
             .spawn(move || {
                 // A measuring end that goes away ends this; it says so itself.
-                let _ = admit(&listener, &ticket).and_then(plain::answer);
+                let _ = admit(listener, &ticket).and_then(plain::answer);
             })
             .context("cannot start a thread")?;
     }
@@ -117,12 +132,13 @@ fn answer(socket: &MessageSocket, plain: Vec<TcpListener>) -> Result<()> {
     }
 }
 
-/// Waits for the connection that brings the ticket. It may never come: waiting costs the measurement nothing.
-fn admit(plain: &TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
+/// Waits for the connection that brings the ticket, and listens no more. It may never come: waiting costs the measurement
+/// nothing.
+fn admit(plain: TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
     plain.set_nonblocking(true)?;
     let until = Instant::now() + OPENING;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        let mut fds = [PollFd::new(plain, PollFlags::IN)];
+        let mut fds = [PollFd::new(&plain, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec::try_from(left)?)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for plain TCP"),
@@ -143,4 +159,21 @@ fn admit(plain: &TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
         }
     }
     bail!("nobody came")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An address that this host has not, or has no more, keeps nobody from the others.
+    #[test]
+    fn lost_addresses_are_left_out() {
+        let addresses = ["192.0.2.1:7", "127.0.0.1:7"].map(|text| text.parse().unwrap());
+        let ports: Vec<_> = listen(&addresses)
+            .iter()
+            .map(|port| port.local_addr().unwrap().ip())
+            .collect();
+        assert_eq!(ports, [addresses[1].ip(); PORTS_EACH]);
+        assert!(listen(&addresses[..1]).is_empty());
+    }
 }

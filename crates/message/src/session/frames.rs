@@ -67,9 +67,12 @@ impl Session {
         if next != message {
             return None;
         }
-        if state.wanted.is_some_and(|most| length <= most) {
+        match state.wanted {
             // It comes where all do that nobody receives yet, but somebody waits for it.
-            state.receiver.claim();
+            Some(most) if length <= most => state.receiver.claim(),
+            // He has to hear it now: it may be too long to become whole before somebody claims it.
+            Some(_) => self.news(state),
+            None => {}
         }
         let fits = |place: &Arc<Place>| place.is_open() && place.len() as u64 >= length;
         let place = state.offer.take().filter(fits)?;
@@ -154,8 +157,8 @@ impl Session {
         self.state()
     }
 
-    /// What has come of a message into a place that closed stays until somebody asks again. Without the lock: nobody
-    /// else receives meanwhile, and what comes now goes to `kept` by itself.
+    /// What has come of a message into a place that closed stays until somebody asks again. Without the lock: while
+    /// `leaving` is set nobody else receives, and what comes now goes to `kept` by itself.
     pub(crate) fn keep(&self, message: u64, place: &Place, arrived: &RangeSet) {
         let pieces: Vec<_> = arrived
             .iter()
@@ -169,6 +172,9 @@ impl Session {
         if state.receiver.is_front(message) {
             state.kept.extend(pieces);
         }
+        state.leaving = false;
+        // The message may be whole, and a task may have looked in vain.
+        self.news(&mut state);
     }
 }
 

@@ -112,14 +112,20 @@ impl Session {
         }
     }
 
-    /// Sends what acknowledgements have made room for, without a change of threads. Whatever is left when `until` has
-    /// passed is for the sending thread.
-    pub(crate) fn send_on(&self, link: &Link, until: Option<Instant>) -> Result<(), LinkError> {
+    /// Sends what acknowledgements have made room for, without a change of threads. Whatever is left
+    /// `until` then is for the sending thread.
+    pub(crate) fn send_on(
+        &self,
+        link: &Link,
+        until: impl FnOnce() -> Instant,
+    ) -> Result<(), LinkError> {
         if !link.take_room() {
             return Ok(());
         }
         match link.writer.try_lock() {
-            Some(mut writer) if writer.is_clear() => self.send_ready(link, &mut writer, until),
+            Some(mut writer) if writer.is_clear() => {
+                self.send_ready(link, &mut writer, Some(until()))
+            }
             _ => {
                 self.wake(&mut self.state(), link.rail);
                 Ok(())

@@ -17,6 +17,12 @@ const LOOKS_IN_VAIN: u32 = 8;
 /// ... but for one wait in so many.
 const LOOK_AGAIN: u32 = 64;
 
+/// How long a caller who waits for something else sends at most: what he waits for may come meanwhile.
+fn sending_until(deadline: Option<Instant>) -> Instant {
+    let slice = Instant::now() + SLICE;
+    deadline.map_or(slice, |deadline| deadline.min(slice))
+}
+
 impl Session {
     /// Reads as soon as something comes, for a short time and only while that is likely to come within it; others on the
     /// processor go first. Says whether a frame came.
@@ -98,11 +104,13 @@ impl Session {
             if !came {
                 link.read(&mut reader, self)?;
             }
-            self.send_on(link, deadline)
+            Ok(())
         })();
+        // Sending waits for the peer, who may be sending, too: then others have to read.
         drop(reader);
         self.left_ns.store(self.now_ns(), Ordering::Relaxed);
         self.inside.fetch_sub(1, Ordering::AcqRel);
+        let result = result.and_then(|()| self.send_on(link, || sending_until(deadline)));
         if let Err(error) = result {
             self.fail(link, &error);
         }

@@ -67,6 +67,8 @@ impl<'a> Guest<'a> {
             }
             state.claimed = None;
             state.receiver.deliver();
+            // Tasks that wait leave what is claimed alone, and may have the next.
+            state.wakers.wake();
             return (state, Some(Ok(Some(length as usize))));
         }
     }
@@ -89,6 +91,7 @@ impl Drop for Guest<'_> {
         };
         // What comes from now on does not go to the place any more.
         let arrived = state.receiver.front_bytes();
+        state.leaving = true;
         drop(state);
         self.session.keep(message, &place, &arrived);
     }

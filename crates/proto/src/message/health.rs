@@ -10,7 +10,8 @@
 //!
 //! A kernel tells of most failures late or never: an own interface that goes down is silence, too. So
 //! a rail is taken for dead when bytes are unacknowledged and nothing moved for a while; the time is
-//! shorter when the kernel has already sent them again twice. A false alarm costs a few fragments
+//! shorter when the kernel has already sent them again twice. A process that stands still is silent, too,
+//! while its kernel acknowledges: what comes from a peer is watched for itself. A false alarm costs a few fragments
 //! sent twice and a connection.
 
 /// Silence that fails a rail when the kernel has retransmitted twice: second timeouts fire 0.65 to 0.8 s after a
@@ -18,6 +19,8 @@
 const SILENCE_RETRANSMITTED_NS: u64 = 300_000_000;
 /// Silence that fails a rail in any case. Longer than a lost last packet and its repeats take.
 const SILENCE_NS: u64 = 1_500_000_000;
+/// Least time without a byte from the peer that fails a rail: it says something at least every second.
+const DEAF_MIN_NS: u64 = 3_000_000_000;
 /// Retransmissions in a row that make silence suspicious.
 const RETRANSMITS: u8 = 2;
 /// First pause before a failed rail is tried again.
@@ -32,6 +35,8 @@ const STEADY_NS: u64 = 10_000_000_000;
 pub struct Seen {
     /// Bytes that came, plus own bytes that the other kernel has acknowledged: grows while the path works.
     pub moved: u64,
+    /// Bytes that came, of those.
+    pub received: u64,
     /// Whether own bytes are unacknowledged.
     pub unacknowledged: bool,
     /// Retransmissions of the oldest of them.
@@ -44,6 +49,8 @@ enum State {
         since_ns: u64,
         moved_ns: u64,
         seen: u64,
+        heard_ns: u64,
+        heard: u64,
     },
     Down {
         until_ns: u64,
@@ -74,19 +81,29 @@ impl RailHealth {
             since_ns: now_ns,
             moved_ns: now_ns,
             seen: 0,
+            heard_ns: now_ns,
+            heard: 0,
         };
     }
 
-    /// Judges a rail that is up: `true` when it has to be given up.
-    pub fn is_silent(&mut self, seen: Seen, now_ns: u64) -> bool {
+    /// Judges a rail that is up: `true` when it has to be given up. A kernel acknowledges for a process that stands still:
+    /// one that says nothing for `peer_timeout_ns`, and 3 s at least, is silent, too.
+    pub fn is_silent(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
         let State::Up {
             moved_ns,
             seen: before,
+            heard_ns,
+            heard,
             ..
         } = &mut self.state
         else {
             return false;
         };
+        if seen.received != *heard {
+            (*heard, *heard_ns) = (seen.received, now_ns);
+        } else if now_ns.saturating_sub(*heard_ns) >= peer_timeout_ns.max(DEAF_MIN_NS) {
+            return true;
+        }
         if seen.moved != *before || !seen.unacknowledged {
             (*before, *moved_ns) = (seen.moved, now_ns);
             return false;
@@ -134,10 +151,12 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    const TIMEOUT: u64 = 10_000 * MS;
 
     fn seen(moved: u64, retransmits: u8) -> Seen {
         Seen {
             moved,
+            received: moved,
             unacknowledged: true,
             retransmits,
         }
@@ -148,20 +167,37 @@ mod tests {
     fn silence_fails_a_rail() {
         let mut health = RailHealth::default();
         health.connected(0);
+        let mut is_silent = |seen, ms: u64| health.is_silent(seen, TIMEOUT, ms * MS);
         let idle = Seen {
             unacknowledged: false,
             ..seen(5, 0)
         };
-        assert!(!health.is_silent(idle, 100_000 * MS), "idle is not silent");
-        assert!(!health.is_silent(seen(6, 0), 100_001 * MS));
-        assert!(!health.is_silent(seen(6, 2), 100_200 * MS));
-        assert!(health.is_silent(seen(6, 2), 100_301 * MS));
-        assert!(
-            !health.is_silent(seen(7, 2), 100_302 * MS),
-            "it moved after all"
-        );
-        assert!(!health.is_silent(seen(7, 1), 101_000 * MS));
-        assert!(health.is_silent(seen(7, 1), 101_802 * MS));
+        assert!(!is_silent(idle, 9_000), "idle is not silent");
+        assert!(!is_silent(seen(6, 0), 9_001));
+        assert!(!is_silent(seen(6, 2), 9_200));
+        assert!(is_silent(seen(6, 2), 9_301));
+        assert!(!is_silent(seen(7, 2), 9_302), "it moved after all");
+        assert!(!is_silent(seen(7, 1), 10_000));
+        assert!(is_silent(seen(7, 1), 10_802));
+    }
+
+    /// A peer from which nothing comes is silent, however much its kernel acknowledges.
+    #[test]
+    fn a_peer_that_stands_still_is_silent() {
+        let seen = |moved, received| Seen {
+            moved,
+            received,
+            unacknowledged: false,
+            retransmits: 0,
+        };
+        for (timeout, silence) in [(TIMEOUT, TIMEOUT), (0, DEAF_MIN_NS)] {
+            let mut health = RailHealth::default();
+            health.connected(0);
+            assert!(!health.is_silent(seen(1, 1), timeout, 100 * MS));
+            assert!(!health.is_silent(seen(2, 1), timeout, 99 * MS + silence));
+            assert!(!health.is_silent(seen(3, 2), timeout, 100 * MS + silence));
+            assert!(health.is_silent(seen(4, 2), timeout, 100 * MS + 2 * silence));
+        }
     }
 
     /// Each failure doubles the pause up to a limit; a steady rail starts anew.

@@ -10,6 +10,9 @@ use super::{MESSAGE_COST, MESSAGE_MAX, RAILS_MAX, RailId};
 /// Credit is announced when it grew by this part of the window.
 const CREDIT_PART: u64 = 4;
 
+/// Longest message that only measures and may be longer than the window: bounds the status vector.
+const DISCARD_MAX: u64 = 1 << 20;
+
 /// Shortest fragment of a message that is cut finer than into one part for each rail: bounds the status vector.
 const FRAGMENT_MIN: u32 = 4 << 10;
 
@@ -205,10 +208,18 @@ impl Receiver {
     /// Position up to which the peer may send.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        self.base.saturating_add(self.room())
+        self.base.saturating_add(self.ahead())
     }
 
-    /// Bytes and costs that may come from `base` on.
+    /// Bytes and costs that may come from `base` on: a first message that only measures needs no room, and nobody claims it.
+    fn ahead(&self) -> u64 {
+        let measures = |m: &&Incoming| m.state == State::Discard;
+        let first = self.incoming.front().filter(measures);
+        let discarded = first.map_or(0, |m| m.length.min(DISCARD_MAX));
+        self.room().saturating_add(discarded)
+    }
+
+    /// Bytes and costs of those that are kept that may come from `base` on.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.claimed.saturating_add(self.window)
@@ -296,7 +307,7 @@ impl Receiver {
 
     /// The place of a message, of which bytes from `start` on have come.
     fn slot(&mut self, number: u64, start: u64) -> Result<usize, Broken> {
-        let (ahead, room) = (number - self.next, self.room());
+        let (ahead, room) = (number - self.next, self.ahead());
         // Lengths that are not known yet count as nothing: the bound is on the number of messages then.
         let known = self
             .incoming

@@ -449,6 +449,29 @@ fn copies_in_vain_are_told() {
     world.check();
 }
 
+/// A message that measures becomes whole though it is longer than the window. What is kept needs no more room for it,
+/// whatever length it claims.
+#[test]
+fn measuring_needs_no_window() {
+    let mut world = World::new(2);
+    world.start(10 * WINDOW, Spread::Equal, DISCARD);
+    world.start(1000, Spread::Single, 0);
+    world.settle();
+    world.check();
+
+    let mut receiver = Receiver::new(1, WINDOW);
+    let header = Header {
+        flags: DISCARD,
+        length: 4096,
+        message_len: 1 << 40,
+        fragment_len: 4096,
+        ..Header::new(Kind::Data)
+    };
+    receiver.begin(1, &header).unwrap();
+    assert_eq!(receiver.room(), WINDOW);
+    assert_eq!(receiver.credit(), WINDOW + (1 << 20));
+}
+
 /// Numbers that no sender reaches are beyond the credit, whatever frame names them.
 #[test]
 fn numbers_beyond_all_are_refused() {
