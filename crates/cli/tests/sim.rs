@@ -84,11 +84,21 @@ fn files() {
     );
     let svg = std::fs::read_to_string(path("t.svg")).unwrap();
     assert!(svg.contains("sent again"));
-    assert!(
-        sim(&["--stripes", "1..4", "--plot", &path("s.svg")])
-            .status
-            .success()
-    );
+    let sweep = |limit: &str| {
+        let line = [
+            "--stripes",
+            "1..4",
+            "--limit",
+            limit,
+            "--plot",
+            &path("s.svg"),
+        ];
+        assert!(sim(&line).status.success());
+        let svg = std::fs::read_to_string(path("s.svg")).unwrap();
+        svg.contains("stopped before its end")
+    };
+    // Four stripes take 3.8 s, one 5.3.
+    assert!(!sweep("100s") && sweep("4s"));
 
     let net = "link a r 100Mbit 0.1ms\nlink r z 10Mbit 20ms loss=0.001\nflow a z bytes=1MB streams=4 flavour=cubic\n";
     std::fs::write(path("net"), net).unwrap();
