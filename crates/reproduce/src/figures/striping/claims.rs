@@ -178,7 +178,7 @@ pub(super) fn collapse(all: &[Placed]) -> Result<Table> {
             ));
         }
     }
-    table.note(format!("collapse: {COLLAPSE:.0} times as long as with fewer stripes, or stopped at the limit. Access links carry 800 Mbit/s of 8 nodes and 1600 of 16, more than a trunk of 1000: SYNs that all start at one moment overflow its queue then, and wait 6 s, or 12 more if lost again."));
+    table.note(format!("collapse: {COLLAPSE:.0} times as long as with fewer stripes, or stopped at the limit. The access links of 8 nodes carry 800 Mbit/s together, those of 16 carry 1600: only these overload a trunk of 1000 Mbit/s. SYNs that all start at one moment overflow its queue then and wait 6 s, those lost again 12 more."));
     table.note(LIMIT_NOTE);
     Ok(table)
 }
