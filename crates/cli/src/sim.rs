@@ -70,7 +70,8 @@ pub(crate) struct SimArgs {
     access_queue: Values<Count>,
 
     /// Network and connections from a file instead: lines `link A B RATE LATENCY [queue=N] [loss=P]` and
-    /// `flow A B bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`
+    /// `flow A B bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`. The way back of a link is as the way there and loses
+    /// nothing, but for [back-rate=RATE] [back-latency=TIME] [back-queue=N] [back-loss=P]
     #[arg(long, value_name = "FILE", help_heading = "Network", conflicts_with_all = ["nodes", "stripes", "bandwidth", "latency", "queue", "loss", "access_bandwidth", "access_latency", "access_queue", "flavour", "bytes_per_node"])]
     topology: Option<PathBuf>,
 
@@ -98,9 +99,26 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::packet_sizes, help_heading = "TCP")]
     header: Option<Values<Bytes>>,
 
+    /// Bytes of a SYN and of an acknowledgement
+    #[arg(long, value_name = "SIZE", default_value = "40", value_parser = values::packet_sizes, help_heading = "TCP")]
+    ack: Values<Bytes>,
+
     /// Packets that may go when the connection is open
     #[arg(long, value_name = "N", value_parser = values::counts, help_heading = "TCP")]
     initial_window: Option<Values<Count>>,
+
+    /// Most that may go then if the SYN was lost
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::counts, help_heading = "TCP")]
+    initial_window_after_loss: Values<Count>,
+
+    /// Duplicate acknowledgements that stand for a loss
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::counts, help_heading = "TCP")]
+    duplicate_acks: Values<Count>,
+
+    /// Whether all that was under way is sent again after a timeout (on) or only what acknowledgements show to be missing,
+    /// a packet a round trip (off)
+    #[arg(long, value_name = "WHEN", default_value = "on", value_parser = values::switch, help_heading = "TCP")]
+    go_back_n: Switch,
 
     /// Least retransmission timeout
     #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
@@ -122,7 +140,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "TIME", value_parser = values::times, help_heading = "TCP")]
     tick: Option<Values<Time>>,
 
-    /// Whether the first two duplicate acknowledgements let a packet out each: on or off
+    /// Whether duplicate acknowledgements too few for a loss let a packet out each: on or off
     #[arg(long, value_name = "WHEN", value_parser = values::switch, help_heading = "TCP")]
     limited_transmit: Option<Switch>,
 
@@ -130,8 +148,8 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "HOW", default_value = "exact", value_parser = values::halving, help_heading = "TCP")]
     halving: Switch,
 
-    /// Longest time an acknowledgement waits for a second packet; off: none waits
-    #[arg(long, value_name = "TIME", default_value = "off", value_parser = values::delayed, help_heading = "TCP")]
+    /// Longest time an acknowledgement waits for a second packet, without TIME 100ms; off: none waits
+    #[arg(long, value_name = "TIME", default_value = "off", num_args = 0..=1, default_missing_value = "100ms", value_parser = values::delayed, help_heading = "TCP")]
     delayed_ack: values::Delay,
 
     /// Bytes that each node sends

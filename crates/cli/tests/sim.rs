@@ -84,17 +84,72 @@ fn files() {
     );
     let svg = std::fs::read_to_string(path("t.svg")).unwrap();
     assert!(svg.contains("sent again"));
-    assert!(
-        sim(&["--stripes", "1..4", "--plot", &path("s.svg")])
-            .status
-            .success()
-    );
+    let sweep = |limit: &str| {
+        let line = [
+            "--stripes",
+            "1..4",
+            "--limit",
+            limit,
+            "--plot",
+            &path("s.svg"),
+        ];
+        assert!(sim(&line).status.success());
+        let svg = std::fs::read_to_string(path("s.svg")).unwrap();
+        svg.contains("stopped before its end")
+    };
+    // Four stripes take 3.8 s, one 5.3.
+    assert!(!sweep("100s") && sweep("4s"));
 
     let net = "link a r 100Mbit 0.1ms\nlink r z 10Mbit 20ms loss=0.001\nflow a z bytes=1MB streams=4 flavour=cubic\n";
     std::fs::write(path("net"), net).unwrap();
     let run = json(&["--topology", &path("net")]);
     assert_eq!(run["acknowledged_packets"], 1000);
     assert!(run["parameters"].get("nodes").is_none());
+
+    // A long way back alone makes the transfer slower.
+    std::fs::write(path("net"), net.replace("20ms", "20ms back-latency=500ms")).unwrap();
+    let slow = json(&["--topology", &path("net")]);
+    let seconds = |run: &serde_json::Value| run["time_seconds"].as_f64().unwrap();
+    assert!(seconds(&slow) > 2.0 * seconds(&run), "{slow} {run}");
+}
+
+/// Every parameter of TCP changes a run that it has a part in, and stands among the parameters.
+#[test]
+fn parameters_of_tcp() {
+    // 60 SYNs for a queue of 50, then losses and timeouts.
+    let line = [
+        "--stripes",
+        "60",
+        "--profile",
+        "ns-2.35",
+        "--initial-window",
+        "4",
+    ];
+    let run = |more: &[&str]| {
+        let mut run = json(&[&line[..], more].concat());
+        run["speed"] = serde_json::Value::Null;
+        let parameters = run["parameters"].take();
+        (run, parameters)
+    };
+    let plain = run(&[]);
+    for (key, option, value) in [
+        ("ack_bytes", "--ack", "60"),
+        (
+            "initial_window_after_loss_packets",
+            "--initial-window-after-loss",
+            "3",
+        ),
+        ("duplicate_acks", "--duplicate-acks", "5"),
+        ("go_back_n", "--go-back-n", "off"),
+        ("delayed_ack_seconds", "--delayed-ack", "100ms"),
+        ("limited_transmit", "--limited-transmit", "off"),
+    ] {
+        let other = run(&[option, value]);
+        assert_ne!(other.1[key], plain.1[key], "{key}");
+        assert_ne!(other.0, plain.0, "{key}");
+        assert_eq!(other.0["acknowledged_packets"], 8000, "{key}");
+    }
+    assert_eq!(run(&["--delayed-ack"]).1["delayed_ack_seconds"], 0.1);
 }
 
 /// What cannot be meant is refused with status 2 and a word on what to write.
@@ -109,6 +164,10 @@ fn refusals() {
         ("--latency 20", "20ms"),
         ("--loss 1", "below 1"),
         ("--queue 0", "queue"),
+        ("--duplicate-acks 0", "more than 0"),
+        ("--initial-window-after-loss 0", "more than 0"),
+        ("--go-back-n never", "on or off"),
+        ("--ack 5GiB", "at most 4294967295 bytes"),
         ("--stripes 1..2 --trace x.csv", "one run"),
         ("--topology /nonexistent/net", "/nonexistent/net"),
         ("--stripes 1..1000 --nodes 1..1000", "more than"),

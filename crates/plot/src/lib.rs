@@ -21,6 +21,8 @@ pub struct Series {
     pub name: String,
     /// x and y; gaps are simply left out.
     pub points: Vec<(f64, f64)>,
+    /// Where a measurement was stopped before its end: drawn hollow, not joined, and explained in the legend.
+    pub stopped: Vec<(f64, f64)>,
     /// How it is drawn.
     pub style: Style,
 }
@@ -36,6 +38,7 @@ impl Series {
         Self {
             name: name.into(),
             points,
+            stopped: Vec::new(),
             style,
         }
     }
@@ -91,7 +94,7 @@ fn colour(index: usize) -> RGBColor {
 /// Width and height that a legend takes of a plot.
 const LEGEND_SHARE: (f64, f64) = (0.25, 0.35);
 
-/// The corner where a legend hides least of the lines.
+/// The corner where a legend hides least of the lines and marks.
 fn free_corner(series: &[Series], (x_min, x_max): (f64, f64), y_max: f64) -> SeriesLabelPosition {
     const STEPS: u32 = 32;
     let hidden = |is_right: bool, is_upper: bool| {
@@ -109,7 +112,8 @@ fn free_corner(series: &[Series], (x_min, x_max): (f64, f64), y_max: f64) -> Ser
                 (between(ends[0].0, ends[1].0), between(ends[0].1, ends[1].1))
             })
         });
-        places.filter(|place| is_in(*place)).count()
+        let stopped = series.iter().flat_map(|series| &series.stopped).copied();
+        places.chain(stopped).filter(|place| is_in(*place)).count()
     };
     let corners = [
         (SeriesLabelPosition::LowerRight, hidden(true, false)),
@@ -121,12 +125,19 @@ fn free_corner(series: &[Series], (x_min, x_max): (f64, f64), y_max: f64) -> Ser
     least.map_or(SeriesLabelPosition::LowerRight, |corner| corner.0)
 }
 
+/// What hollow marks are.
+const STOPPED: &str = "stopped before its end";
+
 /// Draws lines over a numeric axis, or over named places when `places` are given (x is their index then).
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn lines(path: &Path, titles: Titles<'_>, places: &[String], series: &[Series]) -> Result<()> {
-    let points = || series.iter().flat_map(|series| &series.points);
+    let stopped = || series.iter().flat_map(|series| &series.stopped);
+    let points = || {
+        let joined = series.iter().flat_map(|series| &series.points);
+        joined.chain(stopped())
+    };
     let x_max = points().map(|p| p.0).fold(0.0, f64::max);
     let y_max = points().map(|p| p.1).fold(0.0, f64::max).max(1e-9) * 1.08;
     let x_range = if places.is_empty() {
@@ -185,6 +196,19 @@ pub fn lines(path: &Path, titles: Titles<'_>, places: &[String], series: &[Serie
             let marks = points().map(|point| Circle::new(point, 4, colour.filled()));
             chart.draw_series(marks).map_err(failed)?;
         }
+        let hollow = |point: &(f64, f64)| Circle::new(*point, 4, colour.stroke_width(2));
+        chart
+            .draw_series(series.stopped.iter().map(hollow))
+            .map_err(failed)?;
+    }
+    if stopped().next().is_some() {
+        // Its entry in the legend.
+        let none = std::iter::empty::<Circle<(f64, f64), i32>>();
+        chart
+            .draw_series(none)
+            .map_err(failed)?
+            .label(STOPPED)
+            .legend(|(x, y)| Circle::new((x + 11, y), 4, BLACK.stroke_width(2)));
     }
     chart
         .configure_series_labels()
@@ -284,11 +308,7 @@ mod tests {
     fn a_plot_names_everything() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("plot.svg");
-        let series = |name: &str, style| Series {
-            name: name.into(),
-            points: vec![(0.0, 10.0), (1.0, 20.0)],
-            style,
-        };
+        let series = |name: &str, style| Series::with(name, style, vec![(0.0, 10.0), (1.0, 20.0)]);
         let all = [series("ours", Style::Marks), series("bound", Style::Dashed)];
         lines(&path, TITLES, &["1+0".into(), "2+0".into()], &all).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -297,6 +317,24 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word} is not in the plot");
         }
+    }
+
+    /// What was stopped is hollow and in the legend; where nothing was, the legend does not speak of it.
+    #[test]
+    fn stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plot.svg");
+        let mut one = Series::with("ours", Style::Marks, vec![(1.0, 10.0), (2.0, 20.0)]);
+        let drawn = |series: &Series| {
+            lines(&path, TITLES, &[], std::slice::from_ref(series)).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let hollow = text.matches("r=\"4\" opacity=\"1\" fill=\"none\"").count();
+            (hollow, text.contains(STOPPED), text.contains("\n100\n"))
+        };
+        assert_eq!(drawn(&one), (0, false, false));
+        one.stopped = vec![(3.0, 100.0)];
+        // The mark and its entry in the legend, on an axis that reaches it.
+        assert_eq!(drawn(&one), (2, true, true));
     }
 
     /// A legend keeps its usual corner while that is free, and else takes the one that hides least.

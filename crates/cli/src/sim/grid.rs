@@ -94,7 +94,11 @@ impl Point {
             "ssthresh_packets": self.ssthresh.unwrap_or(self.window),
             "packet_bytes": self.packet_bytes,
             "header_bytes": profile.header_bytes,
+            "ack_bytes": profile.ack_bytes,
             "initial_window_packets": profile.initial_window,
+            "initial_window_after_loss_packets": profile.initial_window_after_loss,
+            "duplicate_acks": profile.duplicate_acks,
+            "go_back_n": profile.go_back_n,
             "rto_min_seconds": profile.rto_min_seconds,
             "rto_max_seconds": profile.rto_max_seconds,
             "rto_initial_seconds": profile.rto_initial_seconds,
@@ -184,6 +188,13 @@ pub(super) fn points(args: &SimArgs, max: usize) -> Result<Vec<Point>> {
     all.vary_given(args.initial_window.as_ref(), |p, v| {
         p.profile.initial_window = small(v.0)
     })?;
+    all.vary(&args.ack.0, |p, v| p.profile.ack_bytes = small(v.0))?;
+    all.vary(&args.initial_window_after_loss.0, |p, v| {
+        p.profile.initial_window_after_loss = small(v.0)
+    })?;
+    all.vary(&args.duplicate_acks.0, |p, v| {
+        p.profile.duplicate_acks = small(v.0)
+    })?;
     all.vary_given(args.rto_min.as_ref(), |p, v| {
         p.profile.rto_min_seconds = v.0
     })?;
@@ -202,6 +213,7 @@ pub(super) fn points(args: &SimArgs, max: usize) -> Result<Vec<Point>> {
             .map_or(profile.limited_transmit, |s| s.0);
         profile.delayed_ack_seconds = args.delayed_ack.0;
         profile.whole_windows = args.halving.0;
+        profile.go_back_n = args.go_back_n.0;
     }
     all.vary(&args.packet.0, |p, v| p.packet_bytes = small(v.0))?;
     all.vary(&args.window.0, |p, v| p.window = v.0)?;

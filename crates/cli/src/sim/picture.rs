@@ -123,9 +123,14 @@ fn draw_over_parameter(
     let mut lines: Vec<Series> = Vec::new();
     for (run, (label, at)) in done.iter().zip(places) {
         let point = (*at, run.outcome.seconds);
-        match lines.iter_mut().find(|line| line.name == *label) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Series::with(label.clone(), Style::Marks, vec![point])),
+        let known = lines.iter().position(|line| line.name == *label);
+        let line = known.unwrap_or_else(|| {
+            lines.push(Series::new(label.clone(), Style::Marks));
+            lines.len() - 1
+        });
+        match run.outcome.is_completed {
+            true => lines[line].points.push(point),
+            false => lines[line].stopped.push(point),
         }
     }
     let titles = Titles {

@@ -37,7 +37,12 @@ pub struct Profile {
     pub rto_initial_seconds: f64,
     /// Bytes added to each data packet.
     pub header_bytes: u32,
-    /// The first two duplicate acknowledgements let a new packet out each (RFC 3042).
+    /// Duplicate acknowledgements that stand for a loss.
+    pub duplicate_acks: u32,
+    /// After a timeout everything is sent again from the first packet not acknowledged; else only what acknowledgements
+    /// show to be missing, a packet a round trip.
+    pub go_back_n: bool,
+    /// Duplicate acknowledgements too few for a loss let a new packet out each (RFC 3042).
     pub limited_transmit: bool,
     /// Halving a window drops the fraction of a packet.
     pub whole_windows: bool,
@@ -64,6 +69,8 @@ impl Profile {
             tick_seconds: 0.1,
             rto_initial_seconds: 6.0,
             header_bytes: 0,
+            duplicate_acks: 3,
+            go_back_n: true,
             limited_transmit: false,
             whole_windows: false,
             rto_rule: RtoRule::Older,

@@ -117,8 +117,15 @@ impl Scenario {
                 u32::MAX
             ));
         }
-        if profile.initial_window == 0 || profile.tick_seconds <= 0.0 {
-            return bad("the initial window and the clock tick must be more than 0".into());
+        if profile.initial_window == 0
+            || profile.initial_window_after_loss == 0
+            || profile.duplicate_acks == 0
+            || profile.tick_seconds <= 0.0
+        {
+            return bad(
+                "initial windows, the duplicate acknowledgements that stand for a loss and the clock tick must be more than 0"
+                    .into(),
+            );
         }
         if profile.rto_min_seconds > profile.rto_max_seconds {
             return bad(format!(

@@ -34,6 +34,19 @@ pub struct Link {
     pub loss: f64,
 }
 
+impl Link {
+    /// The other direction: the same rate, latency and queue, and nothing is lost.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+            loss: 0.0,
+            ..self.clone()
+        }
+    }
+}
+
 /// A network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
@@ -58,16 +71,10 @@ impl Topology {
         self.nodes.len() - 1
     }
 
-    /// Adds both directions of a link; the way back has the same rate, latency and queue, and loses nothing.
+    /// Adds a link and its other direction, as [`Link::reversed`] has it.
     pub fn duplex(&mut self, link: Link) {
-        let back = Link {
-            from: link.to,
-            to: link.from,
-            loss: 0.0,
-            ..link.clone()
-        };
-        self.links.push(link);
-        self.links.push(back);
+        let back = link.reversed();
+        self.links.extend([link, back]);
     }
 
     /// Links of a shortest way, by hops; ties go to the link that was added first. `None`: there is no way.

@@ -4,12 +4,13 @@
 //! # two senders behind one router
 //! link  a  r   100Mbit 0.1ms
 //! link  b  r   100Mbit 0.1ms  queue=100
-//! link  r  z   10Mbit  20ms   loss=0.001
+//! link  r  z   10Mbit  20ms   loss=0.001  back-rate=1Mbit
 //! flow  a  z   bytes=8MB  streams=4
 //! flow  b  z   bytes=8MB  flavour=cubic  start=1s
 //! ```
 //!
-//! Links go both ways; loss counts from the first node to the second. Connections take a way with the fewest links.
+//! Links go both ways. The way back from the second node has the same rate, latency and queue and loses nothing, unless
+//! `back-rate`, `back-latency`, `back-queue` and `back-loss` say otherwise. Connections take a way with the fewest links.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -106,7 +107,7 @@ pub fn parse(text: &str, packet_bytes: u32) -> Result<(Topology, Vec<FlowSpec>),
                     }
                 }),
             [first, ..] => Err(format!(
-                "\"{first}\" with {} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`",
+                "\"{first}\" with {} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P] [back-rate=RATE]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`",
                 words.len()
             )),
         };
@@ -140,11 +141,10 @@ fn link(
     options: &[&str],
 ) -> Result<(), String> {
     let [from, to, rate, latency] = words;
-    let rate: ByteRate = rate.parse().map_err(|error| format!("{error}"))?;
     let mut link = Link {
         from: node(topology, nodes, from),
         to: node(topology, nodes, to),
-        bits_per_second: rate.bits_per_second() as f64,
+        bits_per_second: bits_per_second(rate)?,
         latency_seconds: seconds(latency)?,
         queue: QUEUE,
         loss: 0.0,
@@ -152,22 +152,51 @@ fn link(
     if link.from == link.to {
         return Err(format!("a link from {from} to itself leads nowhere"));
     }
+    // The way back is as the way there is in the end, whatever the order of the options.
+    for option in options.iter().filter(|option| !option.starts_with(BACK)) {
+        set(&mut link, option, option)?;
+    }
+    let mut back = link.reversed();
     for option in options {
-        match option.split_once('=') {
-            Some(("queue", value)) => {
-                link.queue = value
-                    .parse()
-                    .map_err(|_| format!("queue={value}: write a number of packets"))?;
+        if let Some(of_back) = option.strip_prefix(BACK) {
+            match of_back.split_once('=') {
+                Some(("rate", value)) => back.bits_per_second = bits_per_second(value)?,
+                Some(("latency", value)) => back.latency_seconds = seconds(value)?,
+                _ => set(&mut back, of_back, option)?,
             }
-            Some(("loss", value)) => {
-                link.loss = value
-                    .parse()
-                    .map_err(|_| format!("loss={value}: write a probability as 0.001"))?;
-            }
-            _ => return Err(format!("\"{option}\": a link has queue=N and loss=P")),
         }
     }
-    topology.duplex(link);
+    topology.links.extend([link, back]);
+    Ok(())
+}
+
+/// Begins options of the way back.
+const BACK: &str = "back-";
+
+fn bits_per_second(text: &str) -> Result<f64, String> {
+    let rate: ByteRate = text.parse().map_err(|error| format!("{error}"))?;
+    Ok(rate.bits_per_second() as f64)
+}
+
+// What can be said of both directions; `written` is the option as it stands in the file.
+fn set(link: &mut Link, option: &str, written: &str) -> Result<(), String> {
+    match option.split_once('=') {
+        Some(("queue", value)) => {
+            link.queue = value
+                .parse()
+                .map_err(|_| format!("{written}: write a number of packets"))?;
+        }
+        Some(("loss", value)) => {
+            link.loss = value
+                .parse()
+                .map_err(|_| format!("{written}: write a probability as 0.001"))?;
+        }
+        _ => {
+            return Err(format!(
+                "\"{written}\": a link has queue=N and loss=P, and of its way back back-rate=RATE, back-latency=TIME, back-queue=N and back-loss=P"
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -244,6 +273,30 @@ mod tests {
         assert!((flows[0].start_seconds - 1.5).abs() < 1e-12);
     }
 
+    /// The way back is as the way there, but for the loss and what is said of it.
+    #[test]
+    fn ways_back() {
+        let text = "link a b 8Mbit 20ms back-rate=1Mbit back-loss=0.25 queue=7 loss=0.5\n\
+                    link b c 8Mbit 20ms back-queue=9 back-latency=1ms\nflow a c bytes=1MB\n";
+        let (net, _) = parse(text, 1000).unwrap();
+        let seen = net.links.iter().map(|link| {
+            (
+                link.from,
+                link.bits_per_second,
+                link.latency_seconds,
+                link.queue,
+                link.loss,
+            )
+        });
+        let expected = [
+            (0, 8e6, 0.02, 7, 0.5),
+            (1, 1e6, 0.02, 7, 0.25),
+            (1, 8e6, 0.02, QUEUE, 0.0),
+            (2, 8e6, 0.001, 9, 0.0),
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+    }
+
     /// Errors name the line and what could be written.
     #[test]
     fn refusals() {
@@ -254,6 +307,9 @@ mod tests {
             ("\nlink a b 3Foo 1ms", 2, "Foo"),
             ("link a b 1Mbit 1", 1, "no time"),
             ("link a a 1Mbit 1ms", 1, "itself"),
+            ("link a b 1Mbit 1ms rate=2Mbit", 1, "back-rate=RATE"),
+            ("link a b 1Mbit 1ms back-rate=2", 1, "2"),
+            ("link a b 1Mbit 1ms back-queue=x", 1, "back-queue=x"),
             ("link a b 1Mbit 1ms\nflow a c bytes=1MB", 2, "c"),
             ("link a b 1Mbit 1ms\nflow a b", 2, "bytes=SIZE"),
             (

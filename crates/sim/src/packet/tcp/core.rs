@@ -2,7 +2,6 @@
 
 use super::super::profile::Profile;
 use super::super::rto::Rto;
-use super::DUPLICATES;
 
 /// What last made the window smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +46,11 @@ pub(crate) struct Core {
     pub is_timer_new: bool,
     /// Packets to send, in order; the caller takes them.
     pub outbox: Vec<i64>,
+    /// Duplicates that stand for a loss.
+    pub duplicate_acks: u32,
     initial_window: u32,
     initial_window_after_loss: u32,
+    go_back_n: bool,
     limited_transmit: bool,
     whole_windows: bool,
     pub sent: u64,
@@ -77,8 +79,10 @@ impl Core {
             timer: None,
             is_timer_new: false,
             outbox: Vec::new(),
+            duplicate_acks: profile.duplicate_acks,
             initial_window: profile.initial_window,
             initial_window_after_loss: profile.initial_window_after_loss,
+            go_back_n: profile.go_back_n,
             limited_transmit: profile.limited_transmit,
             whole_windows: profile.whole_windows,
             sent: 0,
@@ -120,7 +124,7 @@ impl Core {
         }
     }
 
-    /// One of the first duplicates: one packet more than the window, if limited transmit is on.
+    /// A duplicate too few for a loss: one packet more than the window, if limited transmit is on.
     pub fn send_beyond(&mut self, now: f64) {
         let beyond = self.acked as f64 + self.cwnd + f64::from(self.duplicates);
         if self.limited_transmit
@@ -174,6 +178,9 @@ impl Core {
             self.rto.sample(now);
         }
         self.set_timer(now);
+        if !self.go_back_n && self.reduced == Reduced::ByTimeout && ack < self.recover {
+            self.send(ack + 1, now);
+        }
     }
 
     /// New data outside of recovery: numbers, then the window. The SYN's acknowledgement opens the initial window.
@@ -215,7 +222,7 @@ impl Core {
         half
     }
 
-    /// Whether three duplicates are news: not of a loss that was dealt with already, as after a timeout, when packets that
+    /// Whether duplicates are news: not of a loss that was dealt with already, as after a timeout, when packets that
     /// had arrived are sent again. The first data packet's loss always is.
     pub fn is_news(&self) -> bool {
         self.acked > self.recover || self.acked == 0
@@ -224,7 +231,7 @@ impl Core {
     /// Counts a duplicate; true for the one that stands for a loss.
     pub fn count_duplicate(&mut self) -> bool {
         self.duplicates += 1;
-        self.duplicates == DUPLICATES
+        self.duplicates == self.duplicate_acks
     }
 
     /// A loss was noticed and dealt with by `how`; what is under way now will not be timed.
@@ -235,7 +242,8 @@ impl Core {
         self.rto.stop_timing();
     }
 
-    /// The timer expired: back to the last acknowledged packet with a window of `window`.
+    /// The timer expired: the first packet not acknowledged is sent again, and what follows it where the profile goes back
+    /// N, with a window of `window`.
     pub fn go_back(&mut self, window: f64, now: f64) {
         self.inflation = 0;
         self.duplicates = 0;
@@ -244,9 +252,13 @@ impl Core {
         self.cwnd = window;
         self.rto.back_off();
         self.note_loss(Reduced::ByTimeout, now);
-        self.next = self.acked + 1;
         self.timed.0 = -1;
-        self.send_window(now);
+        if self.go_back_n {
+            self.next = self.acked + 1;
+            self.send_window(now);
+        } else {
+            self.send(self.acked + 1, now);
+        }
     }
 
     /// The timer expired with nothing outstanding.

@@ -14,9 +14,6 @@ pub(crate) use core::Core;
 
 use super::profile::Profile;
 
-/// Duplicate acknowledgements that stand for a loss.
-pub(crate) const DUPLICATES: u32 = 3;
-
 /// Which congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlavourName {

@@ -1,8 +1,8 @@
 //! NewReno (RFC 2582): recovery lasts until everything is acknowledged that was sent when the loss was noticed; each
 //! partial acknowledgement repairs one loss more and deflates the window by what it covers.
 
+use super::Flavour;
 use super::core::{Core, Reduced};
-use super::{DUPLICATES, Flavour};
 
 /// New packets that a duplicate may let out while recovering.
 const BURST_MAX: usize = 2;
@@ -109,14 +109,14 @@ impl<G: Growth> Flavour for NewReno<G> {
                 core.note_loss(Reduced::ByDuplicates, now);
                 core.cwnd = self.growth.reduce(core).max(1.0);
                 core.send(core.acked + 1, now);
-                core.inflation = DUPLICATES;
+                core.inflation = core.duplicate_acks;
             }
-        } else if core.duplicates < DUPLICATES {
+        } else if core.duplicates < core.duplicate_acks {
             core.send_beyond(now);
         } else if core.reduced == Reduced::ByDuplicates {
             core.inflation += 1;
         }
-        if core.duplicates >= DUPLICATES {
+        if core.duplicates >= core.duplicate_acks {
             core.send_some(BURST_MAX, now);
         }
     }

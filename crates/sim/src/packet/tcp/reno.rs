@@ -1,7 +1,7 @@
 //! Reno (RFC 2001): fast retransmit and fast recovery, which the first acknowledgement of new data ends.
 
+use super::Flavour;
 use super::core::{Core, Reduced};
-use super::{DUPLICATES, Flavour};
 
 /// Has no state of its own.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ impl Flavour for Reno {
                 core.cwnd = core.halve_threshold().max(1.0);
                 core.note_loss(Reduced::ByDuplicates, now);
                 core.send(core.acked + 1, now);
-                core.inflation = DUPLICATES;
+                core.inflation = core.duplicate_acks;
             }
-        } else if core.duplicates < DUPLICATES {
+        } else if core.duplicates < core.duplicate_acks {
             core.send_beyond(now);
         } else if core.reduced == Reduced::ByDuplicates {
             core.inflation += 1;
         }
-        if core.duplicates >= DUPLICATES {
+        if core.duplicates >= core.duplicate_acks {
             core.send_window(now);
         }
     }

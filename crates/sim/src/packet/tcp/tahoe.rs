@@ -1,7 +1,7 @@
 //! Tahoe (Jacobson 1988): a loss, however noticed, means slow start from one packet.
 
+use super::Flavour;
 use super::core::{Core, Reduced};
-use super::{DUPLICATES, Flavour};
 
 /// Has no state of its own.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Flavour for Tahoe {
                 core.note_loss(Reduced::ByDuplicates, now);
                 core.next = core.acked + 1;
             }
-        } else if core.duplicates < DUPLICATES {
+        } else if core.duplicates < core.duplicate_acks {
             core.send_beyond(now);
         }
         core.send_window(now);

@@ -1,8 +1,8 @@
 //! Vegas (Brakmo and Peterson 1995): compares the rate it sees with the rate an empty path would give, once a round
 //! trip, and keeps one to three packets in the queue; looks at send times of single packets to notice losses early.
 
+use super::Flavour;
 use super::core::{Core, Reduced};
-use super::{DUPLICATES, Flavour};
 
 /// Packets in the queue: fewer, and the window grows; more, and it shrinks.
 const ALPHA: i64 = 1;
@@ -174,7 +174,7 @@ impl Flavour for Vegas {
             self.deviation4 = self.base;
             self.timeout = (self.mean8 / 4.0 + self.deviation4) / 2.0;
         }
-        if core.duplicates > DUPLICATES && core.cwnd > self.reduced_window {
+        if core.duplicates > core.duplicate_acks && core.cwnd > self.reduced_window {
             core.cwnd = self.reduced_window;
             core.ssthresh = 2;
         }
@@ -201,13 +201,13 @@ impl Flavour for Vegas {
             self.watched -= 1;
             match self.expired(core, now) {
                 Some(seq) => {
-                    core.duplicates = DUPLICATES;
+                    core.duplicates = core.duplicate_acks;
                     core.send(seq, now);
                 }
                 None => self.watched = 0,
             }
         }
-        if core.duplicates == 0 || core.duplicates >= DUPLICATES {
+        if core.duplicates == 0 || core.duplicates >= core.duplicate_acks {
             core.send_window(now);
         }
     }
@@ -215,7 +215,7 @@ impl Flavour for Vegas {
     fn repeated(&mut self, core: &mut Core, now: f64) {
         core.duplicates += 1;
         let expired = self.expired(core, now);
-        if expired.is_some() || core.duplicates == DUPLICATES {
+        if expired.is_some() || core.duplicates == core.duplicate_acks {
             if core.acked > core.recover || core.reduced != Reduced::ByTimeout {
                 let first = core.acked + 1;
                 let lost = self.sent[self.slot(first)];
@@ -226,13 +226,13 @@ impl Flavour for Vegas {
                 core.note_loss(Reduced::ByDuplicates, now);
                 core.send(first, now);
                 if lost.times == 1 {
-                    core.duplicates = DUPLICATES;
+                    core.duplicates = core.duplicate_acks;
                 }
             }
-        } else if core.duplicates > DUPLICATES {
+        } else if core.duplicates > core.duplicate_acks {
             core.cwnd += 1.0;
         }
-        if core.duplicates >= DUPLICATES {
+        if core.duplicates >= core.duplicate_acks {
             core.send_window(now);
         }
     }
