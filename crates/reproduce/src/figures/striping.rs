@@ -546,7 +546,7 @@ fn optima(all: &[Placed]) -> Table {
     ));
     if let Some((best, formula)) = best_and_formula(all, 1, 100.0, 80.0) {
         table.note(format!(
-            "there {} are best here, so that {formula:.0} is {} again.",
+            "there {} are best here, so that {formula:.0} is {}.",
             best.stripes,
             if f64::from(best.stripes) > formula {
                 "an underestimate"
