@@ -194,6 +194,9 @@ pub(crate) fn kind_in_words(kind: FileType) -> &'static str {
     }
 }
 
+/// How often a memory file is tried to be sealed.
+const SEAL_TRIES: u32 = 25;
+
 /// An anonymous memory file whose contents and length can no longer change, and a view of it.
 #[derive(Debug)]
 pub(crate) struct SealedMemory {
@@ -217,7 +220,14 @@ impl SealedMemory {
         )?);
         file.write_all(bytes)?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        fs::fcntl_add_seals(&file, seals)?;
+        let mut tries = 1..SEAL_TRIES;
+        loop {
+            match fs::fcntl_add_seals(&file, seals) {
+                // Another part of the kernel holds a page for the moment; each try waits 0.2 s for that by itself.
+                Err(Errno::BUSY) if tries.next().is_some() => {}
+                sealed => break sealed?,
+            }
+        }
         let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::PRIVATE);
         // SAFETY: a fresh mapping at an address the kernel chooses overlaps nothing of ours; the file
         // is as long as the mapping and sealed, so no page of it can vanish.
