@@ -58,7 +58,11 @@ pub(crate) struct Shared {
     pub port: u16,
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
     pub shutdown: watch::Receiver<bool>,
+    pub work: Work,
 }
+
+/// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
+pub(crate) type Work = Arc<tokio::sync::RwLock<()>>;
 
 /// A bound agent, ready to serve.
 pub struct Agent {
@@ -127,6 +131,7 @@ impl Agent {
             port,
             transfers: Mutex::default(),
             shutdown: shutdown_seen,
+            work: Work::default(),
         };
         Ok(Self {
             listeners,
@@ -149,7 +154,7 @@ impl Agent {
         &self.shared.instance
     }
 
-    /// Serves until `shutdown` completes, then stops all transfers.
+    /// Serves until `shutdown` completes, then stops all transfers and waits until their files are in order.
     ///
     /// # Errors
     /// [`AgentError::Listen`] when a listener cannot be used by the runtime.
@@ -216,6 +221,8 @@ impl Agent {
         for transfer in transfers {
             let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
         }
+        // What sessions took out of the list first they end themselves.
+        drop(self.shared.work.write().await);
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ struct LaneInfo {
     // Streams whose threads run, without those that end because fewer are wanted; the lane is down when the last one
     // gives up.
     live: u32,
-    // Streams that are open.
+    // Those of them that are open.
     open: u32,
     // Numbers of streams given so far.
     numbered: u32,
@@ -249,35 +249,39 @@ impl Fetch {
 
     /// Prepares the sinks and starts to fetch. Returns at once.
     pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
-        self.spawn("fetch", move |fetch| match fetch.prepare(&plan, sinks) {
-            Ok(sinks) => {
-                let sinks = Arc::new(sinks);
-                *fetch.sinks.lock() = Some(sinks.clone());
-                if fetch.stopped() {
-                    // It ended while files were being made.
-                    let (discard, shared) = fetch.told_to_discard();
-                    if discard {
-                        sinks.discard(shared);
+        let at_work = self.transfer.work.clone().try_read_owned();
+        self.spawn("fetch", move |fetch| {
+            let _at_work = at_work;
+            match fetch.prepare(&plan, sinks) {
+                Ok(sinks) => {
+                    let sinks = Arc::new(sinks);
+                    *fetch.sinks.lock() = Some(sinks.clone());
+                    if fetch.stopped() {
+                        // It ended while files were being made.
+                        let (discard, shared) = fetch.told_to_discard();
+                        if discard {
+                            sinks.discard(shared);
+                        }
+                        return;
                     }
-                    return;
+                    let mut state = fetch.state.lock();
+                    let now = fetch.transfer.now_ns();
+                    state
+                        .receiving
+                        .handle_plan(&plan, now, &|offset| sinks.unit_at(offset));
+                    for revision in state.early.take().unwrap_or_default() {
+                        state.take_revision(&revision, now);
+                    }
+                    fetch.drain(state);
+                    fetch.keep_safe();
                 }
-                let mut state = fetch.state.lock();
-                let now = fetch.transfer.now_ns();
-                state
-                    .receiving
-                    .handle_plan(&plan, now, &|offset| sinks.unit_at(offset));
-                for revision in state.early.take().unwrap_or_default() {
-                    state.take_revision(&revision, now);
+                Err(reason) => {
+                    // The word may have come while they were being made.
+                    if fetch.told_to_discard() == (true, true) {
+                        fetch.remove_unmade();
+                    }
+                    fetch.fail(reason);
                 }
-                fetch.drain(state);
-                fetch.keep_safe();
-            }
-            Err(reason) => {
-                // The word may have come while they were being made.
-                if fetch.told_to_discard() == (true, true) {
-                    fetch.remove_unmade();
-                }
-                fetch.fail(reason);
             }
         });
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ropewalk_lane::tls::{self, Side};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
 
 use crate::listen::Shared;
 use crate::transfer::Transfer;
@@ -60,6 +60,7 @@ pub(crate) async fn run<S>(
         reached_as,
         credentials: None,
         transfer: None,
+        at_work: None,
         outbox,
         ended: false,
     };
@@ -151,6 +152,8 @@ struct Session {
     credentials: Option<control::Credentials>,
     transfer: Option<Arc<Transfer>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
+    // From when there is a transfer until its files are in order.
+    at_work: Option<OwnedRwLockReadGuard<()>>,
     // The last answer is on its way; the connection closes once it is written.
     ended: bool,
 }
@@ -239,9 +242,11 @@ impl Session {
             }
             Some(to_agent::Body::CancelQuery(query)) => {
                 let mut lines = Vec::new();
+                let _at_work = self.shared.work.clone().try_read_owned();
                 for transfer in self.select(&query.transfer) {
                     let mut line = transfer.status_line();
-                    transfer.cancel("cancelled at the agent");
+                    let work = tokio::task::spawn_blocking(move || transfer.cancel("cancelled at the agent"));
+                    let _ = work.await;
                     line.cancelled = true;
                     lines.push(line);
                 }
@@ -271,6 +276,9 @@ impl Session {
         });
         match opening.await {
             Ok(Ok((transfer, opened))) => {
+                let Ok(at_work) = self.shared.work.clone().try_read_owned() else {
+                    return self.refuse("the agent is about to end");
+                };
                 let mut transfers = self.shared.transfers.lock();
                 if transfers.contains_key(&transfer.id) {
                     drop(transfers);
@@ -281,6 +289,7 @@ impl Session {
                 transfers.insert(transfer.id, transfer.clone());
                 drop(transfers);
                 self.transfer = Some(transfer);
+                self.at_work = Some(at_work);
                 self.send(from_agent::Body::Opened(opened));
             }
             Ok(Err(error)) => self.refuse(error.to_string()),

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
-use crate::listen::Shared;
+use crate::listen::{Shared, Work};
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
 use crate::sending::Serving;
@@ -55,6 +55,7 @@ pub(crate) struct Transfer {
     stoppers: Mutex<HashMap<u64, Stopper>>,
     next_stopper: std::sync::atomic::AtomicU64,
     pub stopped: AtomicBool,
+    pub work: Work,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -135,6 +136,7 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            work: shared.work.clone(),
             outbox,
         };
         Ok((Arc::new(transfer), opened))
@@ -425,6 +427,7 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            work: Work::default(),
             outbox,
         };
         (Arc::new(transfer), said)

@@ -99,36 +99,64 @@ fn signals_end_a_copy_cleanly() {
     }
 }
 
+/// The processes that another one started.
+fn children(parent: &Child) -> Vec<String> {
+    let found = Command::new("pgrep")
+        .args(["-P", &parent.id().to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(found.stdout).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Waits until processes have ended, whoever collects them.
+fn wait_for_end(processes: &[String]) {
+    let gone = |process: &String| {
+        // A zombie that nobody has collected yet is gone, too.
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    wait_for("the agents to end", || {
+        processes.iter().all(gone).then_some(())
+    });
+}
+
+/// However many files there are to remove, agents end after that: when the command is told to end, and when it is killed.
+#[test]
+fn agents_remove_all_before_they_end() {
+    let place = Place::new();
+    for folder in 0..20 {
+        let folder = place.path("set").join(folder.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in 0..1000 {
+            std::fs::write(folder.join(file.to_string()), [b'x'; 200]).unwrap();
+        }
+    }
+    std::fs::create_dir(place.path("to")).unwrap();
+    for name in ["INT", "KILL"] {
+        let mut moving = Moving::start(&place, &["copy", "set", "to/copy", "--limit", "1MB/s"]);
+        moving.until_delivered(1_500_000);
+        let agents = children(&moving.child);
+        assert_eq!(agents.len(), 2);
+        signal(&moving.child, name);
+        moving.child.wait().unwrap();
+        wait_for_end(&agents);
+        let left = std::fs::read_dir(place.path("to")).unwrap().count();
+        assert_eq!(left, 0, "{name} leaves temporary files");
+    }
+}
+
 /// A killed command takes the agents it started with it, and `status` clears its socket away.
 #[test]
 fn agents_do_not_outlive_their_command() {
     let place = Place::new();
     let mut moving = Moving::start(&place, &SLOW);
     moving.until_delivered(1);
-    let parent = moving.child.id().to_string();
-    let children = || {
-        let found = Command::new("pgrep")
-            .args(["-P", &parent])
-            .output()
-            .unwrap();
-        String::from_utf8(found.stdout)
-            .unwrap()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let agents = children();
+    let agents = children(&moving.child);
     assert_eq!(agents.len(), 2);
     moving.child.kill().unwrap();
     moving.child.wait().unwrap();
-    let gone = |agent: &String| {
-        // A zombie that nobody has collected yet is gone, too.
-        let stat = std::fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
-        stat.is_empty() || stat.contains(") Z ")
-    };
-    wait_for("the agents to end", || {
-        agents.iter().all(gone).then_some(())
-    });
+    wait_for_end(&agents);
     place
         .run(&["status"])
         .assert_status(0)

@@ -76,6 +76,27 @@ fn a_tree_arrives_whole() {
     }
 }
 
+/// A tree of more small files than a lane may have outstanding at once arrives, by datagrams and over one stream.
+#[test]
+fn many_small_files_arrive() {
+    let place = Place::new();
+    let set = place.path("set");
+    for folder in 0..20 {
+        let folder = set.join(folder.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in 0..1000 {
+            std::fs::write(folder.join(file.to_string()), [b'x'; 20]).unwrap();
+        }
+    }
+    let ways: [&[&str]; 2] = [&["--lane", "rapid"], &["--lane", "tcp", "--streams", "1"]];
+    for (at, args) in ways.iter().enumerate() {
+        let copy = format!("copy{at}");
+        let ran = place.run(&[&["copy", "--json", "set", &copy][..], args].concat());
+        assert_eq!(ran.assert_status(0).report()["files"], 20_000);
+        assert_same_tree(&set, &place.path(&copy));
+    }
+}
+
 /// What cannot work is refused before anything is made.
 #[test]
 fn what_cannot_work_is_refused() {

@@ -50,6 +50,9 @@ pub use summary::NodeSummary;
 /// A node that says nothing for this long is lost (agents send a status at least each second).
 pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
 
+/// A driver that comes so long after it came last was stopped, or its host was: nobody is silent for that.
+const ABSENCE_NS_MIN: u64 = 2_000_000_000;
+
 /// Longest time for all nodes to open what they hold (large trees are walked in it).
 pub const OPEN_NS_MAX: u64 = 300_000_000_000;
 
@@ -216,8 +219,9 @@ pub struct Coordinator {
     patience: f64,
     // Bytes that had come before the newest round, and bytes that it recalled.
     last_round: (u64, u64),
-    // When the driver last came.
+    // When the driver last came, and when it last came to see time pass.
     now_ns: u64,
+    timer_ns: u64,
     // When the newest plan was asked for, and how long the one before took.
     plan_asked_ns: u64,
     planning_ns: u64,
@@ -274,6 +278,7 @@ impl Coordinator {
             patience: 1.0,
             last_round: (0, 0),
             now_ns,
+            timer_ns: now_ns,
             plan_asked_ns: now_ns,
             planning_ns: 0,
             replans: 0,
@@ -566,9 +571,21 @@ impl Coordinator {
             && state.done.as_ref().is_none_or(|d| d.error.is_empty())
     }
 
+    /// What nodes said while the driver was stopped lies in its connections: their silence begins after that.
+    fn excuse_absence(&mut self, now_ns: u64) {
+        let absence = now_ns.saturating_sub(self.timer_ns);
+        self.timer_ns = now_ns;
+        if absence >= ABSENCE_NS_MIN {
+            for node in &mut self.nodes {
+                node.heard_ns = (node.heard_ns + absence).min(now_ns);
+            }
+        }
+    }
+
     /// Time passes. Call at least once a second; work moves between nodes at these calls.
     pub fn handle_timer(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        self.excuse_absence(now_ns);
         match self.phase {
             Phase::Opening if now_ns.saturating_sub(self.start_ns) > OPEN_NS_MAX => {
                 let late = self.nodes.iter().filter(|n| n.opened.is_none());

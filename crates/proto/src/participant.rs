@@ -46,7 +46,7 @@ const STREAMS_PLAIN: u32 = 4;
 const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
 
 /// Units handed out at once: bounds the time the lock is held and the size of one write of grants.
-const UNITS_PER_TAKE_MAX: usize = 64;
+pub const UNITS_PER_TAKE_MAX: usize = 64;
 
 /// A rail that brought a unit so recently works.
 const RAIL_MOVES_NS: u64 = 1_000_000_000;
@@ -118,8 +118,8 @@ pub struct Receiving {
     watch: Watch,
     events: VecDeque<Event>,
     lost: BTreeSet<u32>,
-    // Peers that could not serve something they were said to hold.
-    refusers: BTreeSet<u32>,
+    // What peers could not serve although they were said to hold it.
+    refused: BTreeMap<u32, RangeSet>,
     notes: usize,
     asked: RangeSet,
     // What it writes is its own copy: what it gives up comes back.
@@ -153,7 +153,7 @@ impl Receiving {
             watch: Watch::new(now_ns),
             events: VecDeque::new(),
             lost: BTreeSet::new(),
-            refusers: BTreeSet::new(),
+            refused: BTreeMap::new(),
             notes: 0,
             asked: RangeSet::new(),
             is_own: false,
@@ -335,9 +335,14 @@ impl Receiving {
         self.ledger.rails(lane).next().is_some()
     }
 
+    /// The other rails over which the peer of `lane` can be reached.
+    pub fn other_rails(&self, lane: LaneId) -> impl Iterator<Item = LaneId> {
+        self.ledger.rails(lane).filter(move |&rail| rail != lane)
+    }
+
     /// Whether the peer of `lane` can be reached over another rail.
     pub fn has_other_rail(&self, lane: LaneId) -> bool {
-        self.ledger.rails(lane).any(|rail| rail != lane)
+        self.other_rails(lane).next().is_some()
     }
 
     /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
@@ -532,7 +537,8 @@ impl Receiving {
     pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
         self.now_ns = now_ns;
         self.ledger.refused(lane, range, now_ns);
-        self.refusers.insert(self.pairs[lane].sender);
+        let sender = self.pairs[lane].sender;
+        self.refused.entry(sender).or_default().insert(range);
         let name = self.peer_name(lane);
         self.note(format!(
             "{name} cannot serve bytes {}-{}: {reason}",
@@ -594,11 +600,25 @@ impl Receiving {
             return;
         }
         let open = self.ledger.orphans().difference(&self.asked);
-        if !open.is_empty() {
-            for range in open.iter() {
-                self.asked.insert(range);
+        if open.is_empty() {
+            return;
+        }
+        for range in open.iter() {
+            self.asked.insert(range);
+        }
+        // Who could not serve a part of it may well serve the rest.
+        let refused = RangeSet::from_ranges(self.refused.values().flat_map(RangeSet::iter));
+        for open in [open.difference(&refused), open.intersection(&refused)] {
+            if open.is_empty() {
+                continue;
             }
-            let lost: Vec<u32> = self.lost.union(&self.refusers).copied().collect();
+            let concerns = |refused: &RangeSet| !refused.intersection(&open).is_empty();
+            let refusers = self.refused.iter().filter(|(_, ranges)| concerns(ranges));
+            let lost: BTreeSet<u32> = refusers
+                .map(|(&peer, _)| peer)
+                .chain(self.lost.iter().copied())
+                .collect();
+            let lost = lost.into_iter().collect();
             self.events
                 .push_back(Event::Need(open, lost, "no known holder is left".into()));
         }

@@ -8,7 +8,7 @@ use ropewalk_proto::participant::far_streams;
 
 use super::{Fetch, LaneInfo, State};
 use crate::connect::Connected;
-use crate::interfaces;
+use crate::interfaces::{self, Interface};
 use crate::links::Links;
 use crate::rails::{Rail, Search};
 
@@ -49,6 +49,23 @@ impl Way {
             Some(rail) => rail.to_string(),
             None => self.connected.first_rail(),
         }
+    }
+}
+
+impl State {
+    /// Lanes whose rail is gone while another one to the same peer is there. Where all are gone at once TCP may outlast
+    /// that, as it does where there is one.
+    pub(super) fn dispensable(&self, here: &[Interface]) -> Vec<usize> {
+        let is_there = |lane: usize| {
+            let rail = self.lanes[lane].way.as_ref();
+            rail.is_none_or(|rail| rail.is_there(here))
+        };
+        let is_done_by_another = |lane: &usize| {
+            let mut others = self.receiving.other_rails(*lane);
+            others.any(|other| self.lanes[other].open > 0 && is_there(other))
+        };
+        let gone = (0..self.lanes.len()).filter(|&lane| !is_there(lane));
+        gone.filter(is_done_by_another).collect()
     }
 }
 
@@ -245,15 +262,14 @@ impl Fetch {
         }
     }
 
-    /// Streams over rails that this host has no address for any more end at once; others may work again.
+    /// Streams over rails that this host has no address for any more end at once where another rail does their work; others
+    /// may work again.
     fn links_changed(&self) {
         let here = interfaces::usable(&[]);
         let mut state = self.state.lock();
         state.links_changed += 1;
-        for info in &state.lanes {
-            if info.way.as_ref().is_some_and(|rail| !rail.is_there(&here)) {
-                info.meter.stop();
-            }
+        for lane in state.dispensable(&here) {
+            state.lanes[lane].meter.stop();
         }
         drop(state);
         self.changed.notify_all();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
-use ropewalk_proto::participant::Take;
+use ropewalk_proto::participant::{Take, UNITS_PER_TAKE_MAX};
 use ropewalk_proto::wire::SPACE_DATA;
 
 use super::rails::Way;
@@ -21,6 +21,16 @@ const IDLE: Duration = Duration::from_millis(50);
 
 /// Longest a stream waits for the peer before it looks for cancels and the end.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Units asked for on one stream and not come, whatever their bytes: a small file is a unit. The grants have to fit into
+/// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
+const UNITS_OUTSTANDING_MAX: usize = 2048;
+
+/// ... but beside datagrams, where both do. A round trip brings no more than this.
+const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
+
+const _: () =
+    assert!(UNITS_OUTSTANDING_DATAGRAMS + UNITS_PER_TAKE_MAX <= ropewalk_lane::OUTSTANDING_MAX);
 
 /// A stream that owes units and brings nothing for so long is given up while another rail to the same host works.
 const RAIL_SILENCE: Duration = Duration::from_millis(1500);
@@ -45,6 +55,15 @@ impl Fetch {
         let began = Instant::now();
         let mut retries = RETRIES.iter();
         loop {
+            {
+                let mut state = self.state.lock();
+                let streams = state.streams;
+                let info = &mut state.lanes[lane];
+                if info.live > streams {
+                    info.live -= 1;
+                    return;
+                }
+            }
             let rail = way.rail.as_ref();
             let (reason, gives_up) = match way.connected.join(&self.transfer, rail, index) {
                 Ok((half, kind)) => {
@@ -56,10 +75,13 @@ impl Fetch {
                         info.streams = info.streams.max(info.open);
                     }
                     let driven = self.drive(lane, half);
-                    self.state.lock().lanes[lane].open -= 1;
                     match driven {
                         Ok(moved) => {
-                            if !moved.reopen || moved.is_surplus {
+                            if moved.is_surplus {
+                                return;
+                            }
+                            self.state.lock().lanes[lane].open -= 1;
+                            if !moved.reopen {
                                 return;
                             }
                             // It worked for a while: a new series of attempts.
@@ -126,6 +148,10 @@ impl Fetch {
         // Bytes that had come when the stream was last seen to bring some.
         let mut seen = (0, Instant::now());
         let unit_at = |offset| sinks.unit_at(offset);
+        let units_max = match self.of_datagrams {
+            true => UNITS_OUTSTANDING_DATAGRAMS,
+            false => UNITS_OUTSTANDING_MAX,
+        };
         let result: Result<(), LaneError> = loop {
             if self.stopped() {
                 break Ok(());
@@ -136,11 +162,20 @@ impl Fetch {
             let now = self.transfer.now_ns();
             let (take, cancel) = {
                 let mut state = self.state.lock();
-                if !moved.is_surplus && state.lanes[lane].live > state.streams {
+                let streams = state.streams;
+                let info = &mut state.lanes[lane];
+                // Those that only try to connect leave by themselves.
+                if !moved.is_surplus && info.open > streams {
                     // It brings what it was asked for, then it ends.
-                    state.lanes[lane].live -= 1;
+                    info.live -= 1;
+                    info.open -= 1;
                     moved.is_surplus = true;
                 }
+                // With so many units it is as full as with all its bytes.
+                let outstanding = match granted.len() + UNITS_PER_TAKE_MAX > units_max {
+                    true => u64::MAX,
+                    false => outstanding,
+                };
                 let take = match moved.is_surplus {
                     true => Take::Closed,
                     false => state.receiving.take(lane, outstanding, now, &unit_at),

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use ropewalk_proto::wire::{FrameHeader, FrameKind, HEADER_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockRef;
 
 use crate::LaneError;
 use crate::frame_io::{Ahead, Guard, body_len};
@@ -27,6 +28,8 @@ pub(super) struct Frames {
     pub link: Link<Socket>,
     pub near: SocketAddr,
     pub far: SocketAddr,
+    /// The interface that the stream is bound to.
+    pub device: Option<Vec<u8>>,
     guard: Guard,
     ahead: Ahead,
     out: Vec<u8>,
@@ -66,10 +69,12 @@ impl Frames {
         };
         let near = canonical(address(stream.local_addr())?);
         let far = canonical(address(stream.peer_addr())?);
+        let device = SockRef::from(&stream).device().ok().flatten();
         Ok(Self {
             link: Link::new(tcp::prepare(stream)?)?,
             near,
             far,
+            device,
             guard,
             ahead: Ahead::new(AHEAD_LEN),
             out: Vec::new(),

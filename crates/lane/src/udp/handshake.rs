@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use ropewalk_proto::rapid::{DATAGRAM_HEADER_LEN, Datagram, DatagramKind, PAYLOAD_MIN};
 use ropewalk_proto::wire::{FrameHeader, FrameKind};
 
+use socket2::SockRef;
+
 use super::frames::{Frames, frame};
 use super::protect::{Opener, Sealer};
 use super::{Options, sys};
@@ -18,8 +20,12 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 const BLOCKED_AFTER: Duration = Duration::from_secs(3);
 /// Probes are sent again after this.
 const PROBE_EVERY: Duration = Duration::from_millis(200);
-/// Once one probe came, longer ones are waited for this much longer, and a round trip.
+/// Once one probe came, longer ones are waited for this much longer, and a round trip ...
 const LONGER: Duration = Duration::from_millis(20);
+/// ... but where their length was set this long: without them there is no lane, and probes are lost like all else.
+const LONGER_SET: Duration = PROBE_EVERY.saturating_mul(5);
+/// Of each length that many go at a time: a lost one would make the lane's packets short for good.
+const PROBES: usize = 2;
 /// Longest packets that are looked for; longer ones have to be set. On loopback they would fill the default
 /// receive buffer with a handful.
 const MTU_FOUND_MAX: u32 = 9000;
@@ -42,10 +48,12 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> LaneError {
     move |source| LaneError::Socket { doing, source }
 }
 
-/// A socket on the stream's own address, so that datagrams take the stream's way.
+/// A socket on the stream's own address and interface, so that datagrams take the stream's way.
 fn open(frames: &Frames) -> Result<UdpSocket, LaneError> {
     let address = SocketAddr::new(frames.near.ip(), 0);
     let socket = UdpSocket::bind(address).map_err(failed("opening a socket for datagrams"))?;
+    // Best effort, as for the stream: without it the host's routes decide.
+    let _ = SockRef::from(&socket).bind_device(frames.device.as_deref());
     let set = || {
         socket.set_nonblocking(true)?;
         sys::never_fragment(&socket, address.is_ipv6())
@@ -161,20 +169,8 @@ pub(super) fn as_sender(
     lengths.extend(shorter.filter(|length| *length < longest));
     lengths.retain(|length| *length >= least);
     let mut probes = || {
-        for &length in &lengths {
-            let mut bytes = vec![0; length as usize];
-            let head = Datagram {
-                kind: DatagramKind::Probe,
-                round: 0,
-                length: (length as usize - DATAGRAM_HEADER_LEN - trailer) as u16,
-                lane,
-                sequence: sealer.next_sequence(),
-                offset: 0,
-                grant: length,
-                echo: 0,
-            };
-            bytes[..DATAGRAM_HEADER_LEN].copy_from_slice(&head.encode());
-            sealer.seal(&mut bytes);
+        for &length in std::iter::repeat_n(&lengths, PROBES).flatten() {
+            let bytes = probe(lane, length, sealer, trailer);
             match socket.send(&bytes) {
                 // Longer than the interface takes, or nobody there yet: what comes through tells.
                 Ok(_) => {}
@@ -202,6 +198,24 @@ pub(super) fn as_sender(
         datagram,
         far,
     })
+}
+
+/// A probe of this length.
+fn probe(lane: u32, length: u32, sealer: &mut Sealer, trailer: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length as usize];
+    let head = Datagram {
+        kind: DatagramKind::Probe,
+        round: 0,
+        length: (length as usize - DATAGRAM_HEADER_LEN - trailer) as u16,
+        lane,
+        sequence: sealer.next_sequence(),
+        offset: 0,
+        grant: length,
+        echo: 0,
+    };
+    bytes[..DATAGRAM_HEADER_LEN].copy_from_slice(&head.encode());
+    sealer.seal(&mut bytes);
+    bytes
 }
 
 /// Whether what was found will do.
@@ -242,6 +256,10 @@ pub(super) fn as_receiver(
     ready.offset = longest.into();
     frames.push(&ready, &[])?;
     let rtt = Duration::from_nanos(frames.rtt_ns());
+    let longer = match options.mtu {
+        Some(_) => LONGER_SET,
+        None => LONGER,
+    };
     let mut until = Instant::now() + BLOCKED_AFTER + rtt;
     let mut knock_at = Instant::now();
     let mut found = 0;
@@ -269,7 +287,7 @@ pub(super) fn as_receiver(
                 let payload = &mut out[..head.length.into()];
                 if ours && opener.open(head.sequence, &bytes[..count], payload) {
                     if found == 0 {
-                        until = until.min(Instant::now() + LONGER + rtt);
+                        until = until.min(Instant::now() + longer + rtt);
                     }
                     found = found.max(head.grant);
                 }
@@ -313,4 +331,71 @@ fn knock(socket: &UdpSocket, lane: u32, knocker: &mut Sealer, trailer: usize) {
     knocker.seal(&mut bytes);
     // Whether it comes through does not matter; the probes show what does.
     let _ = socket.send(&bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::{Order, protect::Direction, protect::trailer_len};
+    use super::*;
+    use crate::frame_io::Guard;
+    use crate::{Check, Protection};
+
+    /// Two ends of a stream over loopback.
+    fn streams() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// A lane whose length is set opens although the first probes of that length are lost.
+    #[test]
+    fn a_lost_probe_of_a_set_length_is_waited_for() {
+        const MTU: u32 = 1500;
+        let options = Options {
+            rate: 0,
+            mtu: Some(MTU),
+            order: Order::BlastFirst,
+            monitor: None,
+            receive_buffer: 0,
+            feedback_delay: Duration::ZERO,
+            work: 0,
+        };
+        let protection = || Protection::Plain(Check::None);
+        let trailer = trailer_len(&protection());
+        let (near, far) = streams();
+        let receiver = std::thread::spawn({
+            move || {
+                let mut frames = Frames::new(far, Guard::for_receiver(&protection())).unwrap();
+                let mut opener = Opener::new(&protection(), Direction::TowardReceiver);
+                let mut knocker = Sealer::new(&protection(), Direction::TowardSender);
+                let met = as_receiver(&mut frames, &mut opener, &mut knocker, trailer, &options);
+                met.map(|met| met.datagram)
+            }
+        });
+        let mut frames = Frames::new(near, Guard::for_sender(&protection())).unwrap();
+        let mut sealer = Sealer::new(&protection(), Direction::TowardReceiver);
+        let until = Instant::now() + PEER_TIMEOUT;
+        let socket = open(&frames).unwrap();
+        let port = port_of(&socket).unwrap().port();
+        frames
+            .push(&frame(FrameKind::Hello, 7, port.into()), &[])
+            .unwrap();
+        let ready = expect_socket(&mut frames, &socket, FrameKind::Ready, until).unwrap();
+        let to = connect(&frames, &socket, ready.code).unwrap();
+        let lengths = [1280, MTU].map(|mtu| mtu - sys::overhead(&to));
+        // The first time the long one does not come.
+        let mut times = 0;
+        let probes = || {
+            times += 1;
+            for &length in &lengths[..times.min(2)] {
+                socket.send(&probe(7, length, &mut sealer, trailer))?;
+            }
+            Ok(())
+        };
+        let probed = expect(&mut frames, &socket, FrameKind::Probed, until, probes);
+        assert_eq!(probed.unwrap().unwrap().code, lengths[1]);
+        assert_eq!(receiver.join().unwrap().unwrap(), lengths[1]);
+    }
 }

@@ -1,7 +1,7 @@
 //! Nodes that come, go and fail at bad moments: what is said to be done is done, and it always ends.
 
 use super::tests::{
-    actions, answer, done, done_after, finish, from, node, opened, outcome, released, sent,
+    actions, answer, done, done_after, finish, from, node, opened, outcome, pass, released, sent,
     started, started_with,
 };
 use super::*;
@@ -34,6 +34,7 @@ fn receivers_fall_silent_together() {
         ];
         nodes.extend((0..others).map(|_| node("e", &[], &[(0, 100)], Some("d"))));
         let (mut c, _) = started(nodes);
+        pass(&mut c, 10, 15 * SECOND);
         for node in [0, 3].into_iter().take(1 + others) {
             heard(&mut c, node, 15 * SECOND);
         }
@@ -317,10 +318,12 @@ fn who_opens_too_late_stays_away() {
     let mut c = copying();
     let new = c.handle_join(with_tree("x", true), 20).unwrap();
     let late = 21 + OPEN_NS_MAX;
-    for node in [0, 1] {
-        heard(&mut c, node, late);
+    for now in (20..late).step_by(SECOND as usize).chain([late]) {
+        for node in [0, 1] {
+            heard(&mut c, node, now);
+        }
+        c.handle_timer(now);
     }
-    c.handle_timer(late);
     let reason = c.join_outcome(new).unwrap().unwrap_err();
     assert!(reason.contains("within 300 s"), "{reason}");
     settle(&mut c);

@@ -5,6 +5,8 @@ use crate::control::{
     Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
 };
 
+const SECOND: u64 = 1_000_000_000;
+
 pub(super) fn node(
     name: &str,
     holds: &[(u64, u64)],
@@ -370,6 +372,14 @@ fn a_destination_is_complete_by_ranges_not_by_sums() {
     assert_eq!(c.missing()["fs"].as_slice(), [range(0, 50)]);
 }
 
+/// Time passes, and the driver sees it.
+pub(super) fn pass(c: &mut Coordinator, from_ns: u64, to_ns: u64) {
+    for now in (from_ns..to_ns).step_by(SECOND as usize) {
+        c.handle_timer(now);
+    }
+    c.handle_timer(to_ns);
+}
+
 /// Silence has an end: a node that says nothing is lost after the stated time and not before.
 #[test]
 fn a_silent_node_is_lost() {
@@ -377,11 +387,38 @@ fn a_silent_node_is_lost() {
         node("a", &[(0, 100)], &[], None),
         node("b", &[], &[(0, 100)], None),
     ]);
-    c.handle_timer(10 + SILENCE_NS_MAX);
+    pass(&mut c, 10, 10 + SILENCE_NS_MAX);
     assert!(c.summary()[1].lost.is_none());
     c.handle_timer(11 + SILENCE_NS_MAX);
     assert!(c.summary()[1].lost.is_some());
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+}
+
+/// A driver that was stopped for long finds nobody silent before it has read what came meanwhile, and those that stay
+/// silent then.
+#[test]
+fn a_stopped_driver_loses_nobody() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    pass(&mut c, 10, 3 * SECOND);
+    let back = 3 * SECOND + 4 * SILENCE_NS_MAX;
+    c.handle_timer(back);
+    let lost = |c: &Coordinator| {
+        c.summary()
+            .iter()
+            .map(|n| n.lost.is_some())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lost(&c), [false, false]);
+    c.handle_message(
+        0,
+        from(from_agent::Body::Status(control::Status::default())),
+        back,
+    );
+    pass(&mut c, back, back + SILENCE_NS_MAX);
+    assert_eq!(lost(&c), [false, true]);
 }
 
 /// A sender whose bytes still come is there, whatever has become of its own word.
@@ -404,7 +441,7 @@ fn a_sender_whose_bytes_come_is_not_silent() {
     let half = SILENCE_NS_MAX / 2;
     for (look, bytes) in [(1, 10), (2, 20), (3, 30), (4, 30), (5, 30)] {
         c.handle_message(1, delivered(bytes), 10 + look * half);
-        c.handle_timer(10 + look * half);
+        pass(&mut c, 10 + (look - 1) * half, 10 + look * half);
     }
     assert!(c.summary()[0].lost.is_none());
     c.handle_message(1, delivered(30), 11 + 5 * half);

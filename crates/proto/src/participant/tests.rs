@@ -275,6 +275,37 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
     assert!(receiving.is_finished());
 }
 
+/// Who could not serve one unit is named where that unit is asked for, and not where others are.
+#[test]
+fn one_unreadable_unit_does_not_cost_the_peer_later() {
+    let mut receiving = Receiving::new(4 << 20, 1, 0);
+    let all = 40 * CHUNK_LEN;
+    let first = run(0, CHUNK_LEN, 0, &[1]);
+    let rest = run(CHUNK_LEN, all - CHUNK_LEN, 1, &[]);
+    receiving.handle_plan(&plan(&[0, 1], vec![first, rest], 0), 0, &unit_at);
+    let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
+        panic!("nothing to take")
+    };
+    assert_eq!(units[0].range, range(0, CHUNK_LEN));
+    receiving.handle_refused(0, units[0].range, "it has changed", 1);
+    assert!(
+        !drain(&mut receiving)
+            .iter()
+            .any(|e| matches!(e, Event::Need(..)))
+    );
+    receiving.handle_lane_down(1, "its rack has no power");
+    let asked: Vec<(RangeSet, Vec<u32>)> = drain(&mut receiving)
+        .into_iter()
+        .filter_map(|e| match e {
+            Event::Need(ranges, lost, _) => Some((ranges, lost)),
+            _ => None,
+        })
+        .collect();
+    let refused = RangeSet::from(range(0, CHUNK_LEN));
+    let others = RangeSet::from(range(CHUNK_LEN, all - CHUNK_LEN));
+    assert_eq!(asked, [(others, vec![1]), (refused, vec![0, 1])]);
+}
+
 /// A unit that never comes whole ends the node's part with a reason that names peer and range.
 #[test]
 fn damage_without_end_is_given_up() {
