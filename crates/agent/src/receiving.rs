@@ -154,6 +154,8 @@ pub(crate) struct Fetch {
     stripes: u32,
     // Receivers that share a long path; 0 where the number of streams is not tuned.
     sharers: u32,
+    // Transfers that are on it, too.
+    other_transfers: u32,
     // Streams of a lane at most, where nobody gave their number.
     lane_streams_max: u32,
     hash: bool,
@@ -219,6 +221,7 @@ impl Fetch {
             of_datagrams: blast.is_some(),
             stripes,
             sharers: plan.sharers,
+            other_transfers: plan.other_transfers,
             lane_streams_max,
             hash: options.verify >= verify::TREE,
             transfer,

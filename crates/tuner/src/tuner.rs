@@ -75,12 +75,14 @@ const FALL: f64 = 0.7;
 /// The same for a rise.
 const RISE: f64 = 1.3;
 
-/// Streams of each of so many nodes at the beginning, by the round trip; `None` where it is short.
+/// Streams of each of so many nodes at the beginning, by the round trip; `None` where it is short. Of what they would have
+/// alone they open their part only where other transfers share the path: those give up theirs when this one comes.
 #[must_use]
-pub fn far_streams(nodes: u32, rtt_seconds: f64) -> Option<u32> {
+pub fn far_streams(nodes: u32, others: u32, rtt_seconds: f64) -> Option<u32> {
     let total = (TOTAL_FIRST_PER_SECOND * rtt_seconds).clamp(TOTAL_FIRST.0, TOTAL_FIRST.1);
     let least = (STREAMS_FAR_PER_SECOND * rtt_seconds).clamp(STREAMS_FAR.0, STREAMS_FAR.1);
-    let each = (total / f64::from(nodes.max(1))).max(least).ceil() as u32;
+    let alone = (total / f64::from(nodes.max(1))).max(least);
+    let each = (alone / f64::from(1 + others)).ceil() as u32;
     (rtt_seconds >= FAR_SECONDS).then_some(each)
 }
 
@@ -251,8 +253,8 @@ impl Tuner {
             // Connected: slow start is on.
             self.settle(nodes, now_ns);
             // By the least of all: a queue makes round trips long, too, but not those of the first packets.
-            let all = self.limits.nodes * (1 + self.others.transfers);
-            let each = far_streams(all, self.path.rtt_seconds_min())?;
+            let (nodes, others) = (self.limits.nodes, self.others.transfers);
+            let each = far_streams(nodes, others, self.path.rtt_seconds_min())?;
             let first = self.limits.split(f64::from(each * self.limits.nodes));
             if first.total() <= self.setting.total() {
                 return None;
@@ -374,8 +376,8 @@ impl Tuner {
         let target = match lost {
             _ if is_burst && was_burst => present / STEP,
             _ if lost > LOSS_MANY => target.min(present),
-            // Too many that lose nothing do no harm.
-            _ if target < present && lost < LOSS_FEW => present,
+            // Too many that lose nothing do no harm; and who gave up more than the part of one would have none in the end.
+            _ if target < present && (lost < LOSS_FEW || is_shared) => present,
             _ if target > present / NEAR_BELOW && target < present * NEAR_ABOVE => present,
             _ => target,
         };

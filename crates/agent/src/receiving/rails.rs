@@ -171,7 +171,7 @@ impl Fetch {
         if self.sharers == 0 || state.is_told || self.of_datagrams {
             return;
         }
-        match far_streams(self.sharers, least.as_secs_f64()) {
+        match far_streams(self.sharers, self.other_transfers, least.as_secs_f64()) {
             // While it is found out which lanes are worth it, none has fewer than over a short path.
             Some(far) => {
                 let least = state.streams_near;

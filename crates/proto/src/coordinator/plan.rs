@@ -489,7 +489,7 @@ impl Coordinator {
         plan.runs.clone_from(&state.runs);
         plan.limit = limit.map_or(0, |l| l.max(1));
         plan.unit = self.unit_len;
-        plan.sharers = self.sharers();
+        (plan.sharers, plan.other_transfers) = self.sharers();
         plan.lane_streams_max = self.lane_streams_max();
         plan.length = self.data_length;
         plan.expected = self.expected_ns();

@@ -110,14 +110,17 @@ pub(super) struct Lanes {
 pub type Ends = [Vec<IpAddr>; 2];
 
 impl Coordinator {
-    /// Receivers of all transfers that share the path; 0 where the number of streams is not tuned.
+    /// Receivers that share the path, 0 where the number of streams is not tuned, and other transfers that do.
     ///
     /// They know the round trip when they have connected, seconds before the first look at what senders tell, and open
     /// their part at once.
-    pub(super) fn sharers(&self) -> u32 {
+    pub(super) fn sharers(&self) -> (u32, u32) {
         match self.setup.tune {
-            Some(_) => self.receivers().count() as u32 * (1 + self.streams.others.transfers),
-            None => 0,
+            Some(_) => {
+                let receivers = self.receivers().count() as u32;
+                (receivers, self.streams.others.transfers)
+            }
+            None => (0, 0),
         }
     }
 

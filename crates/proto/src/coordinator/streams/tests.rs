@@ -215,7 +215,7 @@ fn streams_follow_what_is_left() {
 #[test]
 fn transfers_share_the_budget() {
     let mut coordinator = moving(Some(PolicyName::Model));
-    assert_eq!(coordinator.sharers(), 2);
+    assert_eq!(coordinator.sharers(), (2, 0));
     tell(&mut coordinator, 20_000, 2);
     let alone = coordinator.tuned().unwrap().setting;
     let mut with = |transfers: u32| {
@@ -237,7 +237,7 @@ fn transfers_share_the_budget() {
     assert_eq!(told[&1], told[&2]);
     let told = with(0);
     assert!(told[&2] >= alone.streams - 1, "{told:?}");
-    assert_eq!(coordinator.sharers(), 2);
+    assert_eq!(coordinator.sharers(), (2, 0));
 }
 
 /// What a sender told last does not count once it is lost or let go, nor what it says after that.
