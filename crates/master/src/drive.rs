@@ -474,8 +474,8 @@ impl Driver {
     fn share(&mut self) {
         if self.request.options.sharing.is_some() && self.request.options.tuned_by().is_some() {
             let ends = self.coordinator.ends();
-            let rate = self.coordinator.tuned_rate();
-            let others = self.sharing.look(&ends, rate);
+            let streams = self.coordinator.tuned_streams();
+            let others = self.sharing.look(&ends, streams);
             self.coordinator.handle_others(others);
         }
     }

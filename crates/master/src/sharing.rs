@@ -1,7 +1,7 @@
 //! Transfers of one user, started on one host, that cross the same path: who else is there.
 //!
 //! Each master whose streams are tuned keeps a small file in a folder of the user: the networks its bytes leave and reach,
-//! and what it carries. The file is locked while its master lives, so that whatever became of it nobody is taken for alive.
+//! and how many streams it has. The file is locked while its master lives, so that whatever became of it nobody is taken for alive.
 //! Two transfers share a path when senders of both are in one network and receivers of both in one, too: networks are
 //! judged by their addresses (24 bits of IPv4, 48 of IPv6), since nothing tells where a bottleneck is.
 //!
@@ -49,7 +49,8 @@ const MADE_WITHIN: Duration = Duration::from_secs(60);
 struct Claim {
     senders: BTreeSet<String>,
     receivers: BTreeSet<String>,
-    rate: f64,
+    // 0 while nobody knows.
+    streams: u32,
 }
 
 /// This master's file, and the folder of all.
@@ -77,13 +78,13 @@ fn network(address: &IpAddr) -> Option<String> {
 }
 
 impl Claim {
-    fn new(ends: &Ends, rate: f64) -> Self {
+    fn new(ends: &Ends, streams: u32) -> Self {
         let networks =
             |of: &Vec<IpAddr>| of.iter().filter_map(network).take(NETWORKS_MAX).collect();
         Self {
             senders: networks(&ends[0]),
             receivers: networks(&ends[1]),
-            rate,
+            streams,
         }
     }
 
@@ -91,14 +92,14 @@ impl Claim {
         !self.senders.is_disjoint(&other.senders) && !self.receivers.is_disjoint(&other.receivers)
     }
 
-    /// Three lines: networks of the senders, networks of the receivers, bytes a second; and one that says that it is whole.
+    /// Three lines: networks of the senders, networks of the receivers, streams; and one that says that it is whole.
     fn format(&self) -> String {
         let line = |of: &BTreeSet<String>| of.iter().cloned().collect::<Vec<_>>().join(" ");
         format!(
-            "{}\n{}\n{:.0}\nend\n",
+            "{}\n{}\n{}\nend\n",
             line(&self.senders),
             line(&self.receivers),
-            self.rate
+            self.streams
         )
     }
 
@@ -114,15 +115,11 @@ impl Claim {
             )
         };
         let (senders, receivers) = (words()?, words()?);
-        let rate = lines
-            .next()?
-            .parse()
-            .ok()
-            .filter(|rate: &f64| *rate >= 0.0)?;
+        let streams = lines.next()?.parse().ok()?;
         (lines.next() == Some("end")).then_some(Self {
             senders,
             receivers,
-            rate,
+            streams,
         })
     }
 }
@@ -144,14 +141,14 @@ impl Sharing {
         self.folder.is_some() && self.looked.is_none_or(is_late)
     }
 
-    /// Tells what this transfer carries between these ends; returns who else is on the way. Whatever is wrong with the
+    /// Tells how many streams this transfer has between these ends; returns who else is on the way. Whatever is wrong with the
     /// folder only means that nobody is.
-    pub fn look(&mut self, ends: &Ends, rate: f64) -> Others {
+    pub fn look(&mut self, ends: &Ends, streams: u32) -> Others {
         self.looked = Some(Instant::now());
         let Some(folder) = self.folder.clone() else {
             return Others::default();
         };
-        let claim = Claim::new(ends, rate);
+        let claim = Claim::new(ends, streams);
         if self.tell(&folder, &claim).is_err() {
             return Others::default();
         }
@@ -160,9 +157,14 @@ impl Sharing {
         let paths = files(&folder).filter(|path| *path != own).take(FILES_MAX);
         let others = paths.filter_map(|path| read(&path));
         let others = others.filter(|other| claim.shares_path(other));
+        let mut all_know = true;
         for other in others.take(OTHERS_MAX) {
             all.transfers += 1;
-            all.rate += other.rate;
+            all.streams = all.streams.saturating_add(other.streams);
+            all_know &= other.streams > 0;
+        }
+        if !all_know {
+            all.streams = 0;
         }
         all
     }
@@ -269,16 +271,16 @@ mod tests {
         let mut back = Sharing::new(Some(&folder), "back");
         assert!(one.is_due());
         let there = ends("10.0.0.1 127.0.0.1", "10.0.1.1");
-        assert_eq!(one.look(&there, 5.0), Others::default());
+        assert_eq!(one.look(&there, 5), Others::default());
         assert!(!one.is_due());
         let near = ends("10.0.0.7", "10.0.1.9 10.0.2.9");
-        let seen = other.look(&near, 7.0);
-        assert_eq!((seen.transfers, seen.rate), (1, 5.0));
-        assert_eq!(back.look(&ends("10.0.1.1", "10.0.0.1"), 1.0).transfers, 0);
-        assert_eq!(one.look(&there, 6.0).rate, 7.0);
-        assert_eq!(other.look(&near, 7.0).rate, 6.0);
+        let seen = other.look(&near, 7);
+        assert_eq!((seen.transfers, seen.streams), (1, 5));
+        assert_eq!(back.look(&ends("10.0.1.1", "10.0.0.1"), 1).transfers, 0);
+        assert_eq!(one.look(&there, 6).streams, 7);
+        assert_eq!(other.look(&near, 7).streams, 6);
         drop(one);
-        assert_eq!(other.look(&near, 7.0).transfers, 0);
+        assert_eq!(other.look(&near, 7).transfers, 0);
         assert!(!folder.join("one.path").exists());
     }
 
@@ -307,14 +309,14 @@ mod tests {
     #[test]
     fn leftovers() {
         let folder = tempfile::tempdir().unwrap();
-        let claim = Claim::new(&ends("10.0.0.1", "2001:db8:7::1"), 3.0);
+        let claim = Claim::new(&ends("10.0.0.1", "2001:db8:7::1"), 3);
         assert_eq!(Claim::parse(&claim.format()), Some(claim.clone()));
         assert_eq!(Claim::parse("a\nb\n7\n"), None, "cut short");
         assert_eq!(Claim::parse("a\nb\n-7\nend\n"), None);
         fs::write(folder.path().join("dead.path"), claim.format()).unwrap();
         fs::write(folder.path().join("other.sock"), claim.format()).unwrap();
         let mut one = Sharing::new(Some(folder.path()), "one");
-        let seen = one.look(&ends("10.0.0.1", "2001:db8:7::1"), 1.0);
+        let seen = one.look(&ends("10.0.0.1", "2001:db8:7::1"), 1);
         assert_eq!(seen, Others::default());
         assert!(!folder.path().join("dead.path").exists());
         clear_paths(folder.path());
@@ -329,13 +331,13 @@ mod tests {
         old.set_modified(then).unwrap();
         drop(old);
         let mut other = Sharing::new(Some(folder.path()), "other");
-        let seen = other.look(&ends("10.0.0.1", "2001:db8:7::1"), 1.0);
+        let seen = other.look(&ends("10.0.0.1", "2001:db8:7::1"), 1);
         assert_eq!(seen.transfers, 1);
         assert!(!folder.path().join("old.path").exists());
         assert!(folder.path().join("7.path").exists());
         let mut lost = Sharing::new(Some(Path::new("/proc/none")), "one");
         assert_eq!(
-            lost.look(&ends("10.0.0.1", "10.0.0.2"), 1.0),
+            lost.look(&ends("10.0.0.1", "10.0.0.2"), 1),
             Others::default()
         );
     }

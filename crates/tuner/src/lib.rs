@@ -41,12 +41,12 @@ impl Setting {
 }
 
 /// Other transfers over the same path that are tuned, too.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
     /// How many.
     pub transfers: u32,
-    /// Their bytes a second, together.
-    pub rate: f64,
+    /// Their streams, together; 0 while one of them does not know.
+    pub streams: u32,
 }
 
 /// What may be chosen, and what is known of the network.

@@ -69,6 +69,9 @@ const COST_MAX: f64 = 0.06;
 /// A step that was taken back is not tried again for this long, twice as long each time.
 const PATIENCE_SECONDS: f64 = 8.0;
 
+/// Parts of transfers that differ by less than this are even.
+const UNEVEN: f64 = 0.2;
+
 /// The trunk has changed when the rate falls below this part of what it was, twice in a row without a step.
 const FALL: f64 = 0.7;
 
@@ -341,20 +344,21 @@ impl Tuner {
             self.kept_rate = Some(seen.rate);
             return None;
         }
-        let mut situation = self.path.situation(&self.limits)?;
-        let sharers = f64::from(1 + self.others.transfers);
-        // What this one gains by more streams others may lose: then only the policy's word for the whole path counts.
-        let is_shared = self.others.transfers > 0;
-        situation.rate += self.others.rate;
-        if is_full && !is_shared {
+        let is_burst = seen.loss > LOSS_TOO_MANY;
+        let was_burst = std::mem::replace(&mut self.was_burst, is_burst);
+        if self.others.transfers > 0 {
+            return self.even_out(is_burst && was_burst);
+        }
+        let situation = self.path.situation(&self.limits)?;
+        if is_full {
             let share = (seen.rate / situation.rate).min(1.0);
             let total = self.setting.total();
             self.taught.learn(&situation, total, share);
             self.policy.learn(&situation, total, share);
         }
         let present = f64::from(self.setting.total());
-        let wanted = self.policy.best(&situation).map(|all| all / sharers);
-        let target = match (is_full || is_shared, wanted) {
+        let wanted = self.policy.best(&situation);
+        let target = match (is_full, wanted) {
             // What each stream brings says how many fill the rest of a known bound; of an unknown one, more.
             (false, wanted) => {
                 let fill = match situation.rate > 1.2 * seen.rate && seen.rate > 0.0 {
@@ -367,17 +371,15 @@ impl Tuner {
             (true, None) => present,
         };
         let lost = seen.loss;
-        let most = match !is_full && !is_shared && lost < LOSS_FEW {
+        let most = match !is_full && lost < LOSS_FEW {
             true => STEP_FREE,
             false => STEP,
         };
-        let is_burst = lost > LOSS_TOO_MANY;
-        let was_burst = std::mem::replace(&mut self.was_burst, is_burst);
         let target = match lost {
             _ if is_burst && was_burst => present / STEP,
             _ if lost > LOSS_MANY => target.min(present),
-            // Too many that lose nothing do no harm; and who gave up more than the part of one would have none in the end.
-            _ if target < present && (lost < LOSS_FEW || is_shared) => present,
+            // Too many that lose nothing do no harm.
+            _ if target < present && lost < LOSS_FEW => present,
             _ if target > present / NEAR_BELOW && target < present * NEAR_ABOVE => present,
             _ => target,
         };
@@ -394,6 +396,21 @@ impl Tuner {
             });
         }
         Some(next)
+    }
+
+    // What this one gains by more streams others lose: each has its part of all that there are, whatever a policy would
+    // want alone, and nobody goes back because others carry more for it.
+    fn even_out(&self, is_burst: bool) -> Option<Setting> {
+        let present = f64::from(self.setting.total());
+        let part = match self.others.streams {
+            0 => present,
+            others => (present + f64::from(others)) / f64::from(1 + self.others.transfers),
+        };
+        let part = match is_burst {
+            true => part.min(present / STEP),
+            false => part.clamp(present / STEP, present * STEP),
+        };
+        ((part / present - 1.0).abs() > UNEVEN).then(|| self.limits.split(part))
     }
 
     // Keeps a target out of what was tried in vain.

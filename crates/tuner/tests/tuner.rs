@@ -455,28 +455,34 @@ fn a_burst_of_losses_passes() {
 /// Transfers that share a path share its streams: each gives up its part, and gets it back.
 #[test]
 fn transfers_share_a_path() {
-    let mut tuner = Tuner::new(PolicyName::Model.make(), limits(4));
-    let mut path = toy(4);
+    let mut tuner = Tuner::new(PolicyName::Model.make(), limits(8));
+    let mut path = toy(8);
     path.run(&mut tuner, 20.0);
     let alone = tuner.setting().total();
-    tuner.set_others(Others {
+    let others = |streams| Others {
         transfers: 1,
-        rate: 6e6,
-    });
+        streams,
+    };
+    tuner.set_others(others(0));
     // The other one takes half of the rate.
     path.rate /= 2.0;
     let told = path.run(&mut tuner, 0.2);
     assert_eq!(told.len(), 1, "it is told at once");
     let shared = tuner.setting().total();
     assert!(shared.abs_diff(alone / 2) <= 4, "{alone} {shared}");
-    // Losses, and a policy that wants few, do not make it give up more than its part.
+    // A policy that wants fewer or more does not change it, as long as nobody says more.
     path.lost = 0.05;
     path.run(&mut tuner, 10.0);
+    assert_eq!(tuner.setting().total(), shared);
+    // Who has more gives up some, and the other way round.
+    tuner.set_others(others(shared / 4));
+    path.run(&mut tuner, 4.0);
+    let fewer = tuner.setting().total();
+    assert!(fewer < shared, "{shared} {fewer}");
+    tuner.set_others(others(2 * shared));
+    path.run(&mut tuner, 20.0);
     let later = tuner.setting().total();
-    assert!(
-        (shared..=alone).contains(&later),
-        "{alone} {shared} {later}"
-    );
+    assert!(later.abs_diff(2 * shared) <= shared / 2, "{shared} {later}");
     tuner.set_others(Others::default());
     assert!(
         tuner.setting().total() >= later,

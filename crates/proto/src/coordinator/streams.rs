@@ -163,10 +163,10 @@ impl Coordinator {
         }
     }
 
-    /// Bytes a second of the newest look at the streams.
-    pub fn tuned_rate(&self) -> f64 {
+    /// Streams that receivers were told to have, all together; 0 before senders have told of any.
+    pub fn tuned_streams(&self) -> u32 {
         let tuner = self.streams.tuner.as_ref();
-        tuner.map_or(0.0, |tuner| tuner.path().newest())
+        tuner.map_or(0, |tuner| tuner.setting().total())
     }
 
     /// Takes what a sender says of its streams.

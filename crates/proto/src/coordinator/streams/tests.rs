@@ -221,7 +221,7 @@ fn transfers_share_the_budget() {
     let mut with = |transfers: u32| {
         coordinator.handle_others(Others {
             transfers,
-            rate: 1e6,
+            streams: 0,
         });
         coordinator.streams.looked_ns = 0;
         coordinator.tune(100 * SECOND);
