@@ -295,15 +295,20 @@ impl Fetch {
         (state.discard, state.discard_shared)
     }
 
-    /// The transfer's id as it is in temporary names.
-    fn temporary_id(&self) -> String {
+    /// The transfer's id as it is in temporary names. A copy of this node's own has its number, too: another node may see
+    /// the same file system without being told that they share a copy.
+    fn temporary_id(&self, shared: bool) -> String {
         let digits = self.transfer.id.iter().map(|byte| format!("{byte:02x}"));
-        digits.collect()
+        let id: String = digits.collect();
+        match shared {
+            true => id,
+            false => format!("{id}-{}", self.transfer.node),
+        }
     }
 
     /// Removes what is temporary where sinks could not be made and other nodes write, too.
     fn remove_unmade(&self) {
-        let id = self.temporary_id();
+        let id = self.temporary_id(true);
         let unmade = std::mem::take(&mut *self.unmade.lock());
         for path in unmade {
             ropewalk_store::remove_temporary(&path, &id);

@@ -55,7 +55,7 @@ What a copy is:
   Contents, modes, modification times and symbolic links. Hard links become files of their own;
   owners, extended attributes and holes are not kept. What the destination holds under other
   names stays. Every file is sent again, also one that is there already. Nothing gets its name
-  before all of it is there; a copy that ends partial (status 3) stays as .NAME.ropewalk-ID.
+  before all of it is there; a copy that ends partial (status 3) stays as .NAME.ropewalk-ID-NODE.
   So does a shared one whose command was killed: no host knows whether others still write it.
 
 Examples:

@@ -95,10 +95,7 @@ fn main() -> ExitCode {
             end(plan::run(&args))
         }
         Command::Agent(args) => end(agent::run(&args)),
-        Command::Status(args) => {
-            sys::end_on_closed_pipe();
-            end(status::status(&args))
-        }
+        Command::Status(args) => end(status::status(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),

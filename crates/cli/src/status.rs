@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::desk::{self, Answer, Question};
 use crate::progress::rate;
 use crate::run::runtime;
-use crate::sys::say;
+use crate::sys::{self, say};
 use crate::token;
 
 /// Exit status when there was nothing to cancel.
@@ -138,6 +138,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
             }
         }
     };
+    // Not before: a connection that the agent closes is no pipe.
+    sys::end_on_closed_pipe();
     std::io::stdout()
         .lock()
         .write_all(text.as_bytes())

@@ -31,7 +31,7 @@ pub(crate) fn terminal_lines() -> Option<usize> {
 ///
 /// Only for commands that own no transfer: one that moves data must outlive its reader.
 pub(crate) fn end_on_closed_pipe() {
-    // SAFETY: restores the system's default for one signal before any thread is started.
+    // SAFETY: restores the system's default for one signal; no handler of ours is involved.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 

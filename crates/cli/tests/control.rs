@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -207,6 +207,22 @@ fn an_agent_is_asked_and_told() {
         .assert_says("cancelled 1");
     let (status, report) = moving.end();
     assert!(status != 0 && report["outcome"] != "done", "{report:#}");
+}
+
+/// Whoever is asked and closes at once is no agent, and that is said.
+#[test]
+fn status_of_what_is_no_agent() {
+    let place = Place::new();
+    place.make_token();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        listener.incoming().for_each(drop);
+    });
+    place
+        .run(&["status", "--agent", &at])
+        .assert_status(1)
+        .assert_says(&at);
 }
 
 /// An agent ends with status 0 on SIGTERM, and a stranger is closed after the preface.

@@ -81,6 +81,29 @@ fn figure_2_with_agents_started_here() {
     );
 }
 
+/// Two receivers of copies of their own that see one file system are in nobody's way.
+#[test]
+fn copies_of_their_own_may_meet() {
+    let place = Place::new();
+    let dir = place.text("");
+    std::fs::create_dir(place.path("to")).unwrap();
+    std::fs::write(place.path("from"), bytes(4 << 20, 1)).unwrap();
+    let row =
+        |kind: &str, host: &str, file: &str| format!("{kind} {host}:1 {dir}{file} 0 0+4194304\n");
+    let spec = row("writer", "a", "from")
+        + &row("reader", "b", "to/copy")
+        + &row("reader", "c", "to/copy");
+    std::fs::write(place.path("spec"), spec).unwrap();
+    place
+        .run(&["transfer", "--start", "local", "spec"])
+        .assert_status(0);
+    assert_eq!(
+        std::fs::read(place.path("to/copy")).unwrap(),
+        bytes(4 << 20, 1)
+    );
+    assert_eq!(std::fs::read_dir(place.path("to")).unwrap().count(), 1);
+}
+
 /// What a specification cannot have is refused before anything is written, with bytes and names.
 #[test]
 fn bad_specifications_are_refused() {

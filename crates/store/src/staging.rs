@@ -220,8 +220,8 @@ impl<T: Target> Staging<T> {
     }
 }
 
-/// `.{name}.ropewalk-{id}`: the temporary name beside a final one. The same on every host. A name too long for that is
-/// cut and ends in digits of its hash: the id is that of the whole transfer, so names that begin alike would share a file.
+/// `.{name}.ropewalk-{id}`: the temporary name beside a final one, the same on every host that is given this id. A name too
+/// long for that is cut and ends in digits of its hash: the id is that of the whole transfer, so names that begin alike would share a file.
 pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if id.is_empty() || id.len() > ID_LEN_MAX || !id.bytes().all(plain) {

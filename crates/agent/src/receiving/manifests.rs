@@ -68,13 +68,13 @@ impl Fetch {
         in_memory: bool,
         made: &mut Vec<PlacedSink>,
     ) -> Result<Layout, String> {
-        let id = self.temporary_id();
         // Not only up to its own runs: the node may inherit others.
         let end = plan.length;
         let all = RangeSet::from(Range { start: 0, end });
         let mut pieces: Vec<Piece> = Vec::new();
         for sink in sinks {
             let shared = !sink.shared_paths().is_empty();
+            let id = self.temporary_id(shared);
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
                 // Each stream has its own buffer then; nothing reaches the sink.
                 OpenSink::Null | OpenSink::Memory if in_memory => (
