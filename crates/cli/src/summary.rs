@@ -169,6 +169,7 @@ fn write_bound(out: &mut String, report: &Report) -> std::fmt::Result {
     let basis = match bound.basis.as_str() {
         "declared" => "declared speeds",
         "interface" => "speeds of the interfaces",
+        "limit" => "as it was told",
         "observed" => "an estimate from the best second of each node",
         other => other,
     };

@@ -54,6 +54,7 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
 
   A row may end in up=RATE, down=RATE (the node's speed: gives the bound) and dest=NAME
   (readers with one name share one destination). URIs: file:///path, /path, mem:SIZE, null:.
+  A reader's file is made anew: bytes before and between its rows are zero, what it held is gone.
   The file holds no secrets: the agents' token comes from --token-file.
   This command is the transfer's master, whatever the file's `master` row says.
 

@@ -179,7 +179,7 @@ fn every_way_of_moving_works() {
             "--scheduler",
             "uniform",
             "--limit",
-            "100MB/s",
+            "200MB/s",
             "--rate",
             "local=1Gbit",
         ],
@@ -379,6 +379,24 @@ fn an_agent_copies_to_itself() {
         ])
         .assert_status(0);
     assert_same_tree(&place.path("set"), &place.path("copy"));
+}
+
+/// What the user allows is the bound where hosts could do more.
+#[test]
+fn a_limit_is_a_bound() {
+    let place = Place::new();
+    let report = place
+        .run(&["copy", "--json", "mem:4MiB", "null:", "--limit", "16MB/s"])
+        .assert_status(0)
+        .report();
+    let bound = &report["bound"];
+    assert_eq!(bound["basis"], "limit", "{bound}");
+    assert_eq!(bound["binding"][0], "--limit", "{bound}");
+    assert_eq!(
+        bound["bits_per_second"].as_f64().map(f64::round),
+        Some(128e6),
+        "{bound}"
+    );
 }
 
 /// A stand-in for ssh that runs the command here.

@@ -341,6 +341,11 @@ fn bound(coordinator: &Coordinator, known: bool, bytes: u64, moving: f64) -> Opt
         let bound = ropewalk_sched::bound(&coordinator.observed_problem()).ok()?;
         ("observed", bound.seconds, bound.binding, bound.is_exact)
     };
+    let limited = coordinator.limit().map_or(0.0, |rate| bytes as f64 / rate);
+    let (basis, least, binding, is_exact) = match limited > least {
+        true => ("limit", limited, vec!["--limit".into()], true),
+        false => (basis, least, binding, is_exact),
+    };
     if least <= 0.0 || moving <= 0.0 {
         return None;
     }

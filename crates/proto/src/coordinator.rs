@@ -171,6 +171,15 @@ enum Phase {
     Ended,
 }
 
+/// Bytes of each sender; there may be several lanes to one, over rails or with parts of their own.
+fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
+    let mut all = BTreeMap::new();
+    for (sender, bytes) in lanes {
+        *all.entry(sender).or_default() += bytes;
+    }
+    all
+}
+
 /// One transfer as its master sees it. See the module documentation.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -389,12 +398,12 @@ impl Coordinator {
                 state.checked = status.checked;
                 state.first_seen.get_or_insert((now_ns, status.checked));
                 state.last_seen = (now_ns, status.checked);
-                let sent = status.pairs.iter().map(|p| (p.sender, p.delivered));
-                let before = std::mem::replace(&mut state.sent_by_pair, sent.collect());
+                let sent = by_sender(status.pairs.iter().map(|p| (p.sender, p.delivered)));
+                let before = std::mem::replace(&mut state.sent_by_pair, sent.clone());
                 // Where a trunk loses much, a sender's own word may be repeated for long: its bytes are its word, too.
-                for pair in &status.pairs {
-                    if pair.delivered > before.get(&pair.sender).copied().unwrap_or(0)
-                        && let Some(sender) = self.nodes.get_mut(pair.sender as usize)
+                for (sender, bytes) in sent {
+                    if bytes > before.get(&sender).copied().unwrap_or(0)
+                        && let Some(sender) = self.nodes.get_mut(sender as usize)
                     {
                         sender.heard_ns = now_ns;
                     }
@@ -539,7 +548,7 @@ impl Coordinator {
         state.last_seen = (now_ns, done.delivered);
         state.observed.finished(done.delivered, moving_ns);
         self.nodes[node as usize].sent_by_pair =
-            done.pairs.iter().map(|p| (p.sender, p.delivered)).collect();
+            by_sender(done.pairs.iter().map(|p| (p.sender, p.delivered)));
         let name = self.name(node).to_owned();
         for text in &done.notes {
             self.note(format!("{name}: {text}"));

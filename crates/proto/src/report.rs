@@ -190,7 +190,7 @@ pub struct StreamsReport {
 /// The least possible time and what sets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoundReport {
-    /// `declared`, `interface` or `observed` (an estimate).
+    /// `declared`, `interface`, `limit` (what the user allowed) or `observed` (an estimate).
     pub basis: String,
     /// Least time for these bytes at these speeds.
     pub seconds: f64,

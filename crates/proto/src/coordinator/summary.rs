@@ -61,6 +61,11 @@ impl Coordinator {
             .collect()
     }
 
+    /// Bytes a second that all together may have; `None` without a limit.
+    pub fn limit(&self) -> Option<f64> {
+        self.setup.limit.map(|rate| rate.max(1) as f64)
+    }
+
     /// Bytes that have to cross, each destination counted.
     pub fn wanted_bytes(&self) -> u64 {
         let mut shared = std::collections::BTreeMap::new();

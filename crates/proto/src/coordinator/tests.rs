@@ -198,6 +198,28 @@ pub(super) fn done_after(revision: u32, delivered: u64, missing: &[(u64, u64)]) 
     }))
 }
 
+/// What came over several lanes from one sender is all its.
+#[test]
+fn lanes_of_one_sender_add_up() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    let pair = |delivered| PairDone {
+        sender: 0,
+        delivered,
+        ..PairDone::default()
+    };
+    let done = Done {
+        delivered: 100,
+        pairs: vec![pair(70), pair(30)],
+        ..Done::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Done(done)), 20);
+    assert_eq!(c.summary()[0].sent, 100);
+}
+
 pub(super) fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
     for node in 0..nodes {
         let finished = Finished {
