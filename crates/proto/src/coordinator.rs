@@ -36,6 +36,8 @@ mod replan;
 #[cfg(test)]
 mod replan_tests;
 mod setup;
+#[cfg(test)]
+mod silence_tests;
 mod streams;
 mod summary;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
 
 mod align;
+mod need;
 mod pace;
 mod spares;
 #[cfg(test)]
@@ -606,22 +607,7 @@ impl Receiving {
         for range in open.iter() {
             self.asked.insert(range);
         }
-        // Who could not serve a part of it may well serve the rest.
-        let refused = RangeSet::from_ranges(self.refused.values().flat_map(RangeSet::iter));
-        for open in [open.difference(&refused), open.intersection(&refused)] {
-            if open.is_empty() {
-                continue;
-            }
-            let concerns = |refused: &RangeSet| !refused.intersection(&open).is_empty();
-            let refusers = self.refused.iter().filter(|(_, ranges)| concerns(ranges));
-            let lost: BTreeSet<u32> = refusers
-                .map(|(&peer, _)| peer)
-                .chain(self.lost.iter().copied())
-                .collect();
-            let lost = lost.into_iter().collect();
-            self.events
-                .push_back(Event::Need(open, lost, "no known holder is left".into()));
-        }
+        self.ask_for_holders(&open);
     }
 
     /// Whether the driver has something to do.

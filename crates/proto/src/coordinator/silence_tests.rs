@@ -1,0 +1,109 @@
+//! Nodes that say nothing: when they are lost, and when that is not their doing.
+
+use super::tests::{SECOND, actions, done, from, node, outcome, pass, started};
+use super::*;
+use crate::control::Finished;
+
+/// Silence has an end: a node that says nothing is lost after the stated time and not before.
+#[test]
+fn a_silent_node_is_lost() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    pass(&mut c, 10, 10 + SILENCE_NS_MAX);
+    assert!(c.summary()[1].lost.is_none());
+    c.handle_timer(11 + SILENCE_NS_MAX);
+    assert!(c.summary()[1].lost.is_some());
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+}
+
+/// A driver that was stopped for long finds nobody silent before it has read what came meanwhile, and those that stay
+/// silent then.
+#[test]
+fn a_stopped_driver_loses_nobody() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    pass(&mut c, 10, 3 * SECOND);
+    let back = 3 * SECOND + 4 * SILENCE_NS_MAX;
+    c.handle_timer(back);
+    let lost = |c: &Coordinator| {
+        c.summary()
+            .iter()
+            .map(|n| n.lost.is_some())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lost(&c), [false, false]);
+    c.handle_message(
+        0,
+        from(from_agent::Body::Status(control::Status::default())),
+        back,
+    );
+    pass(&mut c, back, back + SILENCE_NS_MAX);
+    assert_eq!(lost(&c), [false, true]);
+}
+
+/// A sender whose bytes still come is there, whatever has become of its own word.
+#[test]
+fn a_sender_whose_bytes_come_is_not_silent() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    let delivered = |bytes: u64| {
+        from(from_agent::Body::Status(control::Status {
+            pairs: vec![control::PairStatus {
+                sender: 0,
+                delivered: bytes,
+                ..control::PairStatus::default()
+            }],
+            ..control::Status::default()
+        }))
+    };
+    let half = SILENCE_NS_MAX / 2;
+    for (look, bytes) in [(1, 10), (2, 20), (3, 30), (4, 30), (5, 30)] {
+        c.handle_message(1, delivered(bytes), 10 + look * half);
+        pass(&mut c, 10 + (look - 1) * half, 10 + look * half);
+    }
+    assert!(c.summary()[0].lost.is_none());
+    c.handle_message(1, delivered(30), 11 + 5 * half);
+    c.handle_timer(11 + 5 * half);
+    assert!(c.summary()[0].lost.is_some());
+}
+
+/// A sender that fell silent after its work was done costs two seconds, not the outcome.
+#[test]
+fn a_sender_without_a_last_word_costs_little() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]);
+    c.handle_message(1, done(100, &[]), 15);
+    c.handle_message(1, from(from_agent::Body::Finished(Finished::default())), 16);
+    c.handle_timer(20);
+    assert_eq!(outcome(&actions(&mut c)), None);
+    c.handle_timer(21 + FAREWELL_NS_MAX);
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+}
+
+/// What a receiver without anything to rename has still to say is not waited for long, and its end is no failure.
+#[test]
+fn a_receiver_without_a_last_word_costs_little() {
+    for dies in [false, true] {
+        let (mut c, _) = started(vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ]);
+        c.handle_message(1, done(100, &[]), 15);
+        c.handle_message(0, from(from_agent::Body::Finished(Finished::default())), 16);
+        if dies {
+            c.handle_lost(1, "connection reset", 17);
+        }
+        c.handle_timer(20);
+        c.handle_timer(21 + FAREWELL_NS_MAX);
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
+        assert!(c.notes.iter().any(|note| note.starts_with("b is gone")));
+    }
+}
