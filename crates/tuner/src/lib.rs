@@ -19,7 +19,7 @@ mod path;
 pub mod policy;
 mod tuner;
 
-pub use path::{Path, Situation};
+pub use path::Situation;
 pub use policy::{Answer, Policy, PolicyName, Question};
 pub use tuner::{Tuner, far_streams};
 

@@ -92,7 +92,7 @@ impl Situation {
 
 /// What is known of the path.
 #[derive(Clone, Debug)]
-pub struct Path {
+pub(crate) struct Path {
     rates: VecDeque<f64>,
     rtt_seconds_min: f64,
     rtt_seconds_max: f64,
@@ -206,8 +206,7 @@ impl Path {
     }
 
     /// The rate of the newest interval.
-    #[must_use]
-    pub fn newest(&self) -> f64 {
+    fn newest(&self) -> f64 {
         self.rates.back().copied().unwrap_or(0.0)
     }
 

@@ -1,8 +1,8 @@
 //! When to look, how far to step, when to go back.
 
-use crate::path::Interval;
+use crate::path::{Interval, Path};
 use crate::policy::{Database, Lesson};
-use crate::{Answer, Limits, NodeCounters, Others, Path, Policy, Question, Setting};
+use crate::{Answer, Limits, NodeCounters, Others, Policy, Question, Setting};
 
 /// Streams of a node at the beginning.
 const STREAMS_FIRST: u32 = 4;
@@ -116,7 +116,6 @@ pub struct Tuner {
     // Rate of the setting as it was kept, and how often in a row it was missed.
     kept_rate: Option<f64>,
     missed: u32,
-    steps: u32,
     // Whether the last interval of this setting lost too many.
     was_burst: bool,
     others: Others,
@@ -153,7 +152,6 @@ impl Tuner {
             patience_seconds: PATIENCE_SECONDS,
             kept_rate: None,
             missed: 0,
-            steps: 0,
             was_burst: false,
             others: Others::default(),
             is_news: false,
@@ -178,24 +176,6 @@ impl Tuner {
     #[must_use]
     pub fn seemed_far(&self) -> bool {
         self.path.rtt_seconds_max() >= FAR_SECONDS
-    }
-
-    /// What the path was seen to be like.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Steps taken so far.
-    #[must_use]
-    pub fn steps(&self) -> u32 {
-        self.steps
-    }
-
-    /// Who decides.
-    #[must_use]
-    pub fn policy(&self) -> &dyn Policy {
-        &*self.policy
     }
 
     /// A simulation that the policy wants.
@@ -263,11 +243,9 @@ impl Tuner {
                 return None;
             }
             self.setting = first;
-            self.steps += 1;
             return Some(first);
         }
         if std::mem::take(&mut self.is_news) {
-            self.steps += 1;
             self.settle(nodes, now_ns);
             return Some(self.setting);
         }
@@ -293,7 +271,6 @@ impl Tuner {
             return None;
         }
         self.setting = next;
-        self.steps += 1;
         self.settle(nodes, now_ns);
         Some(next)
     }

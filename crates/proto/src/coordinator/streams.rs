@@ -62,7 +62,6 @@ impl Streams {
             self.counters.resize(node + 1, NodeCounters::default());
         }
         let seconds = |microseconds: u32| f64::from(microseconds) / 1e6;
-        let segment = f64::from(seen.segment);
         self.counters[node] = NodeCounters {
             streams: seen.streams,
             bytes: seen.acknowledged,
@@ -70,11 +69,8 @@ impl Streams {
             repeated: seen.repeated,
             rtt_seconds: seconds(seen.rtt_microseconds),
             rtt_seconds_min: seconds(seen.rtt_microseconds_min),
-            window_max: match seen.segment {
-                0 => 0.0,
-                _ => f64::from(seen.window) / segment,
-            },
-            segment_bytes: segment,
+            window_max: f64::from(seen.window) / f64::from(seen.segment.max(1)),
+            segment_bytes: f64::from(seen.segment),
         };
     }
 
@@ -220,11 +216,8 @@ impl Coordinator {
     fn limits(&self, receivers: u32, senders: u32) -> Limits {
         let receivers = receivers.max(1);
         let by_senders = STREAMS_PER_SENDER_MAX * senders / receivers;
-        let lanes = self
-            .streams
-            .lanes
-            .all
-            .div_ceil(self.receivers().count().max(1) as u32);
+        let all_receivers = self.receivers().count().max(1) as u32;
+        let lanes = self.streams.lanes.all.div_ceil(all_receivers);
         let by_lanes = self.lane_streams_max() * lanes.max(1);
         // What users told of speeds bounds what the receivers can take, and what there is for them.
         let told = |is_end: fn(&super::Node) -> bool, rate: fn(&super::Node) -> Option<u64>| {
@@ -239,7 +232,7 @@ impl Coordinator {
             nodes: receivers,
             streams: by_senders.min(by_lanes).clamp(1, STREAMS_PER_RECEIVER_MAX),
             trunk: self.setup.limit.map(|limit| limit as f64),
-            access: least.map(|all| all / self.receivers().count().max(1) as f64),
+            access: least.map(|all| all / f64::from(all_receivers)),
         }
     }
 
