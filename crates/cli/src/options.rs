@@ -35,7 +35,7 @@ pub(crate) struct MoveArgs {
 
     /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
     /// corrected by what is seen), simulate (a simulation with CUBIC beside the transfer), database (the nearest of many
-    /// situations, simulated or met by earlier transfers) or off
+    /// situations, simulated or met by earlier transfers) or off. It sets streams, not nodes: every host with work keeps one stream
     #[arg(long, visible_alias = "tune", value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
@@ -91,8 +91,8 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
     mtu: Mtu,
 
-    /// What watches the receivers of rapid lanes: native (what today's kernels tell), linux26 (the paper's dynamic priority)
-    /// or ule (its interactivity score)
+    /// What watches the receivers of rapid lanes: native (what today's kernels report), linux26 (the paper's dynamic priority)
+    /// or ule (its interactivity score, by the formula that the paper prints)
     #[arg(
         long,
         value_name = "KIND",
@@ -219,7 +219,7 @@ enum MonitorArg {
     Native,
     /// Sleep average and dynamic bonus of Linux 2.6
     Linux26,
-    /// Interactivity score of ULE
+    /// Interactivity score of ULE, by the formula of the RAPID paper, section 3.2
     Ule,
 }
 

@@ -45,8 +45,37 @@ const WARM_UP: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest message: what both ends hold in memory.
 const SIZE_MAX: u64 = 1 << 30;
-/// Sizes of the sweep that the cut-off is compared with, as powers of two.
+/// Sizes of the sweep that the cut-off is compared with, as powers of two; of these, only what `--sizes` covers.
 const SWEEP: std::ops::RangeInclusive<u32> = 6..=20;
+
+/// How many rounds a point has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounds {
+    /// Exactly so many.
+    Exact(u32),
+    /// As many as fit [`POINT`], at least [`ROUNDS_MIN`] where that is not above the number here, and at most this number.
+    Fit(u32),
+}
+
+impl Rounds {
+    /// What `--rounds` asks for.
+    fn asked(rounds: Option<u32>) -> Self {
+        rounds.map_or(Self::Fit(ROUNDS_MAX), Self::Exact)
+    }
+
+    /// Rounds of a point that was not asked for itself: bounded by time and by what was asked for.
+    fn bounded(rounds: Option<u32>) -> Self {
+        Self::Fit(rounds.unwrap_or(ROUNDS_MAX).min(ROUNDS_MAX))
+    }
+
+    /// Whether the point ends with round number `done`, `elapsed` after its first.
+    fn is_last(self, done: u32, elapsed: Duration) -> bool {
+        match self {
+            Self::Exact(rounds) => done >= rounds,
+            Self::Fit(most) => done >= most || (done >= ROUNDS_MIN && elapsed >= POINT),
+        }
+    }
+}
 
 /// Arguments of `ropewalk pingpong`.
 #[derive(Args, Clone, Debug)]
@@ -81,7 +110,7 @@ pub(crate) struct PingPongArgs {
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
 
-    /// No search for the cut-off, and no sweep: the remembered one is used, else 32 KiB
+    /// No search for the cut-off, and no sweep over --sizes: the remembered one is used, else 32 KiB
     #[arg(long)]
     quick: bool,
 
@@ -188,6 +217,13 @@ impl Mode {
 struct Sizes(u64, u64);
 
 impl Sizes {
+    /// Those that the sweep measures, too.
+    fn of_sweep(self) -> impl Iterator<Item = u64> {
+        SWEEP
+            .map(|power| 1 << power)
+            .filter(move |size| (self.0..=self.1).contains(size))
+    }
+
     fn all(self) -> impl Iterator<Item = u64> {
         let next = move |size: &u64| Some(size * 2).filter(|next| *next <= self.1);
         std::iter::successors(Some(self.0), next)
@@ -390,16 +426,17 @@ impl Measurement {
             cut_off = Some(CutOffs {
                 fit_bytes: fit.and_then(finite),
                 search_bytes: search.and_then(finite),
-                sweep_bytes: self.sweep(args.rounds)?,
+                sweep_bytes: self.sweep(args.sizes, Rounds::bounded(args.rounds))?,
             });
         }
         let mut points = Vec::new();
+        let rounds = Rounds::asked(args.rounds);
         for size in args.sizes.all() {
-            let tcp = self.measure_tcp(size, args.rounds)?;
+            let tcp = self.measure_tcp(size, rounds)?;
             for mode in modes.iter().filter(|mode| **mode != Mode::Tcp) {
                 let mut point = match mode.of_socket() {
-                    Some(_) => self.measure(*mode, used.bytes(), size, args.rounds)?,
-                    None => self.measure_split(size, args.rounds)?,
+                    Some(_) => self.measure(*mode, used.bytes(), size, rounds)?,
+                    None => self.measure_split(size, rounds)?,
                 };
                 let share = point.bits_per_second / (tcp.bits_per_second * self.rails as f64);
                 point.efficiency_percent = Some(share * 100.0);
@@ -417,21 +454,21 @@ impl Measurement {
     }
 
     /// The least power of two from which on all rails stay faster than the best one.
-    fn sweep(&mut self, rounds: Option<u32>) -> Result<Option<u64>> {
+    fn sweep(&mut self, sizes: Sizes, rounds: Rounds) -> Result<Option<u64>> {
         let mut found = None;
-        for power in SWEEP {
-            let one = self.measure(Mode::Single, 0, 1 << power, rounds)?;
-            let all = self.measure(Mode::Enhanced, 0, 1 << power, rounds)?;
+        for size in sizes.of_sweep() {
+            let one = self.measure(Mode::Single, 0, size, rounds)?;
+            let all = self.measure(Mode::Enhanced, 0, size, rounds)?;
             if all.round_trip_seconds >= one.round_trip_seconds {
                 found = None;
             } else if found.is_none() {
-                found = Some(1 << power);
+                found = Some(size);
             }
         }
         Ok(found)
     }
 
-    fn measure_tcp(&mut self, size: u64, rounds: Option<u32>) -> Result<Point> {
+    fn measure_tcp(&mut self, size: u64, rounds: Rounds) -> Result<Point> {
         self.message.resize(usize::try_from(size)?, 0x5a);
         let (tcp, message) = (&mut self.tcp, &mut self.message);
         // Both ends know the size beforehand, as with any plain protocol.
@@ -446,7 +483,7 @@ impl Measurement {
         Ok(point)
     }
 
-    fn measure_split(&mut self, size: u64, rounds: Option<u32>) -> Result<Point> {
+    fn measure_split(&mut self, size: u64, rounds: Rounds) -> Result<Point> {
         self.message.resize(usize::try_from(size)?, 0x5a);
         let message = &mut self.message;
         let split = self.split.as_mut().context(NO_SPLIT)?;
@@ -456,13 +493,7 @@ impl Measurement {
         })
     }
 
-    fn measure(
-        &mut self,
-        mode: Mode,
-        cut_off: u64,
-        size: u64,
-        rounds: Option<u32>,
-    ) -> Result<Point> {
+    fn measure(&mut self, mode: Mode, cut_off: u64, size: u64, rounds: Rounds) -> Result<Point> {
         self.message.resize(usize::try_from(size)?, 0x5a);
         self.order(mode, cut_off, size, None)?;
         let (socket, message) = (&self.socket, &mut self.message);
@@ -560,7 +591,7 @@ const NO_SPLIT: &str = "tcp-split needs two rails or more, each with an address 
 fn point(
     method: &str,
     size: u64,
-    rounds: Option<u32>,
+    rounds: Rounds,
     mut round: impl FnMut(bool) -> Result<()>,
 ) -> Result<Point> {
     let mut took = Vec::new();
@@ -571,10 +602,7 @@ fn point(
     let begun = Instant::now();
     loop {
         let done = took.len() as u32 + 1;
-        let last = rounds.map_or_else(
-            || done >= ROUNDS_MAX || (done >= ROUNDS_MIN && begun.elapsed() >= POINT),
-            |rounds| done >= rounds,
-        );
+        let last = rounds.is_last(done, begun.elapsed());
         let from = Instant::now();
         round(last)?;
         took.push(from.elapsed());
@@ -624,11 +652,27 @@ mod tests {
         }
     }
 
+    /// The sweep stays within the sizes that were asked for, and its points within the rounds and the time.
+    #[test]
+    fn the_sweep_is_bounded_by_sizes_and_rounds() {
+        let swept = |from, to| Sizes(from, to).of_sweep().collect::<Vec<_>>();
+        assert_eq!(swept(1, 256), [64, 128, 256]);
+        assert_eq!(swept(1 << 20, 16 << 20), [1 << 20]);
+        assert!(swept(1, 32).is_empty());
+        let (soon, late) = (Duration::ZERO, POINT);
+        assert_eq!(Rounds::bounded(Some(1500)), Rounds::Fit(1500));
+        assert_eq!(Rounds::bounded(Some(1_000_000)), Rounds::Fit(ROUNDS_MAX));
+        assert!(Rounds::bounded(Some(1)).is_last(1, soon));
+        assert!(!Rounds::Fit(1500).is_last(1499, soon) && Rounds::Fit(1500).is_last(1500, soon));
+        assert!(Rounds::Fit(1500).is_last(ROUNDS_MIN, late));
+        assert!(!Rounds::Exact(1500).is_last(ROUNDS_MIN, late));
+    }
+
     /// The last round is told so, and the median is what counts.
     #[test]
     fn rounds_are_counted() {
         let mut seen = Vec::new();
-        let point = point("tcp", 1 << 20, Some(4), |last| {
+        let point = point("tcp", 1 << 20, Rounds::Exact(4), |last| {
             seen.push(last);
             Ok(())
         });

@@ -23,6 +23,7 @@
 //! | `pacer` | when the next bytes may leave |
 //! | `feedback` | what a monitor tells the sender, and how it follows |
 //! | `gaps` | times between deliveries, counted by length |
+//! | `overflow` | datagrams that a socket dropped, told from those that the path lost |
 //! | `monitor` | what a monitor sees and says; `linux26`, `ule`, `native` |
 //!
 //! Left out on purpose: sockets, keys, threads (the `lane` crate), and which unit to ask for (the ledger).
@@ -34,6 +35,7 @@ mod datagram;
 mod feedback;
 mod gaps;
 pub mod monitor;
+mod overflow;
 mod pacer;
 
 pub use bitmap::{Bitmap, BitmapError};
@@ -44,6 +46,7 @@ pub use datagram::{
 };
 pub use feedback::{FEEDBACK_LEN, Feedback, Follow, Requests, first_rate};
 pub use gaps::Gaps;
+pub use overflow::Overflow;
 pub use pacer::Pacer;
 
 #[cfg(test)]

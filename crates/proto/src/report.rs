@@ -259,7 +259,8 @@ pub struct PairReport {
 pub struct BlastReport {
     /// Datagrams sent, repeated ones among them, that did not come.
     pub lost_datagrams: u64,
-    /// Of these, those that the receiving socket had no room for.
+    /// Of these, those that the receiving socket had no room for: sequence numbers that went missing while its counter of
+    /// drops moved, which counts merged packets.
     pub dropped_datagrams: u64,
     /// Datagrams that came twice, late or damaged, or were not the peer's.
     pub stray_datagrams: u64,

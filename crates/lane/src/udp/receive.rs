@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use ropewalk_proto::rapid::monitor::Kind;
-use ropewalk_proto::rapid::{Collect, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, Stray};
+use ropewalk_proto::rapid::{
+    Collect, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, Overflow, Stray,
+};
 use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, PAYLOAD_MAX, flags};
 
 use super::frames::{Frames, frame};
@@ -79,6 +81,7 @@ pub(super) struct Receiver {
     arrived_ns: Option<u64>,
     delivered_ns: Option<u64>,
     blast: BlastSeen,
+    overflow: Overflow,
 }
 
 impl Receiver {
@@ -115,6 +118,7 @@ impl Receiver {
             arrived_ns: None,
             delivered_ns: None,
             blast: BlastSeen::default(),
+            overflow: Overflow::default(),
         })
     }
 
@@ -316,6 +320,7 @@ impl Receiver {
             })?;
         if count == 0 {
             self.empty_ns = Some(self.now_ns());
+            self.count_dropped(true);
             return Ok(false);
         }
         let mut inbox = std::mem::replace(&mut self.inbox, sys::Inbox::empty());
@@ -340,7 +345,29 @@ impl Receiver {
             .as_ref()
             .map_or(0, |open| open.collect.next_sequence());
         self.seen.took(taken, bytes, next_sequence);
+        self.count_dropped(false);
         Ok(true)
+    }
+
+    /// Datagrams that were sent and have not been seen, as their sequence numbers show.
+    fn lost(&self) -> u64 {
+        let first = self.first_sequence.unwrap_or(0);
+        let next = self.open.as_ref().map(|open| open.collect.next_sequence());
+        let sent = next.unwrap_or(0).saturating_sub(first);
+        sent.saturating_sub(self.arrived)
+    }
+
+    /// Asks the socket for its drops when more datagrams are missing than before, and when it is empty.
+    fn count_dropped(&mut self, is_drained: bool) {
+        let lost = self.lost();
+        if !is_drained && !self.overflow.is_due(lost) {
+            return;
+        }
+        if let Some(open) = &self.open
+            && let Ok(queue) = sys::queue(&open.socket)
+        {
+            self.overflow.observe(lost, queue.drops, is_drained);
+        }
     }
 
     /// Checks a datagram into its place; `false` when it has none.
@@ -617,10 +644,8 @@ impl ReceiveHalf for Receiver {
         let mut seen = self.frames.link.seen;
         seen.blast = self.blast;
         if let Some(open) = &self.open {
-            let first = self.first_sequence.unwrap_or(0);
-            let sent = open.collect.next_sequence().saturating_sub(first);
-            seen.blast.lost = sent.saturating_sub(self.arrived);
-            seen.blast.dropped = sys::queue(&open.socket).map_or(0, |queue| queue.drops);
+            seen.blast.lost = self.lost();
+            seen.blast.dropped = self.overflow.dropped();
             if let Some(monitoring) = &open.monitoring {
                 seen.blast.suspensions = monitoring.suspensions();
                 seen.blast.monitor = self.seen.monitor();

@@ -17,6 +17,9 @@ pub use ule::{History as UleHistory, Score, THRESHOLD, Ule};
 /// against the 4 ms time slices of today.
 pub const POLL_NS: u64 = 2_000_000;
 
+/// A step of the priority, as measured in section 3.4.
+const STEP_NS: u64 = 100_000_000;
+
 /// What the receiving thread looks like at one moment. Counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -38,12 +41,27 @@ pub struct Sample {
     pub queued: u64,
     /// See [`Sample::queued`].
     pub buffer: u64,
-    /// Datagrams the socket has dropped.
+    /// What the socket's own counter of drops says. It counts packets as the kernel merged them, not datagrams.
     pub drops: u64,
     /// Whether datagrams should be coming: units are owed, and this is neither before a blast nor between two rounds.
     pub blasting: bool,
     /// Least round trip seen lately; 0 when unknown.
     pub rtt_ns: u64,
+}
+
+impl Sample {
+    /// Whether nothing waits in the socket: a receiver that took nothing then missed nothing. A queue that cannot be
+    /// read (`buffer` is 0) is taken for one that holds something.
+    #[must_use]
+    pub fn queue_is_empty(&self) -> bool {
+        self.buffer > 0 && self.queued == 0
+    }
+
+    /// Whether a pause asked for now has to begin before the queue can show a need for it: the round trip is longer than
+    /// a step of the priority takes (section 3.4).
+    fn is_far(&self) -> bool {
+        self.rtt_ns > STEP_NS
+    }
 }
 
 /// What a monitor wants. Nothing, most of the time.
@@ -72,7 +90,7 @@ pub enum Kind {
     Native,
     /// The dynamic priority of Linux 2.6, section 3.3.
     Linux26,
-    /// The interactivity score of FreeBSD's ULE, section 3.2, in its monotone form.
+    /// The interactivity score of FreeBSD's ULE, as section 3.2 prints it.
     Ule,
 }
 
@@ -83,7 +101,7 @@ impl Kind {
         match self {
             Self::Native => Box::new(Native::new()),
             Self::Linux26 => Box::new(Linux26::new()),
-            Self::Ule => Box::new(Ule::new(Score::Monotone)),
+            Self::Ule => Box::new(Ule::new(Score::Printed)),
         }
     }
 }

@@ -5,15 +5,13 @@
 //!   average over levels. Time slept counts once for each level that is missing, so sleeping for that long
 //!   gives the average back, which is its stated aim. Where no level is missing the divisor is one.
 //! - Step (c) learns only while datagrams should be coming.
+//! - An empty queue teaches nothing, and suspends nothing but over round trips that are longer than a step: there the pause has to
+//!   begin before the queue shows a need for it, at a level that has cost packets before.
 //! - Section 3.4: up to 100 ms of round trip it fires one level early; above, it times the steps and fires a round trip
 //!   before the level of errors is expected.
 
 use super::sleep::{BONUS_MAX, SleepAverage};
-use super::{Advice, Monitor, Quiet, Sample};
-
-/// A step of the priority, as measured in section 3.4; until one has been timed, and the round trip up to which one
-/// level is early enough.
-const STEP_NS: u64 = 100_000_000;
+use super::{Advice, Monitor, Quiet, STEP_NS, Sample};
 
 /// Errors at the best level teach nothing that a pause could mend: two levels are always left to run in. The
 /// published algorithm would suspend for ever.
@@ -108,7 +106,7 @@ impl Linux26 {
         let Some(error) = self.error_prio else {
             return false;
         };
-        if sample.rtt_ns <= STEP_NS {
+        if !sample.is_far() {
             return prio - 1 <= error;
         }
         let steps = u64::try_from(prio - error).unwrap_or(0);
@@ -128,8 +126,11 @@ impl Monitor for Linux26 {
         if self.quiet.holds(sample) || !sample.blasting {
             return Advice::default();
         }
+        if sample.queue_is_empty() && !sample.is_far() {
+            return Advice::default();
+        }
         let max = self.max.map_or(prio, |(max, _)| max);
-        let error = !sample.received;
+        let error = !sample.received && !sample.queue_is_empty();
         if error {
             self.error_prio = Some(prio.min(max - ERROR_BELOW_MAX));
         }
@@ -241,6 +242,21 @@ mod tests {
         assert!(monitor.level() >= 3.0, "{}", monitor.level());
         assert!(run(&mut monitor, &mut sample, 1000, true).is_some());
         assert_eq!(monitor.level(), 0.0, "one above the level of errors");
+    }
+
+    /// An empty queue is neither an error nor a reason for a pause; one that holds something is both.
+    #[test]
+    fn an_empty_queue_suspends_nothing() {
+        let (mut monitor, mut sample) = begun(20);
+        sample.buffer = 4 << 20;
+        assert_eq!(run(&mut monitor, &mut sample, 900, false), None);
+        assert_eq!(monitor.error_prio(), None);
+        sample.queued = 4096;
+        assert!(run(&mut monitor, &mut sample, 2, false).is_some());
+        let (mut monitor, mut sample) = begun(200);
+        sample.buffer = 4 << 20;
+        assert_eq!(run(&mut monitor, &mut sample, 900, false), None);
+        assert_eq!(monitor.error_prio(), None);
     }
 
     /// Silence before the blast and between rounds is no error.

@@ -2,7 +2,9 @@
 //!
 //! Section 3.2 prints, with `m` half of the largest score: `m / (sleep / run)` for a task that sleeps more than it runs, else
 //! `m / (run / sleep) + m`. The second line is not monotone: from 2m at equal times it falls back towards m for a task that
-//! never sleeps. The scheduler itself counts down from 2m there. Both forms are here; monitors use the second.
+//! never sleeps. The scheduler itself counts down from 2m there. Both forms are here. The monitor computes the printed one; the two
+//! agree below m, where its threshold lies, and no score at or above m falls below the threshold in either. The simulated
+//! scheduler uses the monotone one.
 //! Without running time the score is 0; without sleeping time `m` in print, `2m` in the monotone form.
 
 use super::{Advice, Monitor, POLL_NS, Quiet, Sample};
@@ -154,7 +156,13 @@ impl Monitor for Ule {
         if self.quiet.holds(sample) || !sample.blasting {
             return Advice::default();
         }
-        let error = !sample.received;
+        // Departure from section 3.2: without anything in the queue nothing was missed, and a pause saves nothing, but for one that
+        // has to begin before the queue shows it, at a score that has cost packets before.
+        let is_early = sample.is_far() && self.error_score.is_some();
+        if sample.queue_is_empty() && !is_early {
+            return Advice::default();
+        }
+        let error = !sample.received && !sample.queue_is_empty();
         if error && self.error_score.is_none_or(|error| self.score < error) {
             // As with the priority, the best scores are left to run in.
             self.error_score = Some(self.score.max(THRESHOLD / 2.0));
@@ -250,6 +258,56 @@ mod tests {
         }
         assert!(asked > 5 && ran > 1000, "{asked} pauses, {ran} runs");
         assert!(worst < THRESHOLD + 3.0, "{worst}");
+    }
+
+    /// An empty queue is no reason for a pause, whatever the score; one that holds something is.
+    #[test]
+    fn an_empty_queue_suspends_nothing() {
+        for form in [Score::Printed, Score::Monotone] {
+            let mut monitor = Ule::new(form);
+            let mut sample = Sample {
+                blasting: true,
+                buffer: 4 << 20,
+                ..Sample::default()
+            };
+            for look in 0..1000 {
+                sample.now_ns += 2 * MS;
+                sample.run_ns += 2 * MS;
+                sample.received = look % 3 > 0;
+                assert_eq!(monitor.poll(&sample), Advice::default(), "{form:?} {look}");
+            }
+            assert_eq!(monitor.error_score(), None);
+            sample.now_ns += 2 * MS;
+            sample.queued = 4096;
+            assert!(monitor.poll(&sample).suspend_ns.is_some(), "{form:?}");
+        }
+    }
+
+    /// Both forms fire at the same looks: they differ only where the score is above the threshold in either.
+    #[test]
+    fn the_printed_form_fires_where_the_monotone_one_does() {
+        let mut fired = [Score::Printed, Score::Monotone].map(|form| {
+            let mut monitor = Ule::new(form);
+            let mut sample = Sample {
+                blasting: true,
+                received: true,
+                ..Sample::default()
+            };
+            let mut at = Vec::new();
+            for look in 0..2000 {
+                sample.now_ns += 2 * MS;
+                if look % 4 > 0 {
+                    sample.run_ns += 2 * MS;
+                }
+                if monitor.poll(&sample).suspend_ns.is_some() {
+                    at.push(look);
+                }
+            }
+            at
+        });
+        let first = fired.each_mut().map(|at| at.remove(0));
+        assert_eq!(first[0], first[1]);
+        assert!(fired.iter().all(|at| !at.is_empty()), "{fired:?}");
     }
 
     /// Packets that are not taken below the threshold move the limit there.
