@@ -11,7 +11,7 @@ use ropewalk::request::{
 };
 
 use crate::endpoint::{self, Endpoint, Side};
-use crate::options::{MoveArgs, OutputArgs};
+use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 
 /// Arguments of `ropewalk copy`.
 #[derive(Args, Clone, Debug)]
@@ -32,6 +32,9 @@ pub(crate) struct CopyArgs {
     /// How several destinations relate
     #[arg(long, value_name = "HOW", default_value = "copies")]
     destinations: DestinationsArg,
+
+    #[command(flatten)]
+    _habits: HabitArgs,
 
     #[command(flatten)]
     pub moving: MoveArgs,

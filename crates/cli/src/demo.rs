@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{OutputArgs, ProgressArg};
-use crate::{run, sys, token, transfer};
+use crate::{report, run, sys, token, transfer};
 
 mod content;
 mod figure;
@@ -286,11 +286,14 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     let output = OutputArgs {
         json: false,
         quiet: false,
+        report: true,
         progress: args.progress,
     };
-    let report = run::carry_out(request, &output).await?;
-    sys::say(format_args!("report"));
-    run::print_report(&report, false);
+    let (report, _) = run::carry_out(request, &output, &mut run::Printer::default()).await?;
+    sys::say(format_args!(
+        "report\n{}",
+        report::text(&report, true, &[]).trim_end()
+    ));
     if report.outcome != Outcome::Done {
         return Ok(ExitCode::from(report.outcome.exit_status()));
     }

@@ -5,16 +5,18 @@ mod copy;
 mod demo;
 mod desk;
 mod endpoint;
+mod escape;
+mod habits;
 mod members;
 mod options;
 mod pingpong;
 mod plan;
 mod progress;
 mod put;
+mod report;
 mod run;
 mod sim;
 mod status;
-mod summary;
 mod sys;
 mod token;
 mod transfer;
@@ -24,10 +26,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use ropewalk::Request;
+use ropewalk::report::ErrorKind;
 
 /// Moves a data set from N machines to M machines as one flow
 #[derive(Parser, Debug)]
-#[command(name = "ropewalk", version, after_long_help = EXIT_STATUS, max_term_width = 100)]
+#[command(name = "ropewalk", version, propagate_version = true, after_long_help = EXIT_STATUS, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -85,7 +88,11 @@ const USAGE: u8 = 2;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misused(&error),
+    };
+    match arguments.command {
         Command::Copy(args) => start(args.request(), &args.output),
         Command::Put(args) => start(args.request(), args.output()),
         Command::Get(args) => start(args.request(), args.output()),
@@ -109,18 +116,51 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints help that was asked for, or what is wrong on the command line: as JSON, too, where that was asked for.
+fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let command = words.first().map_or("", String::as_str);
+    let habit = habits::sentence(command, error);
+    if habits::moves(command) && words.iter().any(|word| word == "--json") {
+        let rendered = error.to_string();
+        let first = rendered.lines().next().unwrap_or_default();
+        let text = habit
+            .as_deref()
+            .unwrap_or(first.trim_start_matches("error: "));
+        run::print_refusal(ErrorKind::Usage, text);
+    }
+    match habit {
+        Some(habit) => eprintln!("ropewalk: {}", escape::line(&habit)),
+        // Where even standard error cannot be written, the status says it.
+        None => drop(error.print()),
+    }
+    ExitCode::from(USAGE)
+}
+
 /// Runs a request. What keeps it from being made is wrong on the command line, save a bad specification.
 fn start(request: Result<Request>, output: &options::OutputArgs) -> ExitCode {
     match request {
         Ok(request) => end(run::run(request, output)),
         Err(error) if error.is::<transfer::BadSpec>() => {
             if output.json {
-                run::print_refusal(&error.to_string());
+                run::print_refusal(ErrorKind::Specification, &error.to_string());
             }
             end(Err(error))
         }
         Err(error) => {
-            eprintln!("ropewalk: {error:#}");
+            let text = format!("{error:#}");
+            if output.json {
+                let first = text.lines().next().unwrap_or_default();
+                run::print_refusal(ErrorKind::Usage, first);
+            }
+            eprintln!("ropewalk: {}", escape::lines(&text));
             ExitCode::from(USAGE)
         }
     }
@@ -137,7 +177,7 @@ fn end(result: Result<ExitCode>) -> ExitCode {
             eprintln!("{bad}");
             return ExitCode::from(REFUSED);
         }
-        eprintln!("ropewalk: {error:#}");
+        eprintln!("ropewalk: {}", escape::lines(&format!("{error:#}")));
         ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
     })
 }

@@ -175,13 +175,18 @@ pub(crate) struct MoveArgs {
 /// What is said while and after moving.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
-    /// One JSON object per event and line on standard output; the last is {"event":"ended","report":...}
+    /// One JSON object per event and line on standard output; the last is {"event":"ended","report":...}.
+    /// docs/json.md names the fields
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
     /// No progress and no report; errors only
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
+
+    /// The whole report at the end: every node, every pair, control traffic, all notes
+    #[arg(long, short = 'v', visible_alias = "verbose", help_heading = "Output")]
+    pub report: bool,
 
     /// Progress on standard error: on a terminal, always (plain lines where it is none), or never
     #[arg(
@@ -191,6 +196,14 @@ pub(crate) struct OutputArgs {
         help_heading = "Output"
     )]
     pub progress: ProgressArg,
+}
+
+/// Options that say what is so in any case.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HabitArgs {
+    /// Trees are always copied whole
+    #[arg(short = 'r', short_alias = 'R', long = "recursive", hide = true)]
+    _recursive: bool,
 }
 
 /// On or off.

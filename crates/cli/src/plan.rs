@@ -13,7 +13,7 @@ use ropewalk::model::plan_output::PlanRefusal;
 use ropewalk::model::problem::case::Case;
 use ropewalk::model::spec::SpecNode;
 use ropewalk::model::{
-    ByteRate, Bytes, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec,
+    ByteRate, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec, format_bytes,
 };
 use ropewalk::request::{NodeRequest, Object, ObjectRequest, Reach};
 use ropewalk::sched::{self, Bound, PlanError};
@@ -384,7 +384,7 @@ fn refuse(error: &PlanError, changed: bool, json: bool) -> Result<ExitCode> {
             };
             eprintln!(
                 "  {destination} misses {}: {}{more}",
-                Bytes(ranges.len_bytes()),
+                format_bytes(ranges.len_bytes()),
                 shown.join(", ")
             );
         }

@@ -1,15 +1,16 @@
 //! Progress on standard error: bars on a terminal, plain lines when asked for, else nothing.
 
+use std::cmp::Ordering;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::Event;
-use ropewalk::model::{ByteRate, Bytes, format_seconds};
+use ropewalk::model::{ByteRate, format_bytes, format_seconds};
 use ropewalk::report::NodeProgress;
 
 use crate::options::{OutputArgs, ProgressArg};
-use crate::sys;
+use crate::{escape, sys};
 
 /// Redraws a second at most.
 const REDRAWS_PER_SECOND: u8 = 10;
@@ -23,8 +24,20 @@ const LINES_FREE: usize = 4;
 /// Lines of a terminal that does not say how high it is.
 const LINES_UNKNOWN: usize = 24;
 
+/// Columns below which a node's row has no bar: with one it would wrap.
+const COLUMNS_MIN: usize = 72;
+
+/// Notes remembered as shown; the report of a transfer with more repeats the rest.
+const NOTES_MAX: usize = 1000;
+
+/// What is shown of a transfer that runs, and which notes have been.
+pub(crate) struct Progress {
+    place: Place,
+    notes: Vec<String>,
+}
+
 /// Where progress goes.
-pub(crate) enum Progress {
+enum Place {
     /// Nowhere.
     Silent,
     /// A line a second, where there is no terminal.
@@ -34,7 +47,7 @@ pub(crate) enum Progress {
 }
 
 /// A total bar, and below it a line for each node as far as the terminal reaches.
-pub(crate) struct Bars {
+struct Bars {
     screen: MultiProgress,
     total: ProgressBar,
     nodes: Vec<ProgressBar>,
@@ -50,52 +63,66 @@ fn style(template: &str) -> ProgressStyle {
 
 const TOTAL: &str = "{prefix} [{wide_bar}] {percent:>3}% {msg}";
 const NODE: &str = "  {prefix:<24!} [{bar:20}] {percent:>3}% {msg}";
+const NODE_NARROW: &str = "  {prefix:<16!} {percent:>3}% {msg}";
 const TEXT: &str = "{msg}";
 
 impl Progress {
     /// Progress as the options and the terminal ask for it.
     pub(crate) fn new(output: &OutputArgs) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        match output.progress {
-            _ if output.quiet => Self::Silent,
-            ProgressArg::Never => Self::Silent,
-            ProgressArg::Auto if output.json || !terminal => Self::Silent,
-            ProgressArg::Always if !terminal => Self::Lines(None),
-            ProgressArg::Auto | ProgressArg::Always => Self::Bars(Bars::new()),
+        let place = match output.progress {
+            _ if output.quiet => Place::Silent,
+            ProgressArg::Never => Place::Silent,
+            ProgressArg::Auto if output.json || !terminal => Place::Silent,
+            ProgressArg::Always if !terminal => Place::Lines(None),
+            ProgressArg::Auto | ProgressArg::Always => Place::Bars(Bars::new()),
+        };
+        Self {
+            place,
+            notes: Vec::new(),
         }
     }
 
     /// Shows what happened.
     pub(crate) fn handle(&mut self, event: &Event) {
-        match self {
-            Self::Silent => {}
-            Self::Lines(last) => {
+        if let Event::Note { message, .. } = event
+            && !matches!(self.place, Place::Silent)
+            && self.notes.len() < NOTES_MAX
+        {
+            self.notes.push(message.clone());
+        }
+        match &mut self.place {
+            Place::Silent => {}
+            Place::Lines(last) => {
                 if let Some(line) = plain_line(event, last) {
                     let _ = writeln!(std::io::stderr().lock(), "{line}");
                 }
             }
-            Self::Bars(bars) => bars.handle(event),
+            Place::Bars(bars) => bars.handle(event),
         }
     }
 
     /// A remark of the command itself.
     pub(crate) fn note(&mut self, text: &str) {
-        match self {
-            Self::Silent => {}
-            Self::Lines(_) => {
-                let _ = writeln!(std::io::stderr().lock(), "ropewalk: {text}");
+        match &mut self.place {
+            Place::Silent => {}
+            Place::Lines(_) => {
+                let _ = writeln!(std::io::stderr().lock(), "ropewalk: {}", escape::line(text));
             }
-            Self::Bars(bars) => {
-                let _ = bars.screen.println(format!("ropewalk: {text}"));
+            Place::Bars(bars) => {
+                let _ = bars
+                    .screen
+                    .println(format!("ropewalk: {}", escape::line(text)));
             }
         }
     }
 
-    /// Takes the bars off the screen.
-    pub(crate) fn finish(&mut self) {
-        if let Self::Bars(bars) = self {
+    /// Takes the bars off the screen; returns the notes that stay on it.
+    pub(crate) fn finish(self) -> Vec<String> {
+        if let Place::Bars(bars) = &self.place {
             let _ = bars.screen.clear();
         }
+        self.notes
     }
 }
 
@@ -120,8 +147,10 @@ impl Bars {
                 reached,
                 nodes,
             } => {
-                self.total
-                    .set_message(format!("reached {reached} of {nodes} nodes ({node})"));
+                self.total.set_message(format!(
+                    "reached {reached} of {nodes} nodes ({})",
+                    escape::line(node)
+                ));
             }
             Event::Planned { .. } => {
                 self.total.set_message(planned_words(event));
@@ -136,7 +165,7 @@ impl Bars {
                 ..
             } => {
                 self.total.set_style(style(TOTAL));
-                self.total.set_prefix(Bytes(*total_bytes).to_string());
+                self.total.set_prefix(format_bytes(*total_bytes));
                 self.total.set_length((*total_bytes).max(1));
                 self.total.set_position(*delivered_bytes);
                 self.total
@@ -144,26 +173,27 @@ impl Bars {
                 self.show_nodes(senders, receivers);
             }
             Event::Note { message, .. } => {
-                let _ = self.screen.println(format!("note: {message}"));
+                let _ = self
+                    .screen
+                    .println(format!("note: {}", escape::line(message)));
             }
             Event::Ended { .. } => {}
         }
     }
 
-    /// Receivers first: theirs are the bytes that count.
     fn show_nodes(&mut self, senders: &[NodeProgress], receivers: &[NodeProgress]) {
-        let all: Vec<(&str, &NodeProgress)> = receivers
-            .iter()
-            .map(|node| ("to", node))
-            .chain(senders.iter().map(|node| ("from", node)))
-            .collect();
-        let room = sys::terminal_lines()
-            .unwrap_or(LINES_UNKNOWN)
-            .saturating_sub(LINES_FREE);
-        let shown = if all.len() > room {
+        let (lines, columns) = sys::terminal_size().unwrap_or((LINES_UNKNOWN, usize::MAX));
+        let room = lines.saturating_sub(LINES_FREE);
+        let count = senders.len() + receivers.len();
+        let shown = if count > room {
             room.saturating_sub(1)
         } else {
-            all.len()
+            count
+        };
+        let all = rows(senders, receivers, shown);
+        let template = match columns < COLUMNS_MIN {
+            true => NODE_NARROW,
+            false => NODE,
         };
         while self.nodes.len() > shown {
             if let Some(bar) = self.nodes.pop() {
@@ -171,12 +201,13 @@ impl Bars {
             }
         }
         while self.nodes.len() < shown {
-            let bar = ProgressBar::new(1).with_style(style(NODE));
+            let bar = ProgressBar::new(1);
             self.nodes
                 .push(self.screen.insert(self.nodes.len() + 1, bar));
         }
         for (bar, (side, node)) in self.nodes.iter().zip(&all) {
-            bar.set_prefix(format!("{side:<4} {}", node.node));
+            bar.set_style(style(template));
+            bar.set_prefix(format!("{side:<4} {}", escape::line(&node.node)));
             bar.set_length(node.total_bytes.max(1));
             bar.set_position(if node.total_bytes == 0 {
                 1
@@ -185,7 +216,7 @@ impl Bars {
             });
             bar.set_message(rate(node.bits_per_second));
         }
-        let hidden = all.len() - shown;
+        let hidden = count - shown;
         if hidden > 0 {
             let more = self.more.get_or_insert_with(|| {
                 self.screen.add(ProgressBar::new(1).with_style(style(TEXT)))
@@ -195,6 +226,57 @@ impl Bars {
             self.screen.remove(&more);
         }
     }
+}
+
+/// The nodes that have a row: receivers first, since theirs are the bytes that count. Where not all have room, those that are
+/// furthest behind; each side in the order of its names.
+fn rows<'n>(
+    senders: &'n [NodeProgress],
+    receivers: &'n [NodeProgress],
+    shown: usize,
+) -> Vec<(&'static str, &'n NodeProgress)> {
+    let part = |node: &NodeProgress| match node.total_bytes {
+        0 => 1.0,
+        total => node.bytes as f64 / total as f64,
+    };
+    let mut out = Vec::new();
+    for (side, nodes) in [("to", receivers), ("from", senders)] {
+        let mut nodes: Vec<&NodeProgress> = nodes.iter().collect();
+        let room = shown - out.len();
+        if nodes.len() > room {
+            nodes.sort_by(|a, b| part(a).total_cmp(&part(b)));
+            nodes.truncate(room);
+        }
+        nodes.sort_by(|a, b| by_number(&a.node, &b.node));
+        out.extend(nodes.into_iter().map(|node| (side, node)));
+    }
+    out
+}
+
+/// The order of names in which `r2` comes before `r10`.
+pub(crate) fn by_number(a: &str, b: &str) -> Ordering {
+    let (mut left, mut right) = (a, b);
+    while let (Some(first), Some(second)) = (left.chars().next(), right.chars().next()) {
+        let digits = |text: &str| {
+            text.find(|letter: char| !letter.is_ascii_digit())
+                .unwrap_or(text.len())
+        };
+        let (one, other) = (digits(left), digits(right));
+        if one > 0 && other > 0 {
+            let number = |text: &str| text.trim_start_matches('0').to_owned();
+            let (a, b) = (number(&left[..one]), number(&right[..other]));
+            let order = a.len().cmp(&b.len()).then(a.cmp(&b));
+            if order != Ordering::Equal {
+                return order;
+            }
+            (left, right) = (&left[one..], &right[other..]);
+        } else if first != second {
+            return first.cmp(&second);
+        } else {
+            (left, right) = (&left[first.len_utf8()..], &right[second.len_utf8()..]);
+        }
+    }
+    left.len().cmp(&right.len()).then(a.cmp(b))
 }
 
 /// A rate for people, from bits per second.
@@ -221,7 +303,7 @@ fn planned_words(event: &Event) -> String {
     else {
         return String::new();
     };
-    let mut words = format!("planned {} by {scheduler}", Bytes(*bytes));
+    let mut words = format!("planned {} by {scheduler}", format_bytes(*bytes));
     if let Some(seconds) = predicted_seconds {
         words.push_str(&format!(", predicted {}", format_seconds(*seconds)));
     }
@@ -241,7 +323,10 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             node,
             reached,
             nodes,
-        } => Some(format!("reached {node} ({reached} of {nodes})")),
+        } => Some(format!(
+            "reached {} ({reached} of {nodes})",
+            escape::line(node)
+        )),
         Event::Planned { .. } => Some(planned_words(event)),
         Event::Progress {
             delivered_bytes,
@@ -256,12 +341,12 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             *last = Some(Instant::now());
             Some(format!(
                 "{} of {}, {}",
-                Bytes(*delivered_bytes),
-                Bytes(*total_bytes),
+                format_bytes(*delivered_bytes),
+                format_bytes(*total_bytes),
                 rate_and_eta(*bits_per_second, *eta_seconds)
             ))
         }
-        Event::Note { message, .. } => Some(format!("note: {message}")),
+        Event::Note { message, .. } => Some(format!("note: {}", escape::line(message))),
         Event::Ended { .. } => None,
     }
 }
@@ -273,7 +358,7 @@ mod tests {
     /// The templates are understood; a slip in one would show as a default bar.
     #[test]
     fn templates_are_valid() {
-        for template in [TOTAL, NODE, TEXT] {
+        for template in [TOTAL, NODE, NODE_NARROW, TEXT] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }
@@ -295,5 +380,37 @@ mod tests {
         bars.show_nodes(&many[..1], &many[..1]);
         assert_eq!(bars.nodes.len(), 2);
         assert!(bars.more.is_none());
+    }
+
+    /// Numbers in names count as numbers.
+    #[test]
+    fn names_are_in_the_order_of_their_numbers() {
+        let mut names = ["r10", "r2", "b", "r1", "r02x", "r2:7", "a10:8", "a9:7", "r"];
+        names.sort_by(|a, b| by_number(a, b));
+        assert_eq!(
+            names,
+            ["a9:7", "a10:8", "b", "r", "r1", "r2", "r2:7", "r02x", "r10"]
+        );
+    }
+
+    /// Where not all nodes have a row, the ones behind have, receivers before senders.
+    #[test]
+    fn those_behind_are_shown() {
+        let node = |name: &str, bytes| NodeProgress {
+            node: name.into(),
+            bytes,
+            total_bytes: 10,
+            bits_per_second: 0.0,
+        };
+        let receivers = [node("r1", 9), node("r10", 2), node("r2", 1)];
+        let senders = [node("s1", 0)];
+        let shown = |room| {
+            let rows = rows(&senders, &receivers, room);
+            rows.iter()
+                .map(|(_, node)| node.node.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shown(2), ["r2", "r10"]);
+        assert_eq!(shown(4), ["r1", "r2", "r10", "s1"]);
     }
 }

@@ -12,7 +12,7 @@ use ropewalk::request::{Mapping, NodeRequest, ObjectRequest, Reach, RowRequest};
 
 use crate::copy;
 use crate::endpoint::{self, Endpoint, Side};
-use crate::options::{MoveArgs, OutputArgs};
+use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 
 /// Arguments of `ropewalk put`.
 #[derive(Args, Clone, Debug)]
@@ -51,6 +51,9 @@ struct PartArgs {
     /// These bytes of the file only, both included, or START+LENGTH: the destination holds nothing else
     #[arg(long, value_name = "A-B", value_parser = range)]
     range: Option<Range>,
+
+    #[command(flatten)]
+    _habits: HabitArgs,
 
     #[command(flatten)]
     moving: MoveArgs,

@@ -1,19 +1,19 @@
 //! Carries out a request: events to the screen, signals to the master, the report at the end.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ropewalk::report::ControlReport;
+use ropewalk::report::{ErrorKind, FORMAT_VERSION};
 use ropewalk::{Cancel, Event, Members, Outcome, Report, Request, master};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::desk::Desk;
 use crate::options::OutputArgs;
 use crate::progress::Progress;
-use crate::summary;
+use crate::report;
 
 /// Exit status of a second Ctrl-C, as of the first.
 const INTERRUPTED: i32 = 130;
@@ -32,21 +32,65 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Only what keeps the transfer from being tried; how it went is in the exit status.
 pub(crate) fn run(request: Request, output: &OutputArgs) -> Result<ExitCode> {
     let runtime = runtime()?;
-    let report = runtime.block_on(carry_out(request, output))?;
+    let mut printer = Printer::default();
+    let (report, shown) = runtime.block_on(carry_out(request, output, &mut printer))?;
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
-    if output.json {
-        print_json(&Event::Ended {
-            report: Box::new(report.clone()),
-        });
-    } else {
-        print_report(&report, output.quiet);
+    let status = report.outcome.exit_status();
+    if !output.json {
+        report::print(&report, output, &shown);
+        return Ok(ExitCode::from(status));
     }
-    Ok(ExitCode::from(report.outcome.exit_status()))
+    printer.print(&Event::Ended {
+        report: Box::new(report),
+    });
+    match printer.failure {
+        Some(error) if status == 0 => Err(anyhow::Error::new(error)
+            .context("the transfer is done, but its events cannot be written to standard output")),
+        _ => Ok(ExitCode::from(status)),
+    }
 }
 
-/// Runs a transfer and returns its report; shows progress as `output` says.
-pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<Report> {
+/// Events as JSON on standard output.
+#[derive(Debug, Default)]
+pub(crate) struct Printer {
+    // The first error, save a reader that has gone. It does not stop the transfer.
+    failure: Option<std::io::Error>,
+}
+
+/// One line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    version: u32,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Printer {
+    fn print(&mut self, event: &Event) {
+        let line = Line {
+            version: FORMAT_VERSION,
+            event,
+        };
+        let Ok(line) = serde_json::to_string(&line) else {
+            return;
+        };
+        let mut out = std::io::stdout().lock();
+        match writeln!(out, "{line}").and_then(|()| out.flush()) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                self.failure.get_or_insert(error);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs a transfer and returns its report, and the notes that stand on the screen; shows progress as `output` says.
+pub(crate) async fn carry_out(
+    request: Request,
+    output: &OutputArgs,
+    printer: &mut Printer,
+) -> Result<(Report, Vec<String>)> {
     let (cancel, members) = (Cancel::new(), Members::new());
     let (events, mut incoming) = mpsc::unbounded_channel();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
@@ -69,7 +113,7 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
         let signalled = tokio::select! {
             report = &mut running => break report,
             Some(event) = incoming.recv() => {
-                handle(&event, output, &mut progress, desk.as_ref());
+                handle(&event, output, printer, &mut progress, desk.as_ref());
                 false
             }
             _ = interrupt.recv() => true,
@@ -87,85 +131,36 @@ pub(crate) async fn carry_out(request: Request, output: &OutputArgs) -> Result<R
         }
     };
     while let Ok(event) = incoming.try_recv() {
-        handle(&event, output, &mut progress, desk.as_ref());
+        handle(&event, output, printer, &mut progress, desk.as_ref());
     }
-    progress.finish();
-    Ok(report)
+    Ok((report, progress.finish()))
 }
 
-fn handle(event: &Event, output: &OutputArgs, progress: &mut Progress, desk: Option<&Desk>) {
+fn handle(
+    event: &Event,
+    output: &OutputArgs,
+    printer: &mut Printer,
+    progress: &mut Progress,
+    desk: Option<&Desk>,
+) {
     // Whoever reads of a transfer in the output may ask for it at once.
     if let Some(desk) = desk {
         desk.handle(event);
     }
     if output.json {
-        print_json(event);
+        printer.print(event);
     }
     progress.handle(event);
 }
 
-/// One line; a reader that has gone does not stop the transfer.
-fn print_json(event: &Event) {
-    if let Ok(line) = serde_json::to_string(event) {
-        let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    }
-}
-
 /// The last event of a transfer that never became a request.
-pub(crate) fn print_refusal(error: &str) {
+pub(crate) fn print_refusal(kind: ErrorKind, error: &str) {
     let report = Report {
-        transfer: String::new(),
-        label: None,
-        outcome: Outcome::Refused,
         error: Some(error.to_owned()),
-        wanted_bytes: 0,
-        delivered_bytes: 0,
-        files: 0,
-        seconds: 0.0,
-        start_seconds: 0.0,
-        finish_seconds: 0.0,
-        bits_per_second: 0.0,
-        moving_bits_per_second: 0.0,
-        scheduler: String::new(),
-        predicted_seconds: None,
-        bound: None,
-        verify: String::new(),
-        encrypted: true,
-        roots: BTreeMap::new(),
-        nodes: Vec::new(),
-        pairs: Vec::new(),
-        missing: BTreeMap::new(),
-        duplicate_bytes: 0,
-        replans: 0,
-        streams: None,
-        corrupt_units: 0,
-        longest_stall_seconds: 0.0,
-        control: ControlReport::default(),
-        notes: Vec::new(),
+        error_kind: Some(kind),
+        ..Report::ended(Outcome::Refused)
     };
-    print_json(&Event::Ended {
+    Printer::default().print(&Event::Ended {
         report: Box::new(report),
     });
-}
-
-/// The report on standard output, the error on standard error.
-pub(crate) fn print_report(report: &Report, quiet: bool) {
-    if !quiet && report.outcome != Outcome::Refused {
-        let _ = std::io::stdout()
-            .lock()
-            .write_all(summary::text(report).as_bytes());
-    }
-    if let Some(error) = report
-        .error
-        .as_ref()
-        .filter(|_| report.outcome != Outcome::Done)
-    {
-        let word = match report.outcome {
-            Outcome::Refused => "refused",
-            Outcome::Cancelled => "cancelled",
-            Outcome::Done | Outcome::Partial | Outcome::Failed => "error",
-        };
-        eprintln!("ropewalk: {word}: {error}");
-    }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::model::{Bytes, HostPort, format_seconds};
+use ropewalk::model::{HostPort, format_bytes, format_seconds};
 use ropewalk::proto::control::TransferStatus;
 use ropewalk::{Event, master};
 use serde::Serialize;
@@ -172,8 +172,8 @@ fn agent_text(lines: &[AgentLine]) -> String {
         let received = if line.wanted_bytes > 0 {
             format!(
                 "received {} of {} ({:.0} %), ",
-                Bytes(line.delivered_bytes),
-                Bytes(line.wanted_bytes),
+                format_bytes(line.delivered_bytes),
+                format_bytes(line.wanted_bytes),
                 percent(line.delivered_bytes, line.wanted_bytes)
             )
         } else {
@@ -187,7 +187,7 @@ fn agent_text(lines: &[AgentLine]) -> String {
         format!(
             "{}  {phase}, {received}sent {}, {}\n",
             line.transfer,
-            Bytes(line.sent_bytes),
+            format_bytes(line.sent_bytes),
             format_seconds(line.seconds)
         )
     };
@@ -215,8 +215,8 @@ fn desk_text(answers: &[Answer]) -> String {
                     .map_or_else(String::new, |eta| format!(", {} left", format_seconds(eta)));
                 format!(
                     "{} of {} ({:.0} %), {}{eta}",
-                    Bytes(*delivered_bytes),
-                    Bytes(*total_bytes),
+                    format_bytes(*delivered_bytes),
+                    format_bytes(*total_bytes),
                     percent(*delivered_bytes, *total_bytes),
                     rate(*bits_per_second)
                 )

@@ -14,8 +14,8 @@ pub(crate) fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Lines of the terminal on standard error; `None` when it is no terminal.
-pub(crate) fn terminal_lines() -> Option<usize> {
+/// Lines and columns of the terminal on standard error; `None` when it is no terminal.
+pub(crate) fn terminal_size() -> Option<(usize, usize)> {
     let mut size = libc::winsize {
         ws_row: 0,
         ws_col: 0,
@@ -24,7 +24,8 @@ pub(crate) fn terminal_lines() -> Option<usize> {
     };
     // SAFETY: the request writes one `winsize`, which `size` is, and keeps no pointer to it.
     let answer = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    (answer == 0 && size.ws_row > 0).then_some(usize::from(size.ws_row))
+    (answer == 0 && size.ws_row > 0 && size.ws_col > 0)
+        .then_some((usize::from(size.ws_row), usize::from(size.ws_col)))
 }
 
 /// Makes writing to a closed pipe end the process quietly, as other programs of a pipeline do.

@@ -71,12 +71,12 @@ fn figure_2_with_agents_started_here() {
     )
     .unwrap();
     let out = place
-        .run(&["transfer", "--start", "local", "spec"])
+        .run(&["transfer", "-v", "--start", "local", "spec"])
         .assert_status(0)
-        .out();
+        .err();
     assert_copies(&place, &data);
     assert!(
-        out.contains("(My Data File)") && out.contains("host3 -> host5  1 KiB"),
+        out.contains("(My Data File)") && out.contains("host3 -> host5  1.02 kB"),
         "{out}"
     );
 }
@@ -153,8 +153,8 @@ fn the_demonstration_succeeds_and_cleans_up() {
         .out();
     for part in [
         "3072-4095  # n4",
-        "n4    -> node7  3072-4095  1 KiB",
-        "done: 8 KiB",
+        "n4    -> node7  3072-4095  1.02 kB",
+        "done: 8.19 kB",
         "node7  copy1  2048-4095  equal",
         "node6  copy2  0-4095  equal",
     ] {

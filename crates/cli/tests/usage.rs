@@ -123,6 +123,79 @@ fn slips_are_explained() {
     }
 }
 
+/// Options typed out of habit do no harm, or are answered with what to do.
+#[test]
+fn habits_are_answered() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), "x").unwrap();
+    for option in ["-r", "-R", "--recursive"] {
+        place
+            .run(&["copy", "-q", option, "f", "g"])
+            .assert_status(0);
+    }
+    for (option, part) in [
+        ("-a", "-a: contents, modes, times"),
+        ("-av", "-a: contents, modes, times"),
+        ("-n", "no dry run"),
+        ("-z", "compressed"),
+        ("-P", "progress is shown"),
+        ("-p", "always kept"),
+        ("--delete", "stays"),
+        ("--exclude=*.o", "copied whole"),
+        ("--port", "--ssh 'ssh -p 2222'"),
+    ] {
+        let ran = place.run(&["copy", option, "f", "g"]).assert_status(2);
+        assert!(ran.err().contains(part), "{option}: {}", ran.err());
+        assert_eq!(ran.err().lines().count(), 1, "{option}: {}", ran.err());
+    }
+    place
+        .run(&["copy", "--version"])
+        .assert_status(0)
+        .assert_says(env!("CARGO_PKG_VERSION"));
+}
+
+/// With `--json`, slips are a last event like any other end.
+#[test]
+fn slips_are_events() {
+    let place = Place::new();
+    for args in [
+        &["copy", "--json", "/a"][..],
+        &["copy", "--json", "--nonsense", "/a", "/b"],
+        &["copy", "--json", "-a", "/a", "/b"],
+        &["copy", "/a", "/a", "--json"],
+    ] {
+        let ran = place.run(args).assert_status(2);
+        let report = ran.report();
+        assert_eq!(report["outcome"], "refused", "{report}");
+        assert_eq!(report["error_kind"], "usage", "{report}");
+        assert!(
+            !report["error"].as_str().unwrap().contains('\n'),
+            "{report}"
+        );
+        assert_eq!(ran.events()[0]["version"], 1);
+    }
+    place
+        .run(&["transfer", "--json", "absent"])
+        .assert_status(2)
+        .report();
+}
+
+/// Events that cannot be written are a failure, whatever became of the transfer; the transfer goes on.
+#[test]
+fn events_that_are_lost_are_told() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), "x").unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = place.command();
+    command
+        .args(["copy", "--json", "f", "g"])
+        .stdout(full.unwrap());
+    common::Ran(command.output().unwrap())
+        .assert_status(1)
+        .assert_says("standard output");
+    assert!(place.path("g").exists());
+}
+
 /// A token that others can read is not used.
 #[test]
 fn open_tokens_are_refused() {

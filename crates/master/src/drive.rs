@@ -91,6 +91,8 @@ struct Driver {
 struct Before {
     hints: Hints,
     lessons: Vec<String>,
+    // From the start of the command until all nodes were reached.
+    reaching: Duration,
 }
 
 /// What this one leaves.
@@ -110,6 +112,7 @@ pub async fn run(
     members: Members,
 ) -> Report {
     let id = uuid::Uuid::now_v7();
+    let started = Instant::now();
     let commands = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -144,7 +147,11 @@ pub async fn run(
         Ok(lessons) => (lessons, None),
         Err(text) => (Vec::new(), Some(text)),
     };
-    let before = Before { hints, lessons };
+    let before = Before {
+        hints,
+        lessons,
+        reaching: started.elapsed(),
+    };
     let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
     let notes = hint_notes.into_iter().chain(lessons_note);
     report.notes.splice(0..0, notes);
@@ -399,6 +406,7 @@ async fn drive(
         outcome,
         error,
         now,
+        before.reaching,
     );
     let after = After {
         observations: speeds::observe(&driver.request, &driver.coordinator),

@@ -1,6 +1,7 @@
 //! Turns what the coordinator knows into events and the final report.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
@@ -177,32 +178,11 @@ pub(crate) fn ended_early(
     Report {
         transfer: transfer.into(),
         label: request.label.clone(),
-        outcome,
         error: Some(error),
-        wanted_bytes: 0,
-        delivered_bytes: 0,
-        files: 0,
-        seconds: 0.0,
-        start_seconds: 0.0,
-        finish_seconds: 0.0,
-        bits_per_second: 0.0,
-        moving_bits_per_second: 0.0,
         scheduler: request.options.scheduler.clone(),
-        predicted_seconds: None,
-        bound: None,
         verify: verify_name(request.options.verify).into(),
         encrypted: !request.options.plain,
-        roots: BTreeMap::new(),
-        nodes: Vec::new(),
-        pairs: Vec::new(),
-        missing: BTreeMap::new(),
-        duplicate_bytes: 0,
-        replans: 0,
-        streams: None,
-        corrupt_units: 0,
-        longest_stall_seconds: 0.0,
-        control: ControlReport::default(),
-        notes: Vec::new(),
+        ..Report::ended(outcome)
     }
 }
 
@@ -220,6 +200,7 @@ pub(crate) fn final_report(
     outcome: Outcome,
     error: Option<String>,
     now_ns: u64,
+    reaching: Duration,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
     report.error = error;
@@ -234,7 +215,8 @@ pub(crate) fn final_report(
     let moving_start = coordinator.moving_ns().unwrap_or(0);
     let end = coordinator.last_done_ns().unwrap_or(now_ns);
     let moving = seconds(end.saturating_sub(moving_start));
-    report.seconds = seconds(end);
+    report.reach_seconds = reaching.as_secs_f64();
+    report.seconds = report.reach_seconds + seconds(end);
     report.start_seconds = seconds(moving_start);
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
     report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);

@@ -265,6 +265,17 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A size for people in decimal units, as rates are: `20.5 MB`. For reports and tables, where sizes stand beside each other;
+/// [`Bytes`] prints the unit in which a size is a round number, for what people typed.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    scaled(
+        bytes as f64,
+        &["B", "kB", "MB", "GB", "TB", "PB", "EB"],
+        1000.0,
+    )
+}
+
 /// Three significant digits and the largest unit that keeps the number at 1 or more.
 fn scaled(value: f64, units: &[&str], step: f64) -> String {
     let (mut value, mut unit) = (value, 0);

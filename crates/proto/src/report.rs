@@ -6,6 +6,10 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Version of the events and the report as JSON. A field or event that is added leaves it as it is; one that changes its
+/// meaning, or goes, raises it.
+pub const FORMAT_VERSION: u32 = 1;
+
 /// How a transfer ended. The process's exit status follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,6 +37,31 @@ impl Outcome {
             Self::Cancelled => 130,
         }
     }
+}
+
+/// Where the error of a report lies, and so what can be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The command line: nothing was tried.
+    Usage,
+    /// The specification file: nothing was tried.
+    Specification,
+    /// A host that could not be reached, or no agent there.
+    Unreachable,
+    /// Something that was asked for may or can not be done: a missing source, a destination that would not be replaced,
+    /// sources that differ.
+    Refused,
+    /// A node whose connection ended, or that was silent, while it was needed.
+    Lost,
+    /// A node that stopped for a reason of its own, most often its disk.
+    Node,
+    /// Parts of sources that changed, vanished or cannot be read, or whose holders are gone.
+    Missing,
+    /// The user ended it.
+    Interrupted,
+    /// None of these.
+    Other,
 }
 
 /// Something worth telling while the transfer runs.
@@ -120,15 +149,21 @@ pub struct Report {
     pub outcome: Outcome,
     /// The error that ended it, if any.
     pub error: Option<String>,
+    /// What kind of error it is; absent without one.
+    #[serde(default)]
+    pub error_kind: Option<ErrorKind>,
     /// Bytes that had to cross, each destination counted.
     pub wanted_bytes: u64,
     /// Bytes safe in their sinks.
     pub delivered_bytes: u64,
     /// Files, when the sources are trees.
     pub files: u64,
-    /// From agents reachable to the last safe byte.
+    /// From the start of the command to the last safe byte.
     pub seconds: f64,
-    /// Part of it before the first grant: opening, planning.
+    /// Part of it before all nodes were reached.
+    #[serde(default)]
+    pub reach_seconds: f64,
+    /// Part of it between that and the first grant: opening, planning.
     pub start_seconds: f64,
     /// Part of it after the last byte arrived: syncing, renaming.
     pub finish_seconds: f64,
@@ -154,6 +189,18 @@ pub struct Report {
     pub pairs: Vec<PairReport>,
     /// Per receiver, the ranges that did not come, half open.
     pub missing: BTreeMap<String, Vec<(u64, u64)>>,
+    /// The same as files, each with the reason, as far as receivers told them.
+    #[serde(default)]
+    pub missing_files: Vec<MissingFile>,
+    /// Further files that did not come, beyond those told.
+    #[serde(default)]
+    pub missing_files_more: u64,
+    /// Each copy, or place that rows write to.
+    #[serde(default)]
+    pub destinations: Vec<DestinationReport>,
+    /// What stays under temporary names.
+    #[serde(default)]
+    pub left: Vec<LeftReport>,
     /// Bytes that came twice.
     pub duplicate_bytes: u64,
     /// How often work was planned anew while bytes moved.
@@ -170,6 +217,85 @@ pub struct Report {
     pub control: ControlReport,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
+}
+
+impl Report {
+    /// The report of a transfer of which nothing is known but how it ended.
+    pub fn ended(outcome: Outcome) -> Self {
+        Self {
+            transfer: String::new(),
+            label: None,
+            outcome,
+            error: None,
+            error_kind: None,
+            wanted_bytes: 0,
+            delivered_bytes: 0,
+            files: 0,
+            seconds: 0.0,
+            reach_seconds: 0.0,
+            start_seconds: 0.0,
+            finish_seconds: 0.0,
+            bits_per_second: 0.0,
+            moving_bits_per_second: 0.0,
+            scheduler: String::new(),
+            predicted_seconds: None,
+            bound: None,
+            verify: String::new(),
+            encrypted: true,
+            roots: BTreeMap::new(),
+            nodes: Vec::new(),
+            pairs: Vec::new(),
+            missing: BTreeMap::new(),
+            missing_files: Vec::new(),
+            missing_files_more: 0,
+            destinations: Vec::new(),
+            left: Vec::new(),
+            duplicate_bytes: 0,
+            replans: 0,
+            streams: None,
+            corrupt_units: 0,
+            longest_stall_seconds: 0.0,
+            control: ControlReport::default(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// A file that a receiver has not got all of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingFile {
+    /// Name of the receiver.
+    pub node: String,
+    /// The file: below the tree's folder and with its name, or as the row names it.
+    pub file: String,
+    /// Bytes of it that did not come.
+    pub bytes: u64,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// One copy, or the place that rows write to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestinationReport {
+    /// The nodes that write it: one, or those that share it.
+    pub nodes: Vec<String>,
+    /// All of its bytes are safe, and its files have their names.
+    pub complete: bool,
+    /// Why it is not, where a node said or showed it.
+    pub error: Option<String>,
+}
+
+/// Something under a temporary name that the transfer has left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftReport {
+    /// Name of the node on whose file system it is.
+    pub node: String,
+    /// Where.
+    pub path: String,
+    /// How large it is; of a node that is gone, what had come when it last told.
+    pub bytes: u64,
+    /// False where the node is gone, so that nobody could look: its agent may have removed it.
+    pub certain: bool,
 }
 
 /// Streams that were tuned while bytes moved.

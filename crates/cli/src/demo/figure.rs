@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use ropewalk::model::{ByteRate, Bytes, PlannedTransfer, TransferSpec};
+use ropewalk::model::{ByteRate, PlannedTransfer, TransferSpec, format_bytes};
 use ropewalk::sched;
 
 use super::content;
@@ -87,7 +87,7 @@ pub(super) fn who_sends(spec: &TransferSpec, addresses: &[String]) -> Result<Str
             .map_or("?", |at| FIGURE_2[at].name)
     };
     let line = |run: &PlannedTransfer| {
-        let bytes = Bytes(run.end - run.start);
+        let bytes = format_bytes(run.end - run.start);
         format!(
             "{:<5} -> {:<5}  {}-{}  {bytes}\n",
             name(&run.writer),
@@ -169,7 +169,7 @@ mod tests {
         assert!(
             who_sends(&spec, &addresses)
                 .unwrap()
-                .contains("n4    -> node7  3072-4095  1 KiB")
+                .contains("n4    -> node7  3072-4095  1.02 kB")
         );
     }
 

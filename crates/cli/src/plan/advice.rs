@@ -7,7 +7,7 @@ use ropewalk::model::{PlannedTransfer, Problem, format_seconds};
 use ropewalk::sched::{self, Bound, PlanError};
 use serde::Serialize;
 
-use crate::summary::listed;
+use crate::report::listed;
 
 /// The bound when everything that sets it is twice as fast.
 #[derive(Clone, Debug, PartialEq, Serialize)]

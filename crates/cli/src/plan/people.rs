@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use ropewalk::model::{ByteRate, Bytes, PlannedTransfer, format_seconds};
+use ropewalk::model::{ByteRate, PlannedTransfer, format_bytes, format_seconds};
 
 use super::advice::{advice_text, what_if_text};
 use super::{Input, Planned, Printed, compare};
-use crate::summary::listed;
+use crate::escape;
+use crate::report::{count, listed};
 
 /// Runs shown to people; `--json` prints all.
 const RUNS_MAX: usize = 24;
@@ -27,14 +28,14 @@ pub(super) fn text(
     let bytes: u128 = problem.wanted_bytes();
     write!(
         out,
-        "plan       {} from {} senders to {} receivers by {}",
-        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)),
-        problem.senders.len(),
-        problem.receivers.len(),
+        "plan       {} from {} to {} by {}",
+        format_bytes(u64::try_from(bytes).unwrap_or(u64::MAX)),
+        count(problem.senders.len() as u64, "sender"),
+        count(problem.receivers.len() as u64, "receiver"),
         plan.scheduler
     )?;
     match &input.label {
-        Some(label) => writeln!(out, " ({label})")?,
+        Some(label) => writeln!(out, " ({})", escape::line(label))?,
         None => writeln!(out)?,
     }
     writeln!(out, "predicted  {}", format_seconds(plan.predicted_seconds))?;
@@ -129,7 +130,7 @@ fn write_plan(
         .max()
         .unwrap_or(0);
     for run in transfers.iter().take(RUNS_MAX) {
-        let bytes = Bytes(run.end.saturating_sub(run.start));
+        let bytes = format_bytes(run.end.saturating_sub(run.start));
         writeln!(
             out,
             "  {:width$}  {bytes:>9}  {} -> {}",
@@ -170,7 +171,7 @@ fn write_loads(out: &mut String, side: &str, nodes: &[(&str, u64, u128)]) -> std
         writeln!(
             out,
             "{name:width$}  {:>10}  {:>12}  {:>10}",
-            Bytes(u64::try_from(*load).unwrap_or(u64::MAX)),
+            format_bytes(u64::try_from(*load).unwrap_or(u64::MAX)),
             ByteRate(*speed),
             format_seconds(busy)
         )?;

@@ -1,0 +1,70 @@
+//! Options that users of cp, scp and rsync type out of habit: what to do instead, or that it is so already.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Commands that move data.
+const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
+
+const SENTENCES: [(&[&str], &str); 12] = [
+    (
+        &["-a", "--archive"],
+        "contents, modes, times and symbolic links are always copied; owners, hard links and attributes are not kept in this version",
+    ),
+    (
+        &["-p", "--preserve"],
+        "modes and times are always kept; a port goes into the address, host:7420:/path, or into --ssh 'ssh -p 2222'",
+    ),
+    (
+        &["-n", "--dry-run"],
+        "there is no dry run of a copy in this version; `ropewalk plan` shows who would send what for a specification file",
+    ),
+    (
+        &["-z", "--compress"],
+        "nothing is compressed in this version; leave it out",
+    ),
+    (
+        &["-P", "--partial"],
+        "progress is shown on a terminal without it (--progress always shows it elsewhere); nothing is resumed in this version",
+    ),
+    (
+        &["--delete"],
+        "what the destination holds under other names always stays in this version; remove it yourself",
+    ),
+    (
+        &["--exclude", "--include", "--filter", "--files-from"],
+        "a tree is always copied whole in this version; name the folders to be copied",
+    ),
+    (
+        &["-u", "--update", "--ignore-existing", "--checksum"],
+        "every file is always sent, also one that is there already, in this version",
+    ),
+    (
+        &["--port"],
+        "a port goes into the address, host:7420:/path (where an agent listens), or into --ssh 'ssh -p 2222'",
+    ),
+    (&["-e", "--rsh"], "write --ssh 'ssh -p 2222 -i KEY'"),
+    (&["-i"], "write --ssh 'ssh -i KEY'"),
+    (
+        &["--bwlimit", "-l"],
+        "write --limit, for instance --limit 60MB/s",
+    ),
+];
+
+/// Whether a command moves data.
+pub(crate) fn moves(command: &str) -> bool {
+    MOVING.contains(&command)
+}
+
+/// What to say of an option that a command does not have, if it is one of these.
+pub(crate) fn sentence(command: &str, error: &clap::Error) -> Option<String> {
+    if !moves(command) || error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let found = SENTENCES
+        .iter()
+        .find(|(options, _)| options.contains(&option.as_str()))?;
+    Some(format!("{option}: {}", found.1))
+}

@@ -1,0 +1,74 @@
+//! What a transfer's end prints for people, on standard error: two lines, what was lost, or everything.
+
+use std::io::Write as _;
+
+use ropewalk::report::{Outcome, Report};
+
+use crate::escape;
+use crate::options::OutputArgs;
+
+mod bound;
+mod brief;
+mod full;
+mod losses;
+#[cfg(test)]
+mod sample;
+
+pub(crate) use brief::count;
+pub(crate) use full::listed;
+
+/// Prints the report as far as it is asked for, and the error.
+///
+/// * `shown`: notes that stand on the screen already.
+pub(crate) fn print(report: &Report, output: &OutputArgs, shown: &[String]) {
+    let text = match output.quiet {
+        true => error(report),
+        false => text(report, output.report, shown),
+    };
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The report as text, ending in a newline.
+///
+/// * `full`: every row; else two lines, and what did not come.
+pub(crate) fn text(report: &Report, full: bool, shown: &[String]) -> String {
+    if report.outcome == Outcome::Refused {
+        return notes(report, shown) + &error(report);
+    }
+    let mut out = brief::headline(report) + "\n";
+    if full && report.outcome != Outcome::Cancelled {
+        out += &full::rows(report);
+    } else if let Some(line) = bound::line(report) {
+        out += &format!("{line}\n");
+    }
+    out += &losses::text(report);
+    out += &notes(report, if full { &[] } else { shown });
+    // The headline of a cancelled transfer says it all.
+    if report.outcome != Outcome::Cancelled {
+        out += &error(report);
+    }
+    out
+}
+
+fn notes(report: &Report, shown: &[String]) -> String {
+    let new: Vec<&String> = report
+        .notes
+        .iter()
+        .filter(|note| !shown.contains(note))
+        .collect();
+    losses::notes(&new)
+}
+
+/// The error, if there is one.
+fn error(report: &Report) -> String {
+    let word = match report.outcome {
+        Outcome::Done => return String::new(),
+        Outcome::Refused => "refused",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Partial | Outcome::Failed => "error",
+    };
+    match &report.error {
+        Some(error) => format!("ropewalk: {word}: {}\n", escape::lines(error)),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,186 @@
+//! The first line: what moved, how long it took; how many copies are complete where not all are.
+
+use ropewalk::model::{format_bytes, format_seconds};
+use ropewalk::report::{DestinationReport, Outcome, Report};
+
+use super::full::listed;
+use crate::escape;
+use crate::progress::rate;
+
+/// The outcome in one line, without a newline.
+pub(super) fn headline(report: &Report) -> String {
+    match report.outcome {
+        Outcome::Done => done(report),
+        Outcome::Cancelled => cancelled(report),
+        Outcome::Partial => format!("PARTIAL: {}", incomplete(report)),
+        Outcome::Failed => format!("FAILED: {}", incomplete(report)),
+        Outcome::Refused => "REFUSED: nothing moved".to_owned(),
+    }
+}
+
+/// `1 file`, `52,073 files`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{out} {what}{plural}")
+}
+
+fn size(report: &Report) -> String {
+    let mut out = format_bytes(report.delivered_bytes);
+    if report.delivered_bytes != report.wanted_bytes {
+        out += &format!(" of {}", format_bytes(report.wanted_bytes));
+    }
+    if report.files > 0 {
+        out += &format!(" in {}", count(report.files, "file"));
+    }
+    out
+}
+
+fn label(report: &Report) -> String {
+    let label = report.label.as_deref().map(escape::line);
+    label.map_or_else(String::new, |label| format!(" ({label})"))
+}
+
+fn done(report: &Report) -> String {
+    format!(
+        "done: {}, {}, {}{}",
+        size(report),
+        format_seconds(report.seconds),
+        rate(report.bits_per_second),
+        label(report)
+    )
+}
+
+fn cancelled(report: &Report) -> String {
+    let came = match report.delivered_bytes {
+        0 => "nothing had come".to_owned(),
+        _ => format!("{} had come", size(report)),
+    };
+    let kept = match complete(report) {
+        named if named.is_empty() => "all of it is removed".to_owned(),
+        named => format!(
+            "the copy of {} is complete, the rest is removed",
+            listed(&named)
+        ),
+    };
+    match report.delivered_bytes {
+        0 => format!("CANCELLED: {came}{}", label(report)),
+        _ => format!("CANCELLED: {came}, {kept}{}", label(report)),
+    }
+}
+
+fn name(destination: &DestinationReport) -> String {
+    let name = match destination.nodes.as_slice() {
+        [one] => one.clone(),
+        several => several.join("+"),
+    };
+    escape::line(&name)
+}
+
+fn complete(report: &Report) -> Vec<String> {
+    let complete = report.destinations.iter().filter(|one| one.complete);
+    complete.map(name).collect()
+}
+
+/// `2 of 3 copies complete (h3, h5); h4: its agent is gone`.
+fn incomplete(report: &Report) -> String {
+    let size = size(report);
+    let all = report.destinations.len();
+    if all < 2 {
+        return format!(
+            "{size} came in {}{}",
+            format_seconds(report.seconds),
+            label(report)
+        );
+    }
+    let complete = complete(report);
+    let mut out = format!("{} of {all} copies complete", complete.len());
+    if !complete.is_empty() {
+        out += &format!(" ({})", listed(&complete));
+    }
+    let errors: Vec<String> = report
+        .destinations
+        .iter()
+        .filter(|one| !one.complete)
+        .filter_map(|one| {
+            let error = escape::line(one.error.as_deref()?);
+            Some(format!("{}: {error}", name(one)))
+        })
+        .collect();
+    if !errors.is_empty() {
+        out += &format!("; {}", listed(&errors));
+    }
+    format!(
+        "{out}; {size}, {}{}",
+        format_seconds(report.seconds),
+        label(report)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::report;
+    use super::*;
+
+    /// One line says what moved and how fast.
+    #[test]
+    fn a_headline_for_each_outcome() {
+        let mut report = report();
+        assert_eq!(
+            headline(&report),
+            "PARTIAL: 4.1 kB of 8.19 kB in 2 files came in 2 s (My Data File)"
+        );
+        report.outcome = Outcome::Cancelled;
+        assert_eq!(
+            headline(&report),
+            "CANCELLED: 4.1 kB of 8.19 kB in 2 files had come, all of it is removed (My Data File)"
+        );
+        report.delivered_bytes = 0;
+        report.label = None;
+        assert_eq!(headline(&report), "CANCELLED: nothing had come");
+        report.outcome = Outcome::Done;
+        (report.delivered_bytes, report.wanted_bytes) = (20_000_000_000, 20_000_000_000);
+        report.files = 52_073;
+        assert_eq!(
+            headline(&report),
+            "done: 20 GB in 52,073 files, 2 s, 16.4 kbit/s"
+        );
+    }
+
+    /// Where one copy of several failed, the complete ones are named.
+    #[test]
+    fn complete_copies_are_named() {
+        let mut report = report();
+        report.outcome = Outcome::Failed;
+        report.label = None;
+        let copy = |node: &str, error: Option<&str>| DestinationReport {
+            nodes: vec![node.into()],
+            complete: error.is_none(),
+            error: error.map(Into::into),
+        };
+        report.destinations = vec![
+            copy("h3", None),
+            copy("h4", Some("its agent is gone")),
+            copy("h5", None),
+        ];
+        assert_eq!(
+            headline(&report),
+            "FAILED: 2 of 3 copies complete (h3, h5); h4: its agent is gone; 4.1 kB of 8.19 kB in 2 files, 2 s"
+        );
+    }
+
+    /// Numbers have one form, their nouns the right one.
+    #[test]
+    fn numbers_have_plurals() {
+        assert_eq!(count(1, "file"), "1 file");
+        assert_eq!(count(0, "file"), "0 files");
+        assert_eq!(count(1_234_567, "range"), "1,234,567 ranges");
+    }
+}

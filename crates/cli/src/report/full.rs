@@ -1,0 +1,280 @@
+//! Every row of the report: `--report`.
+
+use std::fmt::Write as _;
+
+use ropewalk::model::{format_bytes, format_seconds};
+use ropewalk::report::{NodeReport, PairReport, Report};
+
+use super::bound;
+use super::brief::count;
+use crate::escape;
+use crate::progress::{by_number, rate};
+
+/// Nodes and pairs shown; the JSON report has all.
+const LINES_MAX: usize = 16;
+
+/// The rows as text, ending in a newline.
+pub(super) fn rows(report: &Report) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out, report);
+    out
+}
+
+fn write(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(out, "transfer   {}", report.transfer)?;
+    writeln!(
+        out,
+        "time       {} to reach the nodes, {} to open and plan, then {} while moving, {} syncing at the end",
+        format_seconds(report.reach_seconds),
+        format_seconds(report.start_seconds),
+        rate(report.moving_bits_per_second),
+        format_seconds(report.finish_seconds)
+    )?;
+    if let Some(line) = bound::line(report) {
+        writeln!(out, "{line}")?;
+    }
+    if let Some(seconds) = report.predicted_seconds {
+        let seconds = format_seconds(seconds);
+        writeln!(out, "predicted  {seconds} by {}", report.scheduler)?;
+    }
+    let checked = match report.verify.as_str() {
+        "none" => "nothing beyond delivery",
+        "fragment" => "each frame",
+        "sink" => "each frame, every chunk end to end, and read back from the sink",
+        _ => "each frame, and every chunk end to end",
+    };
+    let sealed = if report.encrypted {
+        "encrypted (TLS 1.3 keys)"
+    } else {
+        "PLAIN (not encrypted)"
+    };
+    writeln!(out, "checked    {checked}; {sealed}")?;
+    if let Some(streams) = &report.streams {
+        let others = match streams.others {
+            0 => String::new(),
+            others => format!(", shared with {}", count(others.into(), "other transfer")),
+        };
+        writeln!(
+            out,
+            "streams    {} x {} at the end, {} ({}){others}",
+            streams.receivers,
+            streams.streams,
+            count(streams.changes.into(), "change"),
+            streams.policy
+        )?;
+    }
+    let odd = [
+        (report.duplicate_bytes > 0)
+            .then(|| format!("{} came twice", format_bytes(report.duplicate_bytes))),
+        (report.replans > 0).then(|| count(report.replans, "further plan")),
+        (report.corrupt_units > 0).then(|| {
+            format!(
+                "{} fetched again",
+                count(report.corrupt_units, "damaged piece")
+            )
+        }),
+        (report.longest_stall_seconds >= 0.5).then(|| {
+            format!(
+                "longest stall {}",
+                format_seconds(report.longest_stall_seconds)
+            )
+        }),
+    ];
+    let odd: Vec<String> = odd.into_iter().flatten().collect();
+    if !odd.is_empty() {
+        writeln!(out, "on the way {}", odd.join(", "))?;
+    }
+    let control = &report.control;
+    let nodes = control.nodes.max(1) as f64;
+    writeln!(
+        out,
+        "control    {:.1} messages and {:.0} B for each of {}, besides {} of handshakes and {} of status",
+        control.plan_messages as f64 / nodes,
+        control.plan_bytes as f64 / nodes,
+        count(control.nodes, "node"),
+        format_bytes(control.handshake_bytes),
+        format_bytes(control.status_bytes)
+    )?;
+    write_nodes(out, report)?;
+    write_pairs(out, report)
+}
+
+/// A few names, and how many more.
+pub(crate) fn listed(names: &[String]) -> String {
+    const NAMES_MAX: usize = 6;
+    let mut text = names
+        .iter()
+        .take(NAMES_MAX)
+        .map(|name| escape::line(name))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > NAMES_MAX {
+        let _ = write!(text, " and {} more", names.len() - NAMES_MAX);
+    }
+    text
+}
+
+fn write_nodes(out: &mut String, report: &Report) -> std::fmt::Result {
+    if report.nodes.is_empty() {
+        return Ok(());
+    }
+    let mut nodes: Vec<&NodeReport> = report.nodes.iter().collect();
+    nodes.sort_by(|a, b| by_number(&a.node, &b.node));
+    let width = nodes
+        .iter()
+        .take(LINES_MAX)
+        .map(|node| node.node.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp(4, 28);
+    writeln!(
+        out,
+        "{:width$}  {:>9}  {:>9}  {:>12}  {:>8}  {:>9}",
+        "node", "sent", "received", "best second", "CPU", "memory"
+    )?;
+    for node in nodes.iter().take(LINES_MAX) {
+        let bytes = |bytes: u64| {
+            if bytes == 0 {
+                "-".to_owned()
+            } else {
+                format_bytes(bytes)
+            }
+        };
+        let best = if node.best_bits_per_second > 0.0 {
+            rate(node.best_bits_per_second)
+        } else {
+            "-".to_owned()
+        };
+        write!(
+            out,
+            "{:width$}  {:>9}  {:>9}  {best:>12}  {:>8}  {:>9}",
+            escape::line(&node.node),
+            bytes(node.sent_bytes),
+            bytes(node.received_bytes),
+            format_seconds(node.processor_seconds),
+            decimal(node.resident_max_bytes)
+        )?;
+        match &node.error {
+            Some(error) => writeln!(out, "  {}", escape::line(error))?,
+            None => writeln!(out)?,
+        }
+    }
+    if report.nodes.len() > LINES_MAX {
+        writeln!(
+            out,
+            "and {} more nodes (--json has all)",
+            report.nodes.len() - LINES_MAX
+        )?;
+    }
+    Ok(())
+}
+
+/// Memory in MB whatever the exact number, so that a column reads evenly.
+fn decimal(bytes: u64) -> String {
+    if bytes == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} MB", bytes as f64 / 1e6)
+    }
+}
+
+/// The rail of a pair that has several, and what it carried.
+fn rail(report: &Report, pair: &PairReport) -> String {
+    let same =
+        |other: &&PairReport| (&other.sender, &other.receiver) == (&pair.sender, &pair.receiver);
+    let (Some(rail), true) = (&pair.rail, report.pairs.iter().filter(same).count() > 1) else {
+        return String::new();
+    };
+    let rail = escape::line(rail);
+    let share = pair.bytes as f64 / report.delivered_bytes.max(1) as f64;
+    format!("  {rail}  {}", rate(report.moving_bits_per_second * share))
+}
+
+/// What a lane of datagrams lost.
+fn datagrams(pair: &PairReport) -> String {
+    match (pair.datagrams, pair.datagrams_again) {
+        (0, _) => String::new(),
+        (all, again) => format!("  {all} datagrams, {again} asked for again"),
+    }
+}
+
+fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
+    for pair in report.pairs.iter().take(LINES_MAX) {
+        writeln!(
+            out,
+            "{} -> {}  {}  {} x{}{}{}",
+            escape::line(&pair.sender),
+            escape::line(&pair.receiver),
+            format_bytes(pair.bytes),
+            pair.lane,
+            pair.streams,
+            rail(report, pair),
+            datagrams(pair)
+        )?;
+    }
+    if report.pairs.len() > LINES_MAX {
+        writeln!(
+            out,
+            "and {} more pairs (--json has all)",
+            report.pairs.len() - LINES_MAX
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::report;
+    use super::super::text;
+
+    /// Everything a person must know is said, ranges as people type them.
+    #[test]
+    fn the_report_says_it_all() {
+        let text = text(&report(), true, &[]);
+        for part in [
+            "PARTIAL: 4.1 kB of 8.19 kB in 2 files",
+            "bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b",
+            "predicted  1.5 s by greedy",
+            "encrypted",
+            "4.0 messages and 1000 B for each of 2 nodes",
+            "3 damaged pieces fetched again",
+            "2 x 16 at the end, 3 changes (model), shared with 1 other transfer",
+            "killed",
+            "a -> b  4.1 kB  tcp x4",
+            "missing    b: 1.02 kB (bytes 0-1023, 2048-2048)",
+            "note       a was lost",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+    }
+
+    /// Plain lanes are printed as such, and long lists are cut to a screen.
+    #[test]
+    fn the_report_fits_a_screen() {
+        let mut report = report();
+        report.bound = None;
+        report.encrypted = false;
+        report.nodes = vec![report.nodes[0].clone(); 100];
+        report.pairs = vec![report.pairs[0].clone(); 1000];
+        report.notes = vec!["note".into(); 50];
+        let text = text(&report, true, &[]);
+        assert!(text.contains("PLAIN (not encrypted)"));
+        assert!(text.contains("and 84 more nodes"));
+        assert!(text.lines().count() < 60, "{text}");
+    }
+
+    /// Two lines where nothing went wrong; notes that were shown are not repeated.
+    #[test]
+    fn two_lines_where_all_is_well() {
+        let mut report = report();
+        report.outcome = ropewalk::Outcome::Done;
+        report.delivered_bytes = report.wanted_bytes;
+        report.missing.clear();
+        assert_eq!(
+            text(&report, false, &["a was lost".to_owned()]),
+            "done: 8.19 kB in 2 files, 2 s, 16.4 kbit/s (My Data File)\n\
+             bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b\n"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! What did not come and what is left: printed whatever else is asked for.
+
+use std::fmt::Write as _;
+
+use ropewalk::model::format_bytes;
+use ropewalk::report::Report;
+
+use super::brief::count;
+use crate::escape;
+
+/// Files and ranges that did not come, and places, that are shown; the JSON report has all.
+const LINES_MAX: usize = 8;
+
+/// Ranges shown for each receiver that misses some.
+const RANGES_MAX: usize = 3;
+
+/// Notes shown.
+const NOTES_MAX: usize = 8;
+
+/// What is missing and what is left, as lines.
+pub(super) fn text(report: &Report) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_files(&mut out, report);
+    let _ = write_ranges(&mut out, report);
+    let _ = write_left(&mut out, report);
+    out
+}
+
+fn write_files(out: &mut String, report: &Report) -> std::fmt::Result {
+    let several = report.destinations.len() > 1;
+    for missing in report.missing_files.iter().take(LINES_MAX) {
+        let node = match several {
+            true => format!("{}: ", escape::line(&missing.node)),
+            false => String::new(),
+        };
+        writeln!(
+            out,
+            "missing    {node}{} ({}): {}",
+            escape::line(&missing.file),
+            format_bytes(missing.bytes),
+            escape::line(&missing.reason)
+        )?;
+    }
+    let more =
+        report.missing_files.len().saturating_sub(LINES_MAX) as u64 + report.missing_files_more;
+    if more > 0 {
+        writeln!(out, "           and {}", count(more, "more file"))?;
+    }
+    Ok(())
+}
+
+/// Ranges of receivers that told no files.
+fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
+    let told = |node: &str| report.missing_files.iter().any(|file| file.node == node);
+    for (receiver, ranges) in report.missing.iter().filter(|(node, _)| !told(node)) {
+        let shown: Vec<String> = ranges
+            .iter()
+            .take(RANGES_MAX)
+            .map(|(start, end)| format!("{start}-{}", end.saturating_sub(1)))
+            .collect();
+        let more = ranges.len().saturating_sub(RANGES_MAX) as u64;
+        let more = if more > 0 {
+            format!(" and {}", count(more, "more range"))
+        } else {
+            String::new()
+        };
+        let bytes: u64 = ranges
+            .iter()
+            .map(|(start, end)| end.saturating_sub(*start))
+            .sum();
+        writeln!(
+            out,
+            "missing    {}: {} (bytes {}{more})",
+            escape::line(receiver),
+            format_bytes(bytes),
+            shown.join(", ")
+        )?;
+    }
+    Ok(())
+}
+
+fn write_left(out: &mut String, report: &Report) -> std::fmt::Result {
+    for left in report.left.iter().take(LINES_MAX) {
+        let (node, path) = (escape::line(&left.node), escape::line(&left.path));
+        let size = format_bytes(left.bytes);
+        match left.certain {
+            true => writeln!(
+                out,
+                "left       {node}: {path}, {size}; nothing uses it, remove it"
+            )?,
+            false => writeln!(
+                out,
+                "left       {node}: {path}, about {size}, if its agent was killed; nothing uses it, remove it"
+            )?,
+        }
+    }
+    let more = report.left.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        writeln!(out, "           and {more} more (--json has all)")?;
+    }
+    Ok(())
+}
+
+/// The first notes, and how many more there are.
+pub(super) fn notes(notes: &[&String]) -> String {
+    let mut out = String::new();
+    for note in notes.iter().take(NOTES_MAX) {
+        let _ = writeln!(out, "note       {}", escape::line(note));
+    }
+    let more = notes.len().saturating_sub(NOTES_MAX) as u64;
+    if more > 0 {
+        let _ = writeln!(
+            out,
+            "           and {} (--json has all)",
+            count(more, "more note")
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk::report::{LeftReport, MissingFile};
+
+    use super::super::sample::report;
+    use super::*;
+
+    /// Files that did not come are named with the reason, places with what to do; names stay on their lines.
+    #[test]
+    fn what_is_lost_is_named() {
+        let mut report = report();
+        assert_eq!(
+            text(&report).lines().next(),
+            Some("missing    b: 1.02 kB (bytes 0-1023, 2048-2048)")
+        );
+        report.missing_files = vec![MissingFile {
+            node: "b".into(),
+            file: "big/f\x1b5".into(),
+            bytes: 30_000_000,
+            reason: "it vanished while it was copied".into(),
+        }];
+        report.missing_files_more = 1;
+        report.left = vec![
+            LeftReport {
+                node: "b".into(),
+                path: "/x/.set.ropewalk-1".into(),
+                bytes: 5000,
+                certain: true,
+            },
+            LeftReport {
+                node: "c".into(),
+                path: "/x/.set.ropewalk-2".into(),
+                bytes: 5000,
+                certain: false,
+            },
+        ];
+        assert_eq!(
+            text(&report),
+            "missing    big/f\\u{1b}5 (30 MB): it vanished while it was copied\n           \
+             and 1 more file\n\
+             left       b: /x/.set.ropewalk-1, 5 kB; nothing uses it, remove it\n\
+             left       c: /x/.set.ropewalk-2, about 5 kB, if its agent was killed; nothing uses it, remove it\n"
+        );
+    }
+}
