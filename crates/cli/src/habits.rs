@@ -57,14 +57,27 @@ pub(crate) fn moves(command: &str) -> bool {
 
 /// What to say of an option that a command does not have, if it is one of these.
 pub(crate) fn sentence(command: &str, error: &clap::Error) -> Option<String> {
-    if !moves(command) || error.kind() != ErrorKind::UnknownArgument {
+    if !moves(command) {
         return None;
     }
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
+    let option = unknown(error)?;
     let found = SENTENCES
         .iter()
-        .find(|(options, _)| options.contains(&option.as_str()))?;
+        .find(|(options, _)| options.contains(&option))?;
     Some(format!("{option}: {}", found.1))
+}
+
+/// Whether the version was asked for behind a command.
+pub(crate) fn asks_for_version(error: &clap::Error) -> bool {
+    matches!(unknown(error), Some("--version" | "-V"))
+}
+
+/// The option that a command does not have.
+fn unknown(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => {
+            Some(option)
+        }
+        _ => None,
+    }
 }

@@ -30,7 +30,7 @@ use ropewalk::report::ErrorKind;
 
 /// Moves a data set from N machines to M machines as one flow
 #[derive(Parser, Debug)]
-#[command(name = "ropewalk", version, propagate_version = true, after_long_help = EXIT_STATUS, max_term_width = 100)]
+#[command(name = "ropewalk", version, after_long_help = EXIT_STATUS, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -127,6 +127,10 @@ fn misused(error: &clap::Error) -> ExitCode {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let command = words.first().map_or("", String::as_str);
+    if habits::asks_for_version(error) {
+        sys::say(format_args!("ropewalk {}", env!("CARGO_PKG_VERSION")));
+        return ExitCode::SUCCESS;
+    }
     let habit = habits::sentence(command, error);
     if habits::moves(command) && words.iter().any(|word| word == "--json") {
         let rendered = error.to_string();

@@ -40,7 +40,7 @@ fn a_transfer_is_seen_and_cancelled() {
         place
             .run(&["status"])
             .out()
-            .contains(" of 1 GiB")
+            .contains(" of 1.07 GB")
             .then_some(())
     });
     let shown: Value = serde_json::from_str(&place.run(&["status", "--json"]).out()).unwrap();
