@@ -91,8 +91,6 @@ struct Driver {
 struct Before {
     hints: Hints,
     lessons: Vec<String>,
-    // From the start of the command until all nodes were reached.
-    reaching: Duration,
 }
 
 /// What this one leaves.
@@ -147,12 +145,10 @@ pub async fn run(
         Ok(lessons) => (lessons, None),
         Err(text) => (Vec::new(), Some(text)),
     };
-    let before = Before {
-        hints,
-        lessons,
-        reaching: started.elapsed(),
-    };
+    let before = Before { hints, lessons };
+    let reaching = started.elapsed();
     let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
+    report::count_reaching(&mut report, reaching);
     let notes = hint_notes.into_iter().chain(lessons_note);
     report.notes.splice(0..0, notes);
     let speeds = speeds::remember(&request, report.outcome, after.observations).await;
@@ -406,7 +402,6 @@ async fn drive(
         outcome,
         error,
         now,
-        before.reaching,
     );
     let after = After {
         observations: speeds::observe(&driver.request, &driver.coordinator),

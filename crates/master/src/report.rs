@@ -191,6 +191,13 @@ pub(crate) fn refused(request: &Request, transfer: &str, error: String) -> Repor
     ended_early(request, transfer, Outcome::Refused, error)
 }
 
+/// Counts the time of a report from the start of the command, not from when all nodes were reached.
+pub(crate) fn count_reaching(report: &mut Report, reaching: Duration) {
+    report.reach_seconds = reaching.as_secs_f64();
+    report.seconds += report.reach_seconds;
+    report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
+}
+
 /// The report of a transfer that was opened.
 pub(crate) fn final_report(
     request: &Request,
@@ -200,7 +207,6 @@ pub(crate) fn final_report(
     outcome: Outcome,
     error: Option<String>,
     now_ns: u64,
-    reaching: Duration,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
     report.error = error;
@@ -215,8 +221,7 @@ pub(crate) fn final_report(
     let moving_start = coordinator.moving_ns().unwrap_or(0);
     let end = coordinator.last_done_ns().unwrap_or(now_ns);
     let moving = seconds(end.saturating_sub(moving_start));
-    report.reach_seconds = reaching.as_secs_f64();
-    report.seconds = report.reach_seconds + seconds(end);
+    report.seconds = seconds(end);
     report.start_seconds = seconds(moving_start);
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
     report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
