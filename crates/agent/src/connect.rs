@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
@@ -15,6 +16,7 @@ use crate::listen::local_name;
 use crate::rails::{self, Rail, Search};
 use crate::streams::{self, DataSocket, lane};
 use crate::transfer::Transfer;
+use crate::tunnel::Tunnel;
 
 /// One address that does not answer costs at most this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,6 +57,8 @@ enum Address {
     Tcp(SocketAddr),
     Rail(Rail),
     Unix(Vec<u8>),
+    /// To the node of this number, through the master.
+    Through(Arc<Tunnel>, u32),
 }
 
 impl std::fmt::Display for Address {
@@ -63,6 +67,7 @@ impl std::fmt::Display for Address {
             Self::Tcp(address) => write!(f, "{address}"),
             Self::Rail(rail) => write!(f, "{rail}"),
             Self::Unix(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
+            Self::Through(..) => write!(f, "through the master"),
         }
     }
 }
@@ -81,6 +86,7 @@ impl Address {
                 Ok(DataSocket::Tcp(stream))
             }
             Self::Unix(name) => Ok(DataSocket::Unix(unix::connect(name)?)),
+            Self::Through(tunnel, node) => Ok(DataSocket::Unix(tunnel.connect(*node)?)),
         }
     }
 }
@@ -103,6 +109,9 @@ pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentE
             }
             false => addresses.extend(remotes.map(Address::Tcp)),
         }
+    }
+    if let (lane::AUTO, Some(tunnel)) = (transfer.options.lane, &transfer.tunnel) {
+        addresses.push(Address::Through(tunnel.clone(), peer.node));
     }
     let mut tried = Vec::new();
     for address in addresses {
@@ -227,7 +236,7 @@ impl Connected {
         let remote = match &self.address {
             Address::Tcp(remote) => *remote,
             Address::Rail(rail) => rail.remote(),
-            Address::Unix(_) => return None,
+            Address::Unix(_) | Address::Through(..) => return None,
         };
         let local = self.local.filter(|_| !transfer.one_rail)?;
         let here = transfer.interfaces.clone();

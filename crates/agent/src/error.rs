@@ -32,6 +32,15 @@ pub enum AgentError {
         /// What happened.
         reason: String,
     },
+    /// The pipe to the master cannot be used.
+    #[error("standard input and output cannot be used as a pipe to the master: {0}")]
+    Pipe(std::io::Error),
+    /// No master for this agent, which was started for one transfer.
+    #[error("no master has asked for anything for {seconds} s")]
+    NoMaster {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),

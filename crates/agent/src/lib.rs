@@ -23,6 +23,7 @@ mod sending;
 mod session;
 mod streams;
 mod transfer;
+mod tunnel;
 mod usage;
 
 use ropewalk_lane::{interfaces, links};

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::connect::{self, RAIL_AT};
 use crate::streams::{self, DataSocket};
 use crate::transfer::Transfer;
+use crate::tunnel::Tunnel;
 use crate::{AgentError, rails, session};
 
 /// A connection that has not sent its preface by then is closed.
@@ -59,6 +60,9 @@ pub(crate) struct Shared {
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
     pub shutdown: watch::Receiver<bool>,
     pub work: Work,
+    /// Through the master that started this agent, if one did.
+    pub tunnel: std::sync::OnceLock<Arc<Tunnel>>,
+    permits: Arc<tokio::sync::Semaphore>,
 }
 
 /// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
@@ -132,6 +136,8 @@ impl Agent {
             transfers: Mutex::default(),
             shutdown: shutdown_seen,
             work: Work::default(),
+            tunnel: std::sync::OnceLock::new(),
+            permits: Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX)),
         };
         Ok(Self {
             listeners,
@@ -149,6 +155,10 @@ impl Agent {
             .collect()
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Random name of this run.
     pub fn instance(&self) -> &str {
         &self.shared.instance
@@ -159,7 +169,7 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Listen`] when a listener cannot be used by the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-        let permits = Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX));
+        let permits = self.shared.permits.clone();
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
             let address = listener
@@ -272,6 +282,13 @@ impl Incoming for tokio::net::UnixStream {
         let stream = self.into_std()?;
         stream.set_nonblocking(false)?;
         Ok(DataSocket::Unix(stream))
+    }
+}
+
+/// Takes a connection that another node makes through the master, as if it had connected on this host.
+pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Shared>) {
+    if let Ok(permit) = shared.permits.clone().acquire_owned().await {
+        welcome(stream, None, shared, permit).await;
     }
 }
 

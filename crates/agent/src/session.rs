@@ -44,6 +44,14 @@ pub(crate) async fn run<S>(
     }
     // Until here anybody can come who has seen a master's preface go by.
     drop(unproven);
+    converse(stream, reached_as, shared).await;
+}
+
+/// As [`run`], with a master that needs no proof.
+pub(crate) async fn converse<S>(stream: S, reached_as: Option<IpAddr>, shared: Arc<Shared>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
     let reading = tokio::spawn(async move {

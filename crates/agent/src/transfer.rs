@@ -21,6 +21,7 @@ use crate::listen::{Shared, Work};
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
 use crate::sending::Serving;
+use crate::tunnel::Tunnel;
 use crate::{AgentError, usage};
 
 /// Streams one peer may join over the life of a transfer; bounds the memory of used nonces (32 bytes each).
@@ -56,6 +57,8 @@ pub(crate) struct Transfer {
     next_stopper: std::sync::atomic::AtomicU64,
     pub stopped: AtomicBool,
     pub work: Work,
+    /// Through the master, where this agent has a pipe to it.
+    pub tunnel: Option<Arc<Tunnel>>,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -137,6 +140,7 @@ impl Transfer {
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             work: shared.work.clone(),
+            tunnel: shared.tunnel.get().cloned(),
             outbox,
         };
         Ok((Arc::new(transfer), opened))
@@ -428,6 +432,7 @@ impl Transfer {
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             work: Work::default(),
+            tunnel: None,
             outbox,
         };
         (Arc::new(transfer), said)

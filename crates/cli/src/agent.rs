@@ -2,7 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -193,11 +194,45 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
     let agent = bind_first(addresses, secret, &roots)?;
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ROPEWALK-AGENT 1 {} {port}", agent.instance())
+    writeln!(out, "ROPEWALK-AGENT 2 {} {port}", agent.instance())
         .and_then(|()| out.flush())
         .context("the master has gone")?;
     drop(out);
-    serve(agent, true)
+    serve_pipe(agent)
+}
+
+/// Serves the master at the other end of standard input and output until it is gone.
+fn serve_pipe(agent: Agent) -> Result<ExitCode> {
+    let ends = (
+        std::io::stdin().as_fd().try_clone_to_owned(),
+        std::io::stdout().as_fd().try_clone_to_owned(),
+    );
+    let (Ok(input), Ok(output)) = ends else {
+        bail!("standard input and output are closed")
+    };
+    let reached_as = std::env::var("SSH_CONNECTION")
+        .ok()
+        .and_then(|text| server_address(&text));
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let asked = async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        let served = agent.serve_pipe((input, output), reached_as, asked);
+        served.await.context("the agent stopped")
+    })?;
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This host's address in what sshd says of a connection: `CLIENT PORT SERVER PORT`.
+fn server_address(connection: &str) -> Option<IpAddr> {
+    connection.split(' ').nth(2)?.parse().ok()
 }
 
 /// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
@@ -297,5 +332,14 @@ mod tests {
             ["127.0.0.1:7".parse().unwrap()]
         );
         assert!(format!("{:#}", resolve("7420").unwrap_err()).contains("write ADDR:PORT"));
+    }
+
+    /// The third item is this host's address as the master sees it.
+    #[test]
+    fn connections_of_ssh_are_read() {
+        let seen = server_address("10.0.0.1 40000 fd00::2 22");
+        assert_eq!(seen, Some("fd00::2".parse().unwrap()));
+        assert_eq!(server_address(""), None);
+        assert_eq!(server_address("UNKNOWN 65535 UNKNOWN 65535"), None);
     }
 }

@@ -5,12 +5,14 @@ use std::time::Duration;
 use ropewalk_lane::preface;
 use ropewalk_lane::tls::{Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
+use ropewalk_proto::report::ControlReport;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 
 use crate::link::{Link, LinkWriter};
 use crate::members::Party;
-use crate::reach::Started;
+use crate::reach::{Reached, Started};
+use crate::tunnels::Tunnels;
 
 /// What last messages may take to leave when everything ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
@@ -22,7 +24,7 @@ pub(crate) enum Input {
     /// A node's connection broke.
     Lost(u32, String),
     /// Nodes that want to join were reached, or not.
-    Reached(Party, Result<Vec<(Link, Option<Started>)>, String>),
+    Reached(Party, Result<Vec<Reached>, String>),
 }
 
 /// Connections in order of node number; they only grow.
@@ -33,6 +35,7 @@ pub(crate) struct Connections {
     tasks: JoinSet<()>,
     writers: JoinSet<()>,
     started: Vec<Started>,
+    tunnels: Tunnels,
 }
 
 impl Connections {
@@ -45,6 +48,7 @@ impl Connections {
             tasks: JoinSet::new(),
             writers: JoinSet::new(),
             started: Vec::new(),
+            tunnels: Tunnels::default(),
         };
         (connections, received)
     }
@@ -55,8 +59,19 @@ impl Connections {
     }
 
     /// Takes over the connection of the next node.
-    pub fn add(&mut self, link: Link, started: Option<Started>) {
+    pub fn add(&mut self, reached: Reached) {
+        let Reached {
+            link,
+            way,
+            started,
+            requests,
+        } = reached;
         let number = self.count();
+        self.tunnels.add(way);
+        if let Some(requests) = requests {
+            let tunnels = self.tunnels.clone();
+            self.tasks.spawn(tunnels.serve(number, requests));
+        }
         let (outbox, outgoing) = mpsc::unbounded_channel();
         self.outboxes.push(outbox);
         self.started.extend(started);
@@ -76,6 +91,12 @@ impl Connections {
                 }
             }
         });
+    }
+
+    /// Adds to the account what went through pipes.
+    pub fn account(&self, report: &mut ControlReport) {
+        report.pipe_bytes = self.tunnels.piped();
+        report.bridged_bytes = self.tunnels.bridged();
     }
 
     /// Sends an encoded message to a node.

@@ -17,9 +17,9 @@ use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
 use crate::lessons;
-use crate::link::{Link, count_received, count_sent};
+use crate::link::{count_received, count_sent};
 use crate::members::{self, Command, Doorman, Members, Party};
-use crate::reach::{Started, reach_all};
+use crate::reach::{Reached, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
     Destinations, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest, Rails, Reach,
@@ -339,7 +339,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
 async fn drive(
     request: &Request,
     id: uuid::Uuid,
-    links: Vec<(Link, Option<Started>)>,
+    reached: Vec<Reached>,
     before: Before,
     events: UnboundedSender<Event>,
     cancel: Cancel,
@@ -350,14 +350,14 @@ async fn drive(
     let issuer = match Issuer::new() {
         Ok(issuer) => issuer,
         Err(error) => {
-            members::send_away(links).await;
+            members::send_away(reached).await;
             let refused = report::refused(request, &id.to_string(), error.to_string());
             return (refused, After::default());
         }
     };
     let (mut connections, mut inputs) = Connections::new();
-    for (link, started) in links {
-        connections.add(link, started);
+    for reached in reached {
+        connections.add(reached);
     }
     let mut driver = Driver {
         coordinator: Coordinator::new(setup, 0),
@@ -394,6 +394,7 @@ async fn drive(
         Some("the transfer ended without a word".into()),
     ));
     let now = driver.now_ns();
+    driver.connections.account(&mut driver.control);
     let report = report::final_report(
         &driver.request,
         &driver.transfer,
@@ -514,10 +515,10 @@ impl Driver {
     }
 
     /// Nodes that want to join have been reached: each gets its number and opens what it has.
-    async fn take_in(&mut self, party: Party, links: Vec<(Link, Option<Started>)>) {
+    async fn take_in(&mut self, party: Party, links: Vec<Reached>) {
         let mut numbers = Vec::new();
         let mut away = Vec::new();
-        for (node, (link, started)) in party.nodes.iter().zip(links) {
+        for (node, reached) in party.nodes.iter().zip(links) {
             let next = self.connections.count();
             let now = self.now_ns();
             let taken = match self.issuer.credentials(next) {
@@ -531,7 +532,7 @@ impl Driver {
             match taken {
                 Ok((number, credentials)) => {
                     assert_eq!(number, next, "nodes and connections are numbered alike");
-                    self.connections.add(link, started);
+                    self.connections.add(reached);
                     self.doorman.admit(node);
                     self.request.nodes.push(node.clone());
                     self.control.nodes += 1;
@@ -539,7 +540,7 @@ impl Driver {
                     numbers.push(Ok(number));
                 }
                 Err(reason) => {
-                    away.push((link, started));
+                    away.push(reached);
                     numbers.push(Err(reason));
                 }
             }

@@ -25,6 +25,7 @@ mod report;
 pub mod request;
 mod sharing;
 mod speeds;
+mod tunnels;
 
 pub use drive::{Cancel, run};
 pub use members::{Joined, Joining, Members};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::tls::{self, Side};
+use ropewalk_pipe::{Pipe, PipeError, Purpose};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::ControlReport;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use crate::MasterError;
 
@@ -32,18 +32,36 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// ... this often: as long as [`HOST_SILENCE_MAX`] together.
 const PROBES: u32 = 4;
 
-type Stream = TlsStream<TcpStream>;
+/// What a link runs over: TLS, or a stream of a pipe that ssh or the system protects.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// A connection whose two ends have proved the token.
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection whose two ends have proved the token, or to an agent that this process started.
 pub(crate) struct Link {
     pub reader: LinkReader,
     pub writer: LinkWriter,
 }
 
-pub(crate) struct LinkReader(ReadHalf<Stream>);
-pub(crate) struct LinkWriter(WriteHalf<Stream>);
+pub(crate) struct LinkReader(ReadHalf<Box<dyn Stream>>);
+pub(crate) struct LinkWriter(WriteHalf<Box<dyn Stream>>);
 
 impl Link {
+    fn new(stream: Box<dyn Stream>) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self {
+            reader: LinkReader(reader),
+            writer: LinkWriter(writer),
+        }
+    }
+
+    /// The control stream of an agent at the other end of a pipe. The pipe is protected by what it runs through, and
+    /// nobody else could read or write it: no handshake, no proof.
+    pub async fn over(pipe: &Pipe) -> Result<Self, PipeError> {
+        let stream = pipe.open(&Purpose::Control.encode()).await?;
+        Ok(Self::new(Box::new(stream)))
+    }
+
     pub async fn connect(
         node: &str,
         host: &str,
@@ -114,13 +132,7 @@ impl Link {
             tls::proven(token, &exporter, Side::Agent, &proof).then_some(stream)
         });
         match proven.await {
-            Ok(Some(stream)) => {
-                let (reader, writer) = tokio::io::split(stream);
-                Ok(Self {
-                    reader: LinkReader(reader),
-                    writer: LinkWriter(writer),
-                })
-            }
+            Ok(Some(stream)) => Ok(Self::new(Box::new(stream))),
             Ok(None) => Err(MasterError::Token {
                 node: node.into(),
                 address,

@@ -9,8 +9,7 @@ use ropewalk_proto::coordinator::Coordinator;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::connections::{Connections, Input, leave_all};
-use crate::link::Link;
-use crate::reach::{Started, reach_all};
+use crate::reach::{Reached, reach_all};
 use crate::request::{Mapping, NodeRequest, Options, Reach, Request};
 
 /// Questions that wait for the driver: it takes them one by one, between two messages of nodes.
@@ -299,6 +298,6 @@ fn is_present(node: &ropewalk_proto::coordinator::NodeSummary<'_>) -> bool {
 }
 
 /// Closes connections of nodes that do not join after all.
-pub(crate) async fn send_away(reached: Vec<(Link, Option<Started>)>) {
-    leave_all(reached.into_iter().filter_map(|(_, started)| started)).await;
+pub(crate) async fn send_away(reached: Vec<Reached>) {
+    leave_all(reached.into_iter().filter_map(|one| one.started)).await;
 }

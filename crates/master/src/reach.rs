@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ropewalk_lane::preface;
 use ropewalk_model::spec::is_host;
+use ropewalk_pipe::{Pipe, Requests, Side};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 use crate::MasterError;
 use crate::link::Link;
 use crate::request::{NodeRequest, Object, Options, Reach};
+use crate::tunnels::Way;
 
 /// Longest time for an agent to come up, ssh login included.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,21 +29,36 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the command waits for a started agent to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
 
+/// What is on its way to an agent leaves within this time when everything ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
 const REACH_AT_ONCE: usize = 64;
 
-/// First word of the line a started agent prints; the next is the version of this exchange.
+/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
 const READY: &str = "ROPEWALK-AGENT";
+const VERSION: &str = "2";
+
+/// A node whose agent answers.
+pub(crate) struct Reached {
+    pub link: Link,
+    pub way: Way,
+    /// Where this process started the agent ...
+    pub started: Option<Started>,
+    /// ... what it asks for.
+    pub requests: Option<Requests>,
+}
 
 /// An agent this process started.
 pub(crate) struct Started {
     child: Child,
+    pipe: Pipe,
 }
 
 impl Started {
     /// Closes the agent's input, which ends it.
     pub async fn leave(mut self) {
-        drop(self.child.stdin.take());
+        self.pipe.close(LAST_WORDS).await;
         if tokio::time::timeout(LEAVE_TIMEOUT, self.child.wait())
             .await
             .is_err()
@@ -60,7 +77,7 @@ pub(crate) async fn reach_all(
     options: &Options,
     loopback: bool,
     notice: impl Fn(&str, usize),
-) -> Result<Vec<(Link, Option<Started>)>, String> {
+) -> Result<Vec<Reached>, String> {
     let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
     let mut tasks = JoinSet::new();
     for (number, node) in nodes.iter().enumerate() {
@@ -89,9 +106,9 @@ pub(crate) async fn reach_all(
     if errors.is_empty() {
         return Ok(links.into_values().collect());
     }
-    for (_, (link, started)) in links {
-        drop(link);
-        if let Some(started) = started {
+    for reached in links.into_values() {
+        drop(reached.link);
+        if let Some(started) = reached.started {
             started.leave().await;
         }
     }
@@ -109,7 +126,7 @@ async fn reach(
     node: &NodeRequest,
     options: &Options,
     loopback: bool,
-) -> Result<(Link, Option<Started>), MasterError> {
+) -> Result<Reached, MasterError> {
     match &node.reach {
         Reach::Attached { host, port } => {
             let token = options.token.ok_or_else(|| {
@@ -118,7 +135,12 @@ async fn reach(
                     node.name
                 ))
             })?;
-            Ok((Link::connect(&node.name, host, *port, &token).await?, None))
+            Ok(Reached {
+                link: Link::connect(&node.name, host, *port, &token).await?,
+                way: Way::Port(host.clone(), *port),
+                started: None,
+                requests: None,
+            })
         }
         Reach::Local => {
             let mut command = Command::new(&options.local_program);
@@ -128,7 +150,9 @@ async fn reach(
             }
             // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
             command.process_group(0);
-            start(node, command, "127.0.0.1").await
+            // What this process was reached by is no address that its agents should tell.
+            command.env_remove("SSH_CONNECTION");
+            start(node, command).await
         }
         Reach::Ssh(target) => {
             if !is_host(target) {
@@ -140,7 +164,6 @@ async fn reach(
             let mut words = options.ssh_command.iter();
             let program = words.next().cloned().unwrap_or_else(|| "ssh".into());
             let rest: Vec<OsString> = words.cloned().collect();
-            let host = ssh_host(&program, &rest, target).await;
             let mut command = Command::new(&program);
             // No terminal, no questions that nobody could answer.
             command
@@ -151,30 +174,9 @@ async fn reach(
                 .arg(&options.remote_path)
                 .args(["agent", "--one-shot"]);
             command.process_group(0);
-            start(node, command, &host).await
+            start(node, command).await
         }
     }
-}
-
-/// The address behind an ssh name, as the user's own ssh configuration says.
-async fn ssh_host(program: &OsString, rest: &[OsString], target: &str) -> String {
-    let plain = target
-        .rsplit_once('@')
-        .map_or(target, |(_, host)| host)
-        .to_owned();
-    let output = Command::new(program)
-        .args(rest)
-        .arg("-G")
-        .arg(target)
-        .stdin(Stdio::null())
-        .output()
-        .await;
-    let text = output
-        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
-        .unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix("hostname "))
-        .map_or(plain, str::to_owned)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -202,11 +204,7 @@ fn roots(node: &NodeRequest) -> Vec<String> {
     lines
 }
 
-async fn start(
-    node: &NodeRequest,
-    mut command: Command,
-    host: &str,
-) -> Result<(Link, Option<Started>), MasterError> {
+async fn start(node: &NodeRequest, mut command: Command) -> Result<Reached, MasterError> {
     let failed = |reason: String| MasterError::Start {
         node: node.name.clone(),
         reason,
@@ -242,20 +240,29 @@ async fn start(
         while let Ok(Some(line)) = lines.next_line().await {
             let mut words = line.split_whitespace();
             if words.next() == Some(READY) {
-                let version = words.next();
-                let port = words.nth(1).and_then(|w| w.parse::<u16>().ok());
-                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Some((version == Some("1"), port));
+                let output = lines.into_inner();
+                return Some((words.next() == Some(VERSION), output));
             }
         }
         None
     })
     .await;
     match ready {
-        Ok(Some((true, Some(port)))) => {
+        Ok(Some((true, output))) => {
             drain_errors(&mut child);
-            let link = Link::connect(&node.name, host, port, &secret).await?;
-            Ok((link, Some(Started { child })))
+            let Some(input) = child.stdin.take() else {
+                return Err(failed("its input is gone".into()));
+            };
+            let (pipe, requests) = Pipe::start(output, input, Side::Starter);
+            let link = Link::over(&pipe)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
+            Ok(Reached {
+                link,
+                way: Way::Pipe(pipe.clone()),
+                started: Some(Started { child, pipe }),
+                requests: Some(requests),
+            })
         }
         Ok(Some(_)) => Err(failed(
             "the program there is another version; install the same Ropewalk on all hosts".into(),

@@ -17,6 +17,7 @@
 //! Not done here: encryption and proofs. The pipe is as safe as what it runs through.
 
 pub mod frame;
+mod purpose;
 mod stream;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use purpose::Purpose;
 use stream::{Entry, Runner};
 
 /// The other end takes or refuses a stream within this time.

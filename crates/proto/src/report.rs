@@ -426,4 +426,9 @@ pub struct ControlReport {
     pub status_messages: u64,
     /// Their bytes.
     pub status_bytes: u64,
+    /// All bytes through the pipes to agents that the command started (ssh's standard input and output), both ways: control
+    /// messages, bytes of nodes that cannot connect to each other, and what frames them.
+    pub pipe_bytes: u64,
+    /// Bytes of nodes that cannot connect to each other, which went through the command's host, each counted once.
+    pub bridged_bytes: u64,
 }
