@@ -15,7 +15,7 @@ use crate::AgentError;
 pub(crate) enum OpenSource {
     /// A tree or file; its place in the data space comes with the plan.
     Tree {
-        root: PathBuf,
+        root: TreeRoot,
         manifest: Arc<Manifest>,
         encoded: Arc<Vec<u8>>,
         hash: [u8; 32],
@@ -29,10 +29,33 @@ pub(crate) enum OpenSource {
     },
 }
 
+/// Where the entries of a manifest lie, resolved.
+pub(crate) enum TreeRoot {
+    /// Below this folder, or it is this file.
+    One(PathBuf),
+    /// Below, or at, the path beside the first component of the entry's own.
+    Bundle(Vec<(Vec<u8>, PathBuf)>),
+}
+
+impl TreeRoot {
+    /// The files, from a data-space offset on.
+    pub fn open(&self, manifest: Arc<Manifest>, base: u64) -> Result<FileSource, AgentError> {
+        Ok(match self {
+            Self::One(root) => FileSource::open_tree(root, manifest, base)?,
+            Self::Bundle(things) => FileSource::open_bundle(things, manifest, base)?,
+        })
+    }
+}
+
 /// Something the node wants, checked.
 pub(crate) enum OpenSink {
     /// Final path of a tree.
-    Tree { path: PathBuf, shared: bool },
+    Tree {
+        path: PathBuf,
+        shared: bool,
+        /// The folder that holds it is made where only it is missing.
+        make_folder: bool,
+    },
     /// Dropped after the check.
     Null,
     /// Left in memory after the check.
@@ -51,7 +74,9 @@ impl OpenSink {
     /// The final paths of what other nodes write, too.
     pub fn shared_paths(&self) -> &[PathBuf] {
         match self {
-            Self::Tree { path, shared: true } => std::slice::from_ref(path),
+            Self::Tree {
+                path, shared: true, ..
+            } => std::slice::from_ref(path),
             Self::Files {
                 paths,
                 shared: true,
@@ -66,6 +91,26 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
+/// A scanned source, and what the master must know of it.
+fn tree(root: TreeRoot, manifest: Manifest) -> (OpenSource, OpenedSource) {
+    let encoded = manifest.encode();
+    let hash = manifest.root_hash();
+    let opened = OpenedSource {
+        manifest_root: hash.to_vec(),
+        manifest_length: encoded.len() as u64,
+        data_length: manifest.data_len(),
+        file_count: manifest.file_count(),
+        identities: Vec::new(),
+    };
+    let source = OpenSource::Tree {
+        root,
+        manifest: Arc::new(manifest),
+        encoded: Arc::new(encoded),
+        hash,
+    };
+    (source, opened)
+}
+
 /// Opens one source; also says what the master must know of it.
 pub(crate) fn source(
     request: &control::Source,
@@ -75,22 +120,22 @@ pub(crate) fn source(
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
             let manifest = Manifest::scan(&root)?;
-            let encoded = manifest.encode();
-            let hash = manifest.root_hash();
-            let opened = OpenedSource {
-                manifest_root: hash.to_vec(),
-                manifest_length: encoded.len() as u64,
-                data_length: manifest.data_len(),
-                file_count: manifest.file_count(),
-                identities: Vec::new(),
-            };
-            let source = OpenSource::Tree {
-                root,
-                manifest: Arc::new(manifest),
-                encoded: Arc::new(encoded),
-                hash,
-            };
-            Ok((source, opened))
+            Ok(tree(TreeRoot::One(root), manifest))
+        }
+        Some(source::Kind::Bundle(bundle)) => {
+            let (mut things, mut manifests) = (Vec::new(), Vec::new());
+            for path in &bundle.paths {
+                let path = path_of(path);
+                let name = path.file_name().ok_or_else(|| {
+                    AgentError::Refused(format!("{} has no name of its own", path.display()))
+                })?;
+                let root = roots.resolve_read(path)?;
+                manifests.push((name.as_bytes().to_vec(), Manifest::scan(&root)?));
+                things.push((name.as_bytes().to_vec(), root));
+            }
+            let manifest = Manifest::bundle(manifests)
+                .map_err(|error| AgentError::Refused(error.to_string()))?;
+            Ok(tree(TreeRoot::Bundle(things), manifest))
         }
         Some(source::Kind::Memory(size)) => Ok((
             OpenSource::Memory(*size),
@@ -189,13 +234,46 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
     Ok((OpenSource::Rows { ranges, source }, opened))
 }
 
+/// Refuses a copy that would lie in what it is a copy of, or take its place.
+///
+/// * `path`: of the tree to be written, resolved.
+/// * `sources`: those of this host, as the user named them. What cannot be resolved is for the sending side to refuse.
+fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), AgentError> {
+    for source in sources {
+        let named = path_of(&source.path);
+        let Ok(resolved) = std::fs::canonicalize(named) else {
+            continue;
+        };
+        let copy = match source.name.is_empty() {
+            true => path.to_owned(),
+            false => path.join(path_of(&source.name)),
+        };
+        let what = match copy.starts_with(&resolved) {
+            true if copy == resolved => "would take the place of its own source",
+            true => "would lie in its own source",
+            false => continue,
+        };
+        return Err(AgentError::Refused(format!(
+            "the copy {} {what} {}; name another destination",
+            copy.display(),
+            named.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Checks one sink; creates nothing.
 pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, AgentError> {
     match &request.kind {
-        Some(sink::Kind::Tree(path)) => Ok(OpenSink::Tree {
-            path: roots.resolve_write(path_of(path))?,
-            shared: request.shared,
-        }),
+        Some(sink::Kind::Tree(path)) => {
+            let path = roots.resolve_write(path_of(path))?;
+            outside_sources(&path, &request.sources)?;
+            Ok(OpenSink::Tree {
+                path,
+                shared: request.shared,
+                make_folder: request.make_folder,
+            })
+        }
         Some(sink::Kind::Null(_)) => Ok(OpenSink::Null),
         Some(sink::Kind::Memory(_)) => Ok(OpenSink::Memory),
         None => {

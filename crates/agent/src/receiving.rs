@@ -144,6 +144,8 @@ pub(crate) struct Fetch {
     sinks: Mutex<Option<Arc<SinkSet>>>,
     // Final paths that other nodes write, too, where sinks could not be made: something temporary may be there.
     unmade: Mutex<Vec<PathBuf>>,
+    // Folders that were made to hold copies.
+    made_folders: Mutex<Vec<PathBuf>>,
     // What was read back from the sink and found right.
     read_back: Mutex<RangeSet>,
     // Bytes on stable storage (or checked, where there is no storage).
@@ -215,6 +217,7 @@ impl Fetch {
             changed: Condvar::new(),
             sinks: Mutex::new(None),
             unmade: Mutex::default(),
+            made_folders: Mutex::default(),
             read_back: Mutex::default(),
             safe: AtomicU64::new(0),
             commits: plan.commit,
@@ -264,6 +267,7 @@ impl Fetch {
                         let (discard, shared) = fetch.told_to_discard();
                         if discard {
                             sinks.discard(shared);
+                            fetch.remove_made_folders();
                         }
                         return;
                     }
@@ -471,6 +475,7 @@ impl Fetch {
             if shared {
                 self.remove_unmade();
             }
+            self.remove_made_folders();
         }
     }
 

@@ -12,7 +12,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent};
-use ropewalk_store::{FileSource, PatternSource, Source};
+use ropewalk_store::{PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::interfaces::{self, Interface};
@@ -239,8 +239,7 @@ impl Transfer {
                         start: base,
                         end: base.saturating_add(manifest.data_len()),
                     };
-                    let source: Arc<dyn Source> =
-                        Arc::new(FileSource::open_tree(root, manifest.clone(), base)?);
+                    let source: Arc<dyn Source> = Arc::new(root.open(manifest.clone(), base)?);
                     holdings.sources.push((RangeSet::from(range), source));
                     for (part, _) in plan
                         .parts

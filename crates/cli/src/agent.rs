@@ -176,12 +176,17 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
         let root = match line.split_once(' ') {
             Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
             Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
+            // Where a folder stands there: a copy goes into it.
+            Some(("in", path)) => token::from_hex(path).map(|path| (path, true)),
             _ => None,
         };
         let Some((path, writable)) = root else {
             bail!("`{line}` on standard input is no root")
         };
         let path = PathBuf::from(OsString::from_vec(path));
+        if line.starts_with("in ") && !path.is_dir() {
+            continue;
+        }
         check(&path, writable)?;
         roots.push((path, writable));
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -12,6 +14,7 @@ use ropewalk::request::{
 
 use crate::endpoint::{self, Endpoint, Side};
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
+use crate::sources;
 
 /// Arguments of `ropewalk copy`.
 #[derive(Args, Clone, Debug)]
@@ -51,8 +54,15 @@ Sources and destinations:
   host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
   null:  host:null:              destination that checks the bytes and drops them
-  DEST names the copy; with a trailing / the copy goes into it under the source's name.
+  DEST names the copy; with a trailing / the copy goes into it under the source's name. Then the
+  last folder is made if only it is missing.
   What a text means never depends on what exists.
+
+Several sources:
+  On one host, or with different names: things of their own, which need DEST/. Each goes there
+  under its own name; two of one name on one host are refused.
+  On different hosts (names or ports, as typed) with the same last name: one thing, replicas or
+  parts as --sources says. Which it was stands in the progress and the report.
 
 What a copy is:
   Contents, modes, modification times and symbolic links. Hard links become files of their own;
@@ -64,6 +74,8 @@ What a copy is:
 Examples:
   ropewalk copy /data/set /backup/
       makes /backup/set
+  ropewalk copy a.h5 b.h5 notes host:/data/run7/
+      makes a.h5, b.h5 and notes in /data/run7
   ropewalk copy host:/data/set /tmp/set
       fetches a tree over ssh, encrypted and checked
   ropewalk copy 'a[1-4]:/data/set' 'b[1-6]:/data/set'
@@ -81,14 +93,24 @@ Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 1
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SourcesArg {
-    /// Equal trees (same paths, sizes and modification times; contents are not read for this) are replicas, trees
-    /// without a common path are parts, anything else is refused
+    /// On different hosts, with the same last name: equal trees (same paths, sizes and modification times) are
+    /// replicas, trees without a common path are parts, anything else is refused. Other sources are things of their own
     Auto,
     /// All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when paths, sizes or modification times
     /// differ (cp -p, rsync -t and ropewalk keep times)
     Replicas,
     /// Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path
     Parts,
+}
+
+impl From<SourcesArg> for Sources {
+    fn from(how: SourcesArg) -> Self {
+        match how {
+            SourcesArg::Auto => Self::Auto,
+            SourcesArg::Replicas => Self::Replicas,
+            SourcesArg::Parts => Self::Parts,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -107,11 +129,7 @@ impl CopyArgs {
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
         let mapping = Mapping::Trees {
-            sources: match self.sources {
-                SourcesArg::Auto => Sources::Auto,
-                SourcesArg::Replicas => Sources::Replicas,
-                SourcesArg::Parts => Sources::Parts,
-            },
+            sources: self.sources.into(),
             destinations: match self.destinations {
                 DestinationsArg::Copies => Destinations::Copies,
                 DestinationsArg::Shared => Destinations::Shared,
@@ -144,9 +162,7 @@ impl CopyArgs {
             &mut std::iter::once(destination).chain(&self.also_to),
             Side::Destination,
         )?;
-        for destination in destinations.iter_mut().filter(|d| d.into) {
-            put_into(destination, &sources)?;
-        }
+        let sources = sources::arrange(sources, &mut destinations, self.sources.into())?;
         Ok((sources, destinations))
     }
 }
@@ -155,7 +171,7 @@ impl CopyArgs {
 pub(crate) fn pair(from: Endpoint, to: Endpoint) -> Result<(Vec<NodeRequest>, Mapping)> {
     let (sources, mut destinations) = (vec![from], vec![to]);
     for destination in destinations.iter_mut().filter(|d| d.into) {
-        put_into(destination, &sources)?;
+        sources::put_into(destination, &sources)?;
     }
     let mapping = Mapping::Trees {
         sources: Sources::Auto,
@@ -164,54 +180,12 @@ pub(crate) fn pair(from: Endpoint, to: Endpoint) -> Result<(Vec<NodeRequest>, Ma
     Ok((nodes(&sources, &destinations)?, mapping))
 }
 
-/// Appends the sources' common name to a destination that was written with a trailing slash.
-fn put_into(destination: &mut Endpoint, sources: &[Endpoint]) -> Result<()> {
-    let Object::Path(path) = &mut destination.object else {
-        return Ok(());
-    };
-    let mut names = Vec::new();
-    for source in sources {
-        let Some(name) = source.base_name() else {
-            bail!(
-                "{source} has no name of its own, so {}/ is not enough; name the copy",
-                String::from_utf8_lossy(path)
-            );
-        };
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    match names.as_slice() {
-        [name] => {
-            if !path.ends_with(b"/") {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-            Ok(())
-        }
-        names => {
-            let shown: Vec<_> = names
-                .iter()
-                .map(|name| String::from_utf8_lossy(name))
-                .collect();
-            bail!(
-                "the sources have different names ({}), so {}/ is not enough; name the copy",
-                shown.join(", "),
-                String::from_utf8_lossy(path)
-            )
-        }
-    }
-}
-
 /// One node for each host and side; sources of one host share a node, destinations never do.
 fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequest>> {
     let mut nodes: Vec<NodeRequest> = Vec::new();
     for source in sources {
         let object = object(source);
         match nodes.iter_mut().find(|node| node.reach == source.reach) {
-            Some(node) if node.sources.contains(&object) => {
-                bail!("{source} is named twice as a source; name it once")
-            }
             Some(node) => node.sources.push(object),
             None => nodes.push(node(source, vec![object], Vec::new())),
         }
@@ -221,11 +195,8 @@ fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequ
         if destinations[..at].contains(destination) && destination.object != Object::Null {
             bail!("{destination} is named twice as a destination; name it once");
         }
-        if sources
-            .iter()
-            .any(|source| source.reach == destination.reach && source.object == destination.object)
-        {
-            bail!("{destination} is both source and destination; name another place for the copy");
+        for source in sources {
+            outside(source, destination)?;
         }
         let sinks = vec![object(destination)];
         // A running agent takes part in a transfer once, so what it has and what it wants are one node.
@@ -253,7 +224,47 @@ fn object(endpoint: &Endpoint) -> ObjectRequest {
         object: endpoint.object.clone(),
         rows: Vec::new(),
         destination: None,
+        make_folder: endpoint.into,
     }
+}
+
+/// Refuses a copy that would take its source's place, or lie in it, where the paths as typed show it. Where links hide it
+/// the agent finds out.
+fn outside(source: &Endpoint, destination: &Endpoint) -> Result<()> {
+    if !source.reach.is_same_host(&destination.reach) {
+        return Ok(());
+    }
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let Object::Path(to) = &destination.object else {
+        return Ok(());
+    };
+    let to = path(to);
+    // What `..` leads to depends on links.
+    let is_plain = |path: &Path| !path.components().any(|c| c == Component::ParentDir);
+    let pairs: Vec<(PathBuf, PathBuf)> = match &source.object {
+        Object::Path(from) => vec![(path(from), to)],
+        Object::Bundle(paths) => {
+            let copy = |from: &Vec<u8>| to.join(path(Object::last_name(from)));
+            paths.iter().map(|from| (path(from), copy(from))).collect()
+        }
+        Object::Memory(_) | Object::Null => Vec::new(),
+    };
+    for (from, copy) in pairs {
+        if from == copy {
+            bail!(
+                "{} is both source and destination; name another place for the copy",
+                copy.display()
+            );
+        }
+        if copy.starts_with(&from) && is_plain(&copy) {
+            bail!(
+                "the copy {} would lie in its own source {}; name another place for the copy",
+                copy.display(),
+                from.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 fn node(
@@ -351,7 +362,7 @@ mod tests {
             names(&["a:7:/x", "a:8:/x"], &["me@a:/y"]),
             ["a:7", "a:8", "a-copy"]
         );
-        assert_eq!(names(&["a:/x", "a:/y"], &["b:/z"]), ["a", "b"]);
+        assert_eq!(names(&["a:/x", "a:/y"], &["b:/z/"]), ["a", "b"]);
         assert_eq!(names(&["a:7:/x"], &["a:7:/y"]), ["a"]);
     }
 
@@ -369,7 +380,6 @@ mod tests {
         }
         assert!(refusal(&["mem:5"], &["/b/"]).contains("no name of its own"));
         assert!(refusal(&["/a/x/.."], &["/b/"]).contains("no name of its own"));
-        assert!(refusal(&["h:/a", "h:/b"], &["/c/"]).contains("different names (a, b)"));
     }
 
     /// What would clash is refused before anything is reached.
@@ -378,6 +388,38 @@ mod tests {
         assert!(refusal(&["/a", "/a"], &["/b"]).contains("named twice as a source"));
         assert!(refusal(&["/a"], &["/b", "/b"]).contains("named twice as a destination"));
         assert!(refusal(&["/a/"], &["/a"]).contains("both source and destination"));
+        assert!(refusal(&["/a/b"], &["/a/"]).contains("both source and destination"));
+        assert!(refusal(&["/a/b", "/c"], &["/a/"]).contains("both source and destination"));
+    }
+
+    /// A folder is not copied into itself, on whatever agent of its host; beside itself, into its parent and by a path
+    /// that only links could explain it is.
+    #[test]
+    fn a_folder_is_not_copied_into_itself() {
+        for (source, destination) in [
+            ("/a", "/a/inside"),
+            ("/a", "/a/"),
+            ("/a/", "/a/b/c"),
+            ("h:/a", "me@h:/a/b"),
+            ("h:7:/a", "h:8:/a/b"),
+        ] {
+            let refused = refusal(&[source], &[destination]);
+            assert!(refused.contains("lie in its own source"), "{refused}");
+        }
+        assert!(refusal(&["/a", "/b"], &["/a/"]).contains("lie in its own source /a"));
+        for (source, destination) in [
+            ("/a", "/ab"),
+            ("/a", "/a/../b"),
+            ("/a/b", "/a"),
+            ("h:/a", "g:/a/b"),
+            ("h:/a", "/a/b"),
+        ] {
+            let (sources, destinations) = endpoints(&[source], &[destination]).unwrap();
+            assert!(
+                nodes(&sources, &destinations).is_ok(),
+                "{source} {destination}"
+            );
+        }
         assert!(refusal(&["/a"], &["h:7:/b", "h:7:/c"]).contains("one agent takes one copy"));
     }
 }

@@ -362,6 +362,7 @@ mod tests {
             transfer: transfer.into(),
             bytes: 1,
             files: 0,
+            sources: None,
             scheduler: "greedy".into(),
             predicted_seconds: None,
             bound_seconds: None,

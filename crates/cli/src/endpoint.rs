@@ -48,6 +48,18 @@ pub(crate) enum EndpointError {
         /// What is before the first colon.
         host: String,
     },
+    /// An address of the web's form.
+    #[error(
+        "`{text}`: {scheme}:// is no address here; write {advice}, or ./{text} if it is a path of this host"
+    )]
+    Scheme {
+        /// What was written.
+        text: String,
+        /// What is before `://`.
+        scheme: String,
+        /// What to write instead.
+        advice: String,
+    },
     /// A port out of range.
     #[error("`{text}`: {port} is not a port; ports are 1 to 65535")]
     Port {
@@ -130,6 +142,9 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
     };
     let hosts = std::str::from_utf8(&bytes[..colon]).map_err(|_| EndpointError::Host(shown()))?;
     let rest = &bytes[colon + 1..];
+    if let Some(place) = rest.strip_prefix(b"//") {
+        return Err(scheme(hosts, place, shown()));
+    }
     let (port, rest) = split_port(rest);
     let (object, into) = match generated(rest, side)? {
         Some(object) => (object, false),
@@ -153,6 +168,25 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         });
     }
     Ok(endpoints)
+}
+
+/// `rsync://host/path` is no host called rsync. Nothing is lost: `host://path` is `host:/path`.
+fn scheme(scheme: &str, place: &[u8], text: String) -> EndpointError {
+    let place = String::from_utf8_lossy(place);
+    let advice = match (scheme, place.split_once('/')) {
+        ("file", Some((_, path))) => format!("/{path}"),
+        (_, Some((host, path))) if !host.is_empty() => {
+            // A port there is that of ssh or of another program, never of an agent.
+            let name = host.split_once(':').map_or(host, |(name, _)| name);
+            format!("{name}:/{path} for a host reached over ssh")
+        }
+        _ => "HOST:/path or /path".to_owned(),
+    };
+    EndpointError::Scheme {
+        text,
+        scheme: scheme.to_owned(),
+        advice,
+    }
 }
 
 /// `mem:` and `null:`; `None` when the text is neither.
@@ -268,7 +302,7 @@ impl Endpoint {
             Object::Path(path) => Path::new(OsStr::from_bytes(path))
                 .file_name()
                 .map(OsStr::as_bytes),
-            Object::Memory(_) | Object::Null => None,
+            Object::Bundle(_) | Object::Memory(_) | Object::Null => None,
         }
     }
 
@@ -287,19 +321,35 @@ pub(crate) fn host_of(reach: &Reach) -> &str {
     }
 }
 
-/// As it was written, one host.
+/// The way to the host, as it is written before a path.
+fn prefix(reach: &Reach) -> String {
+    match reach {
+        Reach::Local => String::new(),
+        Reach::Ssh(target) => format!("{target}:"),
+        Reach::Attached { host, port } if host.contains(':') => format!("[{host}]:{port}:"),
+        Reach::Attached { host, port } => format!("{host}:{port}:"),
+    }
+}
+
+/// As it was written, one host; of many paths a few.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.reach {
-            Reach::Local => {}
-            Reach::Ssh(target) => write!(f, "{target}:")?,
-            Reach::Attached { host, port } if host.contains(':') => write!(f, "[{host}]:{port}:")?,
-            Reach::Attached { host, port } => write!(f, "{host}:{port}:")?,
-        }
+        const SHOWN: usize = 3;
+        let prefix = prefix(&self.reach);
         match &self.object {
-            Object::Path(path) => write!(f, "{}", String::from_utf8_lossy(path)),
-            Object::Memory(size) => write!(f, "mem:{size}"),
-            Object::Null => f.write_str("null:"),
+            Object::Path(path) => write!(f, "{prefix}{}", String::from_utf8_lossy(path)),
+            Object::Bundle(paths) => {
+                for (at, path) in paths.iter().take(SHOWN).enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    write!(f, "{comma}{prefix}{}", String::from_utf8_lossy(path))?;
+                }
+                match paths.len().saturating_sub(SHOWN) {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
+            }
+            Object::Memory(size) => write!(f, "{prefix}mem:{size}"),
+            Object::Null => write!(f, "{prefix}null:"),
         }
     }
 }
@@ -388,6 +438,13 @@ mod tests {
             ("host:0:/x", "0 is not a port"),
             ("host:70000:/x", "70000 is not a port"),
             ("me@host:7420:/x", "belongs to ssh"),
+            (
+                "rsync://host/x",
+                "write host:/x for a host reached over ssh",
+            ),
+            ("ssh://me@host:22/x/y", "write me@host:/x/y for"),
+            ("file:///x", "file:// is no address here; write /x"),
+            ("http://", "write HOST:/path or /path"),
             (":/x", "empty host"),
             ("@:/x", "no host of this name"),
             ("-oProxyCommand=x:/x", "no host of this name"),

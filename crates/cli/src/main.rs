@@ -16,6 +16,7 @@ mod put;
 mod report;
 mod run;
 mod sim;
+mod sources;
 mod status;
 mod sys;
 mod token;

@@ -342,6 +342,7 @@ fn bare_node(node: SpecNode) -> NodeRequest {
         object: Object::Null,
         rows: Vec::new(),
         destination: None,
+        make_folder: false,
     };
     let (sources, sinks) = match node.role {
         Role::Writer => (vec![object], Vec::new()),

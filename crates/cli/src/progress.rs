@@ -294,6 +294,7 @@ fn rate_and_eta(bits_per_second: f64, eta_seconds: Option<f64>) -> String {
 fn planned_words(event: &Event) -> String {
     let Event::Planned {
         bytes,
+        sources,
         scheduler,
         predicted_seconds,
         bound_seconds,
@@ -304,6 +305,9 @@ fn planned_words(event: &Event) -> String {
         return String::new();
     };
     let mut words = format!("planned {} by {scheduler}", format_bytes(*bytes));
+    if let Some(sources) = sources {
+        words.push_str(&format!(", sources: {sources}"));
+    }
     if let Some(seconds) = predicted_seconds {
         words.push_str(&format!(", predicted {}", format_seconds(*seconds)));
     }

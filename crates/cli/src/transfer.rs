@@ -218,6 +218,7 @@ fn objects(
                         object,
                         rows: Vec::new(),
                         destination: destination.cloned(),
+                        make_folder: false,
                     },
                 ));
                 objects.len() - 1

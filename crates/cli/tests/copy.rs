@@ -115,22 +115,31 @@ fn replicas_feed_two_copies() {
     assert_eq!(senders.len(), 2, "both replicas worked: {report:#}");
 }
 
-/// Sources without a common path become one tree, on one host or several; where they are not what
-/// was said, or both hold one path, nothing is written.
+/// Sources without a common path become one tree: on different hosts under one name by themselves, on one host where it
+/// is said; where they are not what was said, or both hold one path, nothing is written.
 #[test]
 fn parts_are_joined_and_conflicts_refused() {
     let place = Place::new();
     place.make_token();
-    for (part, file) in [("p", "x"), ("q", "y")] {
-        std::fs::create_dir(place.path(part)).unwrap();
+    for (part, file) in [("p/set", "x"), ("q/set", "y")] {
+        std::fs::create_dir_all(place.path(part)).unwrap();
         std::fs::write(place.path(part).join(file), bytes(1 << 20, 5)).unwrap();
     }
     let agents = [place.agent(&place.path("p")), place.agent(&place.path("q"))];
-    let hosts = [agents[0].at(place.path("p")), agents[1].at(place.path("q"))];
-    for (at, [p, q]) in [["p", "q"], [&hosts[0], &hosts[1]]].into_iter().enumerate() {
+    let hosts = [
+        agents[0].at(place.path("p/set")),
+        agents[1].at(place.path("q/set")),
+    ];
+    let ways = [
+        (["p/set", "q/set"], &["--sources", "parts"][..]),
+        ([&hosts[0], &hosts[1]], &[]),
+    ];
+    for (at, ([p, q], how)) in ways.into_iter().enumerate() {
         let all = format!("all{at}");
-        place.run(&["copy", "-q", p, q, &all]).assert_status(0);
-        for (part, file) in [("p", "x"), ("q", "y")] {
+        place
+            .run(&[&["copy", "-q", p, q, &all][..], how].concat())
+            .assert_status(0);
+        for (part, file) in [("p/set", "x"), ("q/set", "y")] {
             assert_eq!(
                 std::fs::read(place.path(&all).join(file)).unwrap(),
                 std::fs::read(place.path(part).join(file)).unwrap()
@@ -141,10 +150,10 @@ fn parts_are_joined_and_conflicts_refused() {
             .assert_status(4)
             .assert_says("no replicas");
     }
-    std::fs::write(place.path("q/x"), b"other").unwrap();
-    for [p, q] in [["p", "q"], [&hosts[0], &hosts[1]]] {
+    std::fs::write(place.path("q/set/x"), b"other").unwrap();
+    for ([p, q], how) in ways {
         place
-            .run(&["copy", p, q, "r"])
+            .run(&[&["copy", p, q, "r"][..], how].concat())
             .assert_status(4)
             .assert_says("`x`");
     }
@@ -304,7 +313,7 @@ fn refusals_are_named() {
         .assert_status(4)
         .assert_says("make it first");
     place
-        .run(&["copy", "secret", "secret/below"])
+        .run(&["copy", "secret", "served/x/below"])
         .assert_status(4)
         .assert_says("is no folder");
     place

@@ -180,6 +180,8 @@ fn object_bytes(object: &Object) -> Vec<u8> {
         Object::Path(path) => path.clone(),
         Object::Memory(size) => format!("mem:{size}").into_bytes(),
         Object::Null => b"null:".to_vec(),
+        // Only whole trees are bundled, and those have no rows.
+        Object::Bundle(paths) => paths.first().cloned().unwrap_or_default(),
     }
 }
 
@@ -193,7 +195,27 @@ fn rows(object: &ObjectRequest) -> Vec<control::Row> {
     object.rows.iter().map(to_row).collect()
 }
 
-fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
+/// The sources on a sink's host, which a copy must not lie in.
+fn sources_beside(nodes: &[NodeRequest], at: &Reach) -> Vec<control::Beside> {
+    let here = nodes.iter().filter(|other| other.reach.is_same_host(at));
+    let mut beside = Vec::new();
+    for source in here.flat_map(|node| &node.sources) {
+        match &source.object {
+            Object::Path(path) => beside.push(control::Beside {
+                path: path.clone(),
+                name: Vec::new(),
+            }),
+            Object::Bundle(paths) => beside.extend(paths.iter().map(|path| control::Beside {
+                path: path.clone(),
+                name: Object::last_name(path).to_vec(),
+            })),
+            Object::Memory(_) | Object::Null => {}
+        }
+    }
+    beside
+}
+
+fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> NodeSetup {
     let trees = matches!(mapping, Mapping::Trees { .. });
     let all_shared = matches!(
         mapping,
@@ -206,6 +228,10 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
         let kind = match &object.object {
             Object::Path(path) if trees => Some(control::source::Kind::Tree(path.clone())),
             Object::Memory(size) if trees => Some(control::source::Kind::Memory(*size)),
+            Object::Bundle(paths) if trees => {
+                let paths = paths.clone();
+                Some(control::source::Kind::Bundle(control::Bundle { paths }))
+            }
             _ => None,
         };
         SourceSetup {
@@ -226,9 +252,14 @@ fn node_setup(node: &NodeRequest, mapping: Mapping) -> NodeSetup {
         let shared = all_shared || object.destination.is_some();
         SinkSetup {
             sink: control::Sink {
-                kind,
                 rows: rows(object),
                 shared,
+                make_folder: object.make_folder,
+                sources: match kind {
+                    Some(control::sink::Kind::Tree(_)) => sources_beside(nodes, &node.reach),
+                    _ => Vec::new(),
+                },
+                kind,
             },
             destination: object.destination.clone(),
         }
@@ -310,7 +341,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         .map(|(at, node)| NodeSetup {
             remembered_up: before.hints.up.get(at).copied().flatten(),
             remembered_down: before.hints.down.get(at).copied().flatten(),
-            ..node_setup(node, request.mapping)
+            ..node_setup(node, &request.nodes, request.mapping)
         })
         .collect();
     let setup = Setup {
@@ -415,6 +446,19 @@ async fn drive(
 impl Driver {
     fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
+    }
+
+    /// A source as people call it: host and path.
+    fn source_name(&self, node: u32, source: u32) -> String {
+        let node = &self.request.nodes[node as usize];
+        let Some(source) = node.sources.get(source as usize) else {
+            return node.name.clone();
+        };
+        let path = source.object.to_string();
+        match &node.reach {
+            Reach::Local => path,
+            Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{path}", node.name),
+        }
     }
 
     fn send_credentials(&mut self, node: u32) -> Result<(), TlsError> {
@@ -523,7 +567,7 @@ impl Driver {
             let now = self.now_ns();
             let taken = match self.issuer.credentials(next) {
                 Ok(credentials) => {
-                    let setup = node_setup(node, self.request.mapping);
+                    let setup = node_setup(node, &self.request.nodes, self.request.mapping);
                     let taken = self.coordinator.handle_join(setup, now);
                     taken.map(|number| (number, credentials))
                 }
@@ -573,9 +617,7 @@ impl Driver {
                 Action::Compare(manifests) => {
                     let named: Vec<(String, Vec<u8>)> = manifests
                         .into_iter()
-                        .map(|(node, bytes)| {
-                            (self.request.nodes[node as usize].name.clone(), bytes)
-                        })
+                        .map(|(node, source, bytes)| (self.source_name(node, source), bytes))
                         .collect();
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);

@@ -4,7 +4,7 @@
 //! line or environment, and lives only as long as that pipe.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -183,22 +183,35 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The folder above a path.
+fn folder_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }))
+}
+
 /// What a started agent may touch: exactly the named sources, and the folders that take the copies.
 fn roots(node: &NodeRequest) -> Vec<String> {
     let mut lines = Vec::new();
     for source in &node.sources {
-        if let Object::Path(path) = &source.object {
-            lines.push(format!("ro {}", hex(path)));
+        match &source.object {
+            Object::Path(path) => lines.push(format!("ro {}", hex(path))),
+            Object::Bundle(paths) => {
+                lines.extend(paths.iter().map(|path| format!("ro {}", hex(path))));
+            }
+            Object::Memory(_) | Object::Null => {}
         }
     }
     for sink in &node.sinks {
         if let Object::Path(path) = &sink.object {
-            let path = Path::new(std::ffi::OsStr::from_bytes(path));
-            let parent = path
-                .parent()
-                .filter(|p| !p.as_os_str().is_empty())
-                .unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }));
-            lines.push(format!("rw {}", hex(parent.as_os_str().as_bytes())));
+            // It may lead elsewhere by a link; a copy that goes into it needs that place.
+            lines.push(format!("in {}", hex(path)));
+            let mut folder = folder_of(Path::new(OsStr::from_bytes(path)));
+            if sink.make_folder {
+                lines.push(format!("in {}", hex(folder.as_os_str().as_bytes())));
+                folder = folder_of(folder);
+            }
+            lines.push(format!("rw {}", hex(folder.as_os_str().as_bytes())));
         }
     }
     lines

@@ -7,7 +7,7 @@ use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, Event, GapReport, NodeProgress, NodeReport, Outcome,
-    PairReport, Report, StreamsReport,
+    PairReport, Report, SourcesReport, StreamsReport,
 };
 
 use crate::request::{Request, Verify};
@@ -71,6 +71,15 @@ fn basis(coordinator: &Coordinator) -> &'static str {
     }
 }
 
+/// How several sources of a copy relate.
+fn sources(coordinator: &Coordinator) -> Option<SourcesReport> {
+    let found = coordinator.found().filter(|found| found.holders > 1)?;
+    Some(SourcesReport {
+        parts: found.parts,
+        holders: found.holders,
+    })
+}
+
 /// The event that opens the moving phase.
 pub(crate) fn planned(coordinator: &Coordinator, transfer: &str) -> Event {
     let planned = coordinator.planned();
@@ -79,6 +88,7 @@ pub(crate) fn planned(coordinator: &Coordinator, transfer: &str) -> Event {
         transfer: transfer.to_owned(),
         bytes: coordinator.wanted_bytes(),
         files: coordinator.files(),
+        sources: sources(coordinator),
         scheduler: planned.scheduler.clone(),
         predicted_seconds: known.then_some(planned.predicted_seconds),
         bound_seconds: planned.bound.as_ref().filter(|_| known).map(|b| b.0),
@@ -213,6 +223,7 @@ pub(crate) fn final_report(
     report.control = control;
     report.notes = coordinator.notes().to_vec();
     report.files = coordinator.files();
+    report.sources = sources(coordinator);
     if outcome == Outcome::Refused {
         return report;
     }

@@ -1,7 +1,9 @@
 //! What a caller asks of the master: nodes, what they hold or want, and options.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use ropewalk_model::Range;
 
@@ -37,7 +39,8 @@ pub enum Mapping {
 /// How several sources relate to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sources {
-    /// Same paths, sizes and times: replicas; disjoint paths: parts; anything else is refused.
+    /// Same paths, sizes and times: replicas; disjoint paths: parts; anything else is refused. The `copy` command asks for
+    /// it only where different hosts name their source alike; callers of the library judge for themselves.
     #[default]
     Auto,
     /// All hold the same data; refused when they differ.
@@ -91,6 +94,24 @@ pub enum Reach {
     },
 }
 
+impl Reach {
+    /// The host's name as it was typed, without user and port; `None` for this host.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Self::Local => None,
+            Self::Ssh(target) => Some(target.rsplit_once('@').map_or(target, |(_, host)| host)),
+            Self::Attached { host, .. } => Some(host),
+        }
+    }
+
+    /// Whether both lead to one machine, as far as the names that were typed tell.
+    #[must_use]
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        self.host() == other.host()
+    }
+}
+
 /// An object and how it maps to the data space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRequest {
@@ -100,6 +121,8 @@ pub struct ObjectRequest {
     pub rows: Vec<RowRequest>,
     /// Readers with the same name share one destination.
     pub destination: Option<String>,
+    /// Of a copy: the folder that is to hold it is made where only it is missing.
+    pub make_folder: bool,
 }
 
 /// What an object is.
@@ -107,10 +130,41 @@ pub struct ObjectRequest {
 pub enum Object {
     /// A file or directory; any bytes but NUL.
     Path(Vec<u8>),
+    /// Several files and directories side by side, each under the last component of its path (sources only).
+    Bundle(Vec<Vec<u8>>),
     /// A generated pattern of so many bytes (source), or a buffer (sink).
     Memory(u64),
     /// Checked and dropped.
     Null,
+}
+
+/// For people; of many paths the first, escaped.
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.escape_ascii()),
+            Self::Bundle(paths) => {
+                if let Some(path) = paths.first() {
+                    write!(f, "{}", path.escape_ascii())?;
+                }
+                match paths.len().saturating_sub(1) {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
+            }
+            Self::Memory(size) => write!(f, "mem:{size}"),
+            Self::Null => f.write_str("null:"),
+        }
+    }
+}
+
+impl Object {
+    /// The last component of a path; empty when it has none (`/`, `..`).
+    #[must_use]
+    pub fn last_name(path: &[u8]) -> &[u8] {
+        let name = Path::new(OsStr::from_bytes(path)).file_name();
+        name.map_or(&[], OsStrExt::as_bytes)
+    }
 }
 
 /// Part of an object that maps to part of the data space.

@@ -56,6 +56,7 @@ fn object(object: Object) -> ObjectRequest {
         object,
         rows: Vec::new(),
         destination: None,
+        make_folder: false,
     }
 }
 
@@ -214,6 +215,7 @@ async fn rows_of_figure_2() {
             range: Range { start, end },
         }],
         destination: None,
+        make_folder: false,
     };
     let nodes = vec![
         node("node1", &agents[0], vec![row("half1", 0, 0, 1024)], vec![]),
@@ -459,6 +461,7 @@ async fn who_is_cancelled_when_done_is_not_asked_for_more() {
             range: Range { start, end },
         }],
         destination: destination.map(str::to_owned),
+        make_folder: false,
     };
     let wants = |start, end| vec![part("to", start, end, Some("to"))];
     let nodes = vec![

@@ -5,6 +5,7 @@
 //! depends on nothing of Ropewalk. How to plan is decided in `ropewalk-sched`, not here.
 
 pub mod class;
+pub mod date;
 pub mod host_list;
 pub mod layout;
 pub mod plan_output;
@@ -16,6 +17,7 @@ pub mod spec;
 pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs, uncovered};
+pub use date::format_time;
 pub use layout::{CHUNK_LEN, Layout, LayoutError, Piece, UNIT_LEN_MIN, unit_len};
 pub use plan_output::{PlanOutput, PlanRefusal, PlannedTransfer};
 pub use problem::{Destination, PairCap, Problem, Receiver, Sender, Trunk};

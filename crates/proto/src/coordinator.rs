@@ -43,6 +43,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use layout::Found;
 use node::Node;
 pub use ropewalk_tuner::Others;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
@@ -113,9 +114,9 @@ pub enum Action {
     Send(u32, ToAgent),
     /// Make a schedule for the problem and answer with [`Coordinator::handle_planned`].
     Plan(Purpose, Problem),
-    /// Say whether these manifests (node number, bytes) are replicas or parts, in the answer
+    /// Say which of these manifests (node, its source, bytes) are replicas of each other, in the answer
     /// [`Coordinator::handle_compared`].
-    Compare(Vec<(u32, Vec<u8>)>),
+    Compare(Vec<(u32, u32, Vec<u8>)>),
     /// Tell the user.
     Note(String),
     /// Simulate this beside the transfer and answer with [`Coordinator::handle_simulated`]; a wish, not a need.
@@ -126,15 +127,6 @@ pub enum Action {
     Progress,
     /// It is over; collect the summary and close the connections.
     End(Outcome, Option<String>),
-}
-
-/// How sources with different manifests relate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relation {
-    /// No path is in two of them.
-    Parts,
-    /// The same paths, sizes and times; they differ in modes or times of folders only.
-    Replicas,
 }
 
 /// A schedule turned into runs, as the driver hands it back.
@@ -190,7 +182,10 @@ pub struct Coordinator {
     phase: Phase,
     actions: VecDeque<Action>,
     basis: Basis,
-    relation: Option<Relation>,
+    // Of sources with different manifests: which are one thing, once that is known.
+    things: Option<BTreeMap<(u32, u32), u32>>,
+    // How sources were found to relate.
+    found: Option<Found>,
     parts: Vec<control::Part>,
     // Awaited manifests by node and source; empty until they come.
     manifests: BTreeMap<(u32, u32), Vec<u8>>,
@@ -198,8 +193,9 @@ pub struct Coordinator {
     files: u64,
     data_length: u64,
     start_ns: u64,
-    // When differing sources began to be compared.
+    // When differing sources began to be compared; the driver is at it.
     comparing_ns: u64,
+    comparing: bool,
     moving_ns: Option<u64>,
     last_done_ns: Option<u64>,
     finish_ns: Option<u64>,
@@ -258,7 +254,8 @@ impl Coordinator {
             phase: Phase::Opening,
             actions: VecDeque::new(),
             basis: Basis::None,
-            relation: None,
+            things: None,
+            found: None,
             parts: Vec::new(),
             manifests: BTreeMap::new(),
             planned: Planned::default(),
@@ -266,6 +263,7 @@ impl Coordinator {
             data_length: 0,
             start_ns: now_ns,
             comparing_ns: now_ns,
+            comparing: false,
             moving_ns: None,
             last_done_ns: None,
             finish_ns: None,
@@ -382,16 +380,19 @@ impl Coordinator {
                 let text = format!("{}: {}", self.name(node), refused.message);
                 self.refuse(text);
             }
-            Some(from_agent::Body::ManifestReply(reply)) if self.phase == Phase::Comparing => {
+            Some(from_agent::Body::ManifestReply(reply))
+                if self.phase == Phase::Comparing && !self.comparing =>
+            {
                 if let Some(awaited) = self.manifests.get_mut(&(node, reply.source)) {
                     *awaited = reply.manifest;
                 }
                 if self.manifests.values().all(|m| !m.is_empty()) {
-                    let manifests = std::mem::take(&mut self.manifests);
+                    // They are big and go to the driver; whose they are is for its answer.
+                    let manifests = self.manifests.iter_mut();
                     let manifests = manifests
-                        .into_iter()
-                        .map(|((node, _), m)| (node, m))
+                        .map(|((node, source), bytes)| (*node, *source, std::mem::take(bytes)))
                         .collect();
+                    self.comparing = true;
                     self.actions.push_back(Action::Compare(manifests));
                 }
             }
@@ -514,14 +515,16 @@ impl Coordinator {
         }
     }
 
-    /// Answer to [`Action::Compare`]: how the differing manifests relate, or the first conflict in words.
-    pub fn handle_compared(&mut self, result: Result<Relation, String>) {
+    /// Answer to [`Action::Compare`]: for each manifest, in the order asked, the number of the thing that it describes;
+    /// those with one number are replicas, the others disjoint parts. Or the first conflict in words.
+    pub fn handle_compared(&mut self, result: Result<Vec<u32>, String>) {
         if self.phase != Phase::Comparing {
             return;
         }
         match result {
-            Ok(relation) => {
-                self.relation = Some(relation);
+            Ok(numbers) => {
+                let sources = std::mem::take(&mut self.manifests).into_keys();
+                self.things = Some(sources.zip(numbers).collect());
                 self.phase = Phase::Opening;
                 self.all_opened();
             }
@@ -609,7 +612,7 @@ impl Coordinator {
                 let late: BTreeSet<&str> = late.map(|((node, _), _)| self.name(*node)).collect();
                 let late = late.into_iter().collect::<Vec<_>>().join(", ");
                 // Once all have come, the driver is at work.
-                if !late.is_empty() {
+                if !late.is_empty() && !self.comparing {
                     self.refuse_late("list of files", &late);
                 }
             }

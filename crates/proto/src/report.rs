@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Version of the events and the report as JSON. A field or event that is added leaves it as it is; one that changes its
 /// meaning, or goes, raises it.
@@ -85,6 +86,9 @@ pub enum Event {
         bytes: u64,
         /// Files, when the sources are trees.
         files: u64,
+        /// How several sources of a copy relate; absent for one source, and for rows.
+        #[serde(default)]
+        sources: Option<SourcesReport>,
         /// Scheduler used.
         scheduler: String,
         /// Predicted time; absent when no speed is known.
@@ -158,6 +162,9 @@ pub struct Report {
     pub delivered_bytes: u64,
     /// Files, when the sources are trees.
     pub files: u64,
+    /// How several sources of a copy were found to relate; absent for one source, and for rows.
+    #[serde(default)]
+    pub sources: Option<SourcesReport>,
     /// From the start of the command to the last safe byte.
     pub seconds: f64,
     /// Part of it before all nodes were reached.
@@ -231,6 +238,7 @@ impl Report {
             wanted_bytes: 0,
             delivered_bytes: 0,
             files: 0,
+            sources: None,
             seconds: 0.0,
             reach_seconds: 0.0,
             start_seconds: 0.0,
@@ -257,6 +265,27 @@ impl Report {
             longest_stall_seconds: 0.0,
             control: ControlReport::default(),
             notes: Vec::new(),
+        }
+    }
+}
+
+/// How the sources of a copy relate, as their paths, sizes and times show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourcesReport {
+    /// Pieces with files of their own; 1 when all sources hold the same.
+    pub parts: u32,
+    /// Sources that hold them; more than `parts` where some are replicas of each other.
+    pub holders: u32,
+}
+
+/// In words: `3 replicas`, `2 parts`, `2 parts in 5 sources`.
+impl fmt::Display for SourcesReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.parts, self.holders) {
+            (1, 1) => f.write_str("1 source"),
+            (1, holders) => write!(f, "{holders} replicas"),
+            (parts, holders) if parts == holders => write!(f, "{parts} parts"),
+            (parts, holders) => write!(f, "{parts} parts in {holders} sources"),
         }
     }
 }

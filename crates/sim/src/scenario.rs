@@ -183,6 +183,7 @@ pub fn node(
             kind: None,
             rows: rows(ranges),
             shared: destination.is_some(),
+            ..Sink::default()
         },
         destination: destination.map(str::to_owned),
     };

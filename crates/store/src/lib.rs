@@ -26,12 +26,14 @@ mod tree_sink;
 
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, SinkFile};
-pub use manifest::{COMPONENT_LEN_MAX, Entry, EntryKind, Manifest, ManifestError, PATH_LEN_MAX};
+pub use manifest::{
+    COMPONENT_LEN_MAX, Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, PATH_LEN_MAX,
+};
 pub use memory_sink::MemorySink;
 pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use roots::{Access, Roots};
 pub use sink::{NullSink, Sink, SinkExtent};
 pub use source::{Extent, FileSource, Identity, Source, identity};
-pub use staging::remove_temporary;
+pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{Part, TreeSink};

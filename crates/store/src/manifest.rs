@@ -9,6 +9,7 @@
 
 use ropewalk_model::{Layout, LayoutError, Piece, Range};
 
+mod bundle;
 mod codec;
 mod compare;
 mod scan;
@@ -33,13 +34,16 @@ pub struct Entry {
     pub path: Vec<u8>,
     /// What it is.
     pub kind: EntryKind,
-    /// Permission bits, at most `0o7777`.
+    /// Permission bits, at most `0o7777`; of the made-up root of a bundle [`MODE_OF_NONE`].
     pub mode: u32,
     /// Modification time, whole seconds since 1970; negative before.
     pub mtime_seconds: i64,
     /// Nanoseconds after `mtime_seconds`, below 10^9.
     pub mtime_nanoseconds: u32,
 }
+
+/// The mode of a root that stands for no folder: its things go into the destination, which keeps its own mode and time.
+pub const MODE_OF_NONE: u32 = 0o100_000;
 
 /// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +84,12 @@ impl Entry {
         }
     }
 
+    /// Whether it is the made-up root of a bundle, which has no mode and no time.
+    #[must_use]
+    pub fn is_of_none(&self) -> bool {
+        self.mode == MODE_OF_NONE
+    }
+
     /// Whether the entry takes no bytes of the data space.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -110,6 +120,12 @@ impl Manifest {
             .iter()
             .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
             .count() as u64
+    }
+
+    /// Whether its things lie side by side in no folder of their own: see [`Manifest::bundle`].
+    #[must_use]
+    pub fn is_bundle(&self) -> bool {
+        self.entries.first().is_some_and(Entry::is_of_none)
     }
 
     /// Whether this is one file and no tree.

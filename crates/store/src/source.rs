@@ -12,7 +12,7 @@ use ropewalk_model::{Layout, Piece, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
 use crate::error::{Operation, StoreError};
-use crate::manifest::Manifest;
+use crate::manifest::{EntryKind, Manifest};
 use crate::open_files::OpenFiles;
 use crate::sys;
 
@@ -117,6 +117,31 @@ enum Objects {
         dir: OwnedFd,
         manifest: Arc<Manifest>,
     },
+    Bundle {
+        things: Vec<Thing>,
+        manifest: Arc<Manifest>,
+    },
+}
+
+/// One file or folder of a bundle.
+#[derive(Debug)]
+struct Thing {
+    /// Its name in the bundle.
+    name: Vec<u8>,
+    path: PathBuf,
+    /// The folder, opened; `None` for a file.
+    dir: Option<OwnedFd>,
+}
+
+/// The thing of a bundle that holds an entry, and the entry's path in it.
+fn thing_of<'a>(things: &'a [Thing], path: &'a [u8]) -> Option<(&'a Thing, &'a [u8])> {
+    let cut = path.iter().position(|byte| *byte == b'/');
+    let (name, rest) = match cut {
+        Some(cut) => (&path[..cut], &path[cut + 1..]),
+        None => (path, &[][..]),
+    };
+    let at = things.binary_search_by(|thing| thing.name.as_slice().cmp(name));
+    Some((&things[at.ok()?], rest))
 }
 
 impl FileSource {
@@ -189,6 +214,49 @@ impl FileSource {
         })
     }
 
+    /// The files of scanned files and folders that lie side by side, from the data-space offset `base` on.
+    ///
+    /// * `things`: name in the bundle and path of each, as for [`FileSource::open_tree`].
+    /// * `manifest`: of all, by [`Manifest::bundle`].
+    ///
+    /// # Errors
+    /// As [`FileSource::open_tree`].
+    pub fn open_bundle(
+        things: &[(Vec<u8>, PathBuf)],
+        manifest: Arc<Manifest>,
+        base: u64,
+    ) -> Result<Self, StoreError> {
+        let layout = manifest.layout(base)?;
+        let mut opened = Vec::new();
+        for (name, path) in things {
+            let folder = manifest
+                .entry(name)
+                .is_some_and(|entry| entry.kind == EntryKind::Directory);
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let dir = match folder {
+                true => Some(
+                    sys::open_resolved_path(path, flags, Mode::empty())
+                        .map_err(|errno| StoreError::from_errno(Operation::Open, path, errno))?,
+                ),
+                false => None,
+            };
+            opened.push(Thing {
+                name: name.clone(),
+                path: path.clone(),
+                dir,
+            });
+        }
+        opened.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self {
+            layout,
+            objects: Objects::Bundle {
+                things: opened,
+                manifest,
+            },
+            open: OpenFiles::new(),
+        })
+    }
+
     /// Where the bytes lie.
     #[must_use]
     pub fn layout(&self) -> &Layout {
@@ -203,6 +271,15 @@ impl FileSource {
                 Some(entry) => root.join(OsStr::from_bytes(&entry.path)),
                 None => root.clone(),
             },
+            Objects::Bundle { things, manifest } => {
+                let entry = manifest.entries.get(object as usize);
+                let thing = entry.and_then(|entry| thing_of(things, &entry.path));
+                match thing {
+                    Some((thing, [])) => thing.path.clone(),
+                    Some((thing, rest)) => thing.path.join(OsStr::from_bytes(rest)),
+                    None => PathBuf::new(),
+                }
+            }
         }
     }
 
@@ -221,6 +298,15 @@ impl FileSource {
                         .get(object as usize)
                         .map_or(&[][..], |entry| &entry.path);
                     sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
+                }
+                Objects::Bundle { things, manifest } => {
+                    let entry = manifest.entries.get(object as usize);
+                    match entry.and_then(|entry| thing_of(things, &entry.path)) {
+                        Some((Thing { dir: Some(dir), .. }, rest)) => {
+                            sys::open_beneath(dir.as_fd(), rest, flags, Mode::empty())
+                        }
+                        _ => sys::open_resolved_path(&self.path(object), flags, Mode::empty()),
+                    }
                 }
             };
             let file = file.map_err(failed)?;
@@ -262,7 +348,9 @@ impl FileSource {
                     _ => Ok(()),
                 };
             }
-            Objects::One { manifest, .. } | Objects::Tree { manifest, .. } => manifest,
+            Objects::One { manifest, .. }
+            | Objects::Tree { manifest, .. }
+            | Objects::Bundle { manifest, .. } => manifest,
         };
         let Some(entry) = manifest.entries.get(object as usize) else {
             return Ok(());

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use ropewalk_model::Layout;
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
@@ -255,6 +255,47 @@ pub fn remove_temporary(path: &Path, id: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     if let Ok(dest) = sys::open_beneath(parent.as_fd(), &name, flags, Mode::empty()) {
         remove_entry(&dest, &temporary);
+    }
+}
+
+/// Makes the last folder of a path; whether it was missing. Its mode is what the user's mask leaves.
+///
+/// * `path`: resolved (as [`crate::Roots`] returns it). The folder above it must exist.
+///
+/// # Errors
+/// [`StoreError::ParentMissing`], [`StoreError::Exists`] when something else stands there, else what the system reported.
+pub fn make_folder(path: &Path) -> Result<bool, StoreError> {
+    let failed = |operation, errno| StoreError::from_errno(operation, path, errno);
+    // The root is always there and has no name.
+    if path.file_name().is_none() {
+        return Ok(false);
+    }
+    let (parent, _, name) = open_parent(path)?;
+    let mode = Mode::RWXU | Mode::RWXG | Mode::RWXO;
+    match rustix::fs::mkdirat(&parent, &*name, mode) {
+        Ok(()) => {
+            rustix::fs::fsync(&parent).map_err(|errno| failed(Operation::Sync, errno))?;
+            return Ok(true);
+        }
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(failed(Operation::Create, errno)),
+    }
+    let found = sys::stat_entry(parent.as_fd(), &name);
+    let found = found.map_err(|errno| failed(Operation::Inspect, errno))?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => Ok(false),
+        other => Err(StoreError::Exists {
+            path: path.to_owned(),
+            found: sys::kind_in_words(other),
+            wanted: "directory",
+        }),
+    }
+}
+
+/// Removes a folder that [`make_folder`] made, unless something has come into it.
+pub fn remove_empty_folder(path: &Path) {
+    if let Ok((parent, _, name)) = open_parent(path) {
+        let _ = rustix::fs::unlinkat(&parent, &*name, rustix::fs::AtFlags::REMOVEDIR);
     }
 }
 

@@ -141,6 +141,22 @@ pub(crate) fn set_metadata(
     fs::utimensat(fs::CWD, &name, times, AtFlags::empty())
 }
 
+/// Sets permissions of what an `O_PATH` descriptor names, and leaves its times alone.
+pub(crate) fn set_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::chmod(name, Mode::from_raw_mode(mode))
+}
+
+/// The permissions that this process gives to nothing it makes. Read, not set and set back, which other threads would
+/// see; what the kernel does not tell (before 4.7) is taken for the usual.
+pub(crate) fn umask() -> u32 {
+    const USUAL: u32 = 0o022;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
+        .unwrap_or(USUAL)
+}
+
 /// Lets the owner list and change a folder of which an `O_PATH` descriptor is given.
 pub(crate) fn open_up(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = fs::fstat(folder)?.st_mode & 0o7777;

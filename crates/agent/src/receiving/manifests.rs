@@ -1,6 +1,6 @@
 //! Before the first byte: manifests are fetched from holders, sinks are made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,7 @@ impl Fetch {
                     placed.sink.discard();
                 }
                 *self.unmade.lock() = shared;
+                self.remove_made_folders();
                 Err(reason)
             }
         }
@@ -117,7 +118,12 @@ impl Fetch {
                     (layout.ranges(), Arc::new(sink), layout)
                 }
                 // A pattern has no manifest: its copy is one plain file.
-                OpenSink::Tree { path, shared } if plan.parts.is_empty() => {
+                OpenSink::Tree {
+                    path,
+                    shared,
+                    make_folder,
+                } if plan.parts.is_empty() => {
+                    self.make_folder(&path, make_folder)?;
                     let layout = Layout::single(Range { start: 0, end });
                     let files = vec![SinkFile {
                         path,
@@ -127,7 +133,11 @@ impl Fetch {
                         .map_err(|e| e.to_string())?;
                     (all.clone(), Arc::new(sink), layout)
                 }
-                OpenSink::Tree { path, shared } => {
+                OpenSink::Tree {
+                    path,
+                    shared,
+                    make_folder,
+                } => {
                     let mut parts = Vec::new();
                     for (at, part) in plan.parts.iter().enumerate() {
                         let manifest = Arc::new(self.fetch_manifest(plan, at, part)?);
@@ -136,6 +146,7 @@ impl Fetch {
                             manifest,
                         });
                     }
+                    self.make_folder(&path, make_folder)?;
                     let sink =
                         TreeSink::create(&path, &parts, &id, shared).map_err(|e| e.to_string())?;
                     let layout = sink.layout().clone();
@@ -151,6 +162,23 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         Layout::new(pieces).map_err(|e| e.to_string())
+    }
+
+    /// Makes the folder that is to hold a copy, where the user named it as one and it is missing.
+    fn make_folder(&self, path: &Path, wanted: bool) -> Result<(), String> {
+        if let Some(folder) = path.parent().filter(|_| wanted)
+            && ropewalk_store::make_folder(folder).map_err(|error| error.to_string())?
+        {
+            self.made_folders.lock().push(folder.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Removes the folders that were made for copies and are empty.
+    pub(super) fn remove_made_folders(&self) {
+        for folder in std::mem::take(&mut *self.made_folders.lock()) {
+            ropewalk_store::remove_empty_folder(&folder);
+        }
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.

@@ -48,10 +48,17 @@ fn label(report: &Report) -> String {
     label.map_or_else(String::new, |label| format!(" ({label})"))
 }
 
+/// How several sources of a copy relate: nobody should have to guess what was taken for what.
+fn sources(report: &Report) -> String {
+    let sources = report.sources.as_ref();
+    sources.map_or_else(String::new, |found| format!(", sources: {found}"))
+}
+
 fn done(report: &Report) -> String {
     format!(
-        "done: {}, {}, {}{}",
+        "done: {}{}, {}, {}{}",
         size(report),
+        sources(report),
         format_seconds(report.seconds),
         rate(report.bits_per_second),
         label(report)
@@ -148,6 +155,11 @@ mod tests {
         report.outcome = Outcome::Done;
         (report.delivered_bytes, report.wanted_bytes) = (20_000_000_000, 20_000_000_000);
         report.files = 52_073;
+        assert_eq!(
+            headline(&report),
+            "done: 20 GB in 52,073 files, sources: 3 replicas, 2 s, 16.4 kbit/s"
+        );
+        report.sources = None;
         assert_eq!(
             headline(&report),
             "done: 20 GB in 52,073 files, 2 s, 16.4 kbit/s"

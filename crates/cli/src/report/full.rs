@@ -23,6 +23,9 @@ pub(super) fn rows(report: &Report) -> String {
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(out, "transfer   {}", report.transfer)?;
+    if let Some(sources) = &report.sources {
+        writeln!(out, "sources    {sources} (by paths, sizes and times)")?;
+    }
     writeln!(
         out,
         "time       {} to reach the nodes, {} to open and plan, then {} while moving, {} syncing at the end",
@@ -236,6 +239,7 @@ mod tests {
             "PARTIAL: 4.1 kB of 8.19 kB in 2 files",
             "bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b",
             "predicted  1.5 s by greedy",
+            "sources    3 replicas (by paths, sizes and times)",
             "encrypted",
             "4.0 messages and 1000 B for each of 2 nodes",
             "3 damaged pieces fetched again",
@@ -273,7 +277,7 @@ mod tests {
         report.missing.clear();
         assert_eq!(
             text(&report, false, &["a was lost".to_owned()]),
-            "done: 8.19 kB in 2 files, 2 s, 16.4 kbit/s (My Data File)\n\
+            "done: 8.19 kB in 2 files, sources: 3 replicas, 2 s, 16.4 kbit/s (My Data File)\n\
              bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b\n"
         );
     }

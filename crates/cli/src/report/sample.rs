@@ -1,7 +1,8 @@
 //! A report for tests.
 
 use ropewalk::report::{
-    BoundReport, ControlReport, NodeReport, Outcome, PairReport, Report, StreamsReport,
+    BoundReport, ControlReport, NodeReport, Outcome, PairReport, Report, SourcesReport,
+    StreamsReport,
 };
 
 pub(super) fn report() -> Report {
@@ -11,6 +12,10 @@ pub(super) fn report() -> Report {
         wanted_bytes: 8192,
         delivered_bytes: 4096,
         files: 2,
+        sources: Some(SourcesReport {
+            parts: 1,
+            holders: 3,
+        }),
         seconds: 2.0,
         reach_seconds: 0.5,
         start_seconds: 0.25,

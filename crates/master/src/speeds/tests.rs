@@ -33,6 +33,7 @@ fn node(name: &str, sends: bool) -> NodeRequest {
         object: Object::Null,
         rows: Vec::new(),
         destination: None,
+        make_folder: false,
     };
     let objects = |yes: bool| yes.then(|| object.clone()).into_iter().collect();
     NodeRequest {

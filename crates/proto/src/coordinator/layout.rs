@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::{Coordinator, Destinations, Mapping, Node, Relation, Sources, setup};
+use super::{Coordinator, Destinations, Mapping, Node, Sources, setup};
 use crate::control::{self, OpenedSource, source};
 
 /// Why the data space could not be laid out.
@@ -15,8 +15,20 @@ pub(super) enum LayoutProblem {
     Compare(Vec<(u32, u32)>),
 }
 
+/// How the sources of a copy were found to relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Stretches with contents of their own.
+    pub parts: u32,
+    /// Holders of them, each counted once a stretch: more than parts where some are replicas.
+    pub holders: u32,
+}
+
 /// Range, object offset minus data-space offset, size and time of the object, and its name.
 type SeenRow = (Range, i128, u64, (i64, u32), String);
+
+/// Who holds one content: node, its source, and what the agent said of it.
+type Stretch = Vec<(u32, u32, OpenedSource)>;
 
 /// Sources with the same content share one stretch of the data space.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,7 +121,7 @@ impl Coordinator {
         sources: Sources,
         destinations: Destinations,
     ) -> Result<(), LayoutProblem> {
-        let mut groups: BTreeMap<Content, Vec<(u32, u32, OpenedSource)>> = BTreeMap::new();
+        let mut groups: BTreeMap<Content, Stretch> = BTreeMap::new();
         for (number, node) in self.nodes.iter().enumerate() {
             let Some(opened) = &node.opened else { continue };
             for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate()
@@ -128,7 +140,10 @@ impl Coordinator {
             .keys()
             .filter(|c| matches!(c, Content::Tree(_)))
             .count();
-        if groups.len() > 1 && self.relation.is_none() {
+        if sources == Sources::Parts {
+            self.refuse_equal_parts(groups.values())?;
+        }
+        if groups.len() > 1 && self.things.is_none() {
             if trees < groups.len() {
                 return Err(LayoutProblem::Refused(
                     "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
@@ -142,26 +157,15 @@ impl Coordinator {
                 .collect();
             return Err(LayoutProblem::Compare(firsts));
         }
-        if sources == Sources::Parts && groups.len() == 1 {
-            let same: Vec<&str> = groups
-                .values()
-                .flatten()
-                .map(|(node, _, _)| self.name(*node))
-                .collect();
-            if same.len() > 1 {
-                return Err(LayoutProblem::Refused(format!(
-                    "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
-                    same.join(" and ")
-                )));
-            }
-        }
         // Lay the stretches out in the order of the lowest node that holds each, so that the result
         // does not depend on hash values; holders are in node order by construction.
-        let mut stretches: Vec<Vec<(u32, u32, OpenedSource)>> = groups.into_values().collect();
+        let mut stretches: Vec<Stretch> = groups.into_values().collect();
         stretches.sort_by_key(|g| g.iter().map(|(node, at, _)| (*node, *at)).min());
-        if self.relation == Some(Relation::Replicas) {
-            stretches = vec![stretches.concat()];
-        }
+        stretches = self.join_replicas(stretches);
+        self.found = Some(Found {
+            parts: stretches.len() as u32,
+            holders: stretches.iter().map(|group| group.len() as u32).sum(),
+        });
         let mut base = 0u64;
         self.files = 0;
         self.parts.clear();
@@ -210,6 +214,47 @@ impl Coordinator {
             }
         }
         Ok(())
+    }
+
+    /// Contents that were found to be the same but for times and modes of folders are one stretch.
+    fn join_replicas(&self, stretches: Vec<Stretch>) -> Vec<Stretch> {
+        let Some(things) = &self.things else {
+            return stretches;
+        };
+        let mut joined: Vec<(Option<u32>, Stretch)> = Vec::new();
+        for mut group in stretches {
+            let thing = group
+                .iter()
+                .find_map(|(node, at, _)| things.get(&(*node, *at)).copied());
+            match joined
+                .iter_mut()
+                .find(|(known, _)| known.is_some() && *known == thing)
+            {
+                Some((_, holders)) => holders.append(&mut group),
+                None => joined.push((thing, group)),
+            }
+        }
+        joined.into_iter().map(|(_, holders)| holders).collect()
+    }
+
+    /// Sources that are said to be parts must not hold the same.
+    fn refuse_equal_parts<'a>(
+        &self,
+        mut groups: impl Iterator<Item = &'a Stretch>,
+    ) -> Result<(), LayoutProblem> {
+        let Some(same) = groups.find(|group| group.len() > 1) else {
+            return Ok(());
+        };
+        let same: Vec<&str> = same.iter().map(|(node, _, _)| self.name(*node)).collect();
+        Err(LayoutProblem::Refused(format!(
+            "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
+            same.join(" and ")
+        )))
+    }
+
+    /// How the sources of a copy relate; `None` for rows, and before they were laid out.
+    pub fn found(&self) -> Option<Found> {
+        self.found
     }
 
     /// Ranges that did not come, per receiver or per shared destination.

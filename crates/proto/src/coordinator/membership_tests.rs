@@ -238,6 +238,7 @@ fn with_tree(name: &str, holds: bool) -> NodeSetup {
             kind: Some(sink::Kind::Tree(path)),
             rows: vec![],
             shared: false,
+            ..Sink::default()
         },
         destination: None,
     };

@@ -35,6 +35,7 @@ pub(super) fn node(
             kind: None,
             rows: rows(wants),
             shared: shared.is_some(),
+            ..Sink::default()
         },
         destination: shared.map(str::to_owned),
     };

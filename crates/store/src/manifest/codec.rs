@@ -9,7 +9,7 @@
 //!    kind 2, symlink:   target length u16 | target
 //! ```
 //!
-//! Little endian. There is exactly one encoding of a tree, so the hash of these bytes names it.
+//! Little endian. The root of a bundle is a directory of mode 0x8000 and time 0. There is exactly one encoding of a tree, so the hash of these bytes names it.
 
 use super::{Entry, EntryKind, Manifest, parent_of};
 
@@ -211,7 +211,11 @@ fn check_values(entry: &Entry) -> bool {
         }
         EntryKind::File { .. } | EntryKind::Directory => true,
     };
-    target_fits && entry.mode <= 0o7777 && entry.mtime_nanoseconds < 1_000_000_000
+    let made_up = entry.is_of_none()
+        && entry.path.is_empty()
+        && entry.kind == EntryKind::Directory
+        && (entry.mtime_seconds, entry.mtime_nanoseconds) == (0, 0);
+    target_fits && (entry.mode <= 0o7777 || made_up) && entry.mtime_nanoseconds < 1_000_000_000
 }
 
 fn is_directory(sorted: &[Entry], path: &[u8]) -> bool {

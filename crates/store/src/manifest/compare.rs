@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use ropewalk_model::format_time;
+
 use super::{Entry, EntryKind, Manifest};
 
 impl Manifest {
@@ -31,8 +33,10 @@ impl Manifest {
     ///
     /// Compared are paths, kinds, lengths, link targets, and the times of files. Modes and the
     /// times of directories are not: making a replica changes them, and they say nothing of contents.
+    ///
+    /// * `names`: what to call the two.
     #[must_use]
-    pub fn difference(a: &Self, b: &Self) -> Option<String> {
+    pub fn difference(a: &Self, b: &Self, names: [&str; 2]) -> Option<String> {
         let (mut left, mut right) = (a.entries.iter().peekable(), b.entries.iter().peekable());
         loop {
             let order = match (left.peek(), right.peek()) {
@@ -42,15 +46,15 @@ impl Manifest {
                 (Some(x), Some(y)) => x.path.cmp(&y.path),
             };
             let only = |entry: Option<&Entry>, which| {
-                entry.map(|entry| format!("{} is only in the {which}", in_words(entry)))
+                entry.map(|entry| format!("{} is only in {which}", in_words(entry)))
             };
             match order {
-                std::cmp::Ordering::Less => return only(left.next(), "first"),
-                std::cmp::Ordering::Greater => return only(right.next(), "second"),
+                std::cmp::Ordering::Less => return only(left.next(), names[0]),
+                std::cmp::Ordering::Greater => return only(right.next(), names[1]),
                 std::cmp::Ordering::Equal => {}
             }
             if let (Some(x), Some(y)) = (left.next(), right.next())
-                && let Some(words) = difference_of(x, y)
+                && let Some(words) = difference_of(x, y, names)
             {
                 return Some(words);
             }
@@ -69,42 +73,42 @@ fn in_words(entry: &Entry) -> String {
     )
 }
 
-fn difference_of(x: &Entry, y: &Entry) -> Option<String> {
+fn difference_of(x: &Entry, y: &Entry, [first, second]: [&str; 2]) -> Option<String> {
     match (&x.kind, &y.kind) {
         (EntryKind::Directory, EntryKind::Directory) => None,
-        (EntryKind::Symlink { target: first }, EntryKind::Symlink { target: second }) => {
-            (first != second).then(|| {
+        (EntryKind::Symlink { target: to }, EntryKind::Symlink { target: other }) => (to != other)
+            .then(|| {
                 format!(
-                    "{} leads to \"{}\" in the first and \"{}\" in the second",
+                    "{} leads to \"{}\" in {first} and to \"{}\" in {second}",
                     in_words(x),
-                    first.escape_ascii(),
-                    second.escape_ascii()
+                    to.escape_ascii(),
+                    other.escape_ascii()
                 )
-            })
-        }
-        (EntryKind::File { len: first }, EntryKind::File { len: second }) if first != second => {
-            Some(format!(
-                "{} has {first} bytes in the first and {second} in the second",
-                in_words(x)
-            ))
-        }
+            }),
+        (EntryKind::File { len }, EntryKind::File { len: other }) if len != other => Some(format!(
+            "{} has {len} bytes in {first} and {other} in {second}",
+            in_words(x)
+        )),
         (EntryKind::File { .. }, EntryKind::File { .. }) => {
-            let (first, second) = (
-                (x.mtime_seconds, x.mtime_nanoseconds),
-                (y.mtime_seconds, y.mtime_nanoseconds),
-            );
-            (first != second).then(|| {
+            let time = |entry: &Entry| (entry.mtime_seconds, entry.mtime_nanoseconds);
+            let shown = |entry: &Entry| format_time(entry.mtime_seconds, entry.mtime_nanoseconds);
+            (time(x) != time(y)).then(|| {
                 format!(
-                    "{} was modified at {}.{:09} in the first and {}.{:09} in the second (seconds since 1970)",
-                    in_words(x), first.0, first.1, second.0, second.1
+                    "{} was modified {} in {first} and {} in {second}",
+                    in_words(x),
+                    shown(x),
+                    shown(y)
                 )
             })
         }
-        (first, second) => Some(format!(
-            "\"{}\" is a {} in the first and a {} in the second",
-            x.path.escape_ascii(),
-            first.in_words(),
-            second.in_words()
+        (kind, other) => Some(format!(
+            "{} is a {} in {first} and a {} in {second}",
+            match x.path.is_empty() {
+                true => "the source itself".to_owned(),
+                false => format!("\"{}\"", x.path.escape_ascii()),
+            },
+            kind.in_words(),
+            other.in_words()
         )),
     }
 }

@@ -12,6 +12,8 @@ fn entry(path: &str, kind: EntryKind) -> Entry {
     }
 }
 
+const NAMES: [&str; 2] = ["one", "two"];
+
 fn file(path: &str, len: u64) -> Entry {
     entry(path, EntryKind::File { len })
 }
@@ -282,16 +284,16 @@ fn differences_are_told_in_words() {
     let mut b = a.clone();
     b.entries[0].mtime_seconds = 77;
     b.entries[1].mode = 0o400;
-    assert_eq!(Manifest::difference(&a, &b), None);
+    assert_eq!(Manifest::difference(&a, &b, NAMES), None);
     type Change = fn(&mut Manifest);
     let variants: [(Change, &str); 5] = [
         (
             |tree| tree.entries[1].kind = EntryKind::File { len: 2 },
-            "1 bytes in the first and 2 in the second",
+            "1 bytes in one and 2 in two",
         ),
         (
             |tree| tree.entries[1].mtime_nanoseconds = 0,
-            "was modified at -5.999999999",
+            "was modified 1969-12-31 23:59:55.999999999 UTC in one and 1969-12-31 23:59:55 UTC in two",
         ),
         (
             |tree| {
@@ -303,17 +305,14 @@ fn differences_are_told_in_words() {
         ),
         (
             |tree| tree.entries[2].kind = EntryKind::Directory,
-            "is a symbolic link in the first and a directory in the second",
+            "is a symbolic link in one and a directory in two",
         ),
-        (
-            |tree| drop(tree.entries.pop()),
-            "\"l\" is only in the first",
-        ),
+        (|tree| drop(tree.entries.pop()), "\"l\" is only in one"),
     ];
     for (change, words) in variants {
         let mut other = b.clone();
         change(&mut other);
-        let told = Manifest::difference(&a, &other).unwrap();
+        let told = Manifest::difference(&a, &other, NAMES).unwrap();
         assert!(told.contains(words), "{told}");
     }
 }

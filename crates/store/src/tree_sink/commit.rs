@@ -186,6 +186,8 @@ impl Tree {
             .iter()
             .rev()
             .filter(|entry| entry.kind == EntryKind::Directory)
+            // The root of a bundle has no mode and no time to give to a folder that stood there.
+            .filter(|entry| !(entry.is_of_none() && old.contains(&[][..])))
         {
             let opened = sys::open_beneath(
                 base,
@@ -193,8 +195,9 @@ impl Tree {
                 OFlags::PATH | OFlags::DIRECTORY,
                 Mode::empty(),
             );
-            let set = opened.and_then(|folder| {
-                sys::set_metadata(folder.as_fd(), entry.mode & MODE_MASK, &times(entry))
+            let set = opened.and_then(|folder| match entry.is_of_none() {
+                true => sys::set_mode(folder.as_fd(), 0o777 & !sys::umask()),
+                false => sys::set_metadata(folder.as_fd(), entry.mode & MODE_MASK, &times(entry)),
             });
             match set {
                 // A folder that was there before and is somebody else's keeps what its owner gave it.

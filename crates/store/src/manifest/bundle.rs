@@ -1,0 +1,96 @@
+//! Several files and folders of one host as one tree, each under its own last name: `copy a b c dest/`.
+
+use super::{Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError};
+
+impl Manifest {
+    /// The tree in whose root the given trees and files lie side by side. The root stands for no folder: what the copy
+    /// goes into keeps its mode and time.
+    ///
+    /// * `things`: name and manifest of each, in any order.
+    ///
+    /// Cost O(entries × log entries).
+    ///
+    /// # Errors
+    /// [`ManifestError::Order`] when two have one name, [`ManifestError::Path`] for a name that none can have or a
+    /// path that gets too long.
+    pub fn bundle(things: Vec<(Vec<u8>, Self)>) -> Result<Self, ManifestError> {
+        let mut entries = vec![Entry {
+            path: Vec::new(),
+            kind: EntryKind::Directory,
+            mode: MODE_OF_NONE,
+            mtime_seconds: 0,
+            mtime_nanoseconds: 0,
+        }];
+        for (name, thing) in things {
+            for mut entry in thing.entries {
+                let mut path = name.clone();
+                if !entry.path.is_empty() {
+                    path.push(b'/');
+                    path.append(&mut entry.path);
+                }
+                entry.path = path;
+                entries.push(entry);
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        let bundle = Self { entries };
+        bundle.check()?;
+        Ok(bundle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        Entry {
+            path: path.into(),
+            kind,
+            mode: 0o600,
+            mtime_seconds: 7,
+            mtime_nanoseconds: 0,
+        }
+    }
+
+    fn file(len: u64) -> Manifest {
+        Manifest {
+            entries: vec![entry("", EntryKind::File { len })],
+        }
+    }
+
+    /// Files and folders lie under their names; the root is nobody's folder; the whole survives its encoding.
+    #[test]
+    fn things_lie_side_by_side() {
+        let tree = Manifest {
+            entries: vec![
+                entry("", EntryKind::Directory),
+                entry("x", EntryKind::File { len: 3 }),
+            ],
+        };
+        let things = vec![(b"b".to_vec(), tree), (b"a".to_vec(), file(5))];
+        let bundle = Manifest::bundle(things).unwrap();
+        let paths: Vec<&[u8]> = bundle.entries.iter().map(|e| e.path.as_slice()).collect();
+        assert_eq!(paths, [&b""[..], b"a", b"b", b"b/x"]);
+        assert!(bundle.is_bundle() && !bundle.is_single_file());
+        assert_eq!((bundle.data_len(), bundle.file_count()), (8, 2));
+        assert_eq!(Manifest::decode(&bundle.encode()), Ok(bundle));
+    }
+
+    /// Two things of one name, and names that lead elsewhere, are refused; only a root may lack a mode.
+    #[test]
+    fn what_cannot_lie_side_by_side_is_refused() {
+        let twice = vec![(b"a".to_vec(), file(1)), (b"a".to_vec(), file(1))];
+        assert!(matches!(
+            Manifest::bundle(twice),
+            Err(ManifestError::Order(_))
+        ));
+        for name in [&b".."[..], b"", b"a/../b"] {
+            let named = Manifest::bundle(vec![(name.to_vec(), file(1))]);
+            assert!(named.is_err(), "{}", name.escape_ascii());
+        }
+        let mut odd = Manifest::bundle(vec![(b"a".to_vec(), file(1))]).unwrap();
+        odd.entries[1].mode = MODE_OF_NONE;
+        assert!(matches!(odd.check(), Err(ManifestError::Value(_))));
+    }
+}
