@@ -35,7 +35,7 @@ impl Coordinator {
             .round
             .as_ref()
             .map_or((true, 0.0), |round| (round.settle, round.seconds));
-        if !settle {
+        if !settle && !self.has_newcomer(&takers, &room) {
             let runs = self.over_kept_lanes(&mut takers, &room, seconds);
             if let Some(round) = &mut self.round {
                 round.kept_lanes.extend(runs);
@@ -54,6 +54,22 @@ impl Coordinator {
             self.revise(&purpose, &Planned::default(), Vec::new(), now_ns);
             self.check_done();
         }
+    }
+
+    /// Whether a node with room has no lanes yet, because it joined: kept lanes would leave it what they cannot carry,
+    /// and who has most of them would have to wait for it.
+    fn has_newcomer(&self, takers: &[(u32, RangeSet)], room: &Room) -> bool {
+        let observed = |node: u32| self.nodes[node as usize].observed.pairs();
+        let used: BTreeSet<u32> = self
+            .receivers()
+            .flat_map(observed)
+            .map(|pair| pair.0)
+            .collect();
+        let joined = |node: u32| self.nodes[node as usize].joined;
+        let mut senders = self.senders().filter(|&node| joined(node));
+        let mut takers = takers.iter().filter(|taker| joined(taker.0));
+        senders.any(|node| !used.contains(&node) && room.up[node as usize] > 0.0)
+            || takers.any(|(node, _)| observed(*node).next().is_none())
     }
 
     /// Takes out of what may be taken all that heirs can have from the senders they use now.

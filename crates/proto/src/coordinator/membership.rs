@@ -35,6 +35,7 @@ impl Coordinator {
         let mut node = Node::new(setup.clone(), now_ns);
         node.up = Estimate::told(setup.told_up());
         node.down = Estimate::told(setup.told_down());
+        node.joined = true;
         self.nodes.push(node);
         self.setup.nodes.push(setup);
         let open = setup::open_message(&self.setup, number);
@@ -64,6 +65,7 @@ impl Coordinator {
         if !new.is_empty() {
             self.ask_plan(false, vec![(node, new)], &Default::default(), None);
         }
+        self.hope_for_room(node, self.now_ns);
         self.look_soon();
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Node {
     pub given_ns: u64,
     // Bytes per second it is held back to, 0 = it is not.
     pub held: f64,
+    // It came while bytes moved.
+    pub joined: bool,
     // It joined and its plan comes with its first runs.
     pub awaits_plan: bool,
     // It is to do nothing new.
@@ -81,6 +83,7 @@ impl Node {
             group: None,
             given_ns: 0,
             held: 0.0,
+            joined: false,
             awaits_plan: false,
             leaving: false,
             releasing: false,

@@ -279,7 +279,7 @@ impl Observed {
 pub(super) struct Estimate {
     rate: Option<f64>,
     updated_ns: u64,
-    is_told: bool,
+    told: Option<f64>,
     // It was what held lanes up.
     is_certain: bool,
     // Hoped for, not seen; doubted from this time on.
@@ -289,11 +289,12 @@ pub(super) struct Estimate {
 impl Estimate {
     /// What was told before the start.
     pub fn told(rate: Option<u64>) -> Self {
+        let told = rate.map(|rate| rate as f64);
         Self {
-            rate: rate.map(|rate| rate as f64),
+            rate: told,
             updated_ns: 0,
-            is_told: rate.is_some(),
-            is_certain: rate.is_some(),
+            told,
+            is_certain: told.is_some(),
             hope_until_ns: None,
         }
     }
@@ -305,7 +306,7 @@ impl Estimate {
 
     /// Whether it was told before the start.
     pub fn is_told(self) -> bool {
-        self.is_told
+        self.told.is_some()
     }
 
     /// Unless it is known to be slower, the node is taken to be as fast as the fastest until it is asked for that: what
@@ -317,9 +318,31 @@ impl Estimate {
         }
     }
 
+    /// Until it is seen to be otherwise; nothing where more is known.
+    fn guess(&mut self, rate: Option<f64>, now_ns: u64) {
+        if self.rate.is_none() {
+            self.rate = rate;
+            self.hope_until_ns = Some(now_ns + HOPE_NS);
+        }
+    }
+
+    /// A peer joins that could exchange so much more with it. Until now it may have been seen at the others' limit, not at its
+    /// own, so it is taken to have room for that as well until it shows that it has none; of one that was told a speed,
+    /// that is hoped for.
+    fn hope_for_more(&mut self, more: f64, now_ns: u64) {
+        let Some(rate) = self.rate else {
+            return;
+        };
+        let hoped = self.told.unwrap_or(rate + more);
+        if hoped > rate {
+            self.rate = Some(hoped);
+            self.hope_until_ns = Some(now_ns + HOPE_NS);
+        }
+    }
+
     /// What is not told is to be seen anew.
     fn forget_seen(&mut self) {
-        if !self.is_told {
+        if !self.is_told() {
             self.rate = None;
             self.is_certain = false;
         }
@@ -439,6 +462,33 @@ impl Coordinator {
         }
     }
 
+    /// A node has joined. It is taken to be as fast as the fastest of its side until it shows; and what the others of the
+    /// other side were seen to carry was what those before it could exchange with them.
+    pub(super) fn hope_for_room(&mut self, node: u32, now_ns: u64) {
+        let at = node as usize;
+        let interface = self.nodes[at].opened.as_ref().map(|o| o.interface_rate);
+        let interface = interface.filter(|rate| *rate > 0).map(|rate| rate as f64);
+        let guess = |side: &dyn Fn(&super::Node) -> Estimate| {
+            let known = self.nodes.iter().filter_map(|node| side(node).rate());
+            let fastest = known.fold(0.0, f64::max);
+            (fastest > 0.0).then(|| fastest.min(interface.unwrap_or(fastest)))
+        };
+        let guesses = (guess(&|node| node.up), guess(&|node| node.down));
+        let new = &mut self.nodes[at];
+        new.up.guess(guesses.0, now_ns);
+        new.down.guess(guesses.1, now_ns);
+        let (sends, receives) = (new.is_sender(), new.is_receiver());
+        let (up, down) = (new.up.rate(), new.down.rate());
+        for (_, other) in (0..).zip(&mut self.nodes).filter(|(other, _)| *other != at) {
+            if sends && other.is_receiver() {
+                other.down.hope_for_more(up.unwrap_or(0.0), now_ns);
+            }
+            if receives && other.is_sender() {
+                other.up.hope_for_more(down.unwrap_or(0.0), now_ns);
+            }
+        }
+    }
+
     /// Brings the estimates of all nodes up to date. Cost O(nodes + pairs observed).
     pub(super) fn estimate(&mut self, now_ns: u64) {
         let mut senders = vec![IDLE; self.nodes.len()];
@@ -480,7 +530,7 @@ impl Coordinator {
         };
         // An end that carries all it is known to can is the cause where the other does not.
         let is_full = |side: &Side, known: Estimate| {
-            let known = known.rate.filter(|_| known.is_told);
+            let known = known.rate.filter(|_| known.is_told());
             known.is_some_and(|known| side.total >= known * FULL)
         };
         for (receiver, (&sender, pair)) in wanting() {

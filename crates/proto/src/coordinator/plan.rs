@@ -494,7 +494,11 @@ impl Coordinator {
         plan.length = self.data_length;
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;
-        let is_open = || self.receivers().any(|receiver| self.has_choice(receiver));
+        let is_open = || {
+            let held_twice = self.held_twice();
+            let mut receivers = self.receivers();
+            receivers.any(|receiver| self.has_choice(receiver, &held_twice))
+        };
         if self.exploring && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }

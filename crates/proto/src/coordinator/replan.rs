@@ -242,15 +242,18 @@ impl Coordinator {
             self.settle(&members, seconds, now_ns);
             return;
         }
-        if members.iter().any(|member| member.rate.is_none()) {
+        // One that joined and has no work yet has no speed to show.
+        if working().any(|member| member.rate.is_none()) {
             return self.lift_holds();
         }
         let seconds = seconds.max(self.planned_seconds(now_ns));
         let foresight = self.foresee(&members);
         let help = self.help(&members, &foresight, seconds);
+        let held_twice = self.held_twice();
         self.hold_back(&members, &foresight, seconds, now_ns);
         let late = members.iter().enumerate().filter(|(_, member)| {
-            member.left >= 1.0 && self.has_choice(member.node) && self.takeable(member, &help) > 0
+            let has_choice = || self.has_choice(member.node, &held_twice);
+            member.left >= 1.0 && has_choice() && self.takeable(member, &help) > 0
         });
         let last = late
             .map(|(at, member)| foresight.seconds(at, member))
@@ -339,12 +342,20 @@ impl Coordinator {
             return;
         }
         self.exploring = false;
-        let has_choice = members.iter().any(|member| self.has_choice(member.node));
+        let held_twice = self.held_twice();
+        let mut nodes = members.iter().map(|member| member.node);
+        let has_choice = nodes.any(|node| self.has_choice(node, &held_twice));
         if seconds < SETTLE_SECONDS_MIN || !has_choice {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
         self.hope(now_ns);
+        // Those who joined in the meantime had nothing to show yet.
+        for node in 0..self.nodes.len() as u32 {
+            if self.nodes[node as usize].joined {
+                self.hope_for_room(node, now_ns);
+            }
+        }
         self.rebuild(members, (last, seconds), now_ns);
     }
 
@@ -511,13 +522,15 @@ impl Coordinator {
         };
     }
 
-    /// Whether a plan could give the node's work to anybody else.
-    pub(super) fn has_choice(&self, node: u32) -> bool {
+    /// Whether a plan could give the node's work to another receiver, or take it from another sender. What spares
+    /// its runs name does not matter: holders join.
+    pub(super) fn has_choice(&self, node: u32, held_twice: &RangeSet) -> bool {
         let state = &self.nodes[node as usize];
+        let is_held_twice = |range: Range| !held_twice.clipped(range).is_empty();
         state
             .group
             .is_some_and(|group| self.groups[group as usize].1 > 1)
-            || state.runs.iter().any(|run| !run.spares.is_empty())
+            || state.asked().any(is_held_twice)
     }
 
     pub(super) fn handle_released(&mut self, node: u32, released: &RangeSet, now_ns: u64) {

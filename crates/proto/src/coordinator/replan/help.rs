@@ -51,6 +51,32 @@ impl Coordinator {
         }
     }
 
+    /// What two senders or more could send. Cost O(ranges held × log).
+    pub(in crate::coordinator) fn held_twice(&self) -> RangeSet {
+        let senders = self.senders().map(|node| &self.nodes[node as usize]);
+        let ranges = senders
+            .filter(|node| node.can_send())
+            .flat_map(|node| node.holds.iter());
+        let mut ends: Vec<(u64, bool)> = ranges
+            .flat_map(|range| [(range.start, true), (range.end, false)])
+            .collect();
+        // Where one ends and the next begins nothing is held twice.
+        ends.sort_unstable();
+        let (mut holders, mut start, mut twice) = (0_u32, 0, Vec::new());
+        for (offset, begins) in ends {
+            match begins {
+                true => holders += 1,
+                false => holders -= 1,
+            }
+            match (begins, holders) {
+                (true, 2) => start = offset,
+                (false, 1) => twice.push(Range { start, end: offset }),
+                _ => {}
+            }
+        }
+        RangeSet::from_ranges(twice)
+    }
+
     /// What a receiver has still to get from each sender.
     pub(in crate::coordinator) fn left_by_sender(&self, member: &Member) -> BTreeMap<u32, f64> {
         let able = |sender: u32| {
