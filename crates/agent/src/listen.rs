@@ -124,7 +124,7 @@ impl Agent {
             .first()
             .and_then(|l| l.local_addr().ok())
             .map_or(0, |a| a.port());
-        let control = tls::control_server(&tls::Identity::nobody()?)?;
+        let control = tls::control_server()?;
         let shared = Shared {
             token_id: preface::key_id(&config.token),
             token_key: MacKey::new(&config.token),
@@ -274,6 +274,8 @@ impl Incoming for tokio::net::TcpStream {
         let _ = socket.set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
         // A status that a full trunk drops again and again is not put off twice as long each time.
         let _ = socket.set_tcp_thin_linear_timeouts(true);
+        // Most messages are answered at once, and the answer acknowledges them.
+        let _ = socket.set_tcp_quickack(false);
     }
 }
 

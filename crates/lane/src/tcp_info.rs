@@ -6,7 +6,8 @@ use ropewalk_sockopt::get_bytes;
 
 /// Where the kernel's `tcp_info` has what is read here: retransmissions of the oldest unacknowledged segment, size of
 /// segments sent, number of unacknowledged ones, smoothed round trip, window, segments sent again, and bytes acknowledged
-/// and received. The last two are there since Linux 4.1; the C library's own structure ends before them. Least round trip
+/// and received. The last two are there since Linux 4.1; the C library's own structure ends before them. All segments
+/// sent and received came with 4.2. Least round trip
 /// and data segments sent came with 4.6, times spent sending and waiting for a window with 4.10, the peer's window with 5.4.
 const RETRANSMITS_AT: usize = 2;
 const SEGMENT_AT: usize = 16;
@@ -16,6 +17,8 @@ const WINDOW_AT: usize = 80;
 const REPEATED_AT: usize = 100;
 const BYTES_ACKED_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
+const SEGMENTS_OUT_AT: usize = 136;
+const SEGMENTS_IN_AT: usize = 140;
 const RTT_MIN_AT: usize = 148;
 const DATA_SEGMENTS_AT: usize = 156;
 const BUSY_AT: usize = 168;
@@ -46,6 +49,10 @@ pub struct TcpInfo {
     pub segments: u32,
     /// Segments sent again.
     pub repeated: u32,
+    /// All segments sent, those without data included; 0 where the kernel does not say.
+    pub packets_out: u32,
+    /// All segments received, likewise.
+    pub packets_in: u32,
     /// Bytes that may be on their way at once, where a window or buffer of the hosts was the limit for more than half of the
     /// time with something to send; 0 where it was not, or the kernel does not say.
     pub limited_to: u64,
@@ -80,6 +87,8 @@ impl TcpInfo {
             window: short(WINDOW_AT),
             segments: short(DATA_SEGMENTS_AT),
             repeated: short(REPEATED_AT),
+            packets_out: short(SEGMENTS_OUT_AT),
+            packets_in: short(SEGMENTS_IN_AT),
             limited_to,
         })
     }

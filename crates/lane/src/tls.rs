@@ -1,20 +1,31 @@
 //! TLS 1.3 set-ups of the control connection and of the one handshake per pair of nodes.
 //!
-//! * Control: the agent's certificate proves nothing; both sides prove the token over the
+//! * Control: the agent shows a bare public key (RFC 7250), which proves nothing; both sides prove the token over the
 //!   connection's exported key ([`prove`], [`proven`]), which a man in the middle cannot relay.
 //! * Pair: mutual certificates from the transfer's own throw-away authority, whose key exists only
 //!   in the master's memory and only while certificates are issued. Validity dates are therefore
 //!   left wide: they would only make clock jumps fatal.
 //!
+//! Ed25519 keys, empty names and no session tickets keep both short: a control connection is opened to every node, and every
+//! node is sent a certificate.
+//!
 //! After the pair handshake only exported keys are used ([`PAIR_LABEL`]); see [`seal`](crate::seal).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair, PKCS_ED25519,
+    PublicKeyData as _, SerialNumber,
+};
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{
+    CertificateDer, Der, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    TrustAnchor, UnixTime,
+};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
 use crate::preface::MacKey;
@@ -68,26 +79,12 @@ impl Identity {
             key.into(),
         )
     }
-
-    /// A certificate that vouches for nobody, for a control connection.
-    ///
-    /// # Errors
-    /// [`TlsError::Certificate`].
-    pub fn nobody() -> Result<Self, TlsError> {
-        let key = KeyPair::generate()?;
-        let certificate =
-            CertificateParams::new(vec!["agent.ropewalk".to_owned()])?.self_signed(&key)?;
-        Ok(Self {
-            certificate: certificate.der().to_vec(),
-            private_key: key.serialize_der(),
-        })
-    }
 }
 
 /// The authority of one transfer.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    certificate: Vec<u8>,
+    public_key: Vec<u8>,
 }
 
 impl Authority {
@@ -96,19 +93,19 @@ impl Authority {
     /// # Errors
     /// [`TlsError::Certificate`].
     pub fn new() -> Result<Self, TlsError> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        let mut params = short(Vec::new(), 1)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        let certificate = params.self_signed(&key)?.der().to_vec();
+        let public_key = key.public_key_raw().to_vec();
         Ok(Self {
             issuer: Issuer::new(params, key),
-            certificate,
+            public_key,
         })
     }
 
-    /// The authority's certificate, DER.
-    pub fn certificate(&self) -> &[u8] {
-        &self.certificate
+    /// The authority's Ed25519 key, 32 bytes: all that its nodes need to know of it.
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key
     }
 
     /// Issues the identity of a node.
@@ -116,9 +113,9 @@ impl Authority {
     /// # Errors
     /// [`TlsError::Certificate`].
     pub fn issue(&self, node: u32) -> Result<Identity, TlsError> {
-        let key = KeyPair::generate()?;
-        let certificate =
-            CertificateParams::new(vec![node_name(node)])?.signed_by(&key, &self.issuer)?;
+        let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        let params = short(vec![node_name(node)], u64::from(node) + 2)?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Identity {
             certificate: certificate.der().to_vec(),
             private_key: key.serialize_der(),
@@ -126,8 +123,16 @@ impl Authority {
     }
 }
 
+/// Parameters of a certificate without a word too many.
+fn short(names: Vec<String>, serial: u64) -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.serial_number = Some(SerialNumber::from(serial));
+    Ok(params)
+}
+
 fn node_name(node: u32) -> String {
-    format!("node-{node}.ropewalk")
+    format!("n{node}")
 }
 
 /// The name a peer's certificate must carry.
@@ -143,44 +148,63 @@ pub fn names_node(certificate: &CertificateDer<'_>, node: u32) -> bool {
         .is_ok_and(|parsed| rustls::client::verify_server_name(&parsed, &server_name(node)).is_ok())
 }
 
-/// Name for control connections, which no certificate has to match.
+/// Name for control connections, which no key has to match; an address, so that it is not sent.
 pub fn control_name() -> ServerName<'static> {
-    ServerName::try_from("agent.ropewalk").unwrap_or(ServerName::IpAddress(
-        std::net::Ipv4Addr::UNSPECIFIED.into(),
-    ))
+    ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
 }
 
-/// Agent's side of control connections.
+/// Agent's side of control connections, with a key of its own.
 ///
 /// # Errors
 /// [`TlsError`].
-pub fn control_server(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
-    let (chain, key) = identity.parts();
-    let config = ServerConfig::builder_with_provider(provider())
+pub fn control_server() -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = provider();
+    let pair = KeyPair::generate_for(&PKCS_ED25519)?;
+    let key = provider
+        .key_provider
+        .load_private_key(PrivatePkcs8KeyDer::from(pair.serialize_der()).into())?;
+    let public = CertificateDer::from(pair.subject_public_key_info());
+    let key = Arc::new(CertifiedKey::new(vec![public], key));
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(key)));
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Master's side of control connections.
+/// Master's side of control connections: one set-up for all, which keeps nothing of any.
 ///
 /// # Errors
 /// [`TlsError`].
 pub fn control_client() -> Result<Arc<ClientConfig>, TlsError> {
+    static SHARED: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    if let Some(config) = SHARED.get() {
+        return Ok(config.clone());
+    }
     let provider = provider();
-    let config = ClientConfig::builder_with_provider(provider.clone())
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(TokenInstead(provider)))
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    config.resumption = Resumption::disabled();
+    Ok(SHARED.get_or_init(|| Arc::new(config)).clone())
 }
 
-fn roots(authority: &[u8]) -> Result<Arc<RootCertStore>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(authority.to_vec()))?;
-    Ok(Arc::new(roots))
+/// What an Ed25519 key of 32 bytes stands behind in a certificate: its algorithm and the head of a bit string (RFC 8410).
+const ED25519_HEAD: [u8; 10] = [0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// Trust in what the authority with this key has signed. Its name is empty, as [`short`] makes it.
+fn roots(authority: &[u8]) -> Arc<RootCertStore> {
+    let anchor = TrustAnchor {
+        subject: Der::from_slice(&[]),
+        subject_public_key_info: Der::from([&ED25519_HEAD, authority].concat()),
+        name_constraints: None,
+    };
+    Arc::new(RootCertStore {
+        roots: vec![anchor],
+    })
 }
 
 /// Sender's side of pair handshakes: only holders of the transfer's certificates get through.
@@ -188,8 +212,9 @@ fn roots(authority: &[u8]) -> Result<Arc<RootCertStore>, TlsError> {
 /// # Errors
 /// [`TlsError`].
 pub fn pair_server(identity: &Identity, authority: &[u8]) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider()).build()?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority), provider())
+        .clear_root_hint_subjects()
+        .build()?;
     let (chain, key) = identity.parts();
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -207,9 +232,9 @@ pub fn pair_client(identity: &Identity, authority: &[u8]) -> Result<Arc<ClientCo
     let (chain, key) = identity.parts();
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots(authority)?)
+        .with_root_certificates(roots(authority))
         .with_client_auth_cert(chain, key)?;
-    config.resumption = rustls::client::Resumption::disabled();
+    config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
@@ -245,7 +270,7 @@ pub fn transfer_key(secret: &[u8]) -> MacKey {
     MacKey::new(&crate::seal::derive(secret, "preface", b""))
 }
 
-/// Accepts any certificate: what counts is the token proof that follows.
+/// Accepts any key: what counts is the token proof that follows.
 #[derive(Debug)]
 struct TokenInstead(Arc<CryptoProvider>);
 
@@ -263,16 +288,12 @@ impl ServerCertVerifier for TokenInstead {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
+        // Only TLS 1.3 is spoken.
+        Err(rustls::PeerIncompatible::Tls12NotOffered.into())
     }
 
     fn verify_tls13_signature(
@@ -281,12 +302,16 @@ impl ServerCertVerifier for TokenInstead {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
+        rustls::crypto::verify_tls13_signature_with_raw_key(
             message,
-            cert,
+            &SubjectPublicKeyInfoDer::from(cert.as_ref()),
             dss,
             &self.0.signature_verification_algorithms,
         )
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -1,5 +1,6 @@
 //! The driver's ends of all control connections: a writer and a reader task for each node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface;
@@ -13,9 +14,13 @@ use crate::link::{Link, LinkWriter};
 use crate::members::Party;
 use crate::reach::{Reached, Started};
 use crate::tunnels::Tunnels;
+use crate::wire::{Carried, Meter};
 
 /// What last messages may take to leave when everything ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Messages that are due at once are joined up to so many bytes.
+const TOGETHER_MAX: usize = 64 << 10;
 
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {
@@ -31,11 +36,13 @@ pub(crate) enum Input {
 pub(crate) struct Connections {
     outboxes: Vec<UnboundedSender<Vec<u8>>>,
     inputs: UnboundedSender<Input>,
-    // Readers, and agents that are being reached.
+    // Agents that are being reached, and tunnels between nodes.
     tasks: JoinSet<()>,
+    readers: JoinSet<()>,
     writers: JoinSet<()>,
     started: Vec<Started>,
     tunnels: Tunnels,
+    meters: Vec<Arc<Meter>>,
 }
 
 impl Connections {
@@ -46,9 +53,11 @@ impl Connections {
             outboxes: Vec::new(),
             inputs,
             tasks: JoinSet::new(),
+            readers: JoinSet::new(),
             writers: JoinSet::new(),
             started: Vec::new(),
             tunnels: Tunnels::default(),
+            meters: Vec::new(),
         };
         (connections, received)
     }
@@ -75,10 +84,15 @@ impl Connections {
         let (outbox, outgoing) = mpsc::unbounded_channel();
         self.outboxes.push(outbox);
         self.started.extend(started);
-        let Link { mut reader, writer } = link;
+        let Link {
+            mut reader,
+            writer,
+            meter,
+        } = link;
+        self.meters.extend(meter);
         let inputs = self.inputs.clone();
         self.writers.spawn(write_all(writer, outgoing));
-        self.tasks.spawn(async move {
+        self.readers.spawn(async move {
             loop {
                 let (input, is_last) = match reader.read().await {
                     Ok((message, bytes)) => {
@@ -113,15 +127,22 @@ impl Connections {
         });
     }
 
-    /// Last words leave, connections close, started agents go.
-    pub async fn close(mut self) {
+    /// Last messages leave, connections close, started agents go. Says what the connections carried from first to last.
+    pub async fn close(mut self) -> Carried {
         self.outboxes.clear();
         let _ = tokio::time::timeout(LAST_WORDS, async {
             while self.writers.join_next().await.is_some() {}
+            // Agents close their ends in turn.
+            while self.readers.join_next().await.is_some() {}
         })
         .await;
         self.tasks.abort_all();
         leave_all(self.started).await;
+        let mut carried = Carried::default();
+        for meter in &self.meters {
+            carried += meter.carried();
+        }
+        carried
     }
 }
 
@@ -135,7 +156,13 @@ pub(crate) async fn leave_all(started: impl IntoIterator<Item = Started>) {
 }
 
 async fn write_all(mut writer: LinkWriter, mut outgoing: UnboundedReceiver<Vec<u8>>) {
-    while let Some(bytes) = outgoing.recv().await {
+    while let Some(mut bytes) = outgoing.recv().await {
+        // What waits already leaves in the same packets.
+        while bytes.len() < TOGETHER_MAX
+            && let Ok(more) = outgoing.try_recv()
+        {
+            bytes.extend_from_slice(&more);
+        }
         if writer.write(&bytes).await.is_err() {
             return;
         }
@@ -163,7 +190,7 @@ impl Issuer {
         let credentials = control::Credentials {
             certificate: identity.certificate,
             private_key: identity.private_key,
-            authority: self.authority.certificate().to_vec(),
+            authority: self.authority.public_key().to_vec(),
             secret: self.secret.to_vec(),
         };
         Ok(ToAgent {

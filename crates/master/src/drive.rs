@@ -426,6 +426,10 @@ async fn drive(
     ));
     let now = driver.now_ns();
     driver.connections.account(&mut driver.control);
+    let carried = driver.connections.close().await;
+    driver.control.wire_sent_bytes = carried.sent;
+    driver.control.wire_received_bytes = carried.received;
+    driver.control.wire_packets = carried.packets;
     let report = report::final_report(
         &driver.request,
         &driver.transfer,
@@ -439,7 +443,6 @@ async fn drive(
         observations: speeds::observe(&driver.request, &driver.coordinator),
         lessons: driver.coordinator.lessons(),
     };
-    driver.connections.close().await;
     (report, after)
 }
 

@@ -26,6 +26,7 @@ pub mod request;
 mod sharing;
 mod speeds;
 mod tunnels;
+mod wire;
 
 pub use drive::{Cancel, run};
 pub use members::{Joined, Joining, Members};

@@ -1,5 +1,6 @@
 //! The authenticated connection to one agent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
@@ -12,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::net::TcpStream;
 
 use crate::MasterError;
+use crate::wire::{Counted, Meter};
 
 /// One address that does not answer costs at most this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,17 +43,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(crate) struct Link {
     pub reader: LinkReader,
     pub writer: LinkWriter,
+    /// What it has carried; pipes keep an account of their own.
+    pub meter: Option<Arc<Meter>>,
 }
 
 pub(crate) struct LinkReader(ReadHalf<Box<dyn Stream>>);
-pub(crate) struct LinkWriter(WriteHalf<Box<dyn Stream>>);
+pub(crate) struct LinkWriter(WriteHalf<Box<dyn Stream>>, Option<Arc<Meter>>);
 
 impl Link {
-    fn new(stream: Box<dyn Stream>) -> Self {
+    fn new(stream: Box<dyn Stream>, meter: Option<Arc<Meter>>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self {
             reader: LinkReader(reader),
-            writer: LinkWriter(writer),
+            writer: LinkWriter(writer, meter.clone()),
+            meter,
         }
     }
 
@@ -59,7 +64,7 @@ impl Link {
     /// nobody else could read or write it: no handshake, no proof.
     pub async fn over(pipe: &Pipe) -> Result<Self, PipeError> {
         let stream = pipe.open(&Purpose::Control.encode()).await?;
-        Ok(Self::new(Box::new(stream)))
+        Ok(Self::new(Box::new(stream), None))
     }
 
     pub async fn connect(
@@ -80,7 +85,7 @@ impl Link {
         };
         let connecting =
             tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
-        let mut stream = match connecting {
+        let stream = match connecting {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 let advice = match error.kind() {
@@ -102,6 +107,8 @@ impl Link {
         };
         let _ = stream.set_nodelay(true);
         expect_answers(&stream);
+        let mut stream = Counted::tcp(stream);
+        let meter = stream.meter();
         let proven = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
             let head = Preface {
                 kind: Kind::Control,
@@ -111,8 +118,9 @@ impl Link {
                 nonce: preface::random_bytes(),
                 extra: [0; 16],
             };
+            // Preface and first message of TLS leave together: a packet, and its acknowledgement, less.
             stream
-                .write_all(&head.encode(&MacKey::new(token)))
+                .write_before_more(&head.encode(&MacKey::new(token)))
                 .await
                 .ok()?;
             let connector = tokio_rustls::TlsConnector::from(tls::control_client().ok()?);
@@ -132,7 +140,7 @@ impl Link {
             tls::proven(token, &exporter, Side::Agent, &proof).then_some(stream)
         });
         match proven.await {
-            Ok(Some(stream)) => Ok(Self::new(Box::new(stream))),
+            Ok(Some(stream)) => Ok(Self::new(Box::new(stream), Some(meter))),
             Ok(None) => Err(MasterError::Token {
                 node: node.into(),
                 address,
@@ -157,6 +165,8 @@ fn expect_answers(stream: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX));
     // What a full trunk drops again and again is not put off twice as long each time.
     let _ = socket.set_tcp_thin_linear_timeouts(true);
+    // Most messages are answered at once, and the answer acknowledges them.
+    let _ = socket.set_tcp_quickack(false);
 }
 
 impl LinkReader {
@@ -190,7 +200,10 @@ impl LinkWriter {
     }
 
     pub async fn close(&mut self) {
-        let _ = self.0.shutdown().await;
+        // An agent that has closed its end already would only answer with a reset.
+        if !self.1.as_ref().is_some_and(|meter| meter.has_ended()) {
+            let _ = self.0.shutdown().await;
+        }
     }
 }
 

@@ -460,4 +460,14 @@ pub struct ControlReport {
     pub pipe_bytes: u64,
     /// Bytes of nodes that cannot connect to each other, which went through the command's host, each counted once.
     pub bridged_bytes: u64,
+    /// All that control connections sent, from the first to the last packet, as the master's interface counts it:
+    /// handshakes, TLS, and the headers of packets. Pipes are counted apart.
+    #[serde(default)]
+    pub wire_sent_bytes: u64,
+    /// The same, received.
+    #[serde(default)]
+    pub wire_received_bytes: u64,
+    /// Packets of control connections, both ways; none for pipes.
+    #[serde(default)]
+    pub wire_packets: u64,
 }
