@@ -71,6 +71,15 @@ pub(crate) enum OpenSink {
 }
 
 impl OpenSink {
+    /// All final paths.
+    pub fn paths(&self) -> &[PathBuf] {
+        match self {
+            Self::Tree { path, .. } => std::slice::from_ref(path),
+            Self::Files { paths, .. } => paths,
+            _ => &[],
+        }
+    }
+
     /// The final paths of what other nodes write, too.
     pub fn shared_paths(&self) -> &[PathBuf] {
         match self {

@@ -228,6 +228,15 @@ impl Session {
                     transfer.set_streams(streams.count);
                 }
             }
+            Some(to_agent::Body::Probe(probe)) => {
+                if let Some(transfer) = self.transfer.clone() {
+                    let asks = !probe.places.is_empty() || !probe.samples.is_empty();
+                    let probed = tokio::task::spawn_blocking(move || transfer.probe(&probe)).await;
+                    if asks {
+                        self.send(from_agent::Body::Probed(probed.unwrap_or_default()));
+                    }
+                }
+            }
             Some(to_agent::Body::Release(release)) => {
                 let ranges = self.transfer.as_ref().map(|t| t.release(release.bytes)).unwrap_or_default();
                 self.send(from_agent::Body::Released(control::Released { ranges }));

@@ -51,6 +51,9 @@ pub(crate) struct Transfer {
     pairs: Mutex<HashMap<u32, Pair>>,
     sources: Mutex<Vec<OpenSource>>,
     sinks: Mutex<Vec<OpenSink>>,
+    // Where its files will stand, and at which of these it has left marks.
+    places: Vec<ropewalk_store::Place>,
+    marked: Mutex<Vec<u32>>,
     pub serving: Serving,
     fetch: Mutex<Option<Arc<Fetch>>>,
     stoppers: Mutex<HashMap<u64, Stopper>>,
@@ -107,6 +110,7 @@ impl Transfer {
             sources: Vec::new(),
             interface_rate: interfaces::rate(&usable),
             host: String::new(),
+            places: Vec::new(),
         };
         let mut sources = Vec::new();
         for request in &open.sources {
@@ -119,6 +123,8 @@ impl Transfer {
             .iter()
             .map(|s| open::sink(s, &shared.roots))
             .collect::<Result<Vec<_>, _>>()?;
+        let (places, told) = probe::places(&open.sinks, &sinks);
+        opened.places = told;
         let transfer = Self {
             id,
             node: open.node,
@@ -134,6 +140,8 @@ impl Transfer {
             pairs: Mutex::default(),
             sources: Mutex::new(sources),
             sinks: Mutex::new(sinks),
+            places,
+            marked: Mutex::default(),
             serving: Serving::new(),
             fetch: Mutex::new(None),
             stoppers: Mutex::default(),
@@ -343,6 +351,7 @@ impl Transfer {
             stopper.stop();
         }
         self.serving.stop();
+        self.remove_marks();
         let fetch = self.fetch.lock().take();
         if let Some(fetch) = fetch {
             fetch.stop(discard, shared);
@@ -425,6 +434,8 @@ impl Transfer {
             pairs: Mutex::default(),
             sources: Mutex::default(),
             sinks: Mutex::default(),
+            places: Vec::new(),
+            marked: Mutex::default(),
             serving: Serving::new(),
             fetch: Mutex::new(None),
             stoppers: Mutex::default(),
@@ -437,6 +448,8 @@ impl Transfer {
         (Arc::new(transfer), said)
     }
 }
+
+mod probe;
 
 /// Space number of a part's manifest.
 pub(crate) fn manifest_space(part: usize) -> u16 {

@@ -55,6 +55,10 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   A row may end in up=RATE, down=RATE (the node's speed: gives the bound) and dest=NAME
   (readers with one name share one destination). URIs: file:///path, /path, mem:SIZE, null:.
   A reader's file is made anew: bytes before and between its rows are zero, what it held is gone.
+  Readers that write different ranges of one file share it by dest=. Without that, one path on
+  hosts with a common file system is refused before anything moves: from the rows where the host is
+  the same, else when the agents find that they see one place. Writers' files that are said to hold
+  the same bytes at different offsets are read there at three places, and refused where they differ.
   The file holds no secrets: the agents' token comes from --token-file.
   This command is the transfer's master, whatever the file's `master` row says.
 

@@ -6,9 +6,9 @@
 //! another thread and a simulator in virtual time.
 //!
 //! ```text
-//!  Opening --all opened--> Comparing --same or disjoint--> Planning --planned--> Moving
-//!     |                        |                              |                    | all done or lost
-//!     +------ refused ---------+------------------------------+--> Ended <-- Finishing
+//!  Opening --all opened--> Comparing --same or disjoint--> Probing --nothing odd--> Planning --planned--> Moving
+//!     |                        |                              |                      |                    | all done or lost
+//!     +------ refused ---------+------------------------------+----------------------+--> Ended <-- Finishing
 //! ```
 //!
 //! State per node is a few hundred bytes; nothing here grows with bytes moved.
@@ -30,7 +30,12 @@ mod membership;
 mod membership_tests;
 mod node;
 mod observe;
+mod overlaps;
+mod places;
+#[cfg(test)]
+mod places_tests;
 mod plan;
+mod probe;
 mod recover;
 mod replan;
 #[cfg(test)]
@@ -45,6 +50,7 @@ mod tests;
 
 pub use layout::Found;
 use node::Node;
+pub use places::{mark_text, parse_mark};
 pub use ropewalk_tuner::Others;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use streams::{Ends, Tuned};
@@ -159,6 +165,7 @@ pub struct PlannedRun {
 enum Phase {
     Opening,
     Comparing,
+    Probing,
     Planning,
     Moving,
     Finishing,
@@ -196,6 +203,7 @@ pub struct Coordinator {
     // When differing sources began to be compared; the driver is at it.
     comparing_ns: u64,
     comparing: bool,
+    probing: probe::Probing,
     moving_ns: Option<u64>,
     last_done_ns: Option<u64>,
     finish_ns: Option<u64>,
@@ -264,6 +272,7 @@ impl Coordinator {
             start_ns: now_ns,
             comparing_ns: now_ns,
             comparing: false,
+            probing: probe::Probing::default(),
             moving_ns: None,
             last_done_ns: None,
             finish_ns: None,
@@ -367,8 +376,19 @@ impl Coordinator {
                 if let Err(text) = state.check_opened(&opened) {
                     return self.turn_away(node, &text);
                 }
-                state.opened = Some(opened);
-                self.integrate(node);
+                state.pending = Some(opened);
+                if !self.ask_joined(node) {
+                    self.take_in(node);
+                }
+            }
+            Some(from_agent::Body::Probed(probed)) if self.phase == Phase::Probing => {
+                self.handle_probed(node, probed);
+            }
+            Some(from_agent::Body::Probed(probed)) if self.phase == Phase::Moving => {
+                match self.joined_clash(node, &probed) {
+                    Some(text) => self.turn_away(node, &text),
+                    None => self.take_in(node),
+                }
             }
             // It was cancelled there: it may be done and sends or fetches nothing any more, and nobody else would say so.
             Some(from_agent::Body::Refused(refused))
@@ -453,7 +473,7 @@ impl Coordinator {
     fn refuse(&mut self, text: String) {
         if matches!(
             self.phase,
-            Phase::Opening | Phase::Comparing | Phase::Planning
+            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning
         ) {
             self.end(Outcome::Refused, Some(text));
         }
@@ -499,7 +519,7 @@ impl Coordinator {
 
     fn all_opened(&mut self) {
         match self.lay_out() {
-            Ok(()) => self.plan_first(),
+            Ok(()) => self.probe(),
             Err(layout::LayoutProblem::Refused(text)) => self.refuse(text),
             Err(layout::LayoutProblem::Compare(nodes)) => {
                 self.phase = Phase::Comparing;
@@ -616,6 +636,10 @@ impl Coordinator {
                     self.refuse_late("list of files", &late);
                 }
             }
+            Phase::Probing if self.probing.is_late(now_ns) => {
+                let late = self.unprobed();
+                self.refuse_late("look at its files", &late);
+            }
             Phase::Moving => {
                 for node in 0..self.nodes.len() as u32 {
                     let state = &self.nodes[node as usize];
@@ -653,7 +677,8 @@ impl Coordinator {
                     }
                 }
             }
-            Phase::Opening | Phase::Comparing | Phase::Planning | Phase::Ended => {}
+            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning | Phase::Ended => {
+            }
         }
     }
 }

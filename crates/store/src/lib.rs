@@ -17,6 +17,7 @@ mod manifest;
 mod memory_sink;
 mod open_files;
 mod pattern;
+mod place;
 mod roots;
 mod sink;
 mod source;
@@ -32,6 +33,7 @@ pub use manifest::{
 pub use memory_sink::MemorySink;
 pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
+pub use place::Place;
 pub use roots::{Access, Roots};
 pub use sink::{NullSink, Sink, SinkExtent};
 pub use source::{Extent, FileSource, Identity, Source, identity};

@@ -143,6 +143,36 @@ fn shared_destination_is_one_object() {
     TransferSpec::parse(rows).expect("without dest they are files on two hosts");
 }
 
+/// Readers of one host see one file system: different ranges of one path need a common destination, and both rows are
+/// shown. Those of different hosts may have disks of their own.
+#[test]
+fn halves_of_one_file_need_a_common_destination() {
+    let writer = "writer a:1 /a 0 0-19";
+    for rows in [
+        "reader b:1 /f 0 0-9\nreader b:2 /f 10 10-19",
+        "reader b:1 /f 0 0-9 dest=d\nreader b:2 /f 10 10-19 dest=e",
+        "reader b:1 /f 0 0-9\nreader b:2 /f 10 10-19 dest=e",
+        "reader b:1 /f 0 0-19\nreader b:2 /f 0 0-9",
+        "reader b:1 /f 0 0-9\nreader b:1 /f 10 10-19\nreader b:2 /f 0 0-9",
+    ] {
+        let clash = errors(&format!("{writer}\n{rows}"));
+        assert_eq!(clash.errors.len(), 1, "{rows}: {clash}");
+        let text = clash.to_string();
+        assert!(text.contains("different ranges of one file"), "{text}");
+        assert!(text.contains("say dest=NAME"), "{text}");
+    }
+    for rows in [
+        "reader b:1 /f 0 0-9 dest=d\nreader b:2 /f 10 10-19 dest=d",
+        "reader b:1 /f 0 0-9\nreader c:1 /f 10 10-19",
+        "reader b:1 /f 0 0-9\nreader b:2 /g 10 10-19",
+        "reader b:1 /f 0 0-19\nreader b:2 /f 0 0-19",
+        "reader b:1 /f 0 0-9\nreader b:1 /f 10 10-19\nreader b:2 /f 10 10-19\nreader b:2 /f 0 0-9",
+        "reader b:1 null: 0 0-9\nreader b:2 null: 10 10-19",
+    ] {
+        TransferSpec::parse(&format!("{writer}\n{rows}")).expect(rows);
+    }
+}
+
 /// Files of one name are replicas: they may hold different parts, but not put one byte at two places.
 #[test]
 fn replicas_agree_on_places() {

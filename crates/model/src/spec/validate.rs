@@ -1,6 +1,6 @@
 //! What the rows say together: contradictions that no single row shows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range as Span;
 
 use super::parse::{Errors, Fault, RowSpans, Scope};
@@ -25,6 +25,7 @@ pub(super) fn check(
     }
     check_nodes(spec, spans, errors);
     check_objects(spec, spans, errors);
+    check_halves(spec, spans, errors);
     if !complete {
         return;
     }
@@ -184,6 +185,52 @@ fn check_objects(spec: &TransferSpec, spans: &[RowSpans], errors: &mut Errors<'_
             let fault = Fault::new(columns(&spans[row]), rule.message).label("disagrees");
             let fault = fault.related(columns(&spans[other]), "with this row");
             errors.push(fault.advice(rule.advice));
+        }
+    }
+}
+
+/// Readers of one host, whatever their ports, see one file system. Where two name one path, want different ranges and share no
+/// destination, each would make a file of its own that lacks the other's part, and the last one would stay. Readers of
+/// different hosts are found out by their agents.
+fn check_halves(spec: &TransferSpec, spans: &[RowSpans], errors: &mut Errors<'_>) {
+    // Per host and path: each node's first row there and all of its ranges.
+    type Halves<'s> = HashMap<&'s HostPort, (usize, BTreeSet<(Range, u64)>)>;
+    let mut files: HashMap<(&str, &Uri), Halves<'_>> = HashMap::new();
+    let mut order: Vec<(&str, &Uri)> = Vec::new();
+    let is_file = |row: &&Row| row.role == Role::Reader && matches!(row.uri, Uri::File(_));
+    for (index, row) in spec.rows.iter().enumerate().filter(|(_, r)| is_file(r)) {
+        let file = (row.host_port.host.as_str(), &row.uri);
+        let halves = files.entry(file).or_insert_with(|| {
+            order.push(file);
+            HashMap::new()
+        });
+        let (_, ranges) = halves
+            .entry(&row.host_port)
+            .or_insert_with(|| (index, BTreeSet::new()));
+        ranges.insert((row.range, row.file_offset));
+    }
+    for file in order {
+        let mut nodes: Vec<&(usize, BTreeSet<(Range, u64)>)> = files[&file].values().collect();
+        nodes.sort_by_key(|(first, _)| *first);
+        let mut others = nodes.iter().skip(1);
+        let (first, ranges) = nodes[0];
+        let differs = |(row, other): &&&(usize, BTreeSet<(Range, u64)>)| {
+            let names = [*first, *row].map(|at| &spec.rows[at].hints.destination);
+            other != ranges && (names[0].is_none() || names[0] != names[1])
+        };
+        if let Some((row, _)) = others.find(differs) {
+            let fault = Fault::new(
+                columns(&spans[*row]),
+                "different ranges of one file for readers that do not share it",
+            );
+            let fault = fault.label("another file of this name, without the other's part");
+            let fault = fault.related(
+                columns(&spans[*first]),
+                "first reader of this path on this host",
+            );
+            errors.push(fault.advice(
+                "say dest=NAME in the rows of both if they are one file, or give different paths",
+            ));
         }
     }
 }

@@ -24,8 +24,8 @@ pub struct Found {
     pub holders: u32,
 }
 
-/// Range, object offset minus data-space offset, size and time of the object, and its name.
-type SeenRow = (Range, i128, u64, (i64, u32), String);
+/// Range, object offset minus data-space offset, size and time of the object, its name for people, and the object.
+type SeenRow = (Range, i128, u64, (i64, u32), String, Vec<u8>);
 
 /// Who holds one content: node, its source, and what the agent said of it.
 type Stretch = Vec<(u32, u32, OpenedSource)>;
@@ -86,7 +86,8 @@ impl Coordinator {
                         node.setup.name
                     );
                     let time = (identity.modified_seconds, identity.modified_nanoseconds);
-                    seen.push((range, shift, identity.length, time, what));
+                    let object = row.object.clone();
+                    seen.push((range, shift, identity.length, time, what, object));
                 }
             }
         }
@@ -97,6 +98,14 @@ impl Coordinator {
                 .take_while(|s| s.0.start < first.0.end)
             {
                 if first.1 != second.1 {
+                    // Of a node that joins nobody has looked at all rows together.
+                    if first.5 == second.5 {
+                        return Err(LayoutProblem::Refused(format!(
+                            "{} and {} overlap in the data, and their offsets differ from it by different amounts; offset in \
+                             file less start of range must be equal, or give different files different paths",
+                            first.4, second.4
+                        )));
+                    }
                     continue;
                 }
                 if first.2 != second.2 {

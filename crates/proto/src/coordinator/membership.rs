@@ -43,8 +43,13 @@ impl Coordinator {
         Ok(number)
     }
 
-    /// A node that joined has opened what it has.
-    pub(super) fn integrate(&mut self, node: u32) {
+    /// A node that joined has opened what it has, and its files are in nobody's way.
+    pub(super) fn take_in(&mut self, node: u32) {
+        let state = &mut self.nodes[node as usize];
+        let Some(opened) = state.pending.take() else {
+            return;
+        };
+        state.opened = Some(opened);
         if let Err(text) = self.fit(node) {
             return self.turn_away(node, &text);
         }
@@ -92,7 +97,7 @@ impl Coordinator {
         // the next one to join would have to equal.
         state.setup.sources.clear();
         state.setup.sinks.clear();
-        state.opened = None;
+        (state.opened, state.pending) = (None, None);
         state.holds = RangeSet::new();
         state.wants = RangeSet::new();
         self.dismiss(node, true);

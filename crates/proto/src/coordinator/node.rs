@@ -11,6 +11,8 @@ use crate::control::{self, Done, Finished, Opened, Run};
 pub(super) struct Node {
     pub setup: NodeSetup,
     pub opened: Option<Opened>,
+    // What it opened, while it is asked whether it may join.
+    pub pending: Option<Opened>,
     pub lost: Option<String>,
     pub heard_ns: u64,
     pub holds: RangeSet,
@@ -60,6 +62,7 @@ impl Node {
         Self {
             setup,
             opened: None,
+            pending: None,
             lost: None,
             heard_ns: now_ns,
             holds: RangeSet::new(),

@@ -233,7 +233,7 @@ impl Coordinator {
         self.streams.forget(node);
         let name = self.name(node).to_owned();
         match self.phase {
-            Phase::Opening | Phase::Comparing | Phase::Planning => {
+            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning => {
                 self.refuse(format!("{name}: {reason}"));
             }
             Phase::Moving => {

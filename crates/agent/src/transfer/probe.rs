@@ -1,0 +1,115 @@
+//! What the master asks before anything moves, because it takes two nodes to know: do both see one place, do their files
+//! hold the same bytes?
+
+use ropewalk_model::Range;
+use ropewalk_proto::control::{self, Mark, Probe, Probed};
+use ropewalk_proto::coordinator::{mark_text, parse_mark};
+use ropewalk_store::Place;
+
+use super::Transfer;
+use crate::open::{OpenSink, OpenSource};
+
+/// Longest sample that is read (1 MiB); the master asks for less.
+const SAMPLE_MAX: u64 = 1 << 20;
+
+/// Where the final paths of sinks will stand: to look at, and for the master.
+pub(super) fn places(
+    asked: &[control::Sink],
+    sinks: &[OpenSink],
+) -> (Vec<Place>, Vec<control::Place>) {
+    let (mut places, mut told) = (Vec::new(), Vec::new());
+    for (number, (asked, sink)) in asked.iter().zip(sinks).enumerate() {
+        let is_tree = matches!(sink, OpenSink::Tree { .. });
+        for (at, path) in sink.paths().iter().enumerate() {
+            let Some(place) = Place::of(path, is_tree) else {
+                continue;
+            };
+            // Paths are in the order in which rows mention their objects first.
+            let mut objects: Vec<&[u8]> = Vec::new();
+            let first = asked.rows.iter().position(|row| {
+                if !objects.contains(&row.object.as_slice()) {
+                    objects.push(&row.object);
+                }
+                objects.len() > at
+            });
+            told.push(control::Place {
+                folder: place.inode,
+                rest: place.rest.clone(),
+                sink: number as u32,
+                row: first.unwrap_or(0) as u32,
+            });
+            places.push(place);
+        }
+    }
+    (places, told)
+}
+
+impl Transfer {
+    fn id_text(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Leaves marks or looks for what others write, reads samples; with nothing to do, removes the marks.
+    pub fn probe(&self, probe: &Probe) -> Probed {
+        let id = self.id_text();
+        if probe.places.is_empty() && probe.samples.is_empty() {
+            self.remove_marks();
+            return Probed::default();
+        }
+        let mut marks = Vec::new();
+        for &number in &probe.places {
+            let Some(place) = self.places.get(number as usize) else {
+                continue;
+            };
+            match probe.others.is_empty() {
+                true => {
+                    self.marked.lock().push(number);
+                    let found = place.mark(&id, &mark_text(self.node, number));
+                    let found = found.ok().flatten();
+                    marks.extend(found.and_then(|text| parse_mark(&text, number)));
+                }
+                false => {
+                    let staged = |node: &&u32| {
+                        place.is_staged(&id) || place.is_staged(&format!("{id}-{node}"))
+                    };
+                    let node = probe.others.iter().find(staged);
+                    marks.extend(node.map(|&node| Mark {
+                        place: number,
+                        node,
+                        of: 0,
+                    }));
+                }
+            }
+        }
+        let samples = probe.samples.iter().zip(&probe.sources);
+        let hash = |(sample, source): (&control::Stretch, &u32)| {
+            let range = control::range(sample.start, sample.length);
+            self.hash_sample(*source, range).unwrap_or_default()
+        };
+        Probed {
+            marks,
+            hashes: samples.map(hash).collect(),
+        }
+    }
+
+    fn hash_sample(&self, source: u32, range: Range) -> Option<Vec<u8>> {
+        let source = match self.sources.lock().get(source as usize)? {
+            OpenSource::Rows { source, .. } if range.len() <= SAMPLE_MAX => source.clone(),
+            _ => return None,
+        };
+        let mut bytes = vec![0; range.len() as usize];
+        source.read_at(range.start, &mut bytes).ok()?;
+        Some(blake3::hash(&bytes).as_bytes().to_vec())
+    }
+
+    /// Removes the marks that this node has left.
+    pub(super) fn remove_marks(&self) {
+        let marked = std::mem::take(&mut *self.marked.lock());
+        let id = self.id_text();
+        for number in marked {
+            if let Some(place) = self.places.get(number as usize) {
+                place.unmark(&id, &mark_text(self.node, number));
+            }
+        }
+    }
+}

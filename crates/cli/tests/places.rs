@@ -1,0 +1,163 @@
+//! Nodes that see one file system without saying so, and files that are not what their rows say.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Place, assert_same_tree, bytes, make_tree};
+
+fn count(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// Rows of one file in two halves, each with its reader.
+fn halves(place: &Place, hosts: [&str; 3], paths: [&str; 2], end: &str) -> String {
+    let [writer, one, two] = hosts;
+    let [first, second] = paths.map(|path| place.text(path));
+    let data = place.text("data");
+    format!(
+        "writer {writer} {data} 0 0-7999999\n\
+         reader {one} {first} 0 0-3999999{end}\n\
+         reader {two} {second} 4000000 4000000-7999999{end}\n"
+    )
+}
+
+/// Readers of parts of one path on one file system, without `dest=`: refused from the rows where they name one host, by the
+/// agents where they do not; nothing is written. With `dest=` they write one file.
+#[test]
+fn halves_of_one_file_are_refused_or_shared() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::write(place.path("data"), bytes(8_000_000, 3)).unwrap();
+    std::fs::create_dir(place.path("dst")).unwrap();
+    std::os::unix::fs::symlink("dst", place.path("link")).unwrap();
+    let agents = [0; 3].map(|_| place.agent(place.dir.path()));
+    let at = [0, 1, 2].map(|n: usize| format!("127.0.0.1:{}", agents[n].port));
+    let at = [at[0].as_str(), &at[1], &at[2]];
+    let spec = |text: String| std::fs::write(place.path("spec"), text).unwrap();
+
+    spec(halves(&place, at, ["dst/copy1", "dst/copy1"], ""));
+    place
+        .run(&["transfer", "spec"])
+        .assert_status(4)
+        .assert_says("different ranges of one file")
+        .assert_says("say dest=NAME");
+    // Figure 2 names hosts that do not share a disk; here they do.
+    let hosts = ["node1:1", "node5:1", "node7:1"];
+    for paths in [["dst/copy1", "dst/copy1"], ["dst/copy1", "link/copy1"]] {
+        spec(halves(&place, hosts, paths, ""));
+        place
+            .run(&["transfer", "--start", "local", "spec"])
+            .assert_status(4)
+            .assert_says("node5:")
+            .assert_says("node7:")
+            .assert_says("are one file")
+            .assert_says("say dest=NAME");
+        assert_eq!(count(&place.path("dst")), 0);
+    }
+    spec(halves(&place, hosts, ["dst/one", "dst/two"], ""));
+    place
+        .run(&["transfer", "-q", "--start", "local", "spec"])
+        .assert_status(0);
+    assert_eq!(count(&place.path("dst")), 2);
+    spec(halves(&place, at, ["dst/copy1", "dst/copy1"], " dest=d"));
+    place.run(&["transfer", "-q", "spec"]).assert_status(0);
+    let copy = std::fs::read(place.path("dst/copy1")).unwrap();
+    assert!(copy == bytes(8_000_000, 3));
+    assert_eq!(count(&place.path("dst")), 3, "no mark is left");
+}
+
+/// Two names of one place for two copies: refused before anything moves, with the option that makes them one; for trees and
+/// files, whether they are there or not.
+#[test]
+fn copies_in_one_place_are_refused() {
+    let place = Place::new();
+    place.make_token();
+    make_tree(&place.path("set"));
+    std::fs::write(place.path("file"), bytes(1 << 20, 4)).unwrap();
+    std::fs::create_dir_all(place.path("dst/old")).unwrap();
+    std::fs::write(place.path("dst/oldfile"), "old").unwrap();
+    std::os::unix::fs::symlink("dst", place.path("link")).unwrap();
+    let agents = [0; 2].map(|_| place.agent(place.dir.path()));
+    for (source, name) in [
+        ("set", "rep6"),
+        ("set", "old"),
+        ("file", "rep6"),
+        ("file", "oldfile"),
+    ] {
+        let near = [format!("dst/{name}"), format!("link/{name}")];
+        let far = [0, 1].map(|n: usize| agents[n].at(place.path("dst").join(name)));
+        for [one, two] in [&near, &far] {
+            place
+                .run(&["copy", source, one, "--also-to", two])
+                .assert_status(4)
+                .assert_says("are one place")
+                .assert_says("--destinations shared");
+        }
+    }
+    assert_eq!(count(&place.path("dst")), 2, "nothing is left");
+    assert_eq!(count(&place.path("dst/old")), 0);
+    let far = [0, 1].map(|n: usize| agents[n].at(place.text("dst/rep6")));
+    place
+        .run(&[
+            "copy",
+            "-q",
+            "--destinations",
+            "shared",
+            "set",
+            &far[0],
+            "--also-to",
+            &far[1],
+        ])
+        .assert_status(0);
+    assert_same_tree(&place.path("set"), &place.path("dst/rep6"));
+}
+
+/// One reader, one file, two names that a link makes one: refused instead of renamed twice.
+#[test]
+fn one_file_by_two_names_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("d")).unwrap();
+    std::os::unix::fs::symlink(".", place.path("d/self")).unwrap();
+    std::fs::write(place.path("data"), bytes(2000, 1)).unwrap();
+    let dir = place.text("");
+    let spec = format!(
+        "writer a:1 {dir}data 0 0-1999\n\
+         reader b:1 {dir}d/c4 0 0-999\n\
+         reader b:1 {dir}d/self/c4 1000 1000-1999\n"
+    );
+    std::fs::write(place.path("spec"), spec).unwrap();
+    place
+        .run(&["transfer", "--start", "local", "spec"])
+        .assert_status(4)
+        .assert_says("one file under two names");
+    assert_eq!(count(&place.path("d")), 1);
+}
+
+/// Two files that are said to hold the same bytes at different offsets: refused with both rows where they do not, used
+/// where they do, as windows of one set of data are.
+#[test]
+fn overlapping_rows_of_different_files_must_agree() {
+    let place = Place::new();
+    let data = bytes(3_000_000, 9);
+    std::fs::write(place.path("head"), &data[..2_000_000]).unwrap();
+    let dir = place.text("");
+    let spec = format!(
+        "writer a:1 {dir}head 0 0-1999999\n\
+         writer b:1 {dir}tail 0 1000000-2999999\n\
+         reader c:1 {dir}out 0 0-2999999\n"
+    );
+    std::fs::write(place.path("spec"), spec).unwrap();
+    let run = || place.run(&["transfer", "--start", "local", "spec"]);
+    // A slip: the offset of the second row is that of another layout of the file.
+    std::fs::write(place.path("tail"), &data[..2_000_000]).unwrap();
+    run()
+        .assert_status(4)
+        .assert_says(&format!("`writer a {dir}head 0 0-1999999`"))
+        .assert_says(&format!("`writer b {dir}tail 0 1000000-2999999`"))
+        .assert_says("bytes 1000000-1065535");
+    assert!(!place.path("out").exists());
+    std::fs::write(place.path("tail"), &data[1_000_000..]).unwrap();
+    run().assert_status(0);
+    assert!(std::fs::read(place.path("out")).unwrap() == data);
+}

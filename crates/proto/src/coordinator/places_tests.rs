@@ -1,0 +1,301 @@
+//! What is found out before anything moves: places that are one, files that are not what their rows say.
+
+use super::tests::{SECOND, actions, answer, begun, from, node};
+use super::*;
+use crate::control::{Mark, Opened, Place, Probe, Probed, Row, Sink, Source, sink, source};
+
+/// The answer of a node whose files stand in folder `folder`, each under its own path.
+fn opened(setup: &NodeSetup, folder: u64) -> FromAgent {
+    let mut opened = Opened::default();
+    for source in &setup.sources {
+        let identity = control::Identity {
+            length: 1000,
+            ..control::Identity::default()
+        };
+        opened.sources.push(OpenedSource {
+            identities: vec![identity; source.source.rows.len()],
+            manifest_root: match source.source.kind {
+                Some(_) => vec![1; 32],
+                None => Vec::new(),
+            },
+            data_length: 100,
+            file_count: 1,
+            ..OpenedSource::default()
+        });
+    }
+    for (at, sink) in setup.sinks.iter().enumerate() {
+        let path = match &sink.sink.kind {
+            Some(sink::Kind::Tree(path)) => path,
+            _ => &sink.sink.rows[0].object,
+        };
+        opened.places.push(Place {
+            folder,
+            rest: path.clone(),
+            sink: at as u32,
+            row: 0,
+        });
+    }
+    from(from_agent::Body::Opened(opened))
+}
+
+fn probes(actions: &[Action]) -> Vec<(u32, Probe)> {
+    let probe = |action: &Action| match action {
+        Action::Send(node, message) => match &message.body {
+            Some(to_agent::Body::Probe(probe)) => Some((*node, probe.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    actions.iter().filter_map(probe).collect()
+}
+
+fn refusal(actions: &[Action]) -> String {
+    let end = |action: &Action| match action {
+        Action::End(Outcome::Refused, text) => text.clone(),
+        _ => None,
+    };
+    actions.iter().find_map(end).expect("it is refused")
+}
+
+fn is_planned(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Plan(..)))
+}
+
+/// All nodes have opened what they have, with the same folder number; what comes next.
+fn all_opened(coordinator: &mut Coordinator, nodes: &[NodeSetup]) -> Vec<Action> {
+    for (number, setup) in nodes.iter().enumerate() {
+        coordinator.handle_message(number as u32, opened(setup, 7), SECOND);
+    }
+    actions(coordinator)
+}
+
+fn probed(marks: Vec<Mark>) -> FromAgent {
+    let hashes = Vec::new();
+    from(from_agent::Body::Probed(Probed { marks, hashes }))
+}
+
+fn mark(place: u32, node: u32, of: u32) -> Mark {
+    Mark { place, node, of }
+}
+
+fn halves() -> Vec<NodeSetup> {
+    vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 50)], None),
+        node("c", &[], &[(50, 50)], None),
+    ]
+}
+
+/// Two halves of one file without a common destination are refused where the marks meet, and only there.
+#[test]
+fn halves_of_one_file_are_refused() {
+    for meet in [true, false] {
+        let nodes = halves();
+        let mut coordinator = begun(nodes.clone(), None);
+        let asked = probes(&all_opened(&mut coordinator, &nodes));
+        let to: Vec<u32> = asked.iter().map(|(node, _)| *node).collect();
+        assert_eq!(to, [1, 2]);
+        assert!(asked.iter().all(|(_, probe)| probe.places == [0]));
+        coordinator.handle_message(1, probed(vec![]), SECOND);
+        assert!(actions(&mut coordinator).is_empty(), "the other is awaited");
+        let marks = if meet { vec![mark(0, 1, 0)] } else { vec![] };
+        coordinator.handle_message(2, probed(marks), SECOND);
+        let next = actions(&mut coordinator);
+        if meet {
+            let text = refusal(&next);
+            assert!(text.contains("b:/f and c:/f are one file"), "{text}");
+            assert!(text.contains("say dest=NAME"), "{text}");
+        } else {
+            assert!(is_planned(&next));
+            let cleared = probes(&next);
+            assert_eq!(cleared, [(1, Probe::default()), (2, Probe::default())]);
+        }
+    }
+}
+
+/// Equal ranges, and a destination that is said to be shared, are nobody's question.
+#[test]
+fn what_cannot_clash_is_not_asked() {
+    for nodes in [
+        vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+            node("c", &[], &[(0, 100)], None),
+        ],
+        vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 50)], Some("d")),
+            node("c", &[], &[(50, 50)], Some("d")),
+        ],
+    ] {
+        let mut coordinator = begun(nodes.clone(), None);
+        let next = all_opened(&mut coordinator, &nodes);
+        assert!(probes(&next).is_empty() && is_planned(&next));
+    }
+}
+
+/// Two of three that met are named, and no deadline is missed silently.
+#[test]
+fn a_node_that_does_not_look_is_named() {
+    let nodes = halves();
+    let mut coordinator = begun(nodes.clone(), None);
+    all_opened(&mut coordinator, &nodes);
+    coordinator.handle_message(1, probed(vec![]), SECOND);
+    coordinator.handle_timer(SECOND + OPEN_NS_MAX);
+    assert!(actions(&mut coordinator).is_empty());
+    coordinator.handle_timer(2 * SECOND + OPEN_NS_MAX);
+    let text = refusal(&actions(&mut coordinator));
+    assert!(text.contains("from c"), "{text}");
+}
+
+fn tree(name: &str, holds: bool, wants: Option<&str>) -> NodeSetup {
+    let source = SourceSetup {
+        source: Source {
+            kind: Some(source::Kind::Tree(b"/set".to_vec())),
+            rows: Vec::new(),
+        },
+        base: 0,
+    };
+    let sink = |path: &str| SinkSetup {
+        sink: Sink {
+            kind: Some(sink::Kind::Tree(path.into())),
+            ..Sink::default()
+        },
+        destination: None,
+    };
+    NodeSetup {
+        sources: if holds { vec![source] } else { vec![] },
+        sinks: wants.map(sink).into_iter().collect(),
+        ..node(name, &[], &[], None)
+    }
+}
+
+/// Copies in one place are refused with the option that makes them one; shared ones are not asked about.
+#[test]
+fn copies_in_one_place_are_refused() {
+    for destinations in [Destinations::Copies, Destinations::Shared] {
+        let nodes = vec![
+            tree("a", true, None),
+            tree("b", false, Some("/big")),
+            tree("c", false, Some("/big")),
+        ];
+        let mut coordinator = begun(nodes.clone(), None);
+        coordinator.setup.mapping = Mapping::Trees {
+            sources: Sources::Auto,
+            destinations,
+        };
+        let next = all_opened(&mut coordinator, &nodes);
+        if destinations == Destinations::Shared {
+            assert!(is_planned(&next));
+            continue;
+        }
+        assert_eq!(probes(&next).len(), 2);
+        coordinator.handle_message(2, probed(vec![]), SECOND);
+        coordinator.handle_message(1, probed(vec![mark(0, 2, 0)]), SECOND);
+        let text = refusal(&actions(&mut coordinator));
+        assert!(text.contains("c:/big and b:/big are one place"), "{text}");
+        assert!(text.contains("--destinations shared"), "{text}");
+    }
+}
+
+/// Writers of 200,000 and 250,000 bytes in files of their own, the second from the middle of the first on.
+fn windows() -> Vec<NodeSetup> {
+    let mut nodes = vec![
+        node("a", &[(0, 200_000)], &[], None),
+        node("b", &[(100_000, 250_000)], &[], None),
+        node("c", &[], &[(0, 350_000)], None),
+    ];
+    nodes[1].sources[0].source.rows[0] = Row {
+        object: b"/g".to_vec(),
+        object_offset: 0,
+        start: 100_000,
+        length: 250_000,
+    };
+    nodes
+}
+
+/// Files whose rows overlap at different offsets are read at both ends: refused where they differ, with both rows.
+#[test]
+fn overlapping_rows_at_other_offsets_are_compared() {
+    for differ in [true, false] {
+        let nodes = windows();
+        let mut coordinator = begun(nodes.clone(), None);
+        let asked = probes(&all_opened(&mut coordinator, &nodes));
+        assert_eq!(asked.len(), 2);
+        let sampled: Vec<_> = asked.iter().map(|(_, probe)| &probe.samples).collect();
+        assert_eq!(sampled[0], sampled[1]);
+        let both = control::range_set(sampled[0]);
+        assert_eq!(both.first(), Some(Range::new(100_000, 200_000)));
+        for node in [0, 1] {
+            let hash = if differ { node as u8 } else { 9 };
+            let hashes = Probed {
+                marks: vec![],
+                hashes: vec![vec![hash; 32]],
+            };
+            coordinator.handle_message(node, from(from_agent::Body::Probed(hashes)), SECOND);
+        }
+        let next = actions(&mut coordinator);
+        assert_eq!(is_planned(&next), !differ);
+        if differ {
+            let text = refusal(&next);
+            for part in [
+                "`writer a /f 0 0-199999`",
+                "`writer b /g 0 100000-349999`",
+                "bytes 100000-199999",
+            ] {
+                assert!(text.contains(part), "{part} is not in {text}");
+            }
+        }
+    }
+}
+
+/// However many windows there are, few are read, and of each three short samples.
+#[test]
+fn samples_are_bounded() {
+    let mut nodes = vec![node("r", &[], &[(0, 1 << 40)], None)];
+    for at in 0..2000u64 {
+        let mut writer = node(&format!("w{at}"), &[(0, 1)], &[], None);
+        writer.sources[0].source.rows[0] = Row {
+            object: format!("/part{at}").into_bytes(),
+            object_offset: 0,
+            start: at << 20,
+            length: 1 << 30,
+        };
+        nodes.push(writer);
+    }
+    let overlaps = begun(nodes, None).overlaps();
+    assert!((32..=64).contains(&overlaps.len()), "{}", overlaps.len());
+    for overlap in overlaps {
+        let bytes: u64 = overlap.samples.iter().map(|range| range.len()).sum();
+        assert_eq!((overlap.samples.len(), bytes), (3, 3 << 16));
+    }
+}
+
+/// A node that joins is asked whether others write where it wants to, and is turned away where they do.
+#[test]
+fn who_joins_does_not_replace_what_others_write() {
+    for staged in [true, false] {
+        let nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ];
+        let mut coordinator = begun(nodes.clone(), None);
+        let next = all_opened(&mut coordinator, &nodes);
+        answer(&mut coordinator, next);
+        let late = node("c", &[], &[(50, 50)], None);
+        let number = coordinator.handle_join(late.clone(), 2 * SECOND).unwrap();
+        coordinator.handle_message(number, opened(&late, 7), 2 * SECOND);
+        let asked = probes(&actions(&mut coordinator));
+        assert_eq!(asked.len(), 1);
+        assert_eq!((asked[0].0, &asked[0].1.others[..]), (number, &[1][..]));
+        assert_eq!(coordinator.join_outcome(number), None);
+        let marks = if staged { vec![mark(0, 1, 0)] } else { vec![] };
+        coordinator.handle_message(number, probed(marks), 3 * SECOND);
+        match coordinator.join_outcome(number) {
+            Some(Err(text)) => {
+                assert!(staged && text.contains("b writes to /f already"), "{text}");
+            }
+            outcome => assert_eq!((outcome, staged), (Some(Ok(())), false)),
+        }
+    }
+}

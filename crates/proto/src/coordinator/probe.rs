@@ -1,0 +1,102 @@
+//! What nodes have to find out together before anything moves: whether places are one ([`super::places`]), and whether
+//! files that are said to hold the same bytes at different offsets do ([`super::overlaps`]).
+//!
+//! One message to each node that is concerned and one answer; none where nothing is odd, which is the rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::overlaps::Overlap;
+use super::{Coordinator, OPEN_NS_MAX, Phase};
+use crate::control::{Mark, Probe, Probed, Stretch, to_agent};
+
+/// A round of probes.
+#[derive(Debug, Default)]
+pub(super) struct Probing {
+    began_ns: u64,
+    asked: BTreeSet<u32>,
+    awaited: BTreeSet<u32>,
+    marks: Vec<(u32, Mark)>,
+    overlaps: Vec<Overlap>,
+    // By node and position in what it was asked for.
+    hashes: BTreeMap<(u32, u32), Vec<u8>>,
+}
+
+impl Probing {
+    pub fn is_late(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.began_ns) > OPEN_NS_MAX
+    }
+}
+
+impl Coordinator {
+    /// The sources are laid out: asks what has to be asked, else plans. Next states: Probing, Planning.
+    pub(super) fn probe(&mut self) {
+        let mut probes: BTreeMap<u32, Probe> = BTreeMap::new();
+        for (node, places) in self.suspects() {
+            probes.entry(node).or_default().places = places;
+        }
+        let mut overlaps = self.overlaps();
+        for overlap in &mut overlaps {
+            for side in &mut overlap.sides {
+                let probe = probes.entry(side.node).or_default();
+                side.sample = probe.samples.len() as u32;
+                for range in &overlap.samples {
+                    probe.samples.push(Stretch {
+                        start: range.start,
+                        length: range.len(),
+                    });
+                    probe.sources.push(side.source);
+                }
+            }
+        }
+        if probes.is_empty() {
+            return self.plan_first();
+        }
+        self.phase = Phase::Probing;
+        self.probing = Probing {
+            began_ns: self.now_ns,
+            asked: probes.keys().copied().collect(),
+            awaited: probes.keys().copied().collect(),
+            overlaps,
+            ..Probing::default()
+        };
+        for (node, probe) in probes {
+            self.send(node, to_agent::Body::Probe(probe));
+        }
+    }
+
+    /// A node has left its marks, or found those of others, and read its samples.
+    pub(super) fn handle_probed(&mut self, node: u32, probed: Probed) {
+        if !self.probing.awaited.remove(&node) {
+            return;
+        }
+        let marks = probed.marks.into_iter().map(|mark| (node, mark));
+        self.probing.marks.extend(marks);
+        let hashes = probed.hashes.into_iter().enumerate();
+        let hashes = hashes.map(|(at, hash)| ((node, at as u32), hash));
+        self.probing.hashes.extend(hashes);
+        if !self.probing.awaited.is_empty() {
+            return;
+        }
+        let probing = std::mem::take(&mut self.probing);
+        if let Some(text) = self.marks_clash(&probing.marks) {
+            return self.refuse(text);
+        }
+        let differing = probing.overlaps.iter();
+        let mut differing = differing.filter_map(|o| Some((o, o.difference(&probing.hashes)?)));
+        if let Some((overlap, range)) = differing.next() {
+            let text = self.overlap_refusal(overlap, range);
+            return self.refuse(text);
+        }
+        // The marks have done their work.
+        for node in probing.asked {
+            self.send(node, to_agent::Body::Probe(Probe::default()));
+        }
+        self.plan_first();
+    }
+
+    /// Nodes that have not said what they found.
+    pub(super) fn unprobed(&self) -> String {
+        let late = self.probing.awaited.iter().map(|&node| self.name(node));
+        late.collect::<Vec<_>>().join(", ")
+    }
+}
