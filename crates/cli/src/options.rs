@@ -523,6 +523,7 @@ impl MoveArgs {
             replan: self.replan == Switch::On,
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
+            existing: Existing::default(),
             token,
             ssh_command: self.ssh.0.clone(),
             remote_path: self.remote_path.clone(),
