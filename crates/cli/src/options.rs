@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
-    self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, PolicyName, Rails, Reach,
-    Striping, Verify,
+    self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
+    Rails, Reach, Striping, Verify,
 };
 
 use crate::desk;
