@@ -156,7 +156,7 @@ fn a_time_set_back_is_noticed() {
     std::fs::write(&path, bytes(40 << 20, 3)).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     let modified = file.metadata().unwrap().modified().unwrap();
-    let mut moving = Moving::start(&place, &["copy", "--limit", "20MB/s", "data", "copy"]);
+    let mut moving = Moving::start(&place, &["copy", "--limit", "8MB/s", "data", "copy"]);
     moving.until_delivered(1);
     file.write_all_at(&[0xaa; 4096], (40 << 20) - 4096).unwrap();
     file.set_modified(modified).unwrap();
