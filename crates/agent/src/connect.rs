@@ -295,10 +295,9 @@ impl Connected {
         let mut proof = [0; 32];
         stream.read_exact(&mut proof)?;
         stream.set_read_timeout(None)?;
-        match proof == rail_proof(&self.secret.0, nonce) {
-            true => Ok(()),
-            false => Err(std::io::Error::other("another host answers there")),
-        }
+        let expected = rail_proof(&self.secret.0, nonce);
+        aws_lc_rs::constant_time::verify_slices_are_equal(&proof, &expected)
+            .map_err(|_| std::io::Error::other("another host answers there"))
     }
 
     /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses, have

@@ -1,11 +1,13 @@
 //! Where received bytes go, and where sent bytes come from: the store behind the lane's traits.
 
 use std::error::Error;
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
+use ropewalk_proto::control;
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Sink, Source, StoreError};
 
@@ -121,6 +123,20 @@ impl SinkSet {
         self.sinks
             .iter()
             .try_for_each(|placed| placed.sink.commit())
+    }
+
+    /// What stood where the sinks gave files their names, all together.
+    pub fn landed(&self) -> control::Landed {
+        let mut all = control::Landed::default();
+        for landed in self.sinks.iter().map(|placed| placed.sink.landed()) {
+            if let Some(folder) = landed.merged {
+                all.merged = folder.into_os_string().into_vec();
+            }
+            all.added_files += landed.added_files;
+            all.replaced_files += landed.replaced_files;
+            all.bits_not_kept += landed.bits_not_kept;
+        }
+        all
     }
 
     /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the

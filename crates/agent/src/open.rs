@@ -1,5 +1,6 @@
 //! Opens what a node holds and checks what it will write, before anything moves.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -7,16 +8,22 @@ use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, RangeSet};
 use ropewalk_proto::control::{self, OpenedSource, Row, sink, source};
-use ropewalk_store::{FileSource, Manifest, PatternSource, Roots, Source};
+use ropewalk_store::{FileSource, PatternSource, Roots, Scan, Source};
 
 use crate::AgentError;
+
+/// What becomes of a file that stands where rows are written; another number: it is replaced.
+mod existing {
+    pub const REFUSED_IF_LONGER: u32 = 1;
+    pub const KEPT: u32 = 2;
+}
 
 /// Something the node holds, opened.
 pub(crate) enum OpenSource {
     /// A tree or file; its place in the data space comes with the plan.
     Tree {
         root: TreeRoot,
-        manifest: Arc<Manifest>,
+        scan: Scan,
         encoded: Arc<Vec<u8>>,
         hash: [u8; 32],
     },
@@ -39,10 +46,10 @@ pub(crate) enum TreeRoot {
 
 impl TreeRoot {
     /// The files, from a data-space offset on.
-    pub fn open(&self, manifest: Arc<Manifest>, base: u64) -> Result<FileSource, AgentError> {
+    pub fn open(&self, scan: &Scan, base: u64) -> Result<FileSource, AgentError> {
         Ok(match self {
-            Self::One(root) => FileSource::open_tree(root, manifest, base)?,
-            Self::Bundle(things) => FileSource::open_bundle(things, manifest, base)?,
+            Self::One(root) => FileSource::open_tree(root, scan, base)?,
+            Self::Bundle(things) => FileSource::open_bundle(things, scan, base)?,
         })
     }
 }
@@ -65,6 +72,8 @@ pub(crate) enum OpenSink {
         paths: Vec<PathBuf>,
         layout: Layout,
         shared: bool,
+        /// What stands there keeps its other bytes.
+        keeps_rest: bool,
     },
     /// Explicit rows that are dropped (`null:`) or left in memory (`mem:`).
     RowsKeptNowhere { ranges: RangeSet, memory: bool },
@@ -101,19 +110,20 @@ fn path_of(bytes: &[u8]) -> &Path {
 }
 
 /// A scanned source, and what the master must know of it.
-fn tree(root: TreeRoot, manifest: Manifest) -> (OpenSource, OpenedSource) {
-    let encoded = manifest.encode();
-    let hash = manifest.root_hash();
+fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
+    let encoded = scan.manifest.encode();
+    let hash = *blake3::hash(&encoded).as_bytes();
     let opened = OpenedSource {
         manifest_root: hash.to_vec(),
         manifest_length: encoded.len() as u64,
-        data_length: manifest.data_len(),
-        file_count: manifest.file_count(),
+        data_length: scan.manifest.data_len(),
+        file_count: scan.manifest.file_count(),
         identities: Vec::new(),
+        skipped: scan.skipped,
     };
     let source = OpenSource::Tree {
         root,
-        manifest: Arc::new(manifest),
+        scan,
         encoded: Arc::new(encoded),
         hash,
     };
@@ -128,23 +138,23 @@ pub(crate) fn source(
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
-            let manifest = Manifest::scan(&root)?;
-            Ok(tree(TreeRoot::One(root), manifest))
+            let scan = Scan::read(&root)?;
+            Ok(tree(TreeRoot::One(root), scan))
         }
         Some(source::Kind::Bundle(bundle)) => {
-            let (mut things, mut manifests) = (Vec::new(), Vec::new());
+            let (mut things, mut scans) = (Vec::new(), Vec::new());
             for path in &bundle.paths {
                 let path = path_of(path);
                 let name = path.file_name().ok_or_else(|| {
                     AgentError::Refused(format!("{} has no name of its own", path.display()))
                 })?;
                 let root = roots.resolve_read(path)?;
-                manifests.push((name.as_bytes().to_vec(), Manifest::scan(&root)?));
+                scans.push((name.as_bytes().to_vec(), Scan::read(&root)?));
                 things.push((name.as_bytes().to_vec(), root));
             }
-            let manifest = Manifest::bundle(manifests)
-                .map_err(|error| AgentError::Refused(error.to_string()))?;
-            Ok(tree(TreeRoot::Bundle(things), manifest))
+            let scan =
+                Scan::bundle(scans).map_err(|error| AgentError::Refused(error.to_string()))?;
+            Ok(tree(TreeRoot::Bundle(things), scan))
         }
         Some(source::Kind::Memory(size)) => Ok((
             OpenSource::Memory(*size),
@@ -232,11 +242,13 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
         }
     }
     for row in rows {
-        let identity = ropewalk_store::identity(&roots.resolve_read(path_of(&row.object))?)?;
+        let (identity, mode) =
+            ropewalk_store::identity(&roots.resolve_read(path_of(&row.object))?)?;
         opened.identities.push(control::Identity {
             length: identity.len,
             modified_seconds: identity.mtime_seconds,
             modified_nanoseconds: identity.mtime_nanoseconds,
+            mode: Some(mode),
         });
     }
     let source = Arc::new(FileSource::open(layout, paths)?);
@@ -271,8 +283,42 @@ fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), Agent
     Ok(())
 }
 
-/// Checks one sink; creates nothing.
-pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, AgentError> {
+/// Checks all sinks; creates nothing.
+///
+/// * `rule`: what becomes of a file that stands where rows are written.
+pub(crate) fn sinks(
+    requests: &[control::Sink],
+    rule: u32,
+    roots: &Roots,
+) -> Result<Vec<OpenSink>, AgentError> {
+    let sinks = requests.iter().map(|request| sink(request, rule, roots));
+    let sinks = sinks.collect::<Result<Vec<_>, _>>()?;
+    check_paths_apart(&sinks)?;
+    Ok(sinks)
+}
+
+/// Refuses rows that reach one file by two paths: they would write and rename it twice.
+fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
+    let mut seen = HashSet::new();
+    for sink in sinks {
+        let paths = match sink {
+            OpenSink::Files { paths, .. } => paths.as_slice(),
+            OpenSink::Tree { path, .. } => std::slice::from_ref(path),
+            _ => &[],
+        };
+        for path in paths {
+            if !seen.insert(path) {
+                return Err(AgentError::Refused(format!(
+                    "two paths of this node lead to one file, {path:?}; write its rows with one path"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks one sink.
+fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, AgentError> {
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
             let path = roots.resolve_write(path_of(path))?;
@@ -288,9 +334,17 @@ pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, A
         None => {
             let (objects, layout) = row_layout(&request.rows)?;
             let mut paths = Vec::new();
-            for object in &objects {
+            for (number, object) in objects.iter().enumerate() {
                 if let RowObject::File(path) = row_object(object) {
-                    paths.push(roots.resolve_write(path_of(path))?);
+                    let path = roots.resolve_write(path_of(path))?;
+                    let pieces = layout.pieces().iter();
+                    let ends = pieces
+                        .filter(|piece| piece.object as usize == number)
+                        .map(|piece| piece.object_offset.saturating_add(piece.range.len()));
+                    let longest =
+                        (rule == existing::REFUSED_IF_LONGER).then(|| ends.max().unwrap_or(0));
+                    ropewalk_store::check_replaceable(&path, longest)?;
+                    paths.push(path);
                 }
             }
             if paths.is_empty() {
@@ -312,6 +366,7 @@ pub(crate) fn sink(request: &control::Sink, roots: &Roots) -> Result<OpenSink, A
                 paths,
                 layout,
                 shared: request.shared,
+                keeps_rest: rule == existing::KEPT,
             })
         }
     }

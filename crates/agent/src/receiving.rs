@@ -504,6 +504,11 @@ impl Fetch {
         Ok(())
     }
 
+    /// What stood where files got their names; nothing where there are no sinks.
+    pub fn landed(&self) -> Option<control::Landed> {
+        self.sinks().map(|sinks| sinks.landed())
+    }
+
     fn missing(state: &State) -> RangeSet {
         state.receiving.missing()
     }

@@ -122,11 +122,8 @@ impl Transfer {
             sources.push(source);
             opened.sources.push(seen);
         }
-        let sinks = open
-            .sinks
-            .iter()
-            .map(|s| open::sink(s, &shared.roots))
-            .collect::<Result<Vec<_>, _>>()?;
+        let rule = open.options.as_ref().map_or(0, |options| options.existing);
+        let sinks = open::sinks(&open.sinks, rule, &shared.roots)?;
         let (places, told) = probe::places(&open.sinks, &sinks);
         opened.places = told;
         let transfer = Self {
@@ -245,15 +242,15 @@ impl Transfer {
             match source {
                 OpenSource::Tree {
                     root,
-                    manifest,
+                    scan,
                     encoded,
                     hash,
                 } => {
                     let range = Range {
                         start: base,
-                        end: base.saturating_add(manifest.data_len()),
+                        end: base.saturating_add(scan.manifest.data_len()),
                     };
-                    let source: Arc<dyn Source> = Arc::new(root.open(manifest.clone(), base)?);
+                    let source: Arc<dyn Source> = Arc::new(root.open(scan, base)?);
                     holdings.sources.push((RangeSet::from(range), source));
                     for (part, _) in plan
                         .parts
@@ -434,7 +431,10 @@ impl Transfer {
             // What nobody else sees is no part of a whole; what only could not be renamed is kept.
             discard |= seen.is_err();
             match fetch.as_ref().map(|f| seen.and_then(|()| f.commit())) {
-                Some(Ok(())) => finished.committed = true,
+                Some(Ok(())) => {
+                    finished.committed = true;
+                    finished.landed = fetch.as_ref().and_then(|f| f.landed());
+                }
                 Some(Err(error)) => finished.error = error,
                 None => {
                     finished.error =

@@ -66,10 +66,14 @@ Several sources:
 
 What a copy is:
   Contents, modes, modification times and symbolic links. Hard links become files of their own;
-  owners, extended attributes and holes are not kept. What the destination holds under other
-  names stays. Every file is sent again, also one that is there already. Nothing gets its name
-  before all of it is there; a copy that ends partial (status 3) stays as .NAME.ropewalk-ID-NODE.
-  So does a shared one whose command was killed: no host knows whether others still write it.
+  owners, extended attributes, set-id bits and holes are not kept. Folders that the destination
+  holds keep their mode and time, and what it holds under other names stays. Every file is sent
+  again, also one that is there already. Nothing gets its name before all of it is there; a copy
+  that ends partial (status 3) stays as .NAME.ropewalk-ID-NODE. So does a shared one whose command
+  was killed: no host knows whether others still write it. Such names are left out of sources.
+  A source that changes meanwhile is noticed by size, times and inode. What a program writes
+  through mapped memory (mmap) is not, until the system writes it back: do not copy the files of
+  a running database. Files of /proc and /sys have no size: use cat.
 
 Examples:
   ropewalk copy /data/set /backup/

@@ -19,6 +19,7 @@ use ropewalk::model::host_list::{self, HostListError};
 use ropewalk::model::spec::is_host;
 use ropewalk::model::units::UnitError;
 use ropewalk::request::{Object, Reach};
+use ropewalk::store::PATH_LEN_MAX;
 
 /// One object on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,21 @@ pub(crate) enum EndpointError {
     /// `null:` as a source.
     #[error("`{0}`: null: holds no bytes and cannot be a source; use mem:SIZE")]
     NullSource(String),
+    /// `-`, which elsewhere is the standard input or output.
+    #[error(
+        "`-`: standard input and output are not supported here; for a file of this name write ./-"
+    )]
+    Dash,
+    /// A path that no system call takes.
+    #[error(
+        "a path of {len} bytes is too long, the system takes {PATH_LEN_MAX} at most; it begins `{begins}`"
+    )]
+    TooLong {
+        /// Bytes that it has.
+        len: usize,
+        /// Its first letters.
+        begins: String,
+    },
     /// The working folder has gone.
     #[error("`{text}`: the working folder cannot be found: {reason}; give an absolute path")]
     WorkingFolder {
@@ -120,6 +136,9 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
     if bytes.is_empty() {
         return Err(EndpointError::Empty);
     }
+    if bytes == b"-" {
+        return Err(EndpointError::Dash);
+    }
     if let Some(object) = generated(bytes, side)? {
         return Ok(vec![Endpoint {
             reach: Reach::Local,
@@ -128,6 +147,7 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         }]);
     }
     let Some(colon) = host_end(bytes) else {
+        check_len(bytes)?;
         let absolute =
             std::path::absolute(Path::new(text)).map_err(|error| EndpointError::WorkingFolder {
                 text: shown(),
@@ -146,6 +166,7 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         return Err(scheme(hosts, place, shown()));
     }
     let (port, rest) = split_port(rest);
+    check_len(rest)?;
     let (object, into) = match generated(rest, side)? {
         Some(object) => (object, false),
         None if rest.first() == Some(&b'/') => {
@@ -187,6 +208,16 @@ fn scheme(scheme: &str, place: &[u8], text: String) -> EndpointError {
         scheme: scheme.to_owned(),
         advice,
     }
+}
+
+/// Refuses a path that would fill the screen with the error of the system.
+fn check_len(path: &[u8]) -> Result<(), EndpointError> {
+    if path.len() <= PATH_LEN_MAX {
+        return Ok(());
+    }
+    let begins = String::from_utf8_lossy(path).chars().take(40).collect();
+    let len = path.len();
+    Err(EndpointError::TooLong { len, begins })
 }
 
 /// `mem:` and `null:`; `None` when the text is neither.
@@ -457,9 +488,15 @@ mod tests {
             ("host:mem:x", "does not start with a number"),
             ("null:", "cannot be a source"),
             ("host:null:", "cannot be a source"),
+            ("-", "write ./-"),
+            (
+                &format!("/{}", "d".repeat(5000)),
+                "5001 bytes is too long, the system takes 4095",
+            ),
+            (&format!("host:/{}", "d".repeat(5000)), "it begins `/ddd"),
         ] {
             let error = source(text).unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains(part) && error.len() < 300, "{text}: {error}");
         }
     }
 }

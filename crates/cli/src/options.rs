@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
-    self, DatagramOptions, LaneKind, MonitorKind, NodeRequest, Options, PolicyName, Rails, Reach,
-    Striping, Verify,
+    self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
+    Rails, Reach, Striping, Verify,
 };
 
 use crate::desk;
@@ -523,6 +523,7 @@ impl MoveArgs {
             replan: self.replan == Switch::On,
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
+            existing: Existing::default(),
             token,
             ssh_command: self.ssh.0.clone(),
             remote_path: self.remote_path.clone(),

@@ -8,7 +8,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use ropewalk::Request;
 use ropewalk::model::{Bytes, Range};
-use ropewalk::request::{Mapping, NodeRequest, ObjectRequest, Reach, RowRequest};
+use ropewalk::request::{
+    Existing, Mapping, NodeRequest, ObjectRequest, Options, Reach, RowRequest,
+};
 
 use crate::copy;
 use crate::endpoint::{self, Endpoint, Side};
@@ -48,9 +50,14 @@ pub(crate) struct GetArgs {
 
 #[derive(Args, Clone, Debug)]
 struct PartArgs {
-    /// These bytes of the file only, both included, or START+LENGTH: the destination holds nothing else
+    /// These bytes of the file only, both included, or START+LENGTH: the destination holds nothing else, and a longer file
+    /// that stands there is refused
     #[arg(long, value_name = "A-B", value_parser = range)]
     range: Option<Range>,
+
+    /// Write the range at this byte of the destination and keep its other bytes (it is replaced as a whole at the end)
+    #[arg(long, value_name = "OFFSET", requires = "range")]
+    into: Option<Bytes>,
 
     #[command(flatten)]
     _habits: HabitArgs,
@@ -69,6 +76,7 @@ All network interfaces that connect the two hosts work side by side (--rails).
 Examples:
   ropewalk put results.h5 store:/archive/results.h5
   ropewalk put --range 0+16MiB image store:/tmp/head
+  ropewalk put --range 4096+512 --into 4096 image store:/disks/image
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 
@@ -79,6 +87,7 @@ All network interfaces that connect the two hosts work side by side (--rails).
 Examples:
   ropewalk get store:/archive/results.h5 results.h5
   ropewalk get --range 1048576-2097151 store:/image second-mebibyte
+  ropewalk get --range 1048576-2097151 --into 1048576 store:/image image
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 
@@ -125,14 +134,26 @@ impl GetArgs {
 impl PartArgs {
     fn request(&self, from: Endpoint, to: Endpoint) -> Result<Request> {
         let (mut nodes, mut mapping) = copy::pair(from, to)?;
+        let mut existing = Existing::default();
         if let Some(range) = self.range {
             mapping = Mapping::Rows;
-            for node in &mut nodes {
-                take_part(node, range);
+            let at = self.into.map_or(0, |offset| offset.0);
+            if at.checked_add(range.len()).is_none() {
+                bail!("--into {at}: the range would end beyond 2^64");
             }
+            for node in &mut nodes {
+                take_part(node, range, at);
+            }
+            existing = match self.into {
+                Some(_) => Existing::Kept,
+                None => Existing::RefusedIfLonger,
+            };
         }
         self.moving.declare_rates(&mut nodes)?;
-        let options = self.moving.options(&nodes)?;
+        let options = Options {
+            existing,
+            ..self.moving.options(&nodes)?
+        };
         Ok(Request {
             label: None,
             nodes,
@@ -142,8 +163,8 @@ impl PartArgs {
     }
 }
 
-/// The range of the source is all of the data space, and all of the destination.
-fn take_part(node: &mut NodeRequest, range: Range) {
+/// The range of the source is all of the data space, and lies at an offset of the destination.
+fn take_part(node: &mut NodeRequest, range: Range, at: u64) {
     let whole = Range::new(0, range.len());
     let row = |objects: &mut Vec<ObjectRequest>, object_offset| {
         for object in objects {
@@ -154,7 +175,7 @@ fn take_part(node: &mut NodeRequest, range: Range) {
         }
     };
     row(&mut node.sources, range.start);
-    row(&mut node.sinks, 0);
+    row(&mut node.sinks, at);
 }
 
 fn one(text: &OsStr, side: Side) -> Result<Endpoint> {

@@ -165,7 +165,7 @@ fn cut_offs_are_remembered() {
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(used(&["--quick", "--cut-offs", "off"]).1, default);
-    std::fs::write(&file, "{").unwrap();
+    std::fs::write(&file, "{\"pairs\": ").unwrap();
     let (ran, used) = used(&["--quick"]);
     assert_eq!(used, default);
     ran.assert_says("cut-offs.json is damaged");

@@ -162,11 +162,14 @@ fn plan_uses_what_is_remembered() {
         .assert_status(0);
     assert!(!ran.out().contains("remembered"));
     ran.assert_says("2 of 3 nodes assumed");
-    std::fs::write(&file, "[").unwrap();
-    place
-        .run(&["plan", "s"])
-        .assert_status(0)
-        .assert_says("is damaged");
+    for (text, said) in [
+        ("{\"nodes\": [", "is damaged"),
+        ("my notes", "is left alone"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        place.run(&["plan", "s"]).assert_status(0).assert_says(said);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    }
 }
 
 /// A file that is damaged, or cannot be one, costs a note and nothing else.

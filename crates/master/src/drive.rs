@@ -22,8 +22,8 @@ use crate::members::{self, Command, Doorman, Members, Party};
 use crate::reach::{Reached, reach_all};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
-    Destinations, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest, Rails, Reach,
-    Request, Sources, Striping, Verify,
+    Destinations, Existing, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest,
+    Rails, Reach, Request, Sources, Striping, Verify,
 };
 use crate::sharing::Sharing;
 use crate::speeds::{self, Hints, Observations};
@@ -333,6 +333,11 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
         equal: options.striping == Striping::Equal,
         work: options.datagrams.work,
+        existing: match options.existing {
+            Existing::Replaced => 0,
+            Existing::RefusedIfLonger => 1,
+            Existing::Kept => 2,
+        },
     };
     let nodes = request
         .nodes

@@ -18,6 +18,7 @@ const VERSION: u32 = 1;
 
 const FILE: StateFile = StateFile {
     version: VERSION,
+    key: "lessons",
     // The database keeps 2000 lines of 100 bytes.
     len_max: 1 << 20,
     lock_patience: LOCK_PATIENCE,
@@ -143,12 +144,15 @@ mod tests {
         assert_eq!(share(), 400);
     }
 
-    /// A damaged file is told of and replaced; one of a later format is left alone.
+    /// A damaged file is told of and replaced; one of a later format, or of another kind, is left alone.
     #[test]
     fn other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
-        std::fs::write(&path, "lessons").unwrap();
+        std::fs::write(&path, "my notes").unwrap();
+        assert!(add(&path, &[lesson(0.02, 0.5)]).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "my notes");
+        std::fs::write(&path, "{\"version\": 1, \"lessons\": [").unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("learnt anew"), "{error}");
         add(&path, &[lesson(0.02, 0.5)]).unwrap();

@@ -16,6 +16,7 @@ mod compare;
 mod connections;
 mod drive;
 mod kept;
+mod landing;
 mod lessons;
 mod link;
 mod members;

@@ -10,6 +10,7 @@ use ropewalk_proto::report::{
     PairReport, Report, SourcesReport, StreamsReport,
 };
 
+use crate::landing;
 use crate::request::{Request, Verify};
 
 /// Rates shown while moving are means over about this long.
@@ -255,6 +256,7 @@ pub(crate) fn final_report(
         others: tuned.others,
     });
     let summary = coordinator.summary();
+    landing::tell(&mut report, &summary);
     for node in &summary {
         let mut line = NodeReport {
             node: node.name.into(),

@@ -276,6 +276,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Whether delivered means on stable storage.
     pub sync: bool,
+    /// What becomes of a file that stands where rows are written.
+    pub existing: Existing,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
@@ -300,6 +302,18 @@ pub enum Striping {
     Pull,
     /// Each has an equal part, and keeps it (PSockets): the slowest is the end. The number of streams and the plan stay.
     Equal,
+}
+
+/// What becomes of a file that stands where rows are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// The rows take its place.
+    #[default]
+    Replaced,
+    /// As before, but one that is longer than what the rows make is refused before the start.
+    RefusedIfLonger,
+    /// The rows are written into it: its other bytes stay. It changes at the end, and at once.
+    Kept,
 }
 
 impl Options {
@@ -330,6 +344,7 @@ impl Default for Options {
             replan: true,
             limit: None,
             sync: true,
+            existing: Existing::default(),
             token: None,
             ssh_command: vec!["ssh".into()],
             remote_path: "ropewalk".into(),

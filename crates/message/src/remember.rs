@@ -15,6 +15,7 @@ use crate::threads;
 
 const FILE: StateFile = StateFile {
     version: MEMORY_VERSION,
+    key: "pairs",
     // More than twice what the most pairs with the most rails take.
     len_max: 8 << 20,
     lock_patience: LOCK_PATIENCE,

@@ -245,6 +245,8 @@ pub struct Coordinator {
     // A node that keeps the present phase from ending, looked at first.
     awaited: u32,
     notes: Vec<String>,
+    // Which bytes come from rows of files with these permissions.
+    row_modes: BTreeMap<u32, RangeSet>,
     failure: Option<String>,
 }
 
@@ -302,6 +304,7 @@ impl Coordinator {
             replans: 0,
             awaited: 0,
             notes: Vec::new(),
+            row_modes: BTreeMap::new(),
             failure: None,
         }
     }

@@ -222,6 +222,9 @@ pub struct Report {
     pub longest_stall_seconds: f64,
     /// Control traffic.
     pub control: ControlReport,
+    /// What stood at destinations, and what copies leave out or could not keep.
+    #[serde(default)]
+    pub landing: LandingReport,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
 }
@@ -264,6 +267,7 @@ impl Report {
             corrupt_units: 0,
             longest_stall_seconds: 0.0,
             control: ControlReport::default(),
+            landing: LandingReport::default(),
             notes: Vec::new(),
         }
     }
@@ -325,6 +329,32 @@ pub struct LeftReport {
     pub bytes: u64,
     /// False where the node is gone, so that nobody could look: its agent may have removed it.
     pub certain: bool,
+}
+
+/// What stood where copies got their names, and what they leave out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LandingReport {
+    /// Folders that stood there and that trees were merged into.
+    pub merged: Vec<MergedReport>,
+    /// Files and links of all destinations that took the place of others.
+    pub replaced_files: u64,
+    /// Set-user and set-group bits of a copy that it does not have, since owners are not kept either.
+    pub bits_not_kept: u64,
+    /// Temporary names of other transfers in source trees, left out.
+    pub temporary_names_left_out: u64,
+}
+
+/// A folder that stood at a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergedReport {
+    /// Name of the node.
+    pub node: String,
+    /// The folder.
+    pub path: String,
+    /// Files and links that are new there.
+    pub added_files: u64,
+    /// Files and links that took the place of others.
+    pub replaced_files: u64,
 }
 
 /// Streams that were tuned while bytes moved.

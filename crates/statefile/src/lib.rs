@@ -2,7 +2,8 @@
 //! owner.
 //!
 //! They are a convenience, so nothing about them may stop the work they are about: a missing file is an empty one, and
-//! a damaged one is learnt anew. Processes that write at once take turns by a lock beside the file; each reads, changes and
+//! a damaged one is learnt anew. A file that does not show that it is one of these is never replaced: its path may be a
+//! slip of the user's. Processes that write at once take turns by a lock beside the file; each reads, changes and
 //! renames, so that a reader finds an old file or a new one, never half of one. A file of a later format is left alone.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,6 +26,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 pub struct StateFile {
     /// Its format, which is the number called `version` in the file.
     pub version: u32,
+    /// The name in it of what is kept, as `nodes`: a file without that is of another kind.
+    pub key: &'static str,
     /// Longest file that is read, in bytes.
     pub len_max: u64,
     /// How long the lock is waited for: [`LOCK_PATIENCE`].
@@ -49,7 +52,20 @@ pub enum StateError {
         /// What the system said.
         reason: io::Error,
     },
-    /// It is not what we write.
+    /// It is not one of these files, as far as that can be seen.
+    #[error(
+        "{} is no file that this program has written ({reason}); it is left alone ({instead})",
+        .path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What shows that.
+        reason: String,
+        /// How to do without it.
+        instead: &'static str,
+    },
+    /// It is one of these files, but not whole.
     #[error("{} is damaged ({reason}); {anew}", .path.display())]
     Damaged {
         /// The file.
@@ -110,15 +126,32 @@ impl StateFile {
         file.take(self.len_max + 1)
             .read_to_end(&mut text)
             .map_err(read)?;
+        let foreign = |reason: String| StateError::Foreign {
+            path: path.to_owned(),
+            reason,
+            instead: self.instead,
+        };
         if text.len() as u64 > self.len_max {
-            return Err(damaged(format!("longer than {} bytes", self.len_max)));
+            return Err(foreign(format!("longer than {} bytes", self.len_max)));
+        }
+        // What a crash leaves of a file that was just written: nobody's contents.
+        if text.iter().all(|byte| *byte == 0) {
+            return Err(damaged("no contents".to_owned()));
         }
         #[derive(serde::Deserialize)]
         struct Version {
             version: u32,
         }
-        let Version { version } =
-            serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let version = serde_json::from_slice(&text).map(|Version { version }| version);
+        // Also what is cut off shows what it was.
+        if !version
+            .as_ref()
+            .is_ok_and(|version| *version > self.version)
+            && !self.is_shown_by(&text)
+        {
+            return Err(foreign(format!("it does not hold \"{}\"", self.key)));
+        }
+        let version = version.map_err(|error| damaged(error.to_string()))?;
         if version > self.version {
             return Err(StateError::Newer {
                 path: path.to_owned(),
@@ -129,13 +162,20 @@ impl StateFile {
         serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))
     }
 
+    /// Whether a text shows that it is, or was, a file of this kind.
+    fn is_shown_by(&self, text: &[u8]) -> bool {
+        let key = format!("\"{}\"", self.key);
+        let begins = text.iter().find(|byte| !byte.is_ascii_whitespace());
+        begins == Some(&b'{') && text.windows(key.len()).any(|found| found == key.as_bytes())
+    }
+
     /// Changes what is kept. Folders that lack are made, for their owner alone.
     ///
     /// Waits for other writers, at most [`lock_patience`](Self::lock_patience); after that nothing is written, since what
     /// another writes meanwhile would be lost.
     ///
     /// # Errors
-    /// All but [`StateError::Damaged`]: a damaged file is replaced.
+    /// All but [`StateError::Damaged`]: a damaged file is replaced. One of another kind or of a later format is not.
     pub fn update<T: Default + Serialize + DeserializeOwned>(
         &self,
         path: &Path,

@@ -8,6 +8,7 @@ use super::*;
 
 const KIND: StateFile = StateFile {
     version: 3,
+    key: "counts",
     len_max: 4096,
     lock_patience: Duration::from_secs(60),
     anew: "it is learnt anew",
@@ -59,13 +60,19 @@ fn files_read_back() {
     assert_eq!(left, ["kept.json", "kept.json.lock"]);
 }
 
-/// Damage, and length beyond all use, cost what was kept and nothing else; a later format is left alone.
+/// Damage costs what was kept and nothing else; a later format is left alone, and so is what is not one of these files.
 #[test]
 fn damaged_files_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kept.json");
     let long = format!("{{\"version\": 3}}{}", " ".repeat(4096));
-    for text in ["", "{", "[]", "{\"counts\": {}}", "\u{0}\u{0}", &long] {
+    for text in [
+        "",
+        "{\"counts\": {}}",
+        "{\"version\": 3, \"counts\": {\"a",
+        "{\"version\": 3, \"counts\": 7}",
+        "\u{0}\u{0}",
+    ] {
         fs::write(&path, text).unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(
@@ -74,6 +81,23 @@ fn damaged_files_are_replaced() {
         );
         count(&path, "a").unwrap();
         assert_eq!(load(&path).unwrap().counts["a"], 1, "{text:?}");
+    }
+    for text in [
+        "my notes",
+        "{",
+        "[]",
+        "{\"name\": \"package\", \"version\": 3}",
+        "counts: 3",
+        &long,
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = load(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("is left alone (name another)"),
+            "{text:?}: {error}"
+        );
+        assert!(count(&path, "a").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), *text);
     }
     let newer = "{\"version\": 4, \"all\": \"else\"}";
     fs::write(&path, newer).unwrap();

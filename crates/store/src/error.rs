@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{LayoutError, Range};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::manifest::ManifestError;
 use crate::sys;
+use crate::version::Change;
 
 /// What was being done when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +67,8 @@ impl fmt::Display for Operation {
 pub enum StoreError {
     /// No space, or the user's quota is used up.
     #[error(
-        "cannot {operation} {path:?}: the disk is full, at least {missing} more bytes are needed; \
-         free space there or choose another destination"
-    )]
+        "cannot {operation} {shown}: the disk is full, at least {missing} more bytes are needed; \
+         free space there or choose another destination", shown = shown(path))]
     DiskFull {
         /// The file that did not fit.
         path: PathBuf,
@@ -78,9 +79,8 @@ pub enum StoreError {
     },
     /// The operating system says no.
     #[error(
-        "cannot {operation} {path:?}: {}; check the owner and mode of the file and of its folder, \
-         or run the agent as a user who may", errno_text(*errno)
-    )]
+        "cannot {operation} {shown}: {}; check the owner and mode of the file and of its folder, \
+         or run the agent as a user who may", errno_text(*errno), shown = shown(path))]
     Permission {
         /// What was refused.
         path: PathBuf,
@@ -91,8 +91,7 @@ pub enum StoreError {
     },
     /// The file system is mounted read-only.
     #[error(
-        "cannot {operation} {path:?}: the file system is read-only; choose another destination or mount it for writing"
-    )]
+        "cannot {operation} {shown}: the file system is read-only; choose another destination or mount it for writing", shown = shown(path))]
     ReadOnly {
         /// What could not be changed.
         path: PathBuf,
@@ -101,18 +100,16 @@ pub enum StoreError {
     },
     /// Something that should exist does not.
     #[error(
-        "cannot {operation} {path:?}: no such file or directory; check the name, or whether it was removed meanwhile"
-    )]
+        "cannot {operation} {shown}: no such file or directory; check the name, or whether it was removed meanwhile", shown = shown(path))]
     Vanished {
         /// What is not there.
         path: PathBuf,
         /// What was being done.
         operation: Operation,
     },
-    /// A source file is shorter than the bytes asked from it.
+    /// A source file is shorter than it was.
     #[error(
-        "{path:?} holds {len} bytes where {wanted} were promised; it shrank, or its row in the specification is too long"
-    )]
+        "{shown} has {len} bytes where it had {wanted}: it shrank while it was copied; copy again when nothing writes to it", shown = shown(path))]
     Shrank {
         /// The source file.
         path: PathBuf,
@@ -121,19 +118,103 @@ pub enum StoreError {
         /// Bytes it holds.
         len: u64,
     },
-    /// A file of a scanned tree is another one, or another version, than the one scanned.
+    /// A source file is another one, or another version, than the one scanned or opened first.
     #[error(
-        "{path:?} changed since the tree was scanned, its bytes would not fit the others; copy again when nothing writes to it"
+        "{shown} {}, so its bytes may not fit the others; copy again when nothing changes it",
+        how.in_words(), shown = shown(path)
     )]
     Changed {
         /// The source file.
         path: PathBuf,
+        /// What is not as it was.
+        how: Change,
+    },
+    /// A source file ends before the bytes asked from it, and did so from the start.
+    #[error(
+        "{shown} has {len} bytes, but its bytes up to {wanted} are asked for; end the range within the file", shown = shown(path)
+    )]
+    TooShort {
+        /// The source file.
+        path: PathBuf,
+        /// Bytes it should at least hold.
+        wanted: u64,
+        /// Bytes it holds.
+        len: u64,
+    },
+    /// Parts are asked of something that is no file.
+    #[error(
+        "{shown} is a {kind}, and only a file has ranges of bytes; name a file, or copy it as a whole", shown = shown(path)
+    )]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, in words.
+        kind: &'static str,
+    },
+    /// A file whose contents the system makes when they are read.
+    #[error(
+        "{shown} has no size before it is read (the system makes its contents), so it cannot be copied as a file; \
+         use cat, as in: cat FILE > COPY", shown = shown(path)
+    )]
+    NoSize {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Files of a source may not be read.
+    #[error("{}; make them readable, move them out of the tree, or run the agent as a user who may read them", unreadable(paths, *count))]
+    Unreadable {
+        /// The first ones.
+        paths: Vec<PathBuf>,
+        /// How many there are.
+        count: u64,
+    },
+    /// The file system has space, but takes no more files.
+    #[error(
+        "cannot {operation} {shown}: the file system has no inode left, that is no room for one more file; \
+         remove files there or choose another destination", shown = shown(path)
+    )]
+    NoInodes {
+        /// The file that could not be made.
+        path: PathBuf,
+        /// What was being done.
+        operation: Operation,
+    },
+    /// The destination takes two names for one.
+    #[error(
+        "{shown} and {} are one file on this file system, which ignores case or changes names; rename one, or choose \
+         another destination", shown(other), shown = shown(path)
+    )]
+    SameFile {
+        /// The temporary path made second.
+        path: PathBuf,
+        /// The one it leads to.
+        other: PathBuf,
+    },
+    /// A file would be replaced by a part that is shorter than it.
+    #[error(
+        "{shown} exists and has {len} bytes, more than the {wanted} that would replace it; remove it, name another \
+         place, or write the range into it with --into OFFSET", shown = shown(path)
+    )]
+    Longer {
+        /// The final name.
+        path: PathBuf,
+        /// Bytes it has.
+        len: u64,
+        /// Bytes it would have.
+        wanted: u64,
+    },
+    /// The file into which a range was written was changed by somebody else meanwhile.
+    #[error(
+        "{shown} was changed while a range was written into a copy of it; it is left as it is, do it again", shown = shown(path)
+    )]
+    Overtaken {
+        /// The final name.
+        path: PathBuf,
     },
     /// A path leads to a place the agent was not given.
     #[error(
-        "{path:?} is outside the folders this agent may use ({}); start the agent with a --root that holds it",
-        list(roots)
-    )]
+        "{shown} is outside the folders this agent may use ({}); start the agent with a --root that holds it",
+        list(roots), shown = shown(path))]
     OutsideRoot {
         /// The path as asked.
         path: PathBuf,
@@ -142,9 +223,8 @@ pub enum StoreError {
     },
     /// A path lies under a root, but only under one given for reading.
     #[error(
-        "{path:?} may only be read ({}); start the agent with --root DIR:rw to write there",
-        list(roots)
-    )]
+        "{shown} may only be read ({}); start the agent with --root DIR:rw to write there",
+        list(roots), shown = shown(path))]
     RootReadOnly {
         /// The path as asked.
         path: PathBuf,
@@ -153,10 +233,9 @@ pub enum StoreError {
     },
     /// Another program holds a lease on the file and kept it longer than an open waits.
     #[error(
-        "cannot {operation} {path:?}: another program holds a lease on it and did not give it up within {} s; \
+        "cannot {operation} {shown}: another program holds a lease on it and did not give it up within {} s; \
          close the file there, or try again later",
-        sys::LEASE_WAIT.as_secs()
-    )]
+        sys::LEASE_WAIT.as_secs(), shown = shown(path))]
     Leased {
         /// The path.
         path: PathBuf,
@@ -164,7 +243,7 @@ pub enum StoreError {
         operation: Operation,
     },
     /// A part of the path is not a directory.
-    #[error("cannot {operation} {path:?}: a part of the path is not a directory; check the path")]
+    #[error("cannot {operation} {shown}: a part of the path is not a directory; check the path", shown = shown(path))]
     NotADirectory {
         /// The path.
         path: PathBuf,
@@ -173,9 +252,8 @@ pub enum StoreError {
     },
     /// A symbolic link stands where only a plain name is followed.
     #[error(
-        "cannot {operation} {path:?}: a symbolic link stands on the way, and links below a root or \
-         a temporary name are never followed; give the resolved path or remove the link"
-    )]
+        "cannot {operation} {shown}: a symbolic link stands on the way, and links below a root or \
+         a temporary name are never followed; give the resolved path or remove the link", shown = shown(path))]
     SymbolicLink {
         /// The path.
         path: PathBuf,
@@ -184,8 +262,7 @@ pub enum StoreError {
     },
     /// A device, pipe or socket.
     #[error(
-        "{path:?} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree"
-    )]
+        "{shown} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree", shown = shown(path))]
     SpecialFile {
         /// The path.
         path: PathBuf,
@@ -194,8 +271,7 @@ pub enum StoreError {
     },
     /// The final name is taken by something that would not be replaced.
     #[error(
-        "{path:?} exists and is a {found} where a {wanted} is to be written; remove it, choose another name, or end the destination with / to copy into it"
-    )]
+        "{shown} exists and is a {found} where a {wanted} is to be written; remove it, choose another name, or end the destination with / to copy into it", shown = shown(path))]
     Exists {
         /// The final name.
         path: PathBuf,
@@ -205,7 +281,7 @@ pub enum StoreError {
         wanted: &'static str,
     },
     /// The folder that should hold the destination is missing.
-    #[error("cannot write {path:?}: its folder {parent:?} does not exist; create it first")]
+    #[error("cannot write {shown}: its folder {folder} does not exist; create it first", shown = shown(path), folder = shown(parent))]
     ParentMissing {
         /// The destination.
         path: PathBuf,
@@ -214,8 +290,7 @@ pub enum StoreError {
     },
     /// A temporary file is shorter than the data promised for it, so it was not given its name.
     #[error(
-        "{path:?} holds only {len} of {wanted} bytes, so it keeps its temporary name; fetch the missing ranges again"
-    )]
+        "{shown} holds only {len} of {wanted} bytes, so it keeps its temporary name; fetch the missing ranges again", shown = shown(path))]
     Incomplete {
         /// The temporary file.
         path: PathBuf,
@@ -243,8 +318,7 @@ pub enum StoreError {
     Ended,
     /// Two parts of a set hold the same path.
     #[error(
-        "parts {first} and {second} both hold {path:?}; rename one, or copy replicas with --sources replicas"
-    )]
+        "parts {first} and {second} both hold {shown}; rename one, or copy replicas with --sources replicas", shown = shown(path))]
     Conflict {
         /// The path, relative to the parts' roots.
         path: PathBuf,
@@ -260,13 +334,13 @@ pub enum StoreError {
         id: String,
     },
     /// A path cannot name a file to be read or written.
-    #[error("{path:?} does not name a file or folder; end the path with a name")]
+    #[error("{shown} does not name a file or folder; end the path with a name", shown = shown(path))]
     NoName {
         /// The path as given.
         path: PathBuf,
     },
     /// A tree cannot be described.
-    #[error("{path:?}: {reason}")]
+    #[error("{shown}: {reason}", shown = shown(path))]
     Manifest {
         /// The tree's root.
         path: PathBuf,
@@ -277,7 +351,7 @@ pub enum StoreError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// Anything else the operating system reports.
-    #[error("cannot {operation} {path:?}: {}", errno_text(*errno))]
+    #[error("cannot {operation} {shown}: {}", errno_text(*errno), shown = shown(path))]
     Io {
         /// The path.
         path: PathBuf,
@@ -318,6 +392,17 @@ impl StoreError {
         }
     }
 
+    /// As [`StoreError::from_errno`] where something new could not be made in `folder`: without inodes no file can be
+    /// made though bytes are free.
+    pub(crate) fn from_create(path: impl Into<PathBuf>, folder: impl AsFd, errno: Errno) -> Self {
+        let operation = Operation::Create;
+        if errno == Errno::NOSPC && sys::lacks_inodes(folder) {
+            let path = path.into();
+            return Self::NoInodes { path, operation };
+        }
+        Self::from_errno(operation, path, errno)
+    }
+
     /// As [`StoreError::from_errno`], for the standard library's calls.
     pub(crate) fn from_io(
         operation: Operation,
@@ -351,7 +436,14 @@ impl StoreError {
             | Self::ReadOnly { path, .. }
             | Self::Vanished { path, .. }
             | Self::Shrank { path, .. }
-            | Self::Changed { path }
+            | Self::TooShort { path, .. }
+            | Self::NoFile { path, .. }
+            | Self::NoSize { path }
+            | Self::NoInodes { path, .. }
+            | Self::SameFile { path, .. }
+            | Self::Longer { path, .. }
+            | Self::Overtaken { path }
+            | Self::Changed { path, .. }
             | Self::OutsideRoot { path, .. }
             | Self::RootReadOnly { path, .. }
             | Self::Leased { path, .. }
@@ -365,6 +457,7 @@ impl StoreError {
             | Self::NoName { path }
             | Self::Manifest { path, .. }
             | Self::Io { path, .. } => Some(path),
+            Self::Unreadable { paths, .. } => paths.first().map(PathBuf::as_path),
             Self::NotHeld { .. }
             | Self::NotKept { .. }
             | Self::Ended
@@ -400,11 +493,42 @@ fn errno_text(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
+/// Longest path, as it is printed, that is shown whole.
+const SHOWN_MAX: usize = 512;
+
+/// A path between quotes with everything escaped that a terminal would act on; the middle of a very long one is left out.
+fn shown(path: &Path) -> String {
+    let whole = format!("{path:?}");
+    if whole.len() <= SHOWN_MAX {
+        return whole;
+    }
+    let half = SHOWN_MAX / 2;
+    let (mut head, mut tail) = (half, whole.len() - half);
+    while !whole.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !whole.is_char_boundary(tail) {
+        tail += 1;
+    }
+    let (head, tail) = (&whole[..head], &whole[tail..]);
+    format!("{head}...{tail} ({} bytes)", path.as_os_str().len())
+}
+
+/// `"a", "b" and 3 more files may not be read`.
+fn unreadable(paths: &[PathBuf], count: u64) -> String {
+    let names: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+    let names = names.join(", ");
+    match count.saturating_sub(paths.len() as u64) {
+        0 => format!("{names} may not be read"),
+        more => format!("{names} and {more} more may not be read"),
+    }
+}
+
 fn list(roots: &[PathBuf]) -> String {
     if roots.is_empty() {
         return "none was given".to_owned();
     }
-    let quoted: Vec<String> = roots.iter().map(|root| format!("{root:?}")).collect();
+    let quoted: Vec<String> = roots.iter().map(|root| shown(root)).collect();
     quoted.join(", ")
 }
 
@@ -420,6 +544,28 @@ mod tests {
         let words = error.to_string();
         assert!(
             words.contains("\"file\"") && words.contains("lease"),
+            "{words}"
+        );
+    }
+
+    /// A path is printed escaped, and a very long one not whole.
+    #[test]
+    fn paths_are_shown_within_bounds() {
+        assert_eq!(shown(Path::new("a\u{1b}[31mb\n")), r#""a\u{1b}[31mb\n""#);
+        let long = "é".repeat(3000);
+        let words = StoreError::NoSize {
+            path: long.clone().into(),
+        }
+        .to_string();
+        assert!(words.len() < 1000, "{}", words.len());
+        assert!(
+            words.contains("...") && words.contains("(6000 bytes)"),
+            "{words}"
+        );
+        let paths = vec!["a".into(), "b".into()];
+        let words = StoreError::Unreadable { paths, count: 5 }.to_string();
+        assert!(
+            words.starts_with(r#""a", "b" and 3 more may not be read;"#),
             "{words}"
         );
     }

@@ -3,31 +3,40 @@
 //! A node may write a part in the middle of a file; what lies before it is left a hole (CEP Figure 2:
 //! node7 writes `copy1` from offset 2048 on). Several nodes that share a file system write one
 //! temporary file, because nobody shortens it and its name follows from the transfer's id.
+//!
+//! A temporary file is its owner's alone. With its name it gets the mode of the file it replaces, else that of the
+//! source, else what the system gives new files. Where a range is written into a file ([`SinkFile::keeps_rest`]), the
+//! temporary one begins as a copy of it, so that the range appears as a whole or not at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use ropewalk_model::{Layout, Piece};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::open_files::lock;
-use crate::sink::{Sink, SinkExtent};
+use crate::sink::{Landed, Sink, SinkExtent};
 use crate::staging::{Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
+use crate::version::Version;
 
 /// A file to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SinkFile {
     /// Its final name, resolved (as [`crate::Roots`] returns it). Its folder must exist.
     pub path: PathBuf,
     /// Whether this node gives the final name on commit; exactly one of the nodes that share it does.
     pub renames: bool,
+    /// Permission bits of the source, where it has any.
+    pub mode: Option<u32>,
+    /// What stands under the final name keeps its other bytes.
+    pub keeps_rest: bool,
 }
 
 /// Files that are written under temporary names and renamed on commit.
@@ -43,6 +52,7 @@ struct Rows {
     rows: Vec<Row>,
     /// Rows whose temporary name no sync has covered.
     new_names: Mutex<BTreeSet<u32>>,
+    landed: Mutex<Landed>,
 }
 
 #[derive(Debug)]
@@ -52,6 +62,8 @@ struct Row {
     parent_path: PathBuf,
     name: Vec<u8>,
     temporary: Vec<u8>,
+    /// The file whose other bytes are kept, as it was when they were copied.
+    rest: Mutex<Option<Version>>,
 }
 
 impl FileSink {
@@ -65,7 +77,8 @@ impl FileSink {
     ///
     /// # Errors
     /// [`StoreError::DiskFull`] with the bytes missing, [`StoreError::ParentMissing`],
-    /// [`StoreError::Exists`] when the final name is a directory, else what the system reported.
+    /// [`StoreError::Exists`] when the final name is a directory, [`StoreError::SameFile`] when the file system takes two
+    /// of the names for one, else what the system reported.
     /// Files made by this call are then removed again, unless they are shared.
     pub fn create(
         layout: Layout,
@@ -78,6 +91,7 @@ impl FileSink {
         let rows = Rows {
             rows: rows?,
             new_names: Mutex::default(),
+            landed: Mutex::default(),
         };
         for piece in layout.pieces() {
             if rows.rows.get(piece.object as usize).is_none() {
@@ -112,11 +126,26 @@ impl FileSink {
 
     /// Opens each file and reserves each piece; `made` tells which files were not there before.
     fn prepare(&self, made: &mut Vec<usize>) -> Result<(), StoreError> {
+        let mut seen: HashMap<(u64, u64), &Row> = HashMap::new();
         for (object, row) in self.rows().iter().enumerate() {
             let (file, new) = row.open()?;
             if new {
                 made.push(object);
                 lock(&self.staging.target.new_names).insert(object as u32);
+            }
+            let stat = rustix::fs::fstat(&file).map_err(|errno| {
+                StoreError::from_errno(Operation::Inspect, row.temporary_path(), errno)
+            })?;
+            if let Some(other) = seen.insert((stat.st_dev, stat.st_ino), row)
+                && other.file.path != row.file.path
+            {
+                return Err(StoreError::SameFile {
+                    path: row.file.path.clone(),
+                    other: other.file.path.clone(),
+                });
+            }
+            if new && row.file.keeps_rest {
+                row.copy_rest(&file)?;
             }
             let pieces = self.staging.layout.pieces().iter();
             for Piece {
@@ -136,7 +165,10 @@ impl FileSink {
         let mut renamed = BTreeSet::new();
         for row in self.rows().iter().filter(|row| row.file.renames) {
             if renamed.insert(&row.file.path) {
-                row.rename()?;
+                let replaced = row.rename()?;
+                let mut landed = lock(&self.staging.target.landed);
+                landed.replaced_files += u64::from(replaced);
+                landed.added_files += u64::from(!replaced);
             }
         }
         Ok(())
@@ -153,8 +185,9 @@ impl Row {
             parent_path,
             name,
             temporary,
+            rest: Mutex::default(),
         };
-        row.check_replaceable()?;
+        row.standing()?;
         Ok(row)
     }
 
@@ -163,34 +196,45 @@ impl Row {
             .join(std::ffi::OsStr::from_bytes(&self.temporary))
     }
 
+    /// The file or link under the final name, if there is one.
+    ///
     /// Refuses to end in a rename that cannot work, or that would replace a device.
-    fn check_replaceable(&self) -> Result<(), StoreError> {
-        let kind = match sys::stat_entry(self.parent.as_fd(), &self.name) {
-            Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => {
-                return Err(StoreError::from_errno(
-                    Operation::Inspect,
-                    &self.file.path,
-                    errno,
-                ));
-            }
+    fn standing(&self) -> Result<Option<Stat>, StoreError> {
+        standing(&self.parent, &self.name, &self.file.path)
+    }
+
+    /// Fills the temporary file with what stands under the final name.
+    fn copy_rest(&self, file: &File) -> Result<(), StoreError> {
+        let Some(standing) = self.standing()?.filter(is_file) else {
+            return Ok(());
         };
-        match kind {
-            FileType::RegularFile | FileType::Symlink => Ok(()),
-            other => Err(StoreError::Exists {
-                path: self.file.path.clone(),
-                found: sys::kind_in_words(other),
-                wanted: "file",
-            }),
+        let failed = |operation, errno| StoreError::from_errno(operation, &self.file.path, errno);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let old = sys::open_beneath(self.parent.as_fd(), &self.name, flags, Mode::empty())
+            .map_err(|errno| failed(Operation::Open, errno))?;
+        let stat = rustix::fs::fstat(&old).map_err(|errno| failed(Operation::Inspect, errno))?;
+        if Version::of(&stat) != Version::of(&standing) {
+            return Err(self.overtaken());
+        }
+        reserve(file, &self.temporary_path(), 0, stat.st_size as u64)?;
+        // In the kernel, by reference where the file system can.
+        std::io::copy(&mut &File::from(old), &mut &*file).map_err(|error| {
+            StoreError::from_io(Operation::Write, self.temporary_path(), &error)
+        })?;
+        *lock(&self.rest) = Some(Version::of(&stat));
+        Ok(())
+    }
+
+    fn overtaken(&self) -> StoreError {
+        StoreError::Overtaken {
+            path: self.file.path.clone(),
         }
     }
 
     /// The temporary file, and whether it was made just now.
     fn open(&self) -> Result<(File, bool), StoreError> {
-        let mode = Mode::from_raw_mode(0o666);
-        let failed =
-            |errno| StoreError::from_errno(Operation::Create, self.temporary_path(), errno);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let failed = |errno| StoreError::from_create(self.temporary_path(), &self.parent, errno);
         let open = |flags| {
             sys::open_beneath(
                 self.parent.as_fd(),
@@ -206,13 +250,40 @@ impl Row {
         }
     }
 
-    fn rename(&self) -> Result<(), StoreError> {
-        self.check_replaceable()?;
+    /// Gives the final mode and name; whether something had that name.
+    fn rename(&self) -> Result<bool, StoreError> {
+        let standing = self.standing()?;
+        let file = standing.filter(is_file);
+        if let Some(rest) = *lock(&self.rest)
+            && file.map(|stat| Version::of(&stat)) != Some(rest)
+        {
+            return Err(self.overtaken());
+        }
+        self.set_mode(file.map(|stat| stat.st_mode))?;
         let result =
             rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name);
         result
             .map_err(|errno| StoreError::from_errno(Operation::Rename, &self.file.path, errno))?;
-        self.sync_folder()
+        self.sync_folder()?;
+        Ok(standing.is_some())
+    }
+
+    /// Gives the temporary file the permissions of what it replaces, else of the source, else those of a new file. Not the
+    /// set-user and set-group bits: the owner may be another.
+    fn set_mode(&self, replaced: Option<u32>) -> Result<(), StoreError> {
+        let mode = replaced
+            .or(self.file.mode)
+            .unwrap_or_else(|| 0o666 & !sys::umask());
+        // Never made here: an earlier commit that was interrupted may have given it its name.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let set = sys::open_beneath(self.parent.as_fd(), &self.temporary, flags, Mode::empty())
+            .and_then(|file| {
+                rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777))?;
+                rustix::fs::fsync(&file)
+            });
+        set.map_err(|errno| {
+            StoreError::from_errno(Operation::SetMetadata, self.temporary_path(), errno)
+        })
     }
 
     fn sync_folder(&self) -> Result<(), StoreError> {
@@ -224,6 +295,47 @@ impl Row {
         // What cannot be removed is left to the user, under a name that says whose it is.
         let _ = rustix::fs::unlinkat(&self.parent, &*self.temporary, rustix::fs::AtFlags::empty());
     }
+}
+
+/// Whether a file of rows may take the place of what stands at a path, as far as that shows before anything is made.
+///
+/// * `path`: the final name, resolved (as [`crate::Roots`] returns it).
+/// * `longest`: the most bytes that what stands there may have; `None`: any number.
+///
+/// # Errors
+/// [`StoreError::Exists`] for what is no file, [`StoreError::Longer`] for one that is too long, [`StoreError::ParentMissing`].
+pub fn check_replaceable(path: &Path, longest: Option<u64>) -> Result<(), StoreError> {
+    let (parent, _, name) = open_parent(path)?;
+    let standing = standing(&parent, &name, path)?.filter(is_file);
+    match (standing, longest) {
+        (Some(stat), Some(longest)) if stat.st_size as u64 > longest => Err(StoreError::Longer {
+            path: path.to_owned(),
+            len: stat.st_size as u64,
+            wanted: longest,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The file or link of a name, if there is one; anything else that no file replaces is refused.
+fn standing(parent: &OwnedFd, name: &[u8], path: &Path) -> Result<Option<Stat>, StoreError> {
+    let stat = match sys::stat_entry(parent.as_fd(), name) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, path, errno)),
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Symlink => Ok(Some(stat)),
+        other => Err(StoreError::Exists {
+            path: path.to_owned(),
+            found: sys::kind_in_words(other),
+            wanted: "file",
+        }),
+    }
+}
+
+fn is_file(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
 impl Target for Rows {
@@ -279,6 +391,10 @@ impl Sink for FileSink {
         self.staging.close();
         *ended = true;
         Ok(())
+    }
+
+    fn landed(&self) -> Landed {
+        lock(&self.staging.target.landed).clone()
     }
 
     fn discard(&self) {

@@ -10,8 +10,10 @@
 //! Names are bytes: those that are not UTF-8 survive. Symbolic links below a root are copied and never
 //! followed. Linux only, as the rest of the data plane.
 
+mod durable;
 mod error;
 mod file_sink;
+mod file_systems;
 mod folders;
 mod manifest;
 mod memory_sink;
@@ -24,18 +26,20 @@ mod source;
 mod staging;
 mod sys;
 mod tree_sink;
+mod version;
 
 pub use error::{Operation, StoreError};
-pub use file_sink::{FileSink, SinkFile};
+pub use file_sink::{FileSink, SinkFile, check_replaceable};
 pub use manifest::{
-    COMPONENT_LEN_MAX, Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, PATH_LEN_MAX,
+    COMPONENT_LEN_MAX, Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, PATH_LEN_MAX, Scan,
 };
 pub use memory_sink::MemorySink;
 pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use place::Place;
 pub use roots::{Access, Roots};
-pub use sink::{NullSink, Sink, SinkExtent};
+pub use sink::{Landed, NullSink, Sink, SinkExtent};
 pub use source::{Extent, FileSource, Identity, Source, identity};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{Part, TreeSink};
+pub use version::{Change, Version};

@@ -15,6 +15,7 @@ mod compare;
 mod scan;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
+pub use scan::Scan;
 
 /// The entries of one tree, or the one file.
 ///

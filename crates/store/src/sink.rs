@@ -1,6 +1,7 @@
 //! Where bytes go, and the sink that keeps none.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ropewalk_model::Range;
@@ -59,9 +60,27 @@ pub trait Sink: Send + Sync {
     /// What stood in the way. Temporary files that have no final name yet are kept.
     fn commit(&self) -> Result<(), StoreError>;
 
+    /// What [`Sink::commit`] found at the destination and did there; nothing before it.
+    fn landed(&self) -> Landed {
+        Landed::default()
+    }
+
     /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`]. A cancelled
     /// transfer keeps them, so that it can go on later, unless the user says otherwise.
     fn discard(&self);
+}
+
+/// What a commit found at the destination, and what it could not keep.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Landed {
+    /// The folder that stood there, when a tree was merged into it.
+    pub merged: Option<PathBuf>,
+    /// Files and links with names that were not there before.
+    pub added_files: u64,
+    /// Files and links that took the place of others.
+    pub replaced_files: u64,
+    /// Set-user and set-group bits of the source that nothing at the destination has.
+    pub bits_not_kept: u64,
 }
 
 /// Room for bytes in a file of a sink.

@@ -2,19 +2,21 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ropewalk_model::{Layout, Piece, Range};
 use rustix::fs::{Advice, FileType, Mode, OFlags, Stat};
 
 use crate::error::{Operation, StoreError};
-use crate::manifest::{EntryKind, Manifest};
+use crate::file_systems::FileSystem;
+use crate::manifest::{EntryKind, Scan};
 use crate::open_files::OpenFiles;
 use crate::sys;
+use crate::version::{Change, Version};
 
 /// Something that holds bytes of the data space and is read by many threads at once.
 pub trait Source: Send + Sync {
@@ -65,6 +67,13 @@ pub struct Identity {
     pub mtime_nanoseconds: u32,
 }
 
+/// What is known of a file that was opened.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    identity: Identity,
+    version: Version,
+}
+
 impl Identity {
     fn of(stat: &Stat) -> Self {
         Self {
@@ -75,24 +84,40 @@ impl Identity {
     }
 }
 
-/// Reads the identity of a file.
+/// Reads the identity and the permission bits of a file that is to be a source.
 ///
 /// The path must be resolved (as [`crate::Roots`] returns it): a link on it is taken for an attack.
 ///
 /// # Errors
-/// [`StoreError`] when it cannot be inspected or is no regular file.
-pub fn identity(path: &Path) -> Result<Identity, StoreError> {
+/// [`StoreError::NoSize`] when the system makes its contents, else [`StoreError`] when it cannot be inspected or is no
+/// regular file.
+pub fn identity(path: &Path) -> Result<(Identity, u32), StoreError> {
     let failed = |errno| StoreError::from_errno(Operation::Inspect, path, errno);
     let file = sys::open_resolved_path(path, OFlags::PATH, Mode::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
-    let kind = FileType::from_raw_mode(stat.st_mode);
-    if kind != FileType::RegularFile {
-        return Err(StoreError::SpecialFile {
+    check_kind(path, &stat)?;
+    if FileSystem::of(&file).is_some_and(FileSystem::makes_contents) {
+        return Err(StoreError::NoSize {
             path: path.to_owned(),
-            kind: sys::kind_in_words(kind),
         });
     }
-    Ok(Identity::of(&stat))
+    Ok((Identity::of(&stat), stat.st_mode & 0o7777))
+}
+
+/// Refuses what is no regular file; a folder with other advice than a device.
+fn check_kind(path: &Path, stat: &Stat) -> Result<(), StoreError> {
+    let path = || path.to_owned();
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(StoreError::NoFile {
+            path: path(),
+            kind: sys::kind_in_words(FileType::Directory),
+        }),
+        kind => Err(StoreError::SpecialFile {
+            path: path(),
+            kind: sys::kind_in_words(kind),
+        }),
+    }
 }
 
 /// Files of the disk as a source. Files are opened when first asked for, at most
@@ -107,19 +132,19 @@ pub struct FileSource {
 #[derive(Debug)]
 enum Objects {
     /// With what each file was when it was opened first.
-    Paths(Vec<PathBuf>, Vec<std::sync::OnceLock<Identity>>),
+    Paths(Vec<PathBuf>, Vec<OnceLock<Known>>),
     One {
         path: PathBuf,
-        manifest: Arc<Manifest>,
+        scan: Scan,
     },
     Tree {
         root: PathBuf,
         dir: OwnedFd,
-        manifest: Arc<Manifest>,
+        scan: Scan,
     },
     Bundle {
         things: Vec<Thing>,
-        manifest: Arc<Manifest>,
+        scan: Scan,
     },
 }
 
@@ -150,7 +175,7 @@ impl FileSource {
     /// Paths must be resolved (as [`crate::Roots`] returns them): a link on one is taken for an attack.
     ///
     /// # Errors
-    /// [`StoreError::Shrank`] when a file is shorter than its pieces, [`StoreError::NotHeld`] when
+    /// [`StoreError::TooShort`] when a file is shorter than its pieces, [`StoreError::NotHeld`] when
     /// the layout names an object without a path, else what opening a file reported.
     pub fn open(layout: Layout, paths: Vec<PathBuf>) -> Result<Self, StoreError> {
         let mut wanted = vec![0; paths.len()];
@@ -160,7 +185,7 @@ impl FileSource {
                 .ok_or(StoreError::NotHeld { range: piece.range })?;
             *end = (piece.object_offset + piece.range.len()).max(*end);
         }
-        let identities = paths.iter().map(|_| std::sync::OnceLock::new()).collect();
+        let identities = paths.iter().map(|_| OnceLock::new()).collect();
         let source = Self {
             layout,
             objects: Objects::Paths(paths, identities),
@@ -169,7 +194,17 @@ impl FileSource {
         for (object, wanted) in wanted.into_iter().enumerate() {
             let object = object as u32;
             let file = source.file(object)?;
-            source.check_len(&file, object, wanted)?;
+            let stat = rustix::fs::fstat(&file).map_err(|errno| {
+                StoreError::from_errno(Operation::Inspect, source.path(object), errno)
+            })?;
+            let len = stat.st_size as u64;
+            if len < wanted {
+                return Err(StoreError::TooShort {
+                    path: source.path(object),
+                    wanted,
+                    len,
+                });
+            }
         }
         Ok(source)
     }
@@ -179,22 +214,25 @@ impl FileSource {
     /// * `root`: the path as it was scanned, resolved. It is not resolved again: a link that took its place, or a
     ///   folder's above it, would lead to where nobody has checked.
     ///
-    /// A file whose length or time is no longer the scanned one is refused when it is opened:
-    /// replicas that each hold another version of it would give a mixture that no checksum finds.
+    /// A file that is no longer the scanned one is refused when it is opened and after each read: replicas that each hold
+    /// another version of it would give a mixture that no checksum finds. Not noticed are bytes that a program writes
+    /// through a mapping it made before the scan, until the kernel writes them back, and on file systems that change inode
+    /// numbers by themselves what keeps size and modification time.
     ///
     /// # Errors
     /// What opening the root reported ([`StoreError::SymbolicLink`] for a link on the way), or a manifest
     /// that does not fit the data space. For one file
     /// also [`StoreError::Shrank`] or [`StoreError::Changed`]; for files of a tree reading gives these.
-    pub fn open_tree(root: &Path, manifest: Arc<Manifest>, base: u64) -> Result<Self, StoreError> {
-        let layout = manifest.layout(base)?;
+    pub fn open_tree(root: &Path, scan: &Scan, base: u64) -> Result<Self, StoreError> {
+        let layout = scan.manifest.layout(base)?;
+        let scan = scan.clone();
         let failed = |errno| StoreError::from_errno(Operation::Open, root, errno);
-        if manifest.is_single_file() {
+        if scan.manifest.is_single_file() {
             let source = Self {
                 layout,
                 objects: Objects::One {
                     path: root.to_owned(),
-                    manifest,
+                    scan,
                 },
                 open: OpenFiles::new(),
             };
@@ -208,7 +246,7 @@ impl FileSource {
             objects: Objects::Tree {
                 root: root.to_owned(),
                 dir,
-                manifest,
+                scan,
             },
             open: OpenFiles::new(),
         })
@@ -217,19 +255,20 @@ impl FileSource {
     /// The files of scanned files and folders that lie side by side, from the data-space offset `base` on.
     ///
     /// * `things`: name in the bundle and path of each, as for [`FileSource::open_tree`].
-    /// * `manifest`: of all, by [`Manifest::bundle`].
+    /// * `scan`: of all, by [`Scan::bundle`].
     ///
     /// # Errors
     /// As [`FileSource::open_tree`].
     pub fn open_bundle(
         things: &[(Vec<u8>, PathBuf)],
-        manifest: Arc<Manifest>,
+        scan: &Scan,
         base: u64,
     ) -> Result<Self, StoreError> {
-        let layout = manifest.layout(base)?;
+        let layout = scan.manifest.layout(base)?;
         let mut opened = Vec::new();
         for (name, path) in things {
-            let folder = manifest
+            let folder = scan
+                .manifest
                 .entry(name)
                 .is_some_and(|entry| entry.kind == EntryKind::Directory);
             let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -251,7 +290,7 @@ impl FileSource {
             layout,
             objects: Objects::Bundle {
                 things: opened,
-                manifest,
+                scan: scan.clone(),
             },
             open: OpenFiles::new(),
         })
@@ -267,12 +306,12 @@ impl FileSource {
         match &self.objects {
             Objects::Paths(paths, _) => paths.get(object as usize).cloned().unwrap_or_default(),
             Objects::One { path, .. } => path.clone(),
-            Objects::Tree { root, manifest, .. } => match manifest.entries.get(object as usize) {
+            Objects::Tree { root, scan, .. } => match scan.manifest.entries.get(object as usize) {
                 Some(entry) => root.join(OsStr::from_bytes(&entry.path)),
                 None => root.clone(),
             },
-            Objects::Bundle { things, manifest } => {
-                let entry = manifest.entries.get(object as usize);
+            Objects::Bundle { things, scan } => {
+                let entry = scan.manifest.entries.get(object as usize);
                 let thing = entry.and_then(|entry| thing_of(things, &entry.path));
                 match thing {
                     Some((thing, [])) => thing.path.clone(),
@@ -292,15 +331,16 @@ impl FileSource {
                 Objects::Paths(..) | Objects::One { .. } => {
                     sys::open_resolved_path(&self.path(object), flags, Mode::empty())
                 }
-                Objects::Tree { dir, manifest, .. } => {
-                    let path = manifest
+                Objects::Tree { dir, scan, .. } => {
+                    let path = scan
+                        .manifest
                         .entries
                         .get(object as usize)
                         .map_or(&[][..], |entry| &entry.path);
                     sys::open_beneath(dir.as_fd(), path, flags, Mode::empty())
                 }
-                Objects::Bundle { things, manifest } => {
-                    let entry = manifest.entries.get(object as usize);
+                Objects::Bundle { things, scan } => {
+                    let entry = scan.manifest.entries.get(object as usize);
                     match entry.and_then(|entry| thing_of(things, &entry.path)) {
                         Some((Thing { dir: Some(dir), .. }, rest)) => {
                             sys::open_beneath(dir.as_fd(), rest, flags, Mode::empty())
@@ -311,14 +351,8 @@ impl FileSource {
             };
             let file = file.map_err(failed)?;
             let stat = rustix::fs::fstat(&file).map_err(failed)?;
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            if kind != FileType::RegularFile {
-                return Err(StoreError::SpecialFile {
-                    path: self.path(object),
-                    kind: sys::kind_in_words(kind),
-                });
-            }
-            self.check_scanned(object, Identity::of(&stat))?;
+            check_kind(&self.path(object), &stat)?;
+            self.check_known(object, &file, &stat)?;
             // Only advice: a file system that ignores it reads all the same.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
             Ok(File::from(file))
@@ -331,50 +365,53 @@ impl FileSource {
         let stat = rustix::fs::fstat(file).map_err(|errno| {
             StoreError::from_errno(Operation::Inspect, self.path(object), errno)
         })?;
-        self.check_scanned(object, Identity::of(&stat))
+        self.check_known(object, file, &stat)
     }
 
     /// Refuses a file that is not the version known.
-    fn check_scanned(&self, object: u32, found: Identity) -> Result<(), StoreError> {
-        let manifest = match &self.objects {
-            Objects::Paths(_, identities) => {
-                let known = identities
-                    .get(object as usize)
-                    .map(|known| known.get_or_init(|| found));
-                return match known {
-                    Some(known) if *known != found => Err(StoreError::Changed {
-                        path: self.path(object),
-                    }),
-                    _ => Ok(()),
-                };
-            }
-            Objects::One { manifest, .. }
-            | Objects::Tree { manifest, .. }
-            | Objects::Bundle { manifest, .. } => manifest,
+    fn check_known(&self, object: u32, file: impl AsFd, stat: &Stat) -> Result<(), StoreError> {
+        let at = object as usize;
+        let found = Identity::of(stat);
+        let known = match &self.objects {
+            Objects::Paths(_, known) => known.get(at).map(|known| {
+                *known.get_or_init(|| {
+                    let keeps = FileSystem::of(file).is_some_and(FileSystem::keeps_inodes);
+                    Known {
+                        identity: found,
+                        version: if keeps {
+                            Version::of(stat)
+                        } else {
+                            Version::UNKNOWN
+                        },
+                    }
+                })
+            }),
+            Objects::One { scan, .. }
+            | Objects::Tree { scan, .. }
+            | Objects::Bundle { scan, .. } => scanned(scan, at),
         };
-        let Some(entry) = manifest.entries.get(object as usize) else {
+        let Some(known) = known else {
             return Ok(());
         };
-        if found.len < entry.len() {
+        if found.len < known.identity.len {
             return Err(StoreError::Shrank {
                 path: self.path(object),
-                wanted: entry.len(),
+                wanted: known.identity.len,
                 len: found.len,
             });
         }
-        let (mtime_seconds, mtime_nanoseconds) = (entry.mtime_seconds, entry.mtime_nanoseconds);
-        if found
-            != (Identity {
-                len: entry.len(),
-                mtime_seconds,
-                mtime_nanoseconds,
-            })
-        {
-            return Err(StoreError::Changed {
+        let change = if found != known.identity {
+            Some(Change::Contents)
+        } else {
+            known.version.change(&Version::of(stat))
+        };
+        match change {
+            None => Ok(()),
+            Some(how) => Err(StoreError::Changed {
                 path: self.path(object),
-            });
+                how,
+            }),
         }
-        Ok(())
     }
 
     fn check_len(&self, file: &File, object: u32, wanted: u64) -> Result<(), StoreError> {
@@ -413,6 +450,22 @@ impl FileSource {
             )),
         }
     }
+}
+
+/// What a scan says of the file at this place.
+fn scanned(scan: &Scan, at: usize) -> Option<Known> {
+    let entry = scan.manifest.entries.get(at)?;
+    let EntryKind::File { len } = entry.kind else {
+        return None;
+    };
+    Some(Known {
+        identity: Identity {
+            len,
+            mtime_seconds: entry.mtime_seconds,
+            mtime_nanoseconds: entry.mtime_nanoseconds,
+        },
+        version: scan.versions.get(at).copied().unwrap_or(Version::UNKNOWN),
+    })
 }
 
 /// The piece at `offset` cut to at most `len` bytes, or the error that names the first byte lacking.

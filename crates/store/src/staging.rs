@@ -15,14 +15,15 @@ use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
+use crate::file_systems::FileSystem;
 use crate::open_files::{OpenFiles, lock};
 use crate::sink::SinkExtent;
 use crate::source::locate;
-use crate::{manifest, sys};
+use crate::{durable, manifest, sys};
 
-/// Up to this many files are synced one by one; above, the whole file system is synced at once. One
-/// `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files there are,
-/// but also writes what other programs have pending.
+/// Up to this many files are synced one by one; above, the whole file system is synced at once where that is as good
+/// ([`crate::file_systems`]). One `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files
+/// there are, but also writes what other programs have pending.
 pub(crate) const SYNC_EACH_MAX: usize = 64;
 
 /// Longest identification that a temporary name takes.
@@ -41,7 +42,7 @@ pub(crate) trait Target: Send + Sync {
     fn path(&self, object: u32) -> PathBuf;
     /// Makes new directory entries durable.
     fn sync_names(&self) -> Result<(), StoreError>;
-    /// The file system that holds all objects, if it is known to be one.
+    /// The file system that holds all objects, if it is known to be one and to be made safe by one call.
     fn filesystem(&self) -> Option<&OwnedFd>;
 }
 
@@ -206,12 +207,13 @@ impl<T: Target> Staging<T> {
             return rustix::fs::syncfs(filesystem)
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
-        for object in dirty {
+        let objects: Vec<u32> = dirty.iter().copied().collect();
+        durable::for_each(&objects, |object| {
             let file = self.file(*object)?;
             rustix::fs::fdatasync(&*file).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, self.target.path(*object), errno)
-            })?;
-        }
+            })
+        })?;
         self.target.sync_names()
     }
 
@@ -239,6 +241,19 @@ pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreErro
     let mark = format!("-{}", &hash.as_str()[..CUT_HASH_LEN]);
     let kept = &name[..room - mark.len()];
     Ok([&b"."[..], kept, mark.as_bytes(), suffix.as_bytes()].concat())
+}
+
+/// Whether a name is one that [`temporary_name`] gives with the id of a transfer, which is 32 hexadecimal digits and
+/// sometimes more.
+pub(crate) fn is_temporary(name: &[u8]) -> bool {
+    const MARK: &[u8] = b".ropewalk-";
+    const DIGITS: usize = 32;
+    let mut marks = name.windows(MARK.len()).enumerate().skip(1);
+    name.first() == Some(&b'.')
+        && marks.any(|(at, window)| {
+            let id = &name[at + MARK.len()..];
+            window == MARK && id.len() >= DIGITS && id[..DIGITS].iter().all(u8::is_ascii_hexdigit)
+        })
 }
 
 /// Removes what a transfer has left under the temporary name beside a final one, and in a folder of that name, as far
@@ -303,7 +318,7 @@ pub fn remove_empty_folder(path: &Path) {
 }
 
 /// Removes a file, or a folder and all below it.
-fn remove_entry(folder: &OwnedFd, name: &[u8]) {
+pub(crate) fn remove_entry(folder: &OwnedFd, name: &[u8]) {
     let removed = rustix::fs::unlinkat(folder, name, rustix::fs::AtFlags::empty());
     if removed == Err(Errno::ISDIR) {
         // By the descriptor, so that no link can lead elsewhere; links below are never followed.
@@ -344,7 +359,7 @@ pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result
     let available = sys::available(file).saturating_add(held);
     // Memory would be cleared page by page on this one thread now, and filled by all of them
     // later: reserving 2 GiB took as long as a third of the whole transfer.
-    let reserved = match sys::in_memory(file) {
+    let reserved = match FileSystem::of(file).is_some_and(FileSystem::is_memory) {
         true if len > available => Err(Errno::NOSPC),
         true => Ok(true),
         false => sys::reserve(file, offset, len),
@@ -420,6 +435,29 @@ mod tests {
             staging.write_at(0, b"more"),
             Err(StoreError::Ended)
         ));
+    }
+
+    /// Temporary names of transfers are known, whatever they were made of; other names are not taken for them.
+    #[test]
+    fn temporary_names_are_known() {
+        let id = "0198f2a4c0de4afe9b7d3c2b1a09f8e7";
+        for (name, id) in [
+            (b"name".to_vec(), id.to_owned()),
+            (b".ropewalk-".to_vec(), format!("{id}-12")),
+            (vec![0xff; manifest::COMPONENT_LEN_MAX], format!("{id}-0")),
+        ] {
+            assert!(is_temporary(&temporary_name(&name, &id).unwrap()));
+        }
+        for name in [
+            format!("name.ropewalk-{id}"),
+            format!(".ropewalk-{id}"),
+            format!(".name.ropewalk-{}", &id[1..]),
+            format!(".name.ropewalk-{}g", &id[1..]),
+            ".name".to_owned(),
+            String::new(),
+        ] {
+            assert!(!is_temporary(name.as_bytes()), "{name}");
+        }
     }
 
     /// A name that fits stays as it is; long ones that differ at their ends get temporary names that differ, of the

@@ -138,6 +138,12 @@ pub(crate) fn set_metadata(
 ) -> Result<(), Errno> {
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::chmod(&name, Mode::from_raw_mode(mode))?;
+    set_times(file, times)
+}
+
+/// Sets the modification time of what an `O_PATH` descriptor names, in the same way.
+pub(crate) fn set_times(file: BorrowedFd<'_>, times: &Timestamps) -> Result<(), Errno> {
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::utimensat(fs::CWD, &name, times, AtFlags::empty())
 }
 
@@ -148,13 +154,13 @@ pub(crate) fn set_mode(file: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
 }
 
 /// The permissions that this process gives to nothing it makes. Read, not set and set back, which other threads would
-/// see; what the kernel does not tell (before 4.7) is taken for the usual.
+/// see; all but the owner's where the kernel does not tell (before 4.7).
 pub(crate) fn umask() -> u32 {
-    const USUAL: u32 = 0o022;
+    const UNKNOWN: u32 = 0o077;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
-        .unwrap_or(USUAL)
+        .unwrap_or(UNKNOWN)
 }
 
 /// Lets the owner list and change a folder of which an `O_PATH` descriptor is given.
@@ -183,18 +189,18 @@ pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> Result<bool, Errno>
     }
 }
 
-/// Whether the file lies in memory (tmpfs).
-pub(crate) fn in_memory(file: impl AsFd) -> bool {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
-    fs::fstatfs(file).is_ok_and(|system| system.f_type as u64 == TMPFS_MAGIC)
-}
-
 /// Bytes that this user could still write to the file system; `u64::MAX` when it does not say.
 pub(crate) fn available(file: impl AsFd) -> u64 {
     match fs::fstatvfs(file) {
         Ok(space) if space.f_blocks > 0 => space.f_bavail.saturating_mul(space.f_frsize),
         _ => u64::MAX,
     }
+}
+
+/// Whether the file system has no room for the name of one more file, however many bytes are free.
+pub(crate) fn lacks_inodes(file: impl AsFd) -> bool {
+    // Those that make inodes as they are needed tell no number at all.
+    fs::fstatvfs(file).is_ok_and(|space| space.f_files > 0 && space.f_favail == 0)
 }
 
 /// What an entry is, in words for people.

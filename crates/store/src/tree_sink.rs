@@ -14,13 +14,16 @@
 //! something else or the other way round; what stands in the way is reported before the first byte.
 //! A merge that fails half way can be committed again by the same sink.
 //!
+//! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
+//! folder below one whose group is inherited (the set-group bit) has that group and that bit, as any program's there.
+//!
 //! Left out on purpose: owners, and the set-user and set-group bits, which without the owner would
 //! give rights to the wrong one.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -30,15 +33,19 @@ use ropewalk_model::{CHUNK_LEN, Layout, Piece};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::durable;
 use crate::error::{Operation, StoreError};
+use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Manifest, parent_of};
 use crate::open_files::lock;
-use crate::sink::{Sink, SinkExtent};
+use crate::sink::{Landed, Sink, SinkExtent};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
 mod commit;
+mod standing;
+use standing::Stood;
 
 /// A manifest and where its bytes begin in the data space.
 #[derive(Debug, Clone)]
@@ -73,6 +80,10 @@ struct Tree {
     new_names: Mutex<BTreeSet<Vec<u8>>>,
     /// A commit has begun to move entries into DEST: what is missing in the stage may be there.
     moving: AtomicBool,
+    /// Files made here, by inode: one that is found to exist already may be another entry's.
+    made: Mutex<HashMap<u64, u32>>,
+    stood: Mutex<Stood>,
+    landed: Mutex<Landed>,
 }
 
 impl TreeSink {
@@ -122,7 +133,14 @@ impl TreeSink {
             root: None,
             new_names: Mutex::default(),
             moving: AtomicBool::new(false),
+            made: Mutex::default(),
+            stood: Mutex::default(),
+            landed: Mutex::default(),
         };
+        if inside {
+            // Making the stage in it changes its time.
+            tree.note_standing(&[], tree.stage_parent.as_fd())?;
+        }
         tree.check_replaceable()?;
         if single {
             tree.open_single()?;
@@ -259,7 +277,7 @@ impl Tree {
     /// Makes or opens the temporary folder; a new one is refused when the data would not fit.
     fn open_root(&mut self, shared: bool, wanted: u64) -> Result<(), StoreError> {
         let path = self.stage_path();
-        let failed = |errno| StoreError::from_errno(Operation::Create, &path, errno);
+        let failed = |errno| StoreError::from_create(&path, &self.stage_parent, errno);
         let made = match rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -333,7 +351,7 @@ impl Tree {
         let entry = &self.entries[object as usize];
         let (folder, path) = self.place(entry);
         let staged = self.staged_path(entry);
-        let failed = |errno| StoreError::from_errno(Operation::Create, &staged, errno);
+        let failed = |errno| StoreError::from_create(&staged, folder, errno);
         let open = |flags| {
             sys::open_beneath(
                 folder,
@@ -353,6 +371,7 @@ impl Tree {
         match made {
             Ok(file) => {
                 let file = File::from(file);
+                self.claim(&file, object)?;
                 lock(&self.new_names).insert(parent_of(&entry.path).unwrap_or_default().to_vec());
                 // For a file of one write there is nothing to gain.
                 if entry.len() > CHUNK_LEN {
@@ -360,9 +379,33 @@ impl Tree {
                 }
                 Ok(file)
             }
-            Err(Errno::EXIST) => open(OFlags::empty()).map(File::from).map_err(failed),
+            Err(Errno::EXIST) => {
+                let file = open(OFlags::empty()).map(File::from).map_err(failed)?;
+                self.claim(&file, object)?;
+                Ok(file)
+            }
             Err(errno) => Err(failed(errno)),
         }
+    }
+
+    /// Notes which entry a staged file is of; refuses one that another entry made, under a name that the file system takes
+    /// for the same. A file that an earlier attempt or another node made is taken as it is.
+    fn claim(&self, file: impl AsFd, object: u32) -> Result<(), StoreError> {
+        let stat = rustix::fs::fstat(file).map_err(|errno| {
+            StoreError::from_errno(Operation::Inspect, self.path(object), errno)
+        })?;
+        self.claim_inode(stat.st_ino, object)
+    }
+
+    fn claim_inode(&self, inode: u64, object: u32) -> Result<(), StoreError> {
+        let first = *lock(&self.made).entry(inode).or_insert(object);
+        if first == object {
+            return Ok(());
+        }
+        Err(StoreError::SameFile {
+            path: self.path(object),
+            other: self.path(first),
+        })
     }
 
     /// Makes the folders above a path of the tree that are missing.
@@ -392,11 +435,10 @@ impl Tree {
                 Ok(())
             }
             Err(Errno::EXIST) => Ok(()),
-            Err(errno) => Err(StoreError::from_errno(
-                Operation::Create,
-                join(&self.stage_path(), path),
-                errno,
-            )),
+            Err(errno) => {
+                let path = join(&self.stage_path(), path);
+                Err(StoreError::from_create(path, &self.stage_parent, errno))
+            }
         }
     }
 
@@ -450,16 +492,18 @@ impl Target for Tree {
 
     fn sync_names(&self) -> Result<(), StoreError> {
         let new = std::mem::take(&mut *lock(&self.new_names));
-        if let Some(root) = self.root.as_ref().filter(|_| new.len() > SYNC_EACH_MAX) {
+        if let Some(root) = self.filesystem().filter(|_| new.len() > SYNC_EACH_MAX) {
             return rustix::fs::syncfs(root).map_err(|errno| {
                 StoreError::from_errno(Operation::Sync, self.stage_path(), errno)
             });
         }
-        new.iter().try_for_each(|path| self.sync_folder(path))
+        let new: Vec<Vec<u8>> = new.into_iter().collect();
+        durable::for_each(&new, |path| self.sync_folder(path))
     }
 
     fn filesystem(&self) -> Option<&OwnedFd> {
-        self.root.as_ref()
+        let whole = |root: &&OwnedFd| FileSystem::of(root).is_some_and(FileSystem::syncs_whole);
+        self.root.as_ref().filter(whole)
     }
 }
 
@@ -497,11 +541,16 @@ impl Sink for TreeSink {
         Ok(())
     }
 
+    fn landed(&self) -> Landed {
+        lock(&self.staging.target.landed).clone()
+    }
+
     fn discard(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {
             self.staging.close();
             self.staging.target.remove_stage();
+            self.staging.target.restore_dest();
             *ended = true;
         }
     }

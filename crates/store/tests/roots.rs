@@ -2,9 +2,8 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use ropewalk_store::{Access, FileSource, Manifest, Roots, StoreError, identity};
+use ropewalk_store::{Access, FileSource, Manifest, Roots, Scan, StoreError, identity};
 
 mod support;
 use support::*;
@@ -174,8 +173,8 @@ fn what_was_checked_is_not_swapped_for_a_link() {
             set_times(&base.join("tree/file"), 1_000_000, 1);
         }
         let path = roots.resolve_read(&inside.join(served)).unwrap();
-        let manifest = Arc::new(Manifest::scan(&path).unwrap());
-        let open = || FileSource::open_tree(&path, Arc::clone(&manifest), 0);
+        let scan = Scan::read(&path).unwrap();
+        let open = || FileSource::open_tree(&path, &scan, 0);
         assert!(open().is_ok());
 
         // Without the slash at the end that joining nothing gives.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
-    EntryKind, Extent, FileSource, Manifest, Part, Sink, Source, StoreError, TreeSink,
-    remove_temporary,
+    Change, EntryKind, Extent, FileSource, Manifest, Part, Scan, Sink, Source, StoreError,
+    TreeSink, remove_temporary,
 };
 
 mod support;
@@ -73,7 +73,7 @@ fn empty_things_are_copied() {
     }
 }
 
-/// Merging into a folder replaces files and links, keeps strangers, and leaves no temporary name.
+/// Merging into a folder replaces files and links, keeps strangers and what the folders were, and leaves no temporary name.
 #[test]
 fn merge_replaces_files_and_keeps_the_rest() {
     let (_keep, folder) = folder();
@@ -85,13 +85,30 @@ fn merge_replaces_files_and_keeps_the_rest() {
     std::fs::write(to.join("plain/deep/stranger"), "stays").unwrap();
     std::fs::write(to.join("to file"), "a file where a link comes").unwrap();
     std::os::unix::fs::symlink("/etc/passwd", to.join("empty")).unwrap();
+    let stood = ["", "plain", "plain/deep"];
+    for folder in stood {
+        set_times(&to.join(folder), 77, 7);
+    }
+    let was = stood.map(|folder| to.join(folder).metadata().unwrap());
     copy(&from, &to);
     assert_eq!(
         std::fs::read(to.join("plain/deep/stranger")).unwrap(),
         b"stays"
     );
+    for (folder, was) in stood.into_iter().zip(was) {
+        let now = to.join(folder).metadata().unwrap();
+        assert_eq!(
+            (now.mode(), now.mtime(), now.mtime_nsec()),
+            (was.mode(), was.mtime(), was.mtime_nsec()),
+            "{folder}"
+        );
+    }
     std::fs::remove_file(to.join("plain/deep/stranger")).unwrap();
-    set_times(&to.join("plain/deep"), 946_684_800, 5);
+    for folder in stood {
+        let like = from.join(folder).metadata().unwrap();
+        set_mode(&to.join(folder), like.mode() & 0o7777);
+        set_times(&to.join(folder), like.mtime(), like.mtime_nsec() as u32);
+    }
     assert_eq!(snapshot(&from), snapshot(&to));
 }
 
@@ -133,7 +150,17 @@ fn a_merge_is_committed_again() {
         assert!(to.join("a/new/file").exists());
         sys::unmount_small(&to.join("b"));
         sink.commit().unwrap();
-        assert_eq!(snapshot(&from), snapshot(&to));
+        let new: Vec<_> = snapshot(&from.join("a/new"));
+        assert_eq!(new, snapshot(&to.join("a/new")));
+        for file in ["a/file", "a/zero", "b/file"] {
+            assert_eq!(snapshot(&from.join(file)), snapshot(&to.join(file)));
+        }
+        let landed = sink.landed();
+        assert_eq!(
+            (landed.added_files, landed.replaced_files),
+            (4, 0),
+            "counted once though committed twice"
+        );
     });
 }
 
@@ -243,7 +270,8 @@ fn parts_join_into_one_tree() {
     let to = folder.join("to");
     let sink = TreeSink::create(&to, &[part("one", 5_000_000), part("two", 0)], ID, false).unwrap();
     for (name, base) in [("one", 5_000_000), ("two", 0)] {
-        let source = FileSource::open_tree(&folder.join(name), scan(name), base).unwrap();
+        let whole = Scan::read(&folder.join(name)).unwrap();
+        let source = FileSource::open_tree(&folder.join(name), &whole, base).unwrap();
         pump(source.layout(), &source, &sink);
     }
     sink.commit().unwrap();
@@ -366,7 +394,7 @@ fn swapped_source_folder_is_not_followed() {
     std::fs::write(from.join("sub/file"), "data").unwrap();
     std::fs::create_dir(folder.join("secret")).unwrap();
     std::fs::write(folder.join("secret/file"), "SECR").unwrap();
-    let source = FileSource::open_tree(&from, Arc::new(Manifest::scan(&from).unwrap()), 0).unwrap();
+    let source = FileSource::open_tree(&from, &Scan::read(&from).unwrap(), 0).unwrap();
     std::fs::rename(from.join("sub"), from.join("gone")).unwrap();
     std::os::unix::fs::symlink(folder.join("secret"), from.join("sub")).unwrap();
     let error = source.read_at(0, &mut [0; 4]).unwrap_err();
@@ -409,8 +437,7 @@ fn changed_sources_are_named() {
     let (_keep, folder) = folder();
     std::fs::write(folder.join("shrinks"), bytes(1, 1000)).unwrap();
     std::fs::write(folder.join("vanishes"), bytes(2, 1000)).unwrap();
-    let source =
-        FileSource::open_tree(&folder, Arc::new(Manifest::scan(&folder).unwrap()), 0).unwrap();
+    let source = FileSource::open_tree(&folder, &Scan::read(&folder).unwrap(), 0).unwrap();
     std::fs::write(folder.join("shrinks"), bytes(1, 10)).unwrap();
     std::fs::remove_file(folder.join("vanishes")).unwrap();
     let mut buf = [0; 1000];
@@ -449,9 +476,9 @@ fn another_version_is_refused() {
     let (_keep, folder) = folder();
     std::fs::write(folder.join("file"), bytes(1, 1000)).unwrap();
     set_times(&folder.join("file"), 1_000_000, 1);
-    let manifest = |path: &Path| Arc::new(Manifest::scan(path).unwrap());
-    let tree = FileSource::open_tree(&folder, manifest(&folder), 0).unwrap();
-    let one = manifest(&folder.join("file"));
+    let scan = |path: &Path| Scan::read(path).unwrap();
+    let tree = FileSource::open_tree(&folder, &scan(&folder), 0).unwrap();
+    let one = scan(&folder.join("file"));
     for change in [
         |path: &Path| set_times(path, 1_000_000, 2),
         |path: &Path| std::fs::write(path, bytes(2, 1001)).unwrap(),
@@ -459,10 +486,11 @@ fn another_version_is_refused() {
         change(&folder.join("file"));
         let changed = StoreError::Changed {
             path: folder.join("file"),
+            how: Change::Contents,
         };
         assert_eq!(tree.read_at(0, &mut [0; 10]), Err(changed.clone()));
         assert_eq!(
-            FileSource::open_tree(&folder.join("file"), Arc::clone(&one), 0).unwrap_err(),
+            FileSource::open_tree(&folder.join("file"), &one, 0).unwrap_err(),
             changed
         );
     }
@@ -546,9 +574,12 @@ fn shared_tree_is_named_once() {
     let (from, to) = (folder.join("from"), folder.join("to"));
     std::fs::create_dir(&from).unwrap();
     odd_tree(&from);
-    let manifest = Arc::new(Manifest::scan(&from).unwrap());
-    let source = FileSource::open_tree(&from, Arc::clone(&manifest), 0).unwrap();
-    let parts = [Part { base: 0, manifest }];
+    let scan = Scan::read(&from).unwrap();
+    let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+    let parts = [Part {
+        base: 0,
+        manifest: scan.manifest,
+    }];
     let sinks = [0, 1].map(|_| TreeSink::create(&to, &parts, ID, true).unwrap());
     let units = source.layout().units(Range {
         start: 0,

@@ -221,6 +221,7 @@ impl Fetch {
         let pairs = state.receiving.pairs();
         control::Done {
             sample,
+            landed: state.committed.then(|| self.landed()).flatten(),
             delivered: self.safe.load(Ordering::Acquire),
             duplicate: state.receiving.ledger().duplicate_bytes(),
             corrupt: state.receiving.corrupt(),

@@ -73,7 +73,9 @@ impl Fetch {
         let end = plan.length;
         let all = RangeSet::from(Range { start: 0, end });
         let mut pieces: Vec<Piece> = Vec::new();
-        for sink in sinks {
+        for (at, sink) in sinks.into_iter().enumerate() {
+            // One more than the permission bits.
+            let mode = plan.sink_modes.get(at).and_then(|mode| mode.checked_sub(1));
             let shared = !sink.shared_paths().is_empty();
             let id = self.temporary_id(shared);
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
@@ -105,12 +107,15 @@ impl Fetch {
                     paths,
                     layout,
                     shared,
+                    keeps_rest,
                 } => {
                     let files = paths
                         .into_iter()
                         .map(|path| SinkFile {
                             path,
                             renames: true,
+                            mode,
+                            keeps_rest,
                         })
                         .collect();
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
@@ -128,6 +133,7 @@ impl Fetch {
                     let files = vec![SinkFile {
                         path,
                         renames: true,
+                        ..SinkFile::default()
                     }];
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
                         .map_err(|e| e.to_string())?;

@@ -26,6 +26,7 @@ fn files(path: PathBuf, shared: bool) -> OpenSink {
         paths: vec![path],
         layout: Layout::single(all),
         shared,
+        keeps_rest: false,
     }
 }
 

@@ -8,6 +8,7 @@ use super::{Memory, Observations, VERSION};
 
 const FILE: StateFile = StateFile {
     version: VERSION,
+    key: "nodes",
     // Four times what [`super::ENTRIES_MAX`] nodes and pairs take.
     len_max: 8 << 20,
     lock_patience: LOCK_PATIENCE,

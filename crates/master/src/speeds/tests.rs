@@ -182,8 +182,7 @@ fn damaged_files_are_learnt_anew() {
     let path = dir.path().join("speeds.json");
     for text in [
         "",
-        "{",
-        "[1]",
+        "{\"version\": 1, \"nodes\": {",
         "{\"version\": 1, \"nodes\": 5}",
         "\u{0}\u{0}\u{0}",
         "{\"version\": 1, \"nodes\": {\"a\": {\"sending\": {\"bytes_per_second\": -1}}}}",

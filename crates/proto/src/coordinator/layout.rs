@@ -67,7 +67,40 @@ impl Coordinator {
             .map(|r| r.end)
             .max()
             .unwrap_or(0);
+        self.note_row_modes();
         self.check_replicas()
+    }
+
+    /// Remembers which bytes come from files with which permissions.
+    fn note_row_modes(&mut self) {
+        for node in &self.nodes {
+            let opened = node.opened.iter().flat_map(|opened| &opened.sources);
+            for (source, opened) in node.setup.sources.iter().zip(opened) {
+                for (row, identity) in source.source.rows.iter().zip(&opened.identities) {
+                    if let Some(mode) = identity.mode {
+                        let ranges = self.row_modes.entry(mode).or_default();
+                        ranges.insert(control::range(row.start, row.length));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of each sink of a node: the permissions that all sources of its bytes give, plus one; 0 when no source is a file.
+    pub(super) fn sink_modes(&self, node: &Node) -> Vec<u32> {
+        if self.row_modes.is_empty() {
+            return Vec::new();
+        }
+        let sinks = node.setup.sinks.iter();
+        let mode = |sink: &setup::SinkSetup| {
+            let wanted = RangeSet::from_ranges(setup::row_ranges(&sink.sink.rows));
+            let modes = self.row_modes.iter();
+            let given = modes.filter(|(_, held)| !held.intersection(&wanted).is_empty());
+            given.map(|(mode, _)| *mode).reduce(|all, mode| all & mode)
+        };
+        sinks
+            .map(|sink| mode(sink).map_or(0, |mode| mode + 1))
+            .collect()
     }
 
     /// Rows of different nodes that map the same bytes at the same place of an object are replicas:

@@ -58,6 +58,15 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// What it said when it gave files their names: by itself, or on the master's word.
+    pub fn landed(&self) -> Option<&control::Landed> {
+        let finished = self
+            .finished
+            .as_ref()
+            .and_then(|finished| finished.landed.as_ref());
+        finished.or(self.done.as_ref().and_then(|done| done.landed.as_ref()))
+    }
+
     pub fn new(setup: NodeSetup, now_ns: u64) -> Self {
         Self {
             setup,

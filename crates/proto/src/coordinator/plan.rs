@@ -492,6 +492,7 @@ impl Coordinator {
         (plan.sharers, plan.other_transfers) = self.sharers();
         plan.lane_streams_max = self.lane_streams_max();
         plan.length = self.data_length;
+        plan.sink_modes = self.sink_modes(state);
         plan.expected = self.expected_ns();
         plan.explore = self.exploring;
         let is_open = || {

@@ -1,7 +1,7 @@
 //! What the coordinator knows, for progress and the final report.
 
 use super::{Basis, Coordinator, Planned};
-use crate::control::{Done, Finished};
+use crate::control::{Done, Finished, Landed};
 
 /// One node as the coordinator sees it.
 #[derive(Clone, Debug)]
@@ -26,6 +26,10 @@ pub struct NodeSummary<'a> {
     pub finished: Option<&'a Finished>,
     /// Why it is lost.
     pub lost: Option<&'a str>,
+    /// What it found where it gave files their names.
+    pub landed: Option<&'a Landed>,
+    /// Temporary names of transfers that its sources leave out.
+    pub skipped: u64,
 }
 
 impl Coordinator {
@@ -57,6 +61,13 @@ impl Coordinator {
                 done: node.done.as_ref(),
                 finished: node.finished.as_ref(),
                 lost: node.lost.as_deref(),
+                landed: node.landed(),
+                skipped: node
+                    .opened
+                    .iter()
+                    .flat_map(|o| &o.sources)
+                    .map(|s| s.skipped)
+                    .sum(),
             })
             .collect()
     }

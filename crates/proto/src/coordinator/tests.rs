@@ -64,6 +64,7 @@ pub(super) fn opened(node: &NodeSetup, modified: i64) -> FromAgent {
                 length: 1000,
                 modified_seconds: modified,
                 modified_nanoseconds: 0,
+                mode: None,
             })
             .collect()
     };

@@ -1,6 +1,9 @@
 //! Several files and folders of one host as one tree, each under its own last name: `copy a b c dest/`.
 
-use super::{Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError};
+use std::sync::Arc;
+
+use super::{Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, Scan};
+use crate::version::Version;
 
 impl Manifest {
     /// The tree in whose root the given trees and files lie side by side. The root stands for no folder: what the copy
@@ -36,6 +39,39 @@ impl Manifest {
         let bundle = Self { entries };
         bundle.check()?;
         Ok(bundle)
+    }
+}
+
+impl Scan {
+    /// [`Manifest::bundle`] of scanned files and folders.
+    ///
+    /// # Errors
+    /// As [`Manifest::bundle`].
+    pub fn bundle(things: Vec<(Vec<u8>, Self)>) -> Result<Self, ManifestError> {
+        let mut versions = vec![(Vec::new(), Version::UNKNOWN)];
+        let mut manifests = Vec::new();
+        let mut skipped = 0;
+        for (name, thing) in things {
+            for (entry, version) in thing.manifest.entries.iter().zip(&*thing.versions) {
+                let path = [name.as_slice(), b"/", &entry.path];
+                let path = if entry.path.is_empty() {
+                    name.clone()
+                } else {
+                    path.concat()
+                };
+                versions.push((path, *version));
+            }
+            skipped += thing.skipped;
+            manifests.push((name, Arc::unwrap_or_clone(thing.manifest)));
+        }
+        let manifest = Manifest::bundle(manifests)?;
+        // The order of the entries: no path is there twice.
+        versions.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(Self {
+            manifest: Arc::new(manifest),
+            versions: versions.into_iter().map(|(_, version)| version).collect(),
+            skipped,
+        })
     }
 }
 

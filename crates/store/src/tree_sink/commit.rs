@@ -5,22 +5,24 @@
 //!                                                   +-> DEST exists: rename each -> folders' metadata +
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Tree;
+use super::standing::{Heritage, heritage};
+use crate::durable;
 use crate::error::{Operation, StoreError};
+use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
-use crate::staging::SYNC_EACH_MAX;
+use crate::open_files::lock;
+use crate::sink::Landed;
+use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
-
-/// The permission bits that are set. Not the set-user and set-group bits: the owner is not kept.
-const MODE_MASK: u32 = 0o1777;
 
 impl Tree {
     pub(super) fn commit(&self) -> Result<(), StoreError> {
@@ -32,27 +34,42 @@ impl Tree {
         let dest = if merge { Some(self.open_dest()?) } else { None };
         let mut folders = Folders::new(root.as_fd());
         let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
-        for entry in self.entries.iter().filter(|entry| !entry.path.is_empty()) {
-            self.complete(&mut folders, moved.as_mut(), entry)?;
+        for (object, entry) in self.entries.iter().enumerate().skip(1) {
+            self.complete(&mut folders, moved.as_mut(), entry, object as u32)?;
         }
-        self.sync_all(root)?;
-        match &dest {
+        self.sync_all(root, true)?;
+        let lost = match &dest {
             None => {
-                self.set_folders(root.as_fd(), &HashSet::new())?;
+                let lost = self.set_folders(root.as_fd())?;
                 self.rename_stage()?;
-                self.sync_all(root)?;
+                self.sync_all(root, false)?;
+                lock(&self.landed).added_files = self
+                    .entries
+                    .iter()
+                    .filter(|entry| is_name_of_file(entry))
+                    .count() as u64;
+                lost
             }
             Some(dest) => {
-                let old = self.move_entries(root, dest)?;
+                self.move_entries(root, dest)?;
+                let mut landed = lock(&self.landed);
+                // What is put into a folder side by side was meant for it, unless it takes the place of something.
+                let is_bundle = self.entries.first().is_some_and(Entry::is_of_none);
+                if !is_bundle || landed.replaced_files > 0 {
+                    landed.merged = Some(self.dest.clone());
+                }
+                drop(landed);
                 self.remove_stage();
-                self.set_folders(dest.as_fd(), &old)?;
-                self.sync_all(dest)?;
+                let lost = self.set_folders(dest.as_fd())?;
+                self.sync_all(dest, false)?;
+                lost
             }
-        }
+        };
+        lock(&self.landed).bits_not_kept = lost + self.bits_of_files();
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
-    fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
+    pub(super) fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
         StoreError::from_errno(operation, &self.dest, errno)
     }
 
@@ -61,7 +78,7 @@ impl Tree {
             return Ok(());
         };
         let folder = self.stage_parent.as_fd();
-        self.complete_file(folder, &self.temporary, entry)?;
+        self.complete_file(folder, &self.temporary, entry, 0)?;
         let failed = |operation, errno| StoreError::from_errno(operation, self.stage_path(), errno);
         // Nameable without rights to its contents, yet a descriptor to sync is needed: taken before the mode is set.
         let file = sys::open_beneath(
@@ -73,8 +90,15 @@ impl Tree {
         self.set_metadata(folder, &self.temporary, entry)?;
         file.and_then(rustix::fs::fsync)
             .map_err(|errno| failed(Operation::Sync, errno))?;
+        let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
         self.rename_stage()?;
-        rustix::fs::fsync(&self.parent).map_err(|errno| failed(Operation::Sync, errno))
+        *lock(&self.landed) = Landed {
+            merged: None,
+            added_files: u64::from(!replaces),
+            replaced_files: u64::from(replaces),
+            bits_not_kept: self.bits_of_files(),
+        };
+        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
     /// Makes sure that an entry stands in the stage with its bytes, mode and time. `moved` is DEST, where an
@@ -84,9 +108,10 @@ impl Tree {
         folders: &mut Folders<'_>,
         moved: Option<&mut Folders<'_>>,
         entry: &Entry,
+        object: u32,
     ) -> Result<(), StoreError> {
         let failed =
-            |errno| StoreError::from_errno(Operation::Create, self.staged_path(entry), errno);
+            |errno| StoreError::from_create(self.staged_path(entry), &self.stage_parent, errno);
         if entry.kind == EntryKind::Directory {
             return self.make_folder(folders, &entry.path);
         }
@@ -102,14 +127,38 @@ impl Tree {
         match &entry.kind {
             EntryKind::Symlink { target } => match rustix::fs::symlinkat(&**target, folder, name) {
                 Ok(()) => self.set_metadata(folder, name, entry),
-                Err(Errno::EXIST) => self.set_metadata(folder, name, entry),
+                Err(Errno::EXIST) => {
+                    self.check_link(folder, name, entry, object)?;
+                    self.set_metadata(folder, name, entry)
+                }
                 Err(errno) => Err(failed(errno)),
             },
             EntryKind::File { .. } | EntryKind::Directory => {
-                self.complete_file(folder, name, entry)?;
+                self.complete_file(folder, name, entry, object)?;
                 self.set_metadata(folder, name, entry)
             }
         }
+    }
+
+    /// Refuses what stands in the place of a link when it is not one: a file of another name that the file system takes
+    /// for the same.
+    fn check_link(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+        object: u32,
+    ) -> Result<(), StoreError> {
+        let opened = rustix::fs::openat(
+            folder,
+            name,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let opened = opened.map_err(|errno| {
+            StoreError::from_errno(Operation::Inspect, self.staged_path(entry), errno)
+        })?;
+        self.claim(opened, object)
     }
 
     /// Whether the finished file stands in DEST already.
@@ -128,14 +177,19 @@ impl Tree {
         folder: BorrowedFd<'_>,
         name: &[u8],
         entry: &Entry,
+        object: u32,
     ) -> Result<(), StoreError> {
         let path = || self.staged_path(entry);
-        let failed = |errno| StoreError::from_errno(Operation::Create, path(), errno);
+        let failed = |errno| StoreError::from_create(path(), &self.stage_parent, errno);
         let staged = match sys::stat_entry(folder, name) {
-            Ok(stat) => stat.st_size as u64,
+            Ok(stat) => {
+                self.claim_inode(stat.st_ino, object)?;
+                stat.st_size as u64
+            }
             Err(Errno::NOENT) if entry.is_empty() => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-                sys::open_beneath(folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+                let made = sys::open_beneath(folder, name, flags, Mode::RUSR | Mode::WUSR);
+                self.claim(made.map_err(failed)?, object)?;
                 0
             }
             Err(Errno::NOENT) => 0,
@@ -162,54 +216,6 @@ impl Tree {
         Ok(())
     }
 
-    fn set_metadata(
-        &self,
-        folder: BorrowedFd<'_>,
-        name: &[u8],
-        entry: &Entry,
-    ) -> Result<(), StoreError> {
-        let failed =
-            |errno| StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno);
-        if let EntryKind::Symlink { .. } = entry.kind {
-            return rustix::fs::utimensat(folder, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(failed);
-        }
-        let opened =
-            sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
-        sys::set_metadata(opened.as_fd(), entry.mode & MODE_MASK, &times(entry)).map_err(failed)
-    }
-
-    /// Modes and times of all folders, the deepest first: making or closing one changes those above it.
-    fn set_folders(&self, base: BorrowedFd<'_>, old: &HashSet<&[u8]>) -> Result<(), StoreError> {
-        for entry in self
-            .entries
-            .iter()
-            .rev()
-            .filter(|entry| entry.kind == EntryKind::Directory)
-            // The root of a bundle has no mode and no time to give to a folder that stood there.
-            .filter(|entry| !(entry.is_of_none() && old.contains(&[][..])))
-        {
-            let opened = sys::open_beneath(
-                base,
-                &entry.path,
-                OFlags::PATH | OFlags::DIRECTORY,
-                Mode::empty(),
-            );
-            let set = opened.and_then(|folder| match entry.is_of_none() {
-                true => sys::set_mode(folder.as_fd(), 0o777 & !sys::umask()),
-                false => sys::set_metadata(folder.as_fd(), entry.mode & MODE_MASK, &times(entry)),
-            });
-            match set {
-                // A folder that was there before and is somebody else's keeps what its owner gave it.
-                Err(Errno::PERM) if old.contains(entry.path.as_slice()) => {}
-                other => other.map_err(|errno| {
-                    StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
-                })?,
-            }
-        }
-        Ok(())
-    }
-
     /// Gives the temporary name the final one.
     fn rename_stage(&self) -> Result<(), StoreError> {
         let (from, to) = (&*self.temporary, &*self.name);
@@ -232,55 +238,92 @@ impl Tree {
         renamed.map_err(|errno| self.failed(Operation::Rename, errno))
     }
 
-    /// Moves each entry to DEST, a whole folder at once where DEST has none of that name. Returns the
-    /// folders that were there before.
-    fn move_entries(&self, root: &OwnedFd, dest: &OwnedFd) -> Result<HashSet<&[u8]>, StoreError> {
+    /// Moves each entry to DEST, a whole folder at once where DEST has none of that name. Counts what is new and what took
+    /// the place of something.
+    fn move_entries(&self, root: &OwnedFd, dest: &OwnedFd) -> Result<(), StoreError> {
         let (mut from, mut to) = (Folders::new(root.as_fd()), Folders::new(dest.as_fd()));
+        let inspected = |errno| self.failed(Operation::Inspect, errno);
+        let of_stage = heritage(root.as_fd()).map_err(inspected)?;
+        // Folders moved as a whole to where something else is inherited than in the stage.
+        let mut heirs: HashMap<&[u8], Heritage> = HashMap::new();
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
+        self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
         for entry in &self.entries {
             let path = entry.path.as_slice();
             let Some(parent) = parent_of(path) else {
                 continue;
             };
+            let is_folder = entry.kind == EntryKind::Directory;
             // Moved with its folder.
             if !old.contains(parent) {
+                lock(&self.landed).added_files += u64::from(!is_folder);
+                if let Some(given) = heirs.get(parent).copied() {
+                    self.inherit(&mut to, entry, given)?;
+                    heirs.extend(is_folder.then_some((path, given)));
+                }
                 continue;
             }
             let failed =
                 |errno| StoreError::from_errno(Operation::Rename, self.final_path(entry), errno);
-            let is_folder = entry.kind == EntryKind::Directory;
-            if is_folder && to.kind(path).map_err(failed)?.is_some() {
+            let standing = to.kind(path).map_err(failed)?;
+            if is_folder && standing.is_some() {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let folder = sys::open_beneath(dest.as_fd(), path, flags, Mode::empty());
+                self.note_standing(path, folder.map_err(failed)?.as_fd())?;
                 old.insert(path);
                 continue;
             }
             let (from, name) = from.parent(path).map_err(failed)?;
-            let (to, _) = to.parent(path).map_err(failed)?;
-            let mut renamed = rustix::fs::renameat(from, name, to, name);
-            // A folder that an earlier copy made read-only: its mode is set again when all is in it.
-            if renamed == Err(Errno::ACCESS) && sys::open_up(to).is_ok() {
-                renamed = rustix::fs::renameat(from, name, to, name);
+            let (folder, _) = to.parent(path).map_err(failed)?;
+            let given = heritage(folder).map_err(inspected)?;
+            let mut renamed = rustix::fs::renameat(from, name, folder, name);
+            // A folder that an earlier copy made read-only: it gets its mode back when all is in it.
+            if renamed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
+                renamed = rustix::fs::renameat(from, name, folder, name);
             }
             match renamed {
                 // An earlier commit that was interrupted moved it; `complete` has seen it there.
                 Err(Errno::NOENT)
-                    if moving && !entry.is_empty() && sys::stat_entry(to, name).is_ok() => {}
+                    if moving && !entry.is_empty() && sys::stat_entry(folder, name).is_ok() =>
+                {
+                    continue;
+                }
                 other => other.map_err(failed)?,
             }
+            // What has no bytes is made again by a second commit, and takes its own place.
+            let is_first = !entry.is_empty() || self.note_ours(path);
+            if !is_folder && is_first {
+                let mut landed = lock(&self.landed);
+                landed.replaced_files += u64::from(standing.is_some());
+                landed.added_files += u64::from(standing.is_none());
+            }
+            if given != of_stage {
+                self.inherit(&mut to, entry, given)?;
+                heirs.extend(is_folder.then_some((path, given)));
+            }
         }
-        Ok(old)
+        Ok(())
     }
 
     /// Brings everything below a folder to stable storage, names, modes and times included.
-    fn sync_all(&self, base: &OwnedFd) -> Result<(), StoreError> {
-        if self.entries.len() > SYNC_EACH_MAX {
-            return rustix::fs::syncfs(base).map_err(|errno| self.failed(Operation::Sync, errno));
+    ///
+    /// * `staged`: the folder is the temporary one still.
+    fn sync_all(&self, base: &OwnedFd, staged: bool) -> Result<(), StoreError> {
+        let whole = FileSystem::of(base).is_some_and(FileSystem::syncs_whole);
+        if self.entries.len() > SYNC_EACH_MAX && whole {
+            let path = if staged {
+                self.stage_path()
+            } else {
+                self.dest.clone()
+            };
+            return rustix::fs::syncfs(base)
+                .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| !matches!(entry.kind, EntryKind::Symlink { .. }))
-        {
+        durable::for_each(&self.entries, |entry| {
+            if matches!(entry.kind, EntryKind::Symlink { .. }) {
+                return Ok(());
+            }
             let opened = sys::open_beneath(
                 base.as_fd(),
                 &entry.path,
@@ -294,34 +337,25 @@ impl Tree {
                 Err(errno) => Err(errno),
             }
             .map_err(|errno| {
-                StoreError::from_errno(Operation::Sync, self.final_path(entry), errno)
-            })?;
-        }
-        Ok(())
+                let path = if staged {
+                    self.staged_path(entry)
+                } else {
+                    self.final_path(entry)
+                };
+                StoreError::from_errno(Operation::Sync, path, errno)
+            })
+        })
     }
 
     /// Removes the temporary name and all below it. What cannot be removed stays, under a name that
     /// says whose it is.
     pub(super) fn remove_stage(&self) {
-        let path = self.stage_path();
-        let _ = match &self.root {
-            // Never follows links below the path.
-            Some(_) => std::fs::remove_dir_all(path),
-            None => std::fs::remove_file(path),
-        };
+        // By the descriptor of its folder: the path may lead elsewhere by now.
+        remove_entry(&self.stage_parent, &self.temporary);
     }
 }
 
-fn times(entry: &Entry) -> Timestamps {
-    let last_modification = Timespec {
-        tv_sec: entry.mtime_seconds,
-        tv_nsec: entry.mtime_nanoseconds.into(),
-    };
-    Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        },
-        last_modification,
-    }
+/// Whether an entry is a file or a link.
+fn is_name_of_file(entry: &Entry) -> bool {
+    entry.kind != EntryKind::Directory
 }

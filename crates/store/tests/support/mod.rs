@@ -6,10 +6,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ropewalk_model::{Layout, Range};
-use ropewalk_store::{EntryKind, FileSource, Manifest, Part, Sink, Source, TreeSink};
+use ropewalk_store::{EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink};
 
 pub mod sys;
 
@@ -134,8 +133,9 @@ pub fn pump(layout: &Layout, source: &dyn Source, sink: &dyn Sink) {
 
 /// A sink for one tree, and the source of it.
 pub fn tree_pair(from: &Path, to: &Path, base: u64) -> (FileSource, TreeSink) {
-    let manifest = Arc::new(Manifest::scan(from).unwrap());
-    let source = FileSource::open_tree(from, Arc::clone(&manifest), base).unwrap();
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, base).unwrap();
+    let manifest = scan.manifest;
     let sink = TreeSink::create(to, &[Part { base, manifest }], ID, false).unwrap();
     (source, sink)
 }

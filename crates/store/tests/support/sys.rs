@@ -10,12 +10,39 @@ use rustix::mount::{
 ///
 /// Prints a line and does nothing where that is not permitted. The kernel removes the mount with the thread.
 pub fn on_small_disk(len: u64, body: impl FnOnce(&Path) + Send) {
+    on_disk(&format!("size={len}"), body);
+}
+
+/// As [`on_small_disk`], with the mount options of a memory file system.
+pub fn on_disk(options: &str, body: impl FnOnce(&Path) + Send) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().canonicalize().unwrap();
     alone(|| {
-        mount_small(&path, len);
+        mount_memory(&path, options);
         body(&path);
     });
+}
+
+/// Runs `body` on a thread without the superuser's rights, where this process has them.
+pub fn as_nobody<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    const NOBODY: u32 = 65534;
+    let run = || {
+        if rustix::process::geteuid().is_root() {
+            let (user, group) = (
+                rustix::process::Uid::from_raw(NOBODY),
+                rustix::process::Gid::from_raw(NOBODY),
+            );
+            // The plain calls change one thread, unlike the C library's: rights go with the last of them.
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        }
+        body()
+    };
+    std::thread::scope(|scope| match scope.spawn(run).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }
 
 /// Runs `body` on a thread whose mounts nobody else sees, or prints a line where that is not permitted.
@@ -33,7 +60,11 @@ pub fn alone(body: impl FnOnce() + Send) {
 
 /// Puts a memory file system of `len` bytes over a folder. Only inside [`alone`].
 pub fn mount_small(path: &Path, len: u64) {
-    let options = std::ffi::CString::new(format!("size={len}")).unwrap();
+    mount_memory(path, &format!("size={len}"));
+}
+
+fn mount_memory(path: &Path, options: &str) {
+    let options = std::ffi::CString::new(options).unwrap();
     mount(
         "tmpfs",
         path,

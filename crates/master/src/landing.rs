@@ -1,0 +1,119 @@
+//! What a copy found at its destination and what it leaves out, for the report.
+
+use ropewalk_proto::coordinator::NodeSummary;
+use ropewalk_proto::report::{MergedReport, Report};
+
+/// Fills in [`Report::landing`] and says the same in notes.
+pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
+    let landing = &mut report.landing;
+    for node in nodes {
+        landing.temporary_names_left_out += node.skipped;
+        let Some(landed) = node.landed else { continue };
+        landing.replaced_files += landed.replaced_files;
+        // Each destination has a copy of the same.
+        landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
+        if !landed.merged.is_empty() {
+            landing.merged.push(MergedReport {
+                node: node.name.into(),
+                path: String::from_utf8_lossy(&landed.merged).into_owned(),
+                added_files: landed.added_files,
+                replaced_files: landed.replaced_files,
+            });
+        }
+    }
+    for merged in &landing.merged {
+        let (node, path) = (&merged.node, &merged.path);
+        report.notes.push(format!(
+            "{node}: {path} existed: merged, {} file{} added, {} replaced",
+            merged.added_files,
+            plural(merged.added_files),
+            merged.replaced_files
+        ));
+    }
+    match landing.bits_not_kept {
+        0 => {}
+        bits => report.notes.push(format!(
+            "not kept: {bits} set-id bit{} (owners are not kept either)",
+            plural(bits)
+        )),
+    }
+    match landing.temporary_names_left_out {
+        0 => {}
+        names => report.notes.push(format!(
+            "left out: {names} temporary name{} of other transfers (.NAME.ropewalk-ID) in the sources",
+            plural(names)
+        )),
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_proto::control::Landed;
+    use ropewalk_proto::report::Outcome;
+
+    use super::*;
+    use crate::report::ended_early;
+    use crate::request::{Mapping, Options, Request};
+
+    fn node<'a>(name: &'a str, landed: Option<&'a Landed>, skipped: u64) -> NodeSummary<'a> {
+        NodeSummary {
+            name,
+            is_sender: landed.is_none(),
+            is_receiver: landed.is_some(),
+            wanted: 0,
+            delivered: 0,
+            planned: 0,
+            sent: 0,
+            done: None,
+            finished: None,
+            lost: None,
+            landed,
+            skipped,
+        }
+    }
+
+    /// A folder that stood there is named with what came into it; bits of two copies are those of one.
+    #[test]
+    fn what_stood_there_is_told() {
+        let request = Request {
+            label: None,
+            nodes: Vec::new(),
+            mapping: Mapping::Rows,
+            options: Options::default(),
+        };
+        let mut report = ended_early(&request, "id", Outcome::Done, String::new());
+        let merged = Landed {
+            merged: b"/tmp/b".to_vec(),
+            added_files: 1,
+            replaced_files: 2,
+            bits_not_kept: 3,
+        };
+        let new = Landed {
+            bits_not_kept: 3,
+            added_files: 3,
+            ..Landed::default()
+        };
+        tell(
+            &mut report,
+            &[
+                node("s", None, 1),
+                node("a", Some(&merged), 0),
+                node("b", Some(&new), 0),
+            ],
+        );
+        assert_eq!(
+            report.notes,
+            [
+                "a: /tmp/b existed: merged, 1 file added, 2 replaced",
+                "not kept: 3 set-id bits (owners are not kept either)",
+                "left out: 1 temporary name of other transfers (.NAME.ropewalk-ID) in the sources",
+            ]
+        );
+        assert_eq!(report.landing.merged.len(), 1);
+        assert_eq!(report.landing.replaced_files, 2);
+    }
+}

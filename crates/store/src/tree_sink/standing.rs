@@ -1,0 +1,210 @@
+//! What stood at the destination before, and what is inherited from it.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+
+use super::Tree;
+use crate::error::{Operation, StoreError};
+use crate::folders::Folders;
+use crate::manifest::{Entry, EntryKind};
+use crate::open_files::lock;
+use crate::sys;
+
+/// The permission bits that are set. Not the set-user and set-group bits: the owner is not kept.
+const MODE_MASK: u32 = 0o1777;
+const SET_GROUP: u32 = 0o2000;
+const SET_BITS: u32 = 0o6000;
+
+/// Folders of DEST, by path.
+#[derive(Debug, Default)]
+pub(super) struct Stood {
+    /// Those that stood there, as they were before anything was put into them.
+    before: HashMap<Vec<u8>, Standing>,
+    /// Those that a commit put there, which may have been interrupted after that; empty files and links, too.
+    ours: HashSet<Vec<u8>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    mode: u32,
+    modified: Timespec,
+}
+
+/// What new entries of a folder get from it: its group, with the set-group bit of folders; `None` when they get the
+/// group of the process.
+pub(super) type Heritage = Option<u32>;
+
+pub(super) fn heritage(folder: BorrowedFd<'_>) -> Result<Heritage, Errno> {
+    let stat = rustix::fs::fstat(folder)?;
+    Ok((stat.st_mode & SET_GROUP != 0).then_some(stat.st_gid))
+}
+
+impl Tree {
+    /// Keeps what a folder was before the first change, or notes that it is one that an earlier commit put there.
+    pub(super) fn note_standing(
+        &self,
+        path: &[u8],
+        folder: BorrowedFd<'_>,
+    ) -> Result<(), StoreError> {
+        let mut stood = lock(&self.stood);
+        let parent = crate::manifest::parent_of(path);
+        if stood.ours.contains(path) || stood.before.contains_key(path) {
+            return Ok(());
+        }
+        if parent.is_some_and(|parent| stood.ours.contains(parent)) {
+            stood.ours.insert(path.to_vec());
+            return Ok(());
+        }
+        let stat =
+            rustix::fs::fstat(folder).map_err(|errno| self.failed(Operation::Inspect, errno))?;
+        stood.before.insert(path.to_vec(), Standing::of(&stat));
+        Ok(())
+    }
+
+    /// An entry was put into DEST that was not there; whether for the first time.
+    pub(super) fn note_ours(&self, path: &[u8]) -> bool {
+        lock(&self.stood).ours.insert(path.to_vec())
+    }
+
+    /// Modes and times of all folders, the deepest first: making or closing one changes those above it. Those that stood
+    /// there get their own back. Returns how many set-user and set-group bits no folder has.
+    pub(super) fn set_folders(&self, base: BorrowedFd<'_>) -> Result<u64, StoreError> {
+        let stood = lock(&self.stood);
+        let mut lost = 0;
+        let folders = self.entries.iter().rev();
+        for entry in folders.filter(|entry| entry.kind == EntryKind::Directory) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let opened = sys::open_beneath(base, &entry.path, flags, Mode::empty());
+            if let Some(before) = stood.before.get(&entry.path) {
+                // Somebody else's folder cannot be given its time back, and needs no other mode.
+                if let Ok(folder) = opened {
+                    let _ = before.restore(folder.as_fd());
+                }
+                continue;
+            }
+            let set = opened.and_then(|folder| {
+                let inherited = rustix::fs::fstat(&folder)?.st_mode & SET_GROUP;
+                // The root of a bundle has no mode and no time to give.
+                if entry.is_of_none() {
+                    let mode = 0o777 & !sys::umask() | inherited;
+                    return sys::set_mode(folder.as_fd(), mode).map(|()| mode);
+                }
+                let mode = entry.mode & MODE_MASK | inherited;
+                sys::set_metadata(folder.as_fd(), mode, &times(entry))?;
+                Ok(mode)
+            });
+            let mode = set.map_err(|errno| {
+                StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+            })?;
+            lost += u64::from((entry.mode & !mode & SET_BITS).count_ones());
+        }
+        Ok(lost)
+    }
+
+    /// Set-user and set-group bits that files of the source have.
+    pub(super) fn bits_of_files(&self) -> u64 {
+        let files = self.entries.iter();
+        files
+            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
+            .map(|entry| u64::from((entry.mode & SET_BITS).count_ones()))
+            .sum()
+    }
+
+    /// Gives DEST its time back where only the stage was made in it and removed.
+    pub(super) fn restore_dest(&self) {
+        if self.stage_parent_path == self.dest
+            && let Some(before) = lock(&self.stood).before.get(&[][..])
+        {
+            let _ = before.restore(self.stage_parent.as_fd());
+        }
+    }
+
+    /// Mode and time of a file or link.
+    pub(super) fn set_metadata(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<(), StoreError> {
+        let failed =
+            |errno| StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno);
+        if let EntryKind::Symlink { .. } = entry.kind {
+            return rustix::fs::utimensat(folder, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed);
+        }
+        let opened =
+            sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
+        sys::set_metadata(opened.as_fd(), entry.mode & MODE_MASK, &times(entry)).map_err(failed)
+    }
+
+    /// Gives an entry that was moved to DEST what the folder it is now in passes on, instead of what the stage did.
+    pub(super) fn inherit(
+        &self,
+        folders: &mut Folders<'_>,
+        entry: &Entry,
+        heritage: Heritage,
+    ) -> Result<(), StoreError> {
+        let (folder, name) = folders
+            .parent(&entry.path)
+            .map_err(|errno| self.failed(Operation::Inspect, errno))?;
+        let group = heritage.map_or_else(rustix::process::getegid, Gid::from_raw);
+        let given = rustix::fs::chownat(folder, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW)
+            .and_then(|()| match entry.kind {
+                EntryKind::Directory => {
+                    let stat = sys::stat_entry(folder, name)?;
+                    let bit = if heritage.is_some() { SET_GROUP } else { 0 };
+                    let mode = Mode::from_raw_mode(stat.st_mode & 0o1777 | bit);
+                    rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
+                }
+                EntryKind::File { .. } | EntryKind::Symlink { .. } => Ok(()),
+            });
+        match given {
+            // A user who is not of the group cannot give it away: it stays that of the user, who has no rights less.
+            Err(Errno::PERM) => Ok(()),
+            other => other.map_err(|errno| {
+                StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
+            }),
+        }
+    }
+}
+
+impl Standing {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            mode: stat.st_mode & 0o7777,
+            modified: Timespec {
+                tv_sec: stat.st_mtime,
+                tv_nsec: stat.st_mtime_nsec as _,
+            },
+        }
+    }
+
+    fn restore(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
+        let now = rustix::fs::fstat(folder)?;
+        // The mode is another only where the folder had to be opened up for its owner.
+        if now.st_mode & 0o7777 == self.mode {
+            return sys::set_times(folder, &modified(self.modified));
+        }
+        sys::set_metadata(folder, self.mode, &modified(self.modified))
+    }
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    modified(Timespec {
+        tv_sec: entry.mtime_seconds,
+        tv_nsec: entry.mtime_nanoseconds.into(),
+    })
+}
+
+fn modified(last_modification: Timespec) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        last_modification,
+    }
+}

@@ -1,0 +1,76 @@
+//! What tells two versions of a file apart on the host that holds it.
+
+use rustix::fs::Stat;
+
+/// Which file a name led to, and when anything of it was last changed. Means nothing on another host, so no manifest
+/// has it.
+///
+/// A file system that changes inode numbers by itself has [`Version::UNKNOWN`] ones only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    device: u64,
+    /// 0 for none: no file system gives it to a file.
+    inode: u64,
+    changed_seconds: i64,
+    changed_nanoseconds: u32,
+}
+
+/// How a file is no longer the one that was scanned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// Its size or modification time.
+    Contents,
+    /// Another file has its name, with its size and modification time.
+    Replaced,
+    /// Its inode: it was written to and its time set back, or only its mode, owner or number of names is another.
+    Inode,
+}
+
+impl Version {
+    /// Equal to every other one.
+    pub(crate) const UNKNOWN: Self = Self {
+        device: 0,
+        inode: 0,
+        changed_seconds: 0,
+        changed_nanoseconds: 0,
+    };
+
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            changed_seconds: stat.st_ctime,
+            changed_nanoseconds: stat.st_ctime_nsec as u32,
+        }
+    }
+
+    /// How a file that was of this version is now of another; `None` when it is not, or when that is not known.
+    pub(crate) fn change(&self, found: &Self) -> Option<Change> {
+        if self.inode == 0 || found.inode == 0 || self == found {
+            return None;
+        }
+        let same_file = (self.device, self.inode) == (found.device, found.inode);
+        Some(if same_file {
+            Change::Inode
+        } else {
+            Change::Replaced
+        })
+    }
+}
+
+impl Change {
+    /// What happened, after the file's name.
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::Contents => "changed since it was scanned",
+            Self::Replaced => {
+                "was replaced since it was scanned, by another file of the same size and time"
+            }
+            Self::Inode => {
+                "has the size and time it had when it was scanned, but its inode changed: it was written to and its time \
+                 set back, or its mode, owner or links were changed"
+            }
+        }
+    }
+}

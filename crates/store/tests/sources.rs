@@ -1,0 +1,171 @@
+//! Sources that change while they are read, that have no size, that may not be read, or that hold what copies left.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use ropewalk_model::{Layout, Piece, Range};
+use ropewalk_store::{
+    Change, FileSource, Manifest, OPEN_FILES_MAX, Scan, Source, StoreError, identity,
+};
+
+mod support;
+use support::*;
+
+/// Writes to a file and sets its time back, as `touch -r` and `rsync -t --inplace` do.
+fn rewrite(path: &Path, byte: u8) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[byte], 0).unwrap();
+    set_times(path, 1_000_000, 1);
+}
+
+fn place(path: &Path) {
+    std::fs::write(path, bytes(1, 1000)).unwrap();
+    set_times(path, 1_000_000, 1);
+}
+
+/// A file that was written to and has its old size and time is refused, in a tree, alone and as rows; so is another file
+/// that took its name.
+#[test]
+fn a_time_set_back_hides_nothing() {
+    let (_keep, folder) = folder();
+    let path = folder.join("file");
+    place(&path);
+    let piece = Piece {
+        range: Range {
+            start: 0,
+            end: 1000,
+        },
+        object: 0,
+        object_offset: 0,
+    };
+    let open = || {
+        let layout = Layout::new(vec![piece]).unwrap();
+        let tree = FileSource::open_tree(&folder, &Scan::read(&folder).unwrap(), 0).unwrap();
+        let alone = FileSource::open_tree(&path, &Scan::read(&path).unwrap(), 0).unwrap();
+        let rows = FileSource::open(layout, vec![path.clone()]).unwrap();
+        [tree, alone, rows]
+    };
+    let changed = |how| StoreError::Changed {
+        path: path.clone(),
+        how,
+    };
+    let mut buf = [0; 10];
+    for read_before in [false, true] {
+        let sources = open();
+        for source in sources.iter().filter(|_| read_before) {
+            source.read_at(0, &mut buf).unwrap();
+        }
+        rewrite(&path, 99);
+        for source in &sources {
+            assert_eq!(source.read_at(0, &mut buf), Err(changed(Change::Inode)));
+            assert!(source.extent(0, 10).is_err());
+        }
+    }
+    let tree = FileSource::open_tree(&folder, &Scan::read(&folder).unwrap(), 0).unwrap();
+    place(&folder.join("other"));
+    std::fs::rename(folder.join("other"), &path).unwrap();
+    assert_eq!(tree.read_at(0, &mut buf), Err(changed(Change::Replaced)));
+    let words = changed(Change::Inode).to_string();
+    assert!(
+        words.contains("time set back") && words.contains("mode, owner or links"),
+        "{words}"
+    );
+}
+
+/// Of a tree with more files than stay open, those that are opened again by name are the ones that were scanned.
+#[test]
+fn files_opened_again_are_the_same() {
+    let (_keep, folder) = folder();
+    let count = OPEN_FILES_MAX + 50;
+    let name = |at: usize| folder.join(format!("{at:04}"));
+    (0..count).for_each(|at| place(&name(at)));
+    let source = FileSource::open_tree(&folder, &Scan::read(&folder).unwrap(), 0).unwrap();
+    let mut buf = [0; 1000];
+    for at in 0..count as u64 {
+        source.read_at(at * 1000, &mut buf).unwrap();
+    }
+    place(&folder.join("new"));
+    std::fs::rename(folder.join("new"), name(0)).unwrap();
+    assert_eq!(
+        source.read_at(0, &mut buf),
+        Err(StoreError::Changed {
+            path: name(0),
+            how: Change::Replaced
+        })
+    );
+    source.read_at(1000, &mut buf).unwrap();
+}
+
+/// Files whose contents the system makes are refused, as trees, alone and as rows, with the way to copy them.
+#[test]
+fn files_without_a_size_are_refused() {
+    for path in ["/proc/version", "/proc/self/net", "/sys/kernel"].map(Path::new) {
+        if !path.exists() {
+            eprintln!("SKIPPED: there is no {path:?} here");
+            continue;
+        }
+        let path = path.canonicalize().unwrap();
+        let error = Manifest::scan(&path).unwrap_err();
+        assert!(
+            matches!(error, StoreError::NoSize { .. }),
+            "{path:?}: {error}"
+        );
+        assert!(error.to_string().contains("use cat"), "{error}");
+    }
+    let error = identity(Path::new("/proc/version")).unwrap_err();
+    assert!(matches!(error, StoreError::NoSize { .. }), "{error}");
+}
+
+/// Temporary names of transfers are left out with all below them and counted; one that is asked for by name is copied.
+#[test]
+fn temporary_names_are_left_out() {
+    let (_keep, folder) = folder();
+    let id = "0198f2a4c0de4afe9b7d3c2b1a09f8e7";
+    let stage = format!(".set.ropewalk-{id}-1");
+    std::fs::create_dir_all(folder.join(&stage).join("sub")).unwrap();
+    std::fs::write(folder.join(&stage).join("sub/half"), "ha").unwrap();
+    std::fs::create_dir(folder.join("sub")).unwrap();
+    std::fs::write(folder.join(format!("sub/.f.ropewalk-{id}")), "x").unwrap();
+    std::fs::write(folder.join("sub/.f.ropewalk-notes"), "mine").unwrap();
+    let scan = Scan::read(&folder).unwrap();
+    let paths: Vec<&[u8]> = scan.manifest.entries.iter().map(|e| &*e.path).collect();
+    assert_eq!(paths, [&b""[..], b"sub", b"sub/.f.ropewalk-notes"]);
+    assert_eq!(scan.skipped, 2);
+    assert_eq!(scan.versions.len(), 3);
+    let named = Scan::read(&folder.join(&stage)).unwrap();
+    assert_eq!((named.manifest.file_count(), named.skipped), (1, 0));
+}
+
+/// All files and folders that may not be read are found before anything moves; the first are named, and how many there are.
+/// Root may read everything, so the scan runs as another user where this one is root.
+#[test]
+fn unreadable_files_are_found_by_the_scan() {
+    let (_keep, folder) = folder();
+    for at in 0..5 {
+        std::fs::write(folder.join(format!("f{at}")), "x").unwrap();
+    }
+    std::fs::write(folder.join("fine"), "x").unwrap();
+    std::fs::create_dir(folder.join("closed")).unwrap();
+    for (path, mode) in [
+        ("f0", 0),
+        ("f1", 0),
+        ("f2", 0),
+        ("f3", 0),
+        ("closed", 0o300),
+    ] {
+        set_mode(&folder.join(path), mode);
+    }
+    set_mode(&folder, 0o755);
+    let scan = || (Scan::read(&folder), Scan::read(&folder.join("f0")));
+    let (tree, one) = sys::as_nobody(scan);
+    set_mode(&folder.join("closed"), 0o700);
+    let StoreError::Unreadable { paths, count } = tree.unwrap_err() else {
+        panic!("not the list of files")
+    };
+    assert_eq!((paths.len(), count), (3, 5));
+    assert!(paths.iter().all(|path| path.starts_with(&folder)));
+    assert!(
+        matches!(one.unwrap_err(), StoreError::Unreadable { count: 1, .. }),
+        "one file alone"
+    );
+}
