@@ -222,6 +222,7 @@ impl Fetch {
                                 space: SPACE_DATA,
                                 range: unit.range,
                                 hash: self.hash,
+                                digest: false,
                             }
                         })
                         .collect();
@@ -297,6 +298,10 @@ impl Fetch {
                             .handle_refused(lane, grant.range, &reason, now);
                     }
                     self.drain(state);
+                }
+                Ok(Received::Digest { .. }) => {
+                    let text = "a hash where bytes were due";
+                    break Err(LaneError::Unexpected(text.into()));
                 }
                 Ok(Received::Idle) => {
                     let come = half.observe().bytes_in;

@@ -113,6 +113,7 @@ pub fn grant(id: u32, start: u64, end: u64, hash: bool) -> Grant {
         space: 2,
         range: Range::new(start, end),
         hash,
+        digest: false,
     }
 }
 
