@@ -579,7 +579,9 @@ impl Ledger {
 
     /// Lanes that could carry the unit in transit that begins there; none when there is no such unit.
     pub fn holders_in_transit(&self, start: u64) -> &[LaneId] {
-        self.in_transit.get(&start).map_or(&[], |unit| &unit.holders)
+        self.in_transit
+            .get(&start)
+            .map_or(&[], |unit| &unit.holders)
     }
 
     /// Bytes a lane has been told to carry and has not brought yet.

@@ -83,6 +83,8 @@ pub enum Event {
     Failed(String),
     /// Open a stream to this peer over which it is asked for hashes; see [`Receiving::next_digests`].
     Compare(LaneId, Peer),
+    /// A stream that asks for hashes has something to ask for.
+    Wake,
     /// Holders gave different contents for the same bytes; the transfer has failed.
     Differ(Difference),
 }

@@ -42,6 +42,7 @@ pub(super) struct Copies {
     wrote: BTreeMap<u64, (Range, Vec<Writer>)>,
     // Units that are to be read again, and how they should be.
     rereads: Vec<(Range, u32, u32)>,
+    has_differed: bool,
 }
 
 impl Copies {
@@ -197,9 +198,10 @@ impl Receiving {
         self.pairs[lane].sender
     }
 
-    /// Contents differ: the node's part has failed.
+    /// Contents differ: the node's part has failed, also when all had come: what is complete may have no name yet.
     pub(super) fn differ(&mut self, difference: Difference) {
-        if !std::mem::replace(&mut self.finished, true) {
+        self.finished = true;
+        if !std::mem::replace(&mut self.copies.has_differed, true) {
             self.events.push_back(Event::Differ(difference));
         }
     }

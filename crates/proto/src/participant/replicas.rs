@@ -158,15 +158,21 @@ impl Open {
 /// A holder that is asked for hashes.
 #[derive(Debug, Default)]
 struct Second {
-    queue: VecDeque<Range>,
-    // Not answered yet; with what was delivered by whom where the whole is compared.
-    outstanding: Vec<(Range, Option<(u32, [u8; 32])>)>,
+    // With what was delivered by whom where the whole is compared.
+    queue: VecDeque<Asked>,
+    // Not answered yet.
+    outstanding: Vec<Asked>,
     // Whole: of the delivered units, the first that was not looked at.
     next: usize,
     // The driver has a stream to it, or opens one.
     is_running: bool,
+    // The driver was told that there is nothing to ask for now.
+    is_idle: bool,
     is_down: bool,
 }
+
+/// A unit that a holder is asked about, and what was delivered by whom: told where the whole is compared, else the unit is open.
+type Asked = (Range, Option<(u32, [u8; 32])>);
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -325,6 +331,7 @@ impl Receiving {
                 continue;
             };
             second.is_running = true;
+            second.is_idle = false;
             let peer = self.peers[lane].clone();
             self.events.push_back(Event::Compare(lane, peer));
         }
@@ -390,7 +397,10 @@ impl Receiving {
         };
         let range = open.range;
         let second = self.replicas.seconds.entry(node).or_default();
-        second.queue.push_back(range);
+        second.queue.push_back((range, None));
+        if std::mem::take(&mut second.is_idle) {
+            self.events.push_back(Event::Wake);
+        }
         if let Some(open) = self.replicas.open.get_mut(&start) {
             open.asked.push(node);
         }
@@ -401,7 +411,16 @@ impl Receiving {
     pub(super) fn compare_unit(&mut self, node: u32, range: Range, digest: [u8; 32]) {
         match self.replicas.mode {
             Compare::Nothing => {}
-            Compare::Whole => self.replicas.deliverers.push(node),
+            Compare::Whole => {
+                self.replicas.deliverers.push(node);
+                let mut wakes = false;
+                for second in self.replicas.seconds.values_mut() {
+                    wakes |= std::mem::take(&mut second.is_idle);
+                }
+                if wakes {
+                    self.events.push_back(Event::Wake);
+                }
+            }
             Compare::Sample => {
                 let Some(open) = self.replicas.open.get_mut(&range.start) else {
                     return;
@@ -462,14 +481,20 @@ impl Receiving {
             return Ask::Closed;
         }
         let mut units = Vec::new();
-        let mut bytes: u64 = second.outstanding.iter().map(|(range, _)| range.len()).sum();
+        let mut bytes: u64 = second
+            .outstanding
+            .iter()
+            .map(|(range, _)| range.len())
+            .sum();
         let held = self.replicas.holdings.get(&node);
         let is_held = |range| held.is_some_and(|held: &RangeSet| held.contains_range(range));
         let is_whole = self.replicas.mode == Compare::Whole;
         while second.outstanding.len() < OUTSTANDING_UNITS_MAX && bytes < OUTSTANDING_BYTES_MAX {
-            let ask = if let Some(range) = second.queue.pop_front() {
-                (range, None)
-            } else if let Some(&(range, digest)) = self.digests.get(second.next).filter(|_| is_whole) {
+            let ask = if let Some(asked) = second.queue.pop_front() {
+                asked
+            } else if let Some(&(range, digest)) =
+                self.digests.get(second.next).filter(|_| is_whole)
+            {
                 let from = self.replicas.deliverers.get(second.next).copied();
                 second.next += 1;
                 // Who brought a unit is not asked about it.
@@ -484,6 +509,7 @@ impl Receiving {
             units.push(ask.0);
             second.outstanding.push(ask);
         }
+        second.is_idle = second.outstanding.is_empty();
         if units.is_empty() {
             // What it holds of the rest may just have been passed over.
             self.check_progress();
@@ -541,6 +567,15 @@ impl Receiving {
         ));
         self.no_answer(node, range.start);
         self.check_progress();
+    }
+
+    /// The stream to a holder broke; what it was asked for is asked for again over the next one.
+    pub fn handle_second_broken(&mut self, node: u32) {
+        if let Some(second) = self.replicas.seconds.get_mut(&node) {
+            for asked in std::mem::take(&mut second.outstanding).into_iter().rev() {
+                second.queue.push_front(asked);
+            }
+        }
     }
 
     /// A holder cannot be asked any more.
@@ -607,7 +642,10 @@ impl Receiving {
             return;
         }
         let open = std::mem::take(&mut self.replicas.open);
-        let late: BTreeSet<u32> = open.values().flat_map(|o| o.asked.iter().copied()).collect();
+        let late: BTreeSet<u32> = open
+            .values()
+            .flat_map(|o| o.asked.iter().copied())
+            .collect();
         let differing = open.into_values().find(|open| open.groups().len() > 1);
         let late: Vec<String> = late.into_iter().map(|node| self.name_of(node)).collect();
         self.note(format!(
