@@ -36,6 +36,9 @@ pub const KINDS: [Kind; 6] = [
     Kind::Watched6,
 ];
 
+/// Those that are streams.
+pub const STREAMS: [Kind; 4] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix];
+
 /// Makes one end's protection; both ends need their own.
 pub type Protect = Box<dyn Fn() -> Protection>;
 

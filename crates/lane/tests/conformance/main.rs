@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use ends::{KINDS, Memory, Refusing, contents, grant, pair, protections, receive};
+use ends::{KINDS, Kind, Memory, Refusing, contents, grant, pair, protections, receive};
 use ropewalk_lane::*;
 use ropewalk_model::Range;
 
@@ -84,7 +84,7 @@ fn units_of_all_sizes_arrive() {
 #[test]
 fn hashes_come_without_bytes() {
     let ranges = [(7, 7), (3, 40_000), (1 << 60, (1 << 60) + (1 << 20))];
-    for kind in KINDS {
+    for kind in ends::STREAMS {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let provider = ends::Generated::new(ends::Mode::File);
@@ -121,10 +121,21 @@ fn hashes_come_without_bytes() {
     }
 }
 
-/// A hash that the sender cannot compute is reported as missing, and the stream goes on.
+/// A hash that the sender cannot compute is reported as missing, and the stream goes on. Lanes of datagrams refuse to ask.
 #[test]
 fn hashes_of_absent_bytes_are_missing() {
-    for kind in KINDS {
+    for kind in [Kind::Blast4, Kind::Watched6] {
+        let (mut receiver, _sender) = pair(kind, &protections().remove(0).1);
+        let asked = Grant {
+            digest: true,
+            ..grant(1, 0, 5000, false)
+        };
+        assert!(matches!(
+            receiver.grant(&[asked]),
+            Err(LaneError::Misuse(_))
+        ));
+    }
+    for kind in ends::STREAMS {
         for (_, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let refusing = Refusing { from: 100, to: 200 };
