@@ -30,6 +30,9 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of the stream that fetches a manifest: reliable whatever lanes the transfer has, since it is short and comes first.
 pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
 
+/// Number of the stream over which a holder is asked for hashes of units; reliable, too.
+pub(crate) const HASH_STREAM: u32 = u32::MAX - 1;
+
 /// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
 pub(crate) const RAIL_AT: usize = 8;
 

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::connect::{self, RAIL_AT};
 use crate::door::{Doors, Place};
 use crate::log::{self, Log, LogSink};
-use crate::streams::{self, DataSocket};
+use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
 use crate::{AgentError, rails, session};
@@ -491,8 +491,7 @@ async fn welcome<S: Incoming>(
                     rails::bind_accepted(stream);
                 }
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
-                let options = streams::of_stream(&transfer.options, index);
-                transfer.serve_stream(socket, options, &secret, head.nonce);
+                transfer.serve_stream(socket, index, &secret, head.nonce);
             }
             Ok(())
         }

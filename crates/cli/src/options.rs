@@ -246,6 +246,9 @@ enum VerifyArg {
     Tree,
     /// Also each chunk read back from the receiver's disk
     Sink,
+    /// As tree, and all holders read and hash all they have: contents that differ end the transfer. With tree and sink a
+    /// sample is compared
+    Replicas,
 }
 
 /// A size that prints exactly, for the help text.
@@ -504,6 +507,7 @@ impl MoveArgs {
                 VerifyArg::Fragment => Verify::Fragment,
                 VerifyArg::Tree => Verify::Tree,
                 VerifyArg::Sink => Verify::Sink,
+                VerifyArg::Replicas => Verify::Replicas,
             },
             lane: self.lane,
             datagrams: DatagramOptions {

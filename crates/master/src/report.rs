@@ -176,6 +176,7 @@ fn verify_name(verify: Verify) -> &'static str {
         Verify::Fragment => "fragment",
         Verify::Tree => "tree",
         Verify::Sink => "sink",
+        Verify::Replicas => "replicas",
     }
 }
 
@@ -247,6 +248,7 @@ pub(crate) fn final_report(
     if outcome == Outcome::Done {
         report.bound = bound(coordinator, known, report.wanted_bytes, moving);
     }
+    report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
     report.streams = coordinator.tuned().map(|tuned| StreamsReport {
         policy: tuned.policy.name().into(),

@@ -188,6 +188,8 @@ pub enum Verify {
     Tree,
     /// Also every chunk read back from the sink.
     Sink,
+    /// Also every chunk of every replica, compared with what was delivered; the sink is not read back.
+    Replicas,
 }
 
 /// Which kind of lane to use.

@@ -40,6 +40,7 @@ mod recover;
 mod replan;
 #[cfg(test)]
 mod replan_tests;
+mod replicas;
 mod setup;
 #[cfg(test)]
 mod silence_tests;
@@ -51,6 +52,7 @@ mod tests;
 pub use layout::Found;
 use node::Node;
 pub use places::{mark_text, parse_mark};
+pub use replicas::compare;
 pub use ropewalk_tuner::Others;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use streams::{Ends, Tuned};
@@ -582,7 +584,11 @@ impl Coordinator {
             self.note(format!("{name}: {text}"));
         }
         let error = done.error.clone();
+        let differs = done.differs;
         self.nodes[node as usize].done = Some(done);
+        if differs {
+            return self.end_differing(&error);
+        }
         if !error.is_empty() {
             self.note(format!("{name} stopped: {error}"));
             if !self.hand_over(node) {

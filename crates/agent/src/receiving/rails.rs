@@ -71,7 +71,7 @@ impl State {
 
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
-    pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
+    pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Arc<Connected>) {
         // Parts that are dealt out once are no work for lanes that are found later.
         let search = match self.transfer.options.equal {
             true => None,
@@ -83,7 +83,7 @@ impl Fetch {
             rail: first
                 .as_ref()
                 .and_then(|(_, search)| search.first().cloned()),
-            connected: Arc::new(connected),
+            connected,
             pause: REGAIN_MIN,
         };
         {

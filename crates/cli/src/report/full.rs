@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ropewalk::model::{format_bytes, format_seconds};
-use ropewalk::report::{NodeReport, PairReport, Report};
+use ropewalk::report::{NodeReport, PairReport, ReplicasReport, Report};
 
 use super::bound;
 use super::brief::count;
@@ -53,6 +53,9 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "PLAIN (not encrypted)"
     };
     writeln!(out, "checked    {checked}; {sealed}")?;
+    if let Some(replicas) = &report.replicas {
+        writeln!(out, "replicas   {}", compared(replicas))?;
+    }
     if let Some(streams) = &report.streams {
         let others = match streams.others {
             0 => String::new(),
@@ -101,6 +104,19 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     )?;
     write_nodes(out, report)?;
     write_pairs(out, report)
+}
+
+/// What was compared of the contents of replicas.
+fn compared(replicas: &ReplicasReport) -> String {
+    match replicas.compared.as_str() {
+        "no" => "compared by size and time only: no hashes of contents were computed".into(),
+        _ => format!(
+            "{} of {} compared with a second holder ({})",
+            replicas.compared_units,
+            count(replicas.units, "unit"),
+            format_bytes(replicas.compared_bytes)
+        ),
+    }
 }
 
 /// A few names, and how many more.

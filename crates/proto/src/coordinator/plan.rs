@@ -403,6 +403,7 @@ impl Coordinator {
                     number,
                     expected: round.expected_ns,
                     settle: round.settle,
+                    holdings: Vec::new(),
                 }),
             );
         }
@@ -465,7 +466,7 @@ impl Coordinator {
         wanted.into_iter().map(|node| self.peer(node)).collect()
     }
 
-    fn peer(&self, node: u32) -> control::Peer {
+    pub(super) fn peer(&self, node: u32) -> control::Peer {
         let opened = self.nodes[node as usize].opened.as_ref();
         control::Peer {
             node,
@@ -514,6 +515,8 @@ impl Coordinator {
             let holders = part.holders.iter().copied().filter(serves);
             holders.take(MANIFEST_HOLDERS)
         }));
+        plan.holdings = self.holdings_for(node);
+        wanted.extend(plan.holdings.iter().map(|holding| holding.node));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }
