@@ -276,6 +276,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Whether delivered means on stable storage.
     pub sync: bool,
+    /// Whether what came of a copy that is not complete stays under its temporary name.
+    pub keep_partial: bool,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
@@ -330,6 +332,7 @@ impl Default for Options {
             replan: true,
             limit: None,
             sync: true,
+            keep_partial: false,
             token: None,
             ssh_command: vec!["ssh".into()],
             remote_path: "ropewalk".into(),

@@ -10,8 +10,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ropewalk_model::{Layout, Piece};
+use ropewalk_model::{Layout, Piece, Range};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -43,6 +44,8 @@ struct Rows {
     rows: Vec<Row>,
     /// Rows whose temporary name no sync has covered.
     new_names: Mutex<BTreeSet<u32>>,
+    /// Another node began to give the final names: what has no temporary one may have its final one.
+    taken_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -78,6 +81,7 @@ impl FileSink {
         let rows = Rows {
             rows: rows?,
             new_names: Mutex::default(),
+            taken_over: AtomicBool::new(false),
         };
         for piece in layout.pieces() {
             if rows.rows.get(piece.object as usize).is_none() {
@@ -131,12 +135,29 @@ impl FileSink {
         Ok(())
     }
 
+    /// Where the last byte of an object ends in its file.
+    fn end_of(&self, object: u32) -> u64 {
+        let pieces = self.staging.layout.pieces().iter();
+        let own = pieces.filter(|piece| piece.object == object);
+        let ends = own.map(|piece| piece.object_offset + piece.range.len());
+        ends.max().unwrap_or(0)
+    }
+
     /// Gives the final names; a path listed twice is renamed once.
     fn rename_all(&self) -> Result<(), StoreError> {
         let mut renamed = BTreeSet::new();
-        for row in self.rows().iter().filter(|row| row.file.renames) {
-            if renamed.insert(&row.file.path) {
-                row.rename()?;
+        let taken_over = self.staging.target.taken_over.load(Ordering::Acquire);
+        for (object, row) in self.rows().iter().enumerate() {
+            if !row.file.renames || !renamed.insert(&row.file.path) {
+                continue;
+            }
+            match row.rename() {
+                Err(StoreError::Vanished { .. })
+                    if taken_over && row.is_named(self.end_of(object as u32)) =>
+                {
+                    row.sync_folder()?;
+                }
+                other => other?,
             }
         }
         Ok(())
@@ -215,6 +236,33 @@ impl Row {
         self.sync_folder()
     }
 
+    /// Whether a file of at least this length has the final name.
+    fn is_named(&self, len: u64) -> bool {
+        sys::stat_entry(self.parent.as_fd(), &self.name).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && stat.st_size as u64 >= len
+        })
+    }
+
+    /// As [`Row::open`] after another node began to give the final names: in whichever place it is.
+    fn open_taken_over(&self) -> Result<File, StoreError> {
+        let open = |name: &[u8], flags| {
+            sys::open_beneath(
+                self.parent.as_fd(),
+                name,
+                OFlags::NONBLOCK | flags,
+                Mode::empty(),
+            )
+        };
+        let opened = match open(&self.temporary, OFlags::RDWR) {
+            Err(Errno::NOENT) => open(&self.name, OFlags::RDONLY),
+            other => other,
+        };
+        opened
+            .map(File::from)
+            .map_err(|errno| StoreError::from_errno(Operation::Open, &self.file.path, errno))
+    }
+
     fn sync_folder(&self) -> Result<(), StoreError> {
         rustix::fs::fsync(&self.parent)
             .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
@@ -229,7 +277,11 @@ impl Row {
 impl Target for Rows {
     fn open(&self, object: u32) -> Result<File, StoreError> {
         // `create` refused layouts with other objects.
-        self.rows[object as usize].open().map(|(file, _)| file)
+        let row = &self.rows[object as usize];
+        if self.taken_over.load(Ordering::Acquire) {
+            return row.open_taken_over();
+        }
+        row.open().map(|(file, _)| file)
     }
 
     fn path(&self, object: u32) -> PathBuf {
@@ -288,5 +340,22 @@ impl Sink for FileSink {
             self.rows().iter().for_each(Row::remove);
             *ended = true;
         }
+    }
+
+    fn take_over(&self) {
+        let taken_over = &self.staging.target.taken_over;
+        taken_over.store(true, Ordering::Release);
+        self.staging.forget_files();
+    }
+
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let row = self.rows().get(piece.object as usize)?;
+        Some((row.file.path.to_string_lossy().into_owned(), piece.range))
+    }
+
+    fn temporary(&self, most: usize) -> Vec<PathBuf> {
+        let paths: BTreeSet<PathBuf> = self.rows().iter().map(Row::temporary_path).collect();
+        paths.into_iter().take(most).collect()
     }
 }
