@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk::master::{Joining, clear_paths};
-use ropewalk::request::{NodeRequest, Object, ObjectRequest, Reach};
+use ropewalk::request::{NodeRequest, ObjectRequest, Reach};
 use ropewalk::{Cancel, Event, Members, Request};
 use serde::{Deserialize, Serialize};
 
@@ -142,16 +142,9 @@ fn private_folder(folder: &Path) -> Result<()> {
 fn places(request: &Request, of: impl Fn(&NodeRequest) -> &[ObjectRequest]) -> Vec<String> {
     let nodes = request.nodes.iter();
     let objects = nodes.flat_map(|node| of(node).iter().map(move |object| (node, object)));
-    let place = |(node, object): (&NodeRequest, &ObjectRequest)| {
-        let object = match &object.object {
-            Object::Path(path) => String::from_utf8_lossy(path).into_owned(),
-            Object::Memory(size) => format!("mem:{size}"),
-            Object::Null => "null:".to_owned(),
-        };
-        match node.reach {
-            Reach::Local => object,
-            Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{object}", node.name),
-        }
+    let place = |(node, object): (&NodeRequest, &ObjectRequest)| match node.reach {
+        Reach::Local => object.object.to_string(),
+        Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{}", node.name, object.object),
     };
     objects.map(place).take(PLACES_MAX).collect()
 }

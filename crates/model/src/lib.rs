@@ -25,4 +25,4 @@ pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
 pub use spec::{Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
-pub use units::{ByteRate, Bytes, format_bytes, format_seconds, format_time};
+pub use units::{ByteRate, Bytes, format_bytes, format_seconds};
