@@ -7,9 +7,8 @@ use std::net::SocketAddr;
 #[non_exhaustive]
 pub enum AgentError {
     /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; is another agent running there? choose another with --listen"
-    )]
+    // The system's words follow, as the cause.
+    #[error("cannot listen on {address} ({})", advice(source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -47,4 +46,19 @@ pub enum AgentError {
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),
+}
+
+fn advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "another program listens there; choose another address or port with --listen"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "no interface of this host has that address; `ip address` lists those it has"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "ports below 1024 are for root; choose a higher one"
+        }
+        _ => "choose another address or port with --listen",
+    }
 }

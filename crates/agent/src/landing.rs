@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,6 +155,50 @@ impl SinkSet {
             all.bits_not_kept += landed.bits_not_kept;
         }
         all
+    }
+
+    /// Another node began to give the files their names, and is gone.
+    pub fn take_over(&self) {
+        self.sinks.iter().for_each(|placed| placed.sink.take_over());
+    }
+
+    /// The objects that bytes belong to, each with how many of its bytes these are and the first of them; at most `most`,
+    /// and how many more there are.
+    pub fn objects(&self, ranges: &RangeSet, most: usize) -> (Vec<(String, u64, Range)>, u64) {
+        let mut out: Vec<(String, u64, Range)> = Vec::new();
+        let (mut more, mut last) = (0, None);
+        for placed in &self.sinks {
+            for range in ranges.intersection(&placed.ranges).iter() {
+                let mut at = range.start;
+                while at < range.end {
+                    let Some((name, whole)) = placed.sink.object_at(at) else {
+                        break;
+                    };
+                    let part = Range {
+                        start: at,
+                        end: whole.end.min(range.end),
+                    };
+                    at = part.end.max(at + 1);
+                    // What is missing of a file lies together: its pieces follow each other.
+                    let again = last.as_ref() == Some(&name);
+                    let has_room = out.len() < most;
+                    match out.last_mut().filter(|_| again && more == 0) {
+                        Some(same) => same.1 += part.len(),
+                        None if has_room => out.push((name.clone(), part.len(), part)),
+                        None => more += u64::from(!again),
+                    }
+                    last = Some(name);
+                }
+            }
+        }
+        (out, more)
+    }
+
+    /// Temporary names that there may be something under, at most `most`.
+    pub fn temporary(&self, most: usize) -> Vec<PathBuf> {
+        let paths = self.sinks.iter();
+        let paths = paths.flat_map(|placed| placed.sink.temporary(most));
+        paths.take(most).collect()
     }
 
     /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the

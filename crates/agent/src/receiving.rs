@@ -126,6 +126,9 @@ struct State {
     // How it was told to end: temporary files go; so do those that other nodes write, too.
     discard: bool,
     discard_shared: bool,
+    temporary_told: bool,
+    // Its sinks could not be made, so that nothing has changed.
+    refused: bool,
 }
 
 impl State {
@@ -221,6 +224,8 @@ impl Fetch {
             early: Some(Vec::new()),
             discard: false,
             discard_shared: false,
+            temporary_told: false,
+            refused: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -455,8 +460,21 @@ impl Fetch {
         self.state.lock().receiving.ledger().wanted_bytes()
     }
 
+    /// Safe bytes.
+    pub fn delivered(&self) -> u64 {
+        self.safe.load(Ordering::Acquire)
+    }
+
+    /// Another node began to give the files their names, and is gone.
+    pub fn take_over(&self) {
+        if let Some(sinks) = self.sinks() {
+            sinks.take_over();
+        }
+    }
+
     /// Progress for the master.
     pub fn status(&self) -> control::Status {
+        let temporary = self.told_temporary();
         let mut state = self.state.lock();
         let State {
             receiving, lanes, ..
@@ -469,6 +487,7 @@ impl Fetch {
             checked: state.receiving.ledger().delivered_bytes(),
             pairs: state.receiving.pair_statuses(self.transfer.now_ns()),
             tcp: None,
+            temporary,
         }
     }
 

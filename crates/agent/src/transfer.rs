@@ -328,7 +328,7 @@ impl Transfer {
         control::TransferStatus {
             transfer: self.id.to_vec(),
             wanted: fetch.as_ref().map_or(0, |f| f.wanted()),
-            delivered: fetch.as_ref().map_or(0, |f| f.status().delivered),
+            delivered: fetch.as_ref().map_or(0, |f| f.delivered()),
             sent: self.serving.sent(),
             age: self.now_ns(),
             phase: if fetch.is_some() || self.serving.started() {
@@ -425,6 +425,9 @@ impl Transfer {
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
         if word.commit {
+            if let Some(fetch) = fetch.as_ref().filter(|_| word.again) {
+                fetch.take_over();
+            }
             let seen = fetch
                 .as_ref()
                 .map_or(Ok(()), |f| f.see_samples(&word.samples));
@@ -450,6 +453,7 @@ impl Transfer {
             (None, false) => "done".into(),
         };
         self.end(discard, true, &outcome);
+        finished.left = fetch.map(|fetch| fetch.left()).unwrap_or_default();
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.usage());

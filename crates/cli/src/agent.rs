@@ -32,7 +32,7 @@ const LINE_MAX: u64 = 16_384;
 
 /// Arguments of `ropewalk agent`.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct AgentArgs {
     /// Where to listen; may be repeated. Port 0 lets the system choose [default: [::]:7420, or 0.0.0.0:7420 without IPv6]
     #[arg(long, value_name = "ADDR:PORT")]
@@ -62,6 +62,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, hide = true)]
     while_stdin: bool,
 }
+
+const USAGE: &str = "\
+ropewalk agent [OPTIONS] --root <DIR[:rw]>...
+       ropewalk agent --new-token <FILE>";
 
 const EXAMPLES: &str = "\
 Examples:

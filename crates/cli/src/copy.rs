@@ -36,6 +36,10 @@ pub(crate) struct CopyArgs {
     #[arg(long, value_name = "HOW", default_value = "copies")]
     destinations: DestinationsArg,
 
+    /// What `ropewalk status` and the report call this transfer; `cancel`, `join` and `leave` take it
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
     #[command(flatten)]
     _habits: HabitArgs,
 
@@ -68,9 +72,10 @@ What a copy is:
   Contents, modes, modification times and symbolic links. Hard links become files of their own;
   owners, extended attributes, set-id bits and holes are not kept. Folders that the destination
   holds keep their mode and time, and what it holds under other names stays. Every file is sent
-  again, also one that is there already. Nothing gets its name before all of it is there; a copy
-  that ends partial (status 3) stays as .NAME.ropewalk-ID-NODE. So does a shared one whose command
-  was killed: no host knows whether others still write it. Such names are left out of sources.
+  again, also one that is there already. Nothing gets its name before all of it is there, and what
+  came of a copy that is not complete (status 1, 3 or 130) is removed, unless --keep-partial keeps
+  it as .NAME.ropewalk-ID-NODE. Where the agent was killed, or the command of a shared copy, it
+  stays under that name; nothing uses it, remove it. Such names are left out of sources.
   A source that changes meanwhile is noticed by size, times and inode. What a program writes
   through mapped memory (mmap) is not, until the system writes it back: do not copy the files of
   a running database. Files of /proc and /sys have no size: use cat.
@@ -140,7 +145,7 @@ impl CopyArgs {
             },
         };
         Ok(Request {
-            label: None,
+            label: self.label.clone(),
             nodes,
             mapping,
             options,
@@ -277,7 +282,10 @@ fn node(
     sinks: Vec<ObjectRequest>,
 ) -> NodeRequest {
     NodeRequest {
-        name: endpoint.host().to_owned(),
+        name: match endpoint.reach {
+            Reach::Local => "this host".to_owned(),
+            _ => endpoint.host().to_owned(),
+        },
         reach: endpoint.reach.clone(),
         sources,
         sinks,
@@ -300,14 +308,17 @@ fn name(nodes: &mut [NodeRequest], senders: usize) {
         if used.get(&node.name).is_some_and(|&count| count > 1) {
             node.name = match &node.reach {
                 Reach::Attached { host, port } => format!("{host}:{port}"),
-                Reach::Local | Reach::Ssh(_) if at < senders => format!("{}-source", node.name),
-                Reach::Local | Reach::Ssh(_) => format!("{}-copy", node.name),
+                Reach::Local if at < senders => "this host (source)".to_owned(),
+                Reach::Local => "this host (copy)".to_owned(),
+                Reach::Ssh(_) if at < senders => format!("{}-source", node.name),
+                Reach::Ssh(_) => format!("{}-copy", node.name),
             };
         }
         let count = taken.entry(node.name.clone()).or_default();
         *count += 1;
         if *count > 1 {
-            node.name = format!("{}{}", node.name, *count);
+            let space = if node.reach == Reach::Local { " " } else { "" };
+            node.name = format!("{}{space}{}", node.name, *count);
         }
     }
 }
@@ -357,10 +368,17 @@ mod tests {
             names(&["a[1-2]:/x"], &["b[1-2]:/y"]),
             ["a1", "a2", "b1", "b2"]
         );
-        assert_eq!(names(&["/x"], &["/y"]), ["local-source", "local-copy"]);
+        assert_eq!(
+            names(&["/x"], &["/y"]),
+            ["this host (source)", "this host (copy)"]
+        );
         assert_eq!(
             names(&["/x"], &["/y", "/z"]),
-            ["local-source", "local-copy", "local-copy2"]
+            [
+                "this host (source)",
+                "this host (copy)",
+                "this host (copy) 2"
+            ]
         );
         assert_eq!(
             names(&["a:7:/x", "a:8:/x"], &["me@a:/y"]),

@@ -11,11 +11,12 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use ropewalk::master::{Joining, clear_paths};
-use ropewalk::{Cancel, Event, Members};
+use ropewalk::request::{NodeRequest, ObjectRequest, Reach};
+use ropewalk::{Cancel, Event, Members, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::transfer::StartArg;
@@ -33,6 +34,9 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(60 + 300 + 10);
 
 /// Visitors that may wait for nodes to join or leave; each has a thread.
 const WAITING_MAX: usize = 16;
+
+/// Sources and destinations that are told.
+const PLACES_MAX: usize = 16;
 
 /// What a visitor asks. No `Debug`: it may hold a token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,8 +85,17 @@ pub(crate) struct NodeVerdict {
 pub(crate) struct Answer {
     /// Id, once it is known.
     pub transfer: Option<String>,
-    /// Label of the specification.
+    /// Label of the specification, or as given.
     pub label: Option<String>,
+    /// Sources as people write them; of many the first.
+    #[serde(default)]
+    pub from: Vec<String>,
+    /// Destinations.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// When the command started, in seconds since 1970.
+    #[serde(default)]
+    pub started_seconds: u64,
     /// Process that carries it out.
     pub process: u32,
     /// The last progress event.
@@ -125,21 +138,35 @@ fn private_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The sources or the destinations of a request, the first of many.
+fn places(request: &Request, of: impl Fn(&NodeRequest) -> &[ObjectRequest]) -> Vec<String> {
+    let nodes = request.nodes.iter();
+    let objects = nodes.flat_map(|node| of(node).iter().map(move |object| (node, object)));
+    let place = |(node, object): (&NodeRequest, &ObjectRequest)| match node.reach {
+        Reach::Local => object.object.to_string(),
+        Reach::Ssh(_) | Reach::Attached { .. } => format!("{}:{}", node.name, object.object),
+    };
+    objects.map(place).take(PLACES_MAX).collect()
+}
+
 impl Desk {
     /// Opens the desk of this process.
     ///
     /// # Errors
     /// When the runtime folder is not safe or no socket can be made there; the transfer can do without.
-    pub(crate) fn open(label: Option<String>, cancel: Cancel, members: Members) -> Result<Self> {
-        Self::open_in(&folder()?, label, cancel, members)
+    pub(crate) fn open(request: &Request, cancel: Cancel, members: Members) -> Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let subject = Answer {
+            label: request.label.clone(),
+            from: places(request, |node| &node.sources),
+            to: places(request, |node| &node.sinks),
+            started_seconds: since.map_or(0, |since| since.as_secs()),
+            ..Answer::default()
+        };
+        Self::open_in(&folder()?, subject, cancel, members)
     }
 
-    fn open_in(
-        folder: &Path,
-        label: Option<String>,
-        cancel: Cancel,
-        members: Members,
-    ) -> Result<Self> {
+    fn open_in(folder: &Path, subject: Answer, cancel: Cancel, members: Members) -> Result<Self> {
         let process = std::process::id();
         let path = folder.join(format!("{process}.sock"));
         // Not visible to visitors before it listens, so that nobody takes it for a stale one.
@@ -148,11 +175,7 @@ impl Desk {
         let listener = UnixListener::bind(&hidden)
             .with_context(|| format!("cannot listen on {}", hidden.display()))?;
         fs::rename(&hidden, &path).with_context(|| format!("cannot make {}", path.display()))?;
-        let state = Arc::new(Mutex::new(Answer {
-            label,
-            process,
-            ..Answer::default()
-        }));
+        let state = Arc::new(Mutex::new(Answer { process, ..subject }));
         let desk = Self {
             state: state.clone(),
             path: Mutex::new(path),
@@ -377,7 +400,10 @@ mod tests {
         let cancel = Cancel::new();
         let desk = Desk::open_in(
             dir.path(),
-            Some("label".into()),
+            Answer {
+                label: Some("label".into()),
+                ..Answer::default()
+            },
             cancel.clone(),
             Members::new(),
         )
@@ -426,7 +452,8 @@ mod tests {
     #[test]
     fn a_desk_takes_members() {
         let dir = tempfile::tempdir().unwrap();
-        let desk = Desk::open_in(dir.path(), None, Cancel::new(), Members::new()).unwrap();
+        let desk =
+            Desk::open_in(dir.path(), Answer::default(), Cancel::new(), Members::new()).unwrap();
         let path = desk.path.lock().unwrap().clone();
         let join = |rows: &str, token: Option<&str>| Question::Join {
             rows: rows.into(),
@@ -464,7 +491,8 @@ mod tests {
     #[test]
     fn stale_sockets_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let desk = Desk::open_in(dir.path(), None, Cancel::new(), Members::new()).unwrap();
+        let desk =
+            Desk::open_in(dir.path(), Answer::default(), Cancel::new(), Members::new()).unwrap();
         drop(UnixListener::bind(dir.path().join("stale.sock")).unwrap());
         let stream = UnixStream::connect(desk.path.lock().unwrap().as_path()).unwrap();
         write_line(&stream, "nonsense").unwrap();

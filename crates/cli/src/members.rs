@@ -50,11 +50,11 @@ Agents are reached by the running command: it logs in for --start ssh, with its 
 --remote-path. Nodes join while bytes move only. All of FILE's nodes are reached, or none joins.
 
 Examples:
-  ropewalk join 0199f3 more.spec
+  ropewalk join 5f3a21c9 more.spec
       agents already listen at every Host:Port of more.spec
   ropewalk join 'My Data File' more.spec --start ssh
       nothing runs there yet
-  echo 'writer node9:7420 /data/half1 0 0-1023 up=1Gbit' | ropewalk join 0199f3 -
+  echo 'writer node9:7420 /data/half1 0 0-1023 up=1Gbit' | ropewalk join 5f3a21c9 -
 
 The answer comes when each node takes part, or has been turned away; the others go on either way.
 
@@ -84,7 +84,7 @@ A node that the others cannot do without is not let go: the only holder of bytes
 wanted, or a reader whose copy nobody else makes.
 
 Examples:
-  ropewalk leave 0199f3 node2
+  ropewalk leave 5f3a21c9 node2
   ropewalk leave 'My Data File' node2:7420
 
 Exit status: 0 the node leaves, 1 failed (no such transfer, or it ended), 2 usage, 4 refused.";

@@ -83,7 +83,7 @@ pub(crate) struct MoveArgs {
     limit: Option<ByteRate>,
 
     /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound.
-    /// Without a host: rate of every rbudp lane, bound of every rapid lane (--rate 1.6Gbit)
+    /// Without a host: rate of every rbudp lane, bound of every rapid lane, on each rail (--rate 1.6Gbit)
     #[arg(long, value_name = "[HOST=]RATE", value_parser = declared_rate, help_heading = "Moving")]
     rate: Vec<DeclaredRate>,
 
@@ -153,6 +153,11 @@ pub(crate) struct MoveArgs {
     /// Call bytes delivered before they are on stable storage
     #[arg(long, help_heading = "Safety")]
     no_sync: bool,
+
+    /// Keep what came of a copy that is not complete under its temporary name, .NAME.ropewalk-ID; the report says where. By
+    /// default it is removed
+    #[arg(long, help_heading = "Safety")]
+    keep_partial: bool,
 
     /// Token of agents that already run: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
@@ -528,6 +533,7 @@ impl MoveArgs {
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
             existing: Existing::default(),
+            keep_partial: self.keep_partial,
             token,
             ssh_command: self.ssh.0.clone(),
             remote_path: self.remote_path.clone(),

@@ -190,11 +190,16 @@ fn one(text: &OsStr, side: Side) -> Result<Endpoint> {
 }
 
 fn range(text: &str) -> Result<Range, String> {
-    let help = "write START-END in bytes, both included, or START+LENGTH, as in 0+16MiB";
+    let help =
+        "write START-END in bytes, both included and both given, or START+LENGTH, as in 0+16MiB";
     let number = |text: &str| text.parse::<u64>().map_err(|_| help.to_owned());
+    let size = |text: &str| {
+        text.parse::<Bytes>()
+            .map(|bytes| bytes.0)
+            .map_err(|error| error.to_string())
+    };
     let range = if let Some((start, length)) = text.split_once('+') {
-        let length: Bytes = length.parse().map_err(|error| format!("{error}"))?;
-        Range::from_length(number(start)?, length.0)
+        Range::from_length(size(start)?, size(length)?)
     } else if let Some((first, last)) = text.split_once('-') {
         Range::from_inclusive(number(first)?, number(last)?)
     } else {
@@ -212,6 +217,10 @@ mod tests {
         assert_eq!(range("0-0"), Ok(Range::new(0, 1)));
         assert_eq!(range("4096+1KiB"), Ok(Range::new(4096, 5120)));
         assert_eq!(range("7+0"), Ok(Range::new(7, 7)));
+        assert_eq!(
+            range("1MiB+1KiB"),
+            Ok(Range::new(1 << 20, (1 << 20) + 1024))
+        );
         for bad in [
             "",
             "5",

@@ -54,9 +54,16 @@ fn notes(report: &Report, shown: &[String]) -> String {
     let new: Vec<&String> = report
         .notes
         .iter()
-        .filter(|note| !shown.contains(note))
+        .filter(|note| !shown.contains(note) && !is_told(report, note))
         .collect();
     losses::notes(&new)
+}
+
+/// Whether the error says the same.
+fn is_told(report: &Report, note: &str) -> bool {
+    let error = report.error.as_deref().unwrap_or_default();
+    let (node, words) = error.split_once(": ").unwrap_or_default();
+    !words.is_empty() && note.starts_with(node) && note.ends_with(words)
 }
 
 /// The error, if there is one.

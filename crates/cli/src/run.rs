@@ -96,7 +96,7 @@ pub(crate) async fn carry_out(
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut progress = Progress::new(output);
-    let desk = Desk::open(request.label.clone(), cancel.clone(), members.clone());
+    let desk = Desk::open(&request, cancel.clone(), members.clone());
     let desk = match desk {
         Ok(desk) => Some(desk),
         Err(error) => {

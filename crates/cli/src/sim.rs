@@ -181,7 +181,7 @@ pub(crate) struct SimArgs {
     csv: bool,
 
     /// Draw the time over the parameter with most values; of one run: bytes sent and sent again over time
-    #[arg(long, value_name = "FILE.svg", help_heading = "Output")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg, help_heading = "Output")]
     plot: Option<PathBuf>,
 
     /// Write window, threshold, acknowledged, highest sent, sent again and timeouts of every connection over time (one
@@ -298,6 +298,19 @@ fn write_trace(path: &Path, done: &[Done]) -> Result<()> {
 
 fn draw(path: &Path, layout: &Layout, done: &[Done]) -> Result<()> {
     picture::draw(path, layout, done).with_context(|| cannot_write(path))
+}
+
+/// A plot is SVG, whatever its name says.
+fn svg(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let found = path.extension().map(|end| end.to_ascii_lowercase());
+    match found {
+        Some(end) if end != "svg" => Err(format!(
+            "plots are SVG; name it {}",
+            path.with_extension("svg").display()
+        )),
+        _ => Ok(path),
+    }
 }
 
 /// Everything that can be known to be wrong before hours are spent on it.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -13,10 +14,15 @@ use ropewalk::{Event, master};
 use serde::Serialize;
 
 use crate::desk::{self, Answer, Question};
+use crate::escape;
 use crate::progress::rate;
+use crate::report::listed;
 use crate::run::runtime;
 use crate::sys::{self, say};
 use crate::token;
+
+/// Digits of an id that are shown: 32 random bits.
+const SHORT_LEN: usize = 8;
 
 /// Exit status when there was nothing to cancel.
 const FAILED: u8 = 1;
@@ -49,7 +55,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = CANCEL_EXAMPLES)]
 pub(crate) struct CancelArgs {
-    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
+    /// Id of the transfer, or as much of its end or beginning as is unique, its label, or the process that carries it out
     #[arg(value_name = "TRANSFER", required_unless_present = "all")]
     transfer: Option<String>,
 
@@ -68,7 +74,7 @@ pub(crate) struct CancelArgs {
 
 const CANCEL_EXAMPLES: &str = "\
 Examples:
-  ropewalk cancel 0199f3
+  ropewalk cancel 5f3a21c9
   ropewalk cancel --all
   ropewalk cancel --all --agent node1:7420
 
@@ -134,7 +140,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
             if args.json {
                 to_json(&answers)?
             } else {
-                desk_text(&answers)
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                desk_text(&answers, now.map_or(0, |now| now.as_secs()))
             }
         }
     };
@@ -185,8 +192,8 @@ fn agent_text(lines: &[AgentLine]) -> String {
             &line.phase
         };
         format!(
-            "{}  {phase}, {received}sent {}, {}\n",
-            line.transfer,
+            "{}  {phase}, {received}sent {}, for {}\n",
+            short(&line.transfer),
             format_bytes(line.sent_bytes),
             format_seconds(line.seconds)
         )
@@ -194,15 +201,22 @@ fn agent_text(lines: &[AgentLine]) -> String {
     lines.iter().map(line).collect()
 }
 
-fn desk_text(answers: &[Answer]) -> String {
+/// The last digits of an id: the first ones are its time, which transfers of some hours share.
+fn short(id: &str) -> &str {
+    let plain = id.len().saturating_sub(SHORT_LEN);
+    id.get(plain..).unwrap_or(id)
+}
+
+/// * `now`: seconds since 1970.
+fn desk_text(answers: &[Answer], now: u64) -> String {
     if answers.is_empty() {
         return "no transfers\n".to_owned();
     }
     let line = |answer: &Answer| {
-        let id = answer
-            .transfer
-            .clone()
-            .unwrap_or_else(|| format!("process {}", answer.process));
+        let id = match &answer.transfer {
+            Some(id) => short(id).to_owned(),
+            None => format!("process {}", answer.process),
+        };
         let state = match &answer.progress {
             Some(Event::Progress {
                 delivered_bytes,
@@ -232,8 +246,16 @@ fn desk_text(answers: &[Answer]) -> String {
         let label = answer
             .label
             .as_ref()
-            .map_or_else(String::new, |label| format!("  ({label})"));
-        format!("{id}  {state}{label}\n")
+            .map_or_else(String::new, |label| format!("  ({})", escape::line(label)));
+        let ends = match (answer.from.is_empty(), answer.to.is_empty()) {
+            (false, false) => format!("  {} -> {}", listed(&answer.from), listed(&answer.to)),
+            _ => String::new(),
+        };
+        let since = match now.saturating_sub(answer.started_seconds) {
+            _ if answer.started_seconds == 0 => String::new(),
+            seconds => format!(", for {}", format_seconds(seconds as f64)),
+        };
+        format!("{id}  {state}{since}{ends}{label}\n")
     };
     answers.iter().map(line).collect()
 }
@@ -255,10 +277,15 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     })
 }
 
-/// Position of the one item whose id `wanted` is, or begins; `id` gives an item's, once it has one.
+/// Position of the one item whose id `wanted` is, or begins or ends; `id` gives an item's, once it has one.
 fn find<T>(items: &[T], wanted: &str, id: impl Fn(&T) -> Option<String>) -> Result<usize> {
     let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-    let matches = |item: &T| id(item).is_some_and(|id| plain(&id).starts_with(&plain(wanted)));
+    let matches = |item: &T| {
+        id(item).is_some_and(|id| {
+            let (id, wanted) = (plain(&id), plain(wanted));
+            id.starts_with(&wanted) || id.ends_with(&wanted)
+        })
+    };
     let is_exact = |item: &T| id(item).is_some_and(|id| plain(&id) == plain(wanted));
     if let Some(exact) = items.iter().position(is_exact) {
         return Ok(exact);
@@ -270,7 +297,7 @@ fn find<T>(items: &[T], wanted: &str, id: impl Fn(&T) -> Option<String>) -> Resu
         [one] => Ok(*one),
         [] => bail!("no transfer is called {wanted}; `ropewalk status` lists them"),
         several => bail!(
-            "{} transfers begin with {wanted}; write more of the id",
+            "{} transfers begin or end with {wanted}; write more of the id",
             several.len()
         ),
     }
@@ -341,6 +368,7 @@ mod tests {
         assert_eq!(find("0199-aa").unwrap(), 0);
         assert_eq!(find("0199AB").unwrap(), 1);
         assert_eq!(find("7").unwrap(), 2);
+        assert_eq!(find("ab").unwrap(), 1);
         assert!(
             find("0199")
                 .unwrap_err()
@@ -394,5 +422,22 @@ mod tests {
     fn ids_print_as_uuids() {
         let id: Vec<u8> = (0..16).collect();
         assert_eq!(format_id(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    /// A transfer is told by its end, what it moves from where to where, and since when.
+    #[test]
+    fn a_line_says_what_moves() {
+        let answer = Answer {
+            transfer: Some("01a20489-4af2-7405-8d3c-9b1e5f3a21c9".into()),
+            label: Some("nightly".into()),
+            from: vec!["h1:/data/set".into(), "h2:/data/set".into()],
+            to: vec!["/tmp/s\u{1b}et".into()],
+            started_seconds: 1000,
+            ..Answer::default()
+        };
+        assert_eq!(
+            desk_text(&[answer], 1012),
+            "5f3a21c9  starts to move, for 12 s  h1:/data/set, h2:/data/set -> /tmp/s\\u{1b}et  (nightly)\n"
+        );
     }
 }

@@ -187,7 +187,7 @@ fn an_agent_is_asked_and_told() {
     place
         .run(&["status", "--agent", &at])
         .assert_status(0)
-        .assert_says(&id);
+        .assert_says(&id[28..]);
     let other = place.text("other");
     place
         .run(&["agent", "--new-token", &other])

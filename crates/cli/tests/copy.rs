@@ -30,8 +30,8 @@ fn a_tree_arrives_whole() {
         "done: ",
         " in 52 files, ",
         "encrypted",
-        "local-source",
-        "-> local-copy",
+        "this host (source)",
+        "-> this host (copy)",
         "control  ",
     ] {
         assert!(out.contains(part), "{part:?} is not in\n{out}");
@@ -277,7 +277,7 @@ fn progress_in_a_pipe_is_lines_on_request() {
         .assert_status(0)
         .err();
     assert!(
-        err.contains("reached local-copy") && err.contains("planned 1.05 MB"),
+        err.contains("reached this host (copy)") && err.contains("planned 1.05 MB"),
         "{err}"
     );
     let ran = place
@@ -456,7 +456,7 @@ fn ssh_needs_only_the_program() {
         .iter()
         .map(|node| node["node"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["h1", "h2", "local"]);
+    assert_eq!(names, ["h1", "h2", "this host"]);
     let ran = place.run(&[
         "copy",
         "--ssh",

@@ -109,6 +109,17 @@ impl Scene {
         Agent::start(self.dir.path(), name)
     }
 
+    /// An agent that holds a tree of three files, the last of which is overtaken by events.
+    fn tree(&self, name: &str) -> Agent {
+        let agent = Agent::start(self.dir.path(), name);
+        std::fs::create_dir(agent.root.join("big")).unwrap();
+        for (at, part) in self.data.chunks(LENGTH / 3).enumerate() {
+            let path = agent.root.join("big").join(format!("f{at}"));
+            std::fs::write(path, part).unwrap();
+        }
+        agent
+    }
+
     fn copy(&self, ends: &[String]) -> Copy {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
             .args(["copy", "--json", "--limit", LIMIT, "--token-file"])
@@ -214,7 +225,12 @@ fn a_killed_sole_holder_makes_it_partial() {
     let delivered = report["delivered_bytes"].as_u64().unwrap();
     assert!(delivered >= LENGTH as u64 / 4 && delivered < LENGTH as u64);
     assert_eq!(delivered + missing(&report), LENGTH as u64, "{report:#}");
-    assert!(!c.root.join("copy").exists());
+    // Nothing of it is of use, and nothing is left.
+    assert_eq!(c.names(), [""; 0], "{report:#}");
+    assert_eq!(report["left"].as_array().map(Vec::len), Some(0));
+    let file = &report["missing_files"][0];
+    assert_eq!(file["file"], "set", "{report:#}");
+    assert_eq!(file["bytes"].as_u64(), Some(missing(&report)));
 }
 
 /// One of two receivers is killed: the other gets its copy, the command fails and says who.
@@ -266,6 +282,13 @@ fn a_killed_receiver_costs_only_its_own_copy() {
             .contains(&c.port.to_string()),
         "{report:#}"
     );
+    // What the dead one has left is named, and the other copy is called complete.
+    let left = report["left"][0]["path"].as_str().unwrap();
+    assert_eq!(left, c.root.join(&c.names()[0]).to_str().unwrap());
+    assert_eq!(report["left"][0]["certain"], false);
+    let complete = report["destinations"].as_array().unwrap().iter();
+    assert_eq!(complete.filter(|one| one["complete"] == true).count(), 1);
+    assert_eq!(report["error_kind"], "lost");
 }
 
 /// An interrupted command ends, leaves nothing behind, and the agents serve the next one.
@@ -353,11 +376,55 @@ fn a_source_that_changes_is_not_copied() {
     std::fs::write(a.root.join("set"), vec![7; LENGTH]).unwrap();
     let (status, report) = copy.end();
     assert_eq!(status, Some(3), "{report:#}");
-    assert!(!c.root.join("copy").exists());
+    assert_eq!(c.names(), [""; 0], "{report:#}");
     assert!(
         report["notes"].to_string().contains("changed"),
         "{report:#}"
     );
+}
+
+/// One file of a tree that changes is named with the reason, once, in notes, error and missing files; its holder answered,
+/// so that nothing says it could not be reached; what came is removed, or kept on request, and then the place is told.
+#[test]
+fn a_file_that_changes_is_named() {
+    for keep in [false, true] {
+        let scene = Scene::new();
+        let (a, c) = (scene.tree("a"), scene.receiver("c"));
+        let mut ends = vec![a.at("big"), c.at("copy")];
+        ends.extend(keep.then(|| "--keep-partial".to_owned()));
+        let mut copy = scene.copy(&ends);
+        copy.until_delivered(LENGTH as u64 / 8);
+        std::fs::write(a.root.join("big/f2"), vec![7; LENGTH / 3]).unwrap();
+        let (status, report) = copy.end();
+        assert_eq!(status, Some(3), "{report:#}");
+        let files = report["missing_files"].as_array().unwrap();
+        assert_eq!(files.len(), 1, "{report:#}");
+        assert_eq!(files[0]["file"], "big/f2");
+        let reason = files[0]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("it changed"), "{reason}");
+        let error = report["error"].as_str().unwrap();
+        assert!(
+            error.starts_with("big/f2 did not come: it changed"),
+            "{error}"
+        );
+        assert_eq!(report["error_kind"], "missing");
+        let notes = report["notes"].as_array().unwrap();
+        assert_eq!(notes.len(), 1, "{notes:#?}");
+        let note = notes[0].as_str().unwrap();
+        assert!(
+            note.contains("refused by") && note.contains("big/f2"),
+            "{note}"
+        );
+        let left = report["left"].as_array().unwrap();
+        match keep {
+            false => assert_eq!((left.len(), c.names().len()), (0, 0), "{report:#}"),
+            true => {
+                let place = c.root.join(&c.names()[0]);
+                assert_eq!(left[0]["path"].as_str(), place.to_str());
+                assert_eq!(left[0]["certain"], true);
+            }
+        }
+    }
 }
 
 /// An agent that has served many transfers holds no more open files than one that served few.

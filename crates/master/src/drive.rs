@@ -9,7 +9,7 @@ use ropewalk_proto::control::{self, ToAgent};
 use ropewalk_proto::coordinator::{
     self, Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
 };
-use ropewalk_proto::report::{ControlReport, Event, Outcome, Report};
+use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
@@ -115,7 +115,7 @@ pub async fn run(
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if let Err(text) = check(&request) {
-        return report::refused(&request, &id.to_string(), text);
+        return report::refused(&request, &id.to_string(), ErrorKind::Refused, text);
     }
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
     let notice = |node: &str, reached: usize| {
@@ -131,7 +131,9 @@ pub async fn run(
     };
     let links = match reached {
         Ok(links) => links,
-        Err(text) => return report::refused(&request, &id.to_string(), text),
+        Err(text) => {
+            return report::refused(&request, &id.to_string(), ErrorKind::Unreachable, text);
+        }
     };
     let (hints, hint_notes) = tokio::select! {
         recalled = speeds::recall(&request, &events) => recalled,
@@ -369,8 +371,27 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         },
         tune: options.tuned_by(),
         lessons: before.lessons.clone(),
+        keep_partial: options.keep_partial,
+        source_name: source_name(&request.nodes),
     };
     (setup, sources)
+}
+
+/// The last part of the sources' paths, when all of them have one and the same; rows are named by their whole paths.
+fn source_name(nodes: &[NodeRequest]) -> String {
+    let mut names = nodes.iter().flat_map(|node| &node.sources).map(|source| {
+        match (&source.object, source.rows.is_empty()) {
+            (Object::Path(path), true) => path
+                .split(|byte| *byte == b'/')
+                .rfind(|part| !part.is_empty() && *part != b"."),
+            _ => None,
+        }
+    });
+    let first = names.next().flatten().unwrap_or_default();
+    match names.all(|name| name == Some(first)) {
+        true => String::from_utf8_lossy(first).into_owned(),
+        false => String::new(),
+    }
 }
 
 async fn drive(
@@ -388,7 +409,8 @@ async fn drive(
         Ok(issuer) => issuer,
         Err(error) => {
             members::send_away(reached).await;
-            let refused = report::refused(request, &id.to_string(), error.to_string());
+            let text = error.to_string();
+            let refused = report::refused(request, &id.to_string(), ErrorKind::Other, text);
             return (refused, After::default());
         }
     };

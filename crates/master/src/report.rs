@@ -6,8 +6,8 @@ use std::time::Duration;
 use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
-    BlastReport, BoundReport, ControlReport, Event, GapReport, NodeProgress, NodeReport, Outcome,
-    PairReport, Report, SourcesReport, StreamsReport,
+    BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
+    Outcome, PairReport, Report, SourcesReport, StreamsReport,
 };
 
 use crate::landing;
@@ -191,6 +191,7 @@ pub(crate) fn ended_early(
         transfer: transfer.into(),
         label: request.label.clone(),
         error: Some(error),
+        error_kind: (outcome == Outcome::Cancelled).then_some(ErrorKind::Interrupted),
         scheduler: request.options.scheduler.clone(),
         verify: verify_name(request.options.verify).into(),
         encrypted: !request.options.plain,
@@ -199,8 +200,11 @@ pub(crate) fn ended_early(
 }
 
 /// As [`ended_early`], refused.
-pub(crate) fn refused(request: &Request, transfer: &str, error: String) -> Report {
-    ended_early(request, transfer, Outcome::Refused, error)
+pub(crate) fn refused(request: &Request, transfer: &str, kind: ErrorKind, error: String) -> Report {
+    Report {
+        error_kind: Some(kind),
+        ..ended_early(request, transfer, Outcome::Refused, error)
+    }
 }
 
 /// Counts the time of a report from the start of the command, not from when all nodes were reached.
@@ -221,6 +225,14 @@ pub(crate) fn final_report(
     now_ns: u64,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
+    report.error_kind = match outcome {
+        Outcome::Done => None,
+        Outcome::Refused => Some(ErrorKind::Refused),
+        Outcome::Cancelled => Some(ErrorKind::Interrupted),
+        Outcome::Partial | Outcome::Failed => {
+            Some(coordinator.failure_kind().unwrap_or(ErrorKind::Other))
+        }
+    };
     report.error = error;
     report.control = control;
     report.notes = coordinator.notes().to_vec();
@@ -331,6 +343,11 @@ pub(crate) fn final_report(
             .missing
             .insert(name, ranges.iter().map(|r| (r.start, r.end)).collect());
     }
+    if !report.missing.is_empty() {
+        (report.missing_files, report.missing_files_more) = coordinator.missing_files();
+    }
+    report.destinations = coordinator.destinations();
+    report.left = coordinator.left();
     report
 }
 

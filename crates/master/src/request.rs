@@ -280,6 +280,8 @@ pub struct Options {
     pub sync: bool,
     /// What becomes of a file that stands where rows are written.
     pub existing: Existing,
+    /// Whether what came of a copy that is not complete stays under its temporary name.
+    pub keep_partial: bool,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
@@ -347,6 +349,7 @@ impl Default for Options {
             limit: None,
             sync: true,
             existing: Existing::default(),
+            keep_partial: false,
             token: None,
             ssh_command: vec!["ssh".into()],
             remote_path: "ropewalk".into(),

@@ -409,6 +409,8 @@ mod tests {
     /// Numbers print with three significant digits in the unit that suits them.
     #[test]
     fn prints_for_people() {
+        assert_eq!(format_bytes(20 << 20), "21 MB");
+        assert_eq!(format_bytes(1_023), "1.02 kB");
         for (bytes, text) in [
             (0, "0 B"),
             (999, "999 B"),

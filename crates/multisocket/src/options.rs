@@ -28,12 +28,7 @@ const THREADS_MAX: u32 = 1024;
 #[command(after_long_help = EXAMPLES)]
 pub struct MultisocketArgs {
     /// Receive: listen, and count what a sender sends
-    #[arg(
-        short,
-        long,
-        conflicts_with = "transmit",
-        required_unless_present = "transmit"
-    )]
+    #[arg(short, long, conflicts_with = "transmit")]
     receive: bool,
 
     /// Transmit to HOST
@@ -223,6 +218,9 @@ impl MultisocketArgs {
         let role = match (&self.host, self.transmit) {
             (Some(host), true) => Role::Send { host: host.clone() },
             (None, true) => return misuse("-t needs a HOST to send to, last on the line"),
+            (_, false) if !self.receive => {
+                return misuse("say which side this is: -r (--receive), or -t HOST (--transmit)");
+            }
             (_, false) => Role::Receive {
                 listen: self.listen.clone(),
             },

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 
 use crate::control::{self, Done, FromAgent, OpenedSource, ToAgent, from_agent, to_agent};
-use crate::report::Outcome;
+use crate::report::{ErrorKind, Outcome};
 
 mod deal;
 mod finish;
@@ -34,6 +34,9 @@ mod overlaps;
 mod places;
 #[cfg(test)]
 mod places_tests;
+mod outcome;
+#[cfg(test)]
+mod outcome_tests;
 mod plan;
 mod probe;
 mod recover;
@@ -76,6 +79,9 @@ pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
 
 /// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
 pub const SPEED_UNKNOWN: u64 = 125_000_000;
+
+/// Temporary names of a node that are remembered.
+const TEMPORARY_MAX: usize = 8;
 
 /// Holders a receiver is told of for each manifest: enough to survive two that fail.
 const MANIFEST_HOLDERS: usize = 3;
@@ -249,7 +255,7 @@ pub struct Coordinator {
     notes: Vec<String>,
     // Which bytes come from rows of files with these permissions.
     row_modes: BTreeMap<u32, RangeSet>,
-    failure: Option<String>,
+    failure: Option<outcome::Failure>,
 }
 
 impl Coordinator {
@@ -424,6 +430,11 @@ impl Coordinator {
             Some(from_agent::Body::Status(status)) => {
                 state.delivered = status.delivered;
                 state.checked = status.checked;
+                if state.temporary.is_empty() {
+                    state
+                        .temporary
+                        .extend(status.temporary.iter().take(TEMPORARY_MAX).cloned());
+                }
                 state.first_seen.get_or_insert((now_ns, status.checked));
                 state.last_seen = (now_ns, status.checked);
                 let sent = by_sender(status.pairs.iter().map(|p| (p.sender, p.delivered)));
@@ -462,11 +473,15 @@ impl Coordinator {
                     }
                     _ => finished.error.as_str(),
                 };
-                if !error.is_empty() {
+                let error = error.to_owned();
+                let told_commit = state.told_commit;
+                state.finished = Some(finished);
+                if told_commit {
+                    self.handle_named(node, &error);
+                } else if !error.is_empty() {
                     let text = format!("{}: {error}", self.name(node));
-                    self.failure.get_or_insert(text);
+                    self.fail(ErrorKind::Node, text);
                 }
-                self.nodes[node as usize].finished = Some(finished);
                 // Of a large cluster the words come one after the other.
                 self.farewell_ns = None;
                 self.check_finished();
@@ -509,7 +524,7 @@ impl Coordinator {
                     to_agent::Body::Finish(control::Finish {
                         commit: false,
                         discard: true,
-                        samples: Vec::new(),
+                        ..control::Finish::default()
                     }),
                 );
             }
@@ -592,8 +607,7 @@ impl Coordinator {
         if !error.is_empty() {
             self.note(format!("{name} stopped: {error}"));
             if !self.hand_over(node) {
-                self.failure
-                    .get_or_insert_with(|| format!("{name}: {error}"));
+                self.fail(ErrorKind::Node, format!("{name}: {error}"));
             }
         }
         self.actions.push_back(Action::Progress);
@@ -669,7 +683,9 @@ impl Coordinator {
             }
             Phase::Finishing => {
                 let since = *self.finish_ns.get_or_insert(now_ns);
-                let is_naming = |n: &Node| n.told_commit && n.alive() && n.finished.is_none();
+                let is_naming = |n: &Node| {
+                    (n.told_commit || n.told_discard) && n.alive() && n.finished.is_none()
+                };
                 let over = if self.nodes.iter().any(is_naming) {
                     self.farewell_ns = None;
                     now_ns.saturating_sub(since) > FINISH_NS_MAX
@@ -692,13 +708,13 @@ impl Coordinator {
     }
 }
 
-/// A few ranges in words.
+/// A few ranges in words, each with its last byte.
 pub fn describe(set: &RangeSet) -> String {
     const SHOWN: usize = 4;
     let mut out: Vec<String> = set
         .iter()
         .take(SHOWN)
-        .map(|r| format!("[{}, {})", r.start, r.end))
+        .map(|r| format!("{}-{}", r.start, r.end.saturating_sub(1)))
         .collect();
     let more = set.iter().count().saturating_sub(SHOWN);
     if more > 0 {

@@ -28,6 +28,7 @@ mod watch;
 use align::align;
 use copies::Copies;
 pub use copies::Writer;
+pub use need::Refusal;
 pub use pace::Pace;
 use replicas::Replicas;
 pub use replicas::{Ask, Compare, Compared, Difference};
@@ -73,7 +74,8 @@ pub enum Event {
     Connect(LaneId, Peer),
     /// Tell the streams of this lane that a copy they carry is useless.
     Cancel(LaneId, Range),
-    /// No known holder is left for these ranges: ask the master.
+    /// No known holder is left for these ranges: ask the master. The peers that are lost or refused them, and what one of
+    /// those said that refused, empty when none did.
     Need(RangeSet, Vec<u32>, String),
     /// Something happened that belongs in the report.
     Note(String),
@@ -135,6 +137,7 @@ pub struct Receiving {
     lost: BTreeSet<u32>,
     // What peers could not serve although they were said to hold it.
     refused: BTreeMap<u32, RangeSet>,
+    troubles: need::Troubles,
     notes: usize,
     asked: RangeSet,
     // What it writes is its own copy: what it gives up comes back.
@@ -171,6 +174,7 @@ impl Receiving {
             events: VecDeque::new(),
             lost: BTreeSet::new(),
             refused: BTreeMap::new(),
+            troubles: need::Troubles::default(),
             notes: 0,
             asked: RangeSet::new(),
             is_own: false,
@@ -246,7 +250,7 @@ impl Receiving {
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {
                 for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
-                    self.lane_down(rail, "the master says so");
+                    self.lane_down(rail, "its connection to the master ended");
                 }
             }
         }
@@ -547,7 +551,8 @@ impl Receiving {
         let name = self.peer_name(lane);
         self.note(format!(
             "bytes {}-{} from {name} came damaged ({reason}); fetching them again",
-            range.start, range.end
+            range.start,
+            range.end - 1
         ));
         let times = self.damaged.entry(range.start).or_insert(0);
         *times += 1;
@@ -559,7 +564,8 @@ impl Receiving {
             self.finished = true;
             self.events.push_back(Event::Failed(format!(
                 "bytes {}-{} came damaged {CORRUPT_MAX} times, last from {name} ({reason}); check that host's memory and disk, or leave it out",
-                range.start, range.end
+                range.start,
+                range.end - 1
             )));
         }
     }
@@ -581,10 +587,7 @@ impl Receiving {
         let sender = self.pairs[lane].sender;
         self.refused.entry(sender).or_default().insert(range);
         let name = self.peer_name(lane);
-        self.note(format!(
-            "{name} cannot serve bytes {}-{}: {reason}",
-            range.start, range.end
-        ));
+        self.troubles.refused(sender, name, reason, range);
         self.call_needed();
         self.check_progress();
     }
@@ -603,7 +606,10 @@ impl Receiving {
         self.ledger.lane_failed(lane);
         let is_gone = self.ledger.rails(lane).next().is_none();
         if is_gone {
-            self.lost.insert(self.pairs[lane].sender);
+            let sender = self.pairs[lane].sender;
+            self.lost.insert(sender);
+            let text = format!("{} is gone ({reason})", self.peer_name(lane));
+            self.troubles.gone(sender, text);
         }
         let name = self.peer_name(lane);
         if !self.finished {

@@ -60,6 +60,8 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
+        keep_partial: false,
+        source_name: String::new(),
     };
     let mut master = Coordinator::new(setup, 0);
     timed(say, "open, all", || {
@@ -234,7 +236,7 @@ fn status(runs: &[Run], round: u64) -> Status {
                 left: run.length - bytes(run),
             })
             .collect(),
-        tcp: None,
+        ..Status::default()
     }
 }
 

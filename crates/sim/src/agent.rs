@@ -234,7 +234,7 @@ impl Agent {
             delivered: bytes,
             checked: bytes,
             pairs: receiver.machine.pair_statuses(now_ns),
-            tcp: None,
+            ..control::Status::default()
         }))
     }
 

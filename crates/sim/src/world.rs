@@ -64,6 +64,8 @@ impl<'a> World<'a> {
             rails: Rails::default(),
             tune: None,
             lessons: Vec::new(),
+            keep_partial: false,
+            source_name: String::new(),
         };
         let mut script = scenario.script.clone();
         script.sort_by_key(|event| event.at_ns);

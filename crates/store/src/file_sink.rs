@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ropewalk_model::{Layout, Piece, Range};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -53,6 +54,8 @@ struct Rows {
     /// Rows whose temporary name no sync has covered.
     new_names: Mutex<BTreeSet<u32>>,
     landed: Mutex<Landed>,
+    /// Another node began to give the final names: what has no temporary one may have its final one.
+    taken_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,7 @@ impl FileSink {
             rows: rows?,
             new_names: Mutex::default(),
             landed: Mutex::default(),
+            taken_over: AtomicBool::new(false),
         };
         for piece in layout.pieces() {
             if rows.rows.get(piece.object as usize).is_none() {
@@ -160,15 +164,34 @@ impl FileSink {
         Ok(())
     }
 
+    /// Where the last byte of an object ends in its file.
+    fn end_of(&self, object: u32) -> u64 {
+        let pieces = self.staging.layout.pieces().iter();
+        let own = pieces.filter(|piece| piece.object == object);
+        let ends = own.map(|piece| piece.object_offset + piece.range.len());
+        ends.max().unwrap_or(0)
+    }
+
     /// Gives the final names; a path listed twice is renamed once.
     fn rename_all(&self) -> Result<(), StoreError> {
         let mut renamed = BTreeSet::new();
-        for row in self.rows().iter().filter(|row| row.file.renames) {
-            if renamed.insert(&row.file.path) {
-                let replaced = row.rename()?;
-                let mut landed = lock(&self.staging.target.landed);
-                landed.replaced_files += u64::from(replaced);
-                landed.added_files += u64::from(!replaced);
+        let taken_over = self.staging.target.taken_over.load(Ordering::Acquire);
+        for (object, row) in self.rows().iter().enumerate() {
+            if !row.file.renames || !renamed.insert(&row.file.path) {
+                continue;
+            }
+            match row.rename() {
+                Ok(replaced) => {
+                    let mut landed = lock(&self.staging.target.landed);
+                    landed.replaced_files += u64::from(replaced);
+                    landed.added_files += u64::from(!replaced);
+                }
+                Err(StoreError::Vanished { .. })
+                    if taken_over && row.is_named(self.end_of(object as u32)) =>
+                {
+                    row.sync_folder()?;
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -286,6 +309,33 @@ impl Row {
         })
     }
 
+    /// Whether a file of at least this length has the final name.
+    fn is_named(&self, len: u64) -> bool {
+        sys::stat_entry(self.parent.as_fd(), &self.name).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && stat.st_size as u64 >= len
+        })
+    }
+
+    /// As [`Row::open`] after another node began to give the final names: in whichever place it is.
+    fn open_taken_over(&self) -> Result<File, StoreError> {
+        let open = |name: &[u8], flags| {
+            sys::open_beneath(
+                self.parent.as_fd(),
+                name,
+                OFlags::NONBLOCK | flags,
+                Mode::empty(),
+            )
+        };
+        let opened = match open(&self.temporary, OFlags::RDWR) {
+            Err(Errno::NOENT) => open(&self.name, OFlags::RDONLY),
+            other => other,
+        };
+        opened
+            .map(File::from)
+            .map_err(|errno| StoreError::from_errno(Operation::Open, &self.file.path, errno))
+    }
+
     fn sync_folder(&self) -> Result<(), StoreError> {
         rustix::fs::fsync(&self.parent)
             .map_err(|errno| StoreError::from_errno(Operation::Sync, &self.parent_path, errno))
@@ -341,7 +391,11 @@ fn is_file(stat: &Stat) -> bool {
 impl Target for Rows {
     fn open(&self, object: u32) -> Result<File, StoreError> {
         // `create` refused layouts with other objects.
-        self.rows[object as usize].open().map(|(file, _)| file)
+        let row = &self.rows[object as usize];
+        if self.taken_over.load(Ordering::Acquire) {
+            return row.open_taken_over();
+        }
+        row.open().map(|(file, _)| file)
     }
 
     fn path(&self, object: u32) -> PathBuf {
@@ -410,5 +464,22 @@ impl Sink for FileSink {
             self.rows().iter().for_each(Row::remove);
             *ended = true;
         }
+    }
+
+    fn take_over(&self) {
+        let taken_over = &self.staging.target.taken_over;
+        taken_over.store(true, Ordering::Release);
+        self.staging.forget_files();
+    }
+
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let row = self.rows().get(piece.object as usize)?;
+        Some((row.file.path.to_string_lossy().into_owned(), piece.range))
+    }
+
+    fn temporary(&self, most: usize) -> Vec<PathBuf> {
+        let paths: BTreeSet<PathBuf> = self.rows().iter().map(Row::temporary_path).collect();
+        paths.into_iter().take(most).collect()
     }
 }

@@ -74,6 +74,21 @@ pub trait Sink: Send + Sync {
     /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`]. A cancelled
     /// transfer keeps them, so that it can go on later, unless the user says otherwise.
     fn discard(&self);
+
+    /// Another node began to commit the same files, and is gone: some may have their final names already. Nothing more is
+    /// written.
+    fn take_over(&self) {}
+
+    /// The name of the object that holds a byte of the data space, as people know it, and which bytes it is; `None` where
+    /// bytes have no names.
+    fn object_at(&self, _offset: u64) -> Option<(String, Range)> {
+        None
+    }
+
+    /// Temporary names that there may be something under, at most `most`.
+    fn temporary(&self, _most: usize) -> Vec<PathBuf> {
+        Vec::new()
+    }
 }
 
 /// What a commit found at the destination, and what it could not keep.

@@ -217,6 +217,11 @@ impl<T: Target> Staging<T> {
         self.target.sync_names()
     }
 
+    /// Lets go of open files: what is asked for next is opened anew.
+    pub(crate) fn forget_files(&self) {
+        self.files.clear();
+    }
+
     /// Ends all use of the files, so that nothing keeps them once they are renamed or removed. Waits for those that are
     /// being opened.
     pub(crate) fn close(&self) {

@@ -26,7 +26,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
@@ -360,6 +360,11 @@ impl Tree {
                 Mode::RUSR | Mode::WUSR,
             )
         };
+        if self.moving.load(Ordering::Acquire) {
+            return self
+                .open_moved(entry, open(OFlags::empty()))
+                .map_err(failed);
+        }
         let new = OFlags::CREATE | OFlags::EXCL;
         let made = match open(new) {
             Err(Errno::NOENT) => {
@@ -406,6 +411,22 @@ impl Tree {
             path: self.path(object),
             other: self.path(first),
         })
+    }
+
+    /// A file where a commit that began elsewhere has left it: in the stage, or under its final name.
+    fn open_moved(&self, entry: &Entry, staged: Result<OwnedFd, Errno>) -> Result<File, Errno> {
+        if !matches!(staged, Err(Errno::NOENT)) {
+            return staged.map(File::from);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let (folder, path) = match &self.root {
+            None => (self.parent.as_fd(), self.name.clone()),
+            Some(_) => {
+                let path = [&self.name[..], b"/", &entry.path].concat();
+                (self.parent.as_fd(), path)
+            }
+        };
+        sys::open_beneath(folder, &path, flags, Mode::empty()).map(File::from)
     }
 
     /// Makes the folders above a path of the tree that are missing.
@@ -562,5 +583,25 @@ impl Sink for TreeSink {
             self.staging.target.restore_dest();
             *ended = true;
         }
+    }
+
+    fn take_over(&self) {
+        self.staging.target.moving.store(true, Ordering::Release);
+        // Files are looked for in both places from now on.
+        self.staging.forget_files();
+    }
+
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let entry = self.staging.target.entries.get(piece.object as usize)?;
+        Some((
+            String::from_utf8_lossy(&entry.path).into_owned(),
+            piece.range,
+        ))
+    }
+
+    fn temporary(&self, most: usize) -> Vec<PathBuf> {
+        let path = self.staging.target.stage_path();
+        std::iter::once(path).take(most).collect()
     }
 }

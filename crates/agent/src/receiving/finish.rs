@@ -11,6 +11,28 @@ use ropewalk_proto::rapid::Gaps;
 use super::{Datagrams, Fetch, SYNC_BYTES, SYNC_EVERY, State};
 use crate::streams::verify;
 
+/// Missing files that the master is told of by name.
+const FILES_MAX: usize = 100;
+
+/// Temporary names that the master is told of.
+const LEFT_MAX: usize = 4;
+
+/// A reason without the path of the file that it is about: that is told beside it, as the user named it.
+fn without_path(reason: &str) -> String {
+    let mut letters = reason.char_indices();
+    let Some((from, _)) = letters.find(|(_, letter)| *letter == '"') else {
+        return reason.to_owned();
+    };
+    let mut escaped = false;
+    for (at, letter) in letters {
+        match letter {
+            '"' if !escaped => return format!("{}it{}", &reason[..from], &reason[at + 1..]),
+            letter => escaped = letter == '\\' && !escaped,
+        }
+    }
+    reason.to_owned()
+}
+
 /// Longest sample that shows a shared file (64 KiB).
 const SAMPLE_LEN: u64 = 64 << 10;
 
@@ -164,7 +186,8 @@ impl Fetch {
                     "bytes {}-{} that another node of this shared destination wrote are not in this node's file: \
                      the destinations are not one file system (is it mounted on every host, under one path?). \
                      Nothing was given its name; use --destinations copies for separate places",
-                    range.start, range.end
+                    range.start,
+                    range.end - 1
                 ));
             }
         }
@@ -188,7 +211,8 @@ impl Fetch {
             if blake3::hash(&buffer).as_bytes() != &digest {
                 return Err(format!(
                     "bytes {}-{} read back from the sink differ from what was written; check this host's disk and memory",
-                    range.start, range.end
+                    range.start,
+                    range.end - 1
                 ));
             }
             self.read_back.lock().insert(range);
@@ -210,7 +234,66 @@ impl Fetch {
         self.transfer.send(from_agent::Body::Done(done));
     }
 
+    /// What is missing, as files, and how many there are beyond those told.
+    fn missing_files(&self, state: &State) -> (Vec<control::MissingFile>, u64) {
+        let missing = Self::missing(state);
+        let Some(sinks) = self.sinks().filter(|_| !missing.is_empty()) else {
+            return (Vec::new(), 0);
+        };
+        let (objects, more) = sinks.objects(&missing, FILES_MAX);
+        let files = objects.into_iter().map(|(file, bytes, range)| {
+            let reason = state.receiving.why_missing(range);
+            control::MissingFile {
+                file,
+                bytes,
+                reason: without_path(&reason),
+            }
+        });
+        (files.collect(), more)
+    }
+
+    /// What is still under temporary names, for the last word.
+    pub fn left(&self) -> Vec<control::Leftover> {
+        let (committed, come) = {
+            let state = self.state.lock();
+            (state.committed, state.receiving.ledger().delivered_bytes())
+        };
+        let Some(sinks) = self.sinks().filter(|_| !committed) else {
+            return Vec::new();
+        };
+        let left = sinks.temporary(LEFT_MAX).into_iter().filter_map(|path| {
+            let found = std::fs::symlink_metadata(&path).ok()?;
+            // Of a folder: what came is what is in it.
+            let bytes = match found.is_dir() {
+                true => come,
+                false => found.len(),
+            };
+            Some(control::Leftover {
+                path: path.to_string_lossy().into_owned(),
+                bytes,
+            })
+        });
+        left.collect()
+    }
+
+    /// Where files are made under temporary names; told once.
+    pub fn told_temporary(&self) -> Vec<String> {
+        let Some(sinks) = self.sinks() else {
+            return Vec::new();
+        };
+        if std::mem::replace(&mut self.state.lock().temporary_told, true) {
+            return Vec::new();
+        }
+        let paths = sinks.temporary(LEFT_MAX).into_iter();
+        paths
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect()
+    }
+
     fn done(&self, state: &mut State, sample: Option<control::Sample>) -> control::Done {
+        let (files, files_more) = self.missing_files(state);
+        let overcome = state.receiving.overcome_refusals();
+        state.notes.extend(overcome);
         let now = self.transfer.now_ns();
         let mut root = blake3::Hasher::new();
         for (range, digest) in state.receiving.sorted_digests() {
@@ -234,6 +317,9 @@ impl Fetch {
             units: state.receiving.hashed_units(),
             compared_units: compared.units,
             compared_bytes: compared.bytes,
+            files,
+            files_more,
+            refused: state.refused,
             delivered: self.safe.load(Ordering::Acquire),
             duplicate: state.receiving.ledger().duplicate_bytes(),
             corrupt: state.receiving.corrupt(),
@@ -269,6 +355,24 @@ impl Fetch {
             usage: Some(self.transfer.usage()),
             notes: std::mem::take(&mut state.notes),
             longest_stall: watch.longest_stall_ns().max(trailing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_path;
+
+    /// The file that a reason is about is told beside it.
+    #[test]
+    fn reasons_without_paths() {
+        for (reason, without) in [
+            ("\"/x/f9\" changed", "it changed"),
+            ("cannot open \"a\\\"b\": gone", "cannot open it: gone"),
+            ("it is away", "it is away"),
+            ("half a \"quote", "half a \"quote"),
+        ] {
+            assert_eq!(without_path(reason), without);
         }
     }
 }

@@ -8,7 +8,9 @@ use ropewalk_lane::{Grant, Received};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::wire::CHUNK_LEN;
-use ropewalk_store::{FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, TreeSink};
+use ropewalk_store::{
+    FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, StoreError, TreeSink,
+};
 
 use super::Fetch;
 use crate::connect::{self, MANIFEST_STREAM};
@@ -59,6 +61,12 @@ impl Fetch {
                 Err(reason)
             }
         }
+    }
+
+    /// A sink cannot be made: this node's destination has not changed.
+    fn refused(&self, error: &StoreError) -> String {
+        self.state.lock().refused = true;
+        error.to_string()
     }
 
     /// Makes one sink after the other; the layout of all.
@@ -119,7 +127,7 @@ impl Fetch {
                         })
                         .collect();
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|e| e.to_string())?;
+                        .map_err(|error| self.refused(&error))?;
                     (layout.ranges(), Arc::new(sink), layout)
                 }
                 // A pattern has no manifest: its copy is one plain file.
@@ -136,7 +144,7 @@ impl Fetch {
                         ..SinkFile::default()
                     }];
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|e| e.to_string())?;
+                        .map_err(|error| self.refused(&error))?;
                     (all.clone(), Arc::new(sink), layout)
                 }
                 OpenSink::Tree {
@@ -153,8 +161,8 @@ impl Fetch {
                         });
                     }
                     self.make_folder(&path, make_folder)?;
-                    let sink =
-                        TreeSink::create(&path, &parts, &id, shared).map_err(|e| e.to_string())?;
+                    let sink = TreeSink::create(&path, &parts, &id, shared)
+                        .map_err(|error| self.refused(&error))?;
                     let layout = sink.layout().clone();
                     (layout.ranges(), Arc::new(sink), layout)
                 }
@@ -173,7 +181,7 @@ impl Fetch {
     /// Makes the folder that is to hold a copy, where the user named it as one and it is missing.
     fn make_folder(&self, path: &Path, wanted: bool) -> Result<(), String> {
         if let Some(folder) = path.parent().filter(|_| wanted)
-            && ropewalk_store::make_folder(folder).map_err(|error| error.to_string())?
+            && ropewalk_store::make_folder(folder).map_err(|error| self.refused(&error))?
         {
             self.made_folders.lock().push(folder.to_owned());
         }

@@ -48,10 +48,18 @@ fn label(report: &Report) -> String {
     label.map_or_else(String::new, |label| format!(" ({label})"))
 }
 
-/// How several sources of a copy relate: nobody should have to guess what was taken for what.
+/// How several sources of a copy relate, which was found out and not said, and how many copies they became.
 fn sources(report: &Report) -> String {
-    let sources = report.sources.as_ref();
-    sources.map_or_else(String::new, |found| format!(", sources: {found}"))
+    let copies = match report.destinations.len() as u64 {
+        0 | 1 => None,
+        copies => Some(format!("{copies} copies")),
+    };
+    match (&report.sources, copies) {
+        (None, None) => String::new(),
+        (None, Some(copies)) => format!(", {copies}"),
+        (Some(found), None) => format!(", sources: {found}"),
+        (Some(found), Some(copies)) => format!(", sources: {found} -> {copies}"),
+    }
 }
 
 fn done(report: &Report) -> String {

@@ -309,7 +309,9 @@ impl Parser<'_> {
         let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
         let text = word.text.as_str();
         let problem = if let Some((first, length)) = text.split_once('+') {
-            match (number(first), length.parse::<Bytes>()) {
+            let digit = first.starts_with(|letter: char| letter.is_ascii_digit());
+            let first_byte = first.parse::<Bytes>().ok().filter(|_| digit);
+            match (first_byte.map(|bytes| bytes.0), length.parse::<Bytes>()) {
                 (Some(first), Ok(length)) => match Range::from_length(first, length.0) {
                     Some(range) => return Some(range),
                     None => fault(
@@ -319,7 +321,7 @@ impl Parser<'_> {
                 },
                 (None, _) => fault(
                     format!("\"{first}\" is not the offset of a byte"),
-                    "write START+LENGTH, as in 4096+1GiB",
+                    "write START+LENGTH, as in 4096+1GiB or 1GiB+1GiB",
                 ),
                 (_, Err(error)) => {
                     Some(Fault::from_sentence(word.span.clone(), &error.to_string()))

@@ -1,10 +1,16 @@
-//! When a transfer is over, and who gives files their names.
-
-use std::collections::BTreeSet;
+//! When a transfer is over, who gives files their names, and who removes what is of no use.
+//!
+//! ```text
+//!  a copy of one node   complete: it has named it itself      else: it removes what it wrote
+//!  a shared copy        whole: one node names it, the others wait for that; when it dies, or cannot, the next one does
+//!                       else: all remove what they wrote
+//! ```
+//!
+//! With `keep_partial` nothing is removed, and the nodes tell where it lies.
 
 use super::{Action, Coordinator, Node, Phase};
 use crate::control::{self, to_agent};
-use crate::report::Outcome;
+use crate::report::{ErrorKind, Outcome};
 
 impl Coordinator {
     pub(super) fn check_done(&mut self) {
@@ -33,45 +39,117 @@ impl Coordinator {
             self.turn_away(node, "the transfer ended before it was ready");
         }
         self.phase = Phase::Finishing;
-        // Of each shared destination one node renames, and only when every byte is safe.
-        let mut open: BTreeSet<String> = self.groups.iter().map(|(name, _)| name.clone()).collect();
-        let whole: BTreeSet<String> = open
+        let whole: Vec<bool> = self
+            .groups
             .iter()
-            .filter(|name| self.destination_complete(name))
-            .cloned()
+            .map(|(name, _)| self.destination_complete(name))
             .collect();
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
             if !state.alive() || state.finish_sent {
                 continue;
             }
-            let usable = state.done.as_ref().is_some_and(|d| d.error.is_empty());
-            let commit = match self.destination(node) {
-                Some(name) if usable && whole.contains(name) => open.remove(name),
-                _ => false,
+            let useless = match state.group {
+                // Those that could name it wait until one has.
+                Some(group) if whole[group as usize] && self.could_name(node) => continue,
+                Some(group) => !whole[group as usize],
+                None => state.is_receiver() && !state.is_complete(),
             };
-            let state = &mut self.nodes[node as usize];
-            (state.finish_sent, state.told_commit) = (true, commit);
-            let samples = match commit {
-                true => self.samples_for(node),
-                false => Vec::new(),
-            };
-            self.send(
-                node,
-                to_agent::Body::Finish(control::Finish {
-                    commit,
-                    discard: false,
-                    samples,
-                }),
-            );
+            self.tell_finish(node, false, useless && !self.setup.keep_partial);
         }
-        for name in open.intersection(&whole) {
-            self.failure.get_or_insert_with(|| {
-                format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again")
-            });
+        for (group, whole) in whole.into_iter().enumerate() {
+            if whole {
+                self.name_next(group as u32, None);
+            }
         }
         self.finish_ns = None;
         self.check_finished();
+    }
+
+    /// Whether a node of a shared destination is there to give it its name, and has not been asked.
+    fn could_name(&self, node: u32) -> bool {
+        let state = &self.nodes[node as usize];
+        state.alive()
+            && !state.finish_sent
+            && state.done.as_ref().is_some_and(|d| d.error.is_empty())
+    }
+
+    /// Whether a shared destination has its name.
+    pub(super) fn is_named(&self, group: u32) -> bool {
+        let mut members = self.nodes.iter().filter(|n| n.group == Some(group));
+        members.any(|n| n.told_commit && n.finished.as_ref().is_some_and(|f| f.committed))
+    }
+
+    /// Has the next node of a shared destination give it its name, when all of it is safe.
+    ///
+    /// * `before`: who was asked before, and why it did not.
+    fn name_next(&mut self, group: u32, before: Option<(u32, &str)>) {
+        let able: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
+            .collect();
+        let Some(&node) = able.first() else {
+            let name = self.groups[group as usize].0.clone();
+            return self.fail(
+                ErrorKind::Lost,
+                format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again"),
+            );
+        };
+        if let Some((before, reason)) = before {
+            let (next, before) = (self.name(node).to_owned(), self.name(before).to_owned());
+            self.note(format!(
+                "{before} did not give the files their names ({reason}); {next} does"
+            ));
+            self.finish_ns = None;
+        }
+        self.nodes[node as usize].told_commit = true;
+        self.nodes[node as usize].names_again = before.is_some();
+        let is_last = able.len() == 1;
+        self.tell_finish(node, true, is_last && !self.setup.keep_partial);
+    }
+
+    /// The last word to a node.
+    fn tell_finish(&mut self, node: u32, commit: bool, discard: bool) {
+        let state = &mut self.nodes[node as usize];
+        (state.finish_sent, state.told_discard) = (true, discard);
+        let again = state.names_again;
+        let samples = match commit {
+            true => self.samples_for(node),
+            false => Vec::new(),
+        };
+        let finish = control::Finish {
+            commit,
+            discard,
+            samples,
+            again,
+        };
+        self.send(node, to_agent::Body::Finish(finish));
+    }
+
+    /// A node that was to name a shared destination has answered, or is gone.
+    ///
+    /// * `error`: why it did not; empty when it did.
+    pub(super) fn handle_named(&mut self, node: u32, error: &str) {
+        let Some(group) = self.nodes[node as usize].group else {
+            return;
+        };
+        let waiting: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
+            .collect();
+        if error.is_empty() {
+            for other in waiting {
+                self.tell_finish(other, false, false);
+            }
+        } else if waiting.is_empty() {
+            let state = &self.nodes[node as usize];
+            let kind = match state.lost.is_some() {
+                true => ErrorKind::Lost,
+                false => ErrorKind::Node,
+            };
+            let text = format!("{}: {error}", self.name(node));
+            self.fail(kind, text);
+        } else {
+            self.name_next(group, Some((node, error)));
+        }
     }
 
     /// What the others of a node's destination wrote, for it to see that the files are the same.
@@ -86,6 +164,13 @@ impl Coordinator {
             .collect()
     }
 
+    /// Whether all receivers have refused what they were to write, so that nothing has moved and nothing changed.
+    fn is_refused(&self) -> bool {
+        let refused = |node: &Node| node.done.as_ref().is_some_and(|done| done.refused);
+        let mut receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        self.receivers().next().is_some() && receivers.all(refused)
+    }
+
     pub(super) fn check_finished(&mut self) {
         if self.phase != Phase::Finishing
             || !self.is_true_for_all(|n| n.finished.is_some() || !n.alive())
@@ -93,16 +178,17 @@ impl Coordinator {
             return;
         }
         let missing = !self.missing().is_empty();
-        let outcome = match (&self.failure, missing) {
-            (Some(_), _) => Outcome::Failed,
-            (None, true) => Outcome::Partial,
-            (None, false) => Outcome::Done,
-        };
-        let error = match outcome {
-            Outcome::Partial => {
-                Some("some ranges have no holder left; see the missing ranges".into())
+        let (outcome, error) = match (&self.failure, missing) {
+            (Some(failure), _) if self.is_refused() => {
+                (Outcome::Refused, Some(failure.text.clone()))
             }
-            _ => self.failure.clone(),
+            (Some(failure), _) => (Outcome::Failed, Some(failure.text.clone())),
+            (None, true) => {
+                let text = self.missing_words();
+                self.fail(ErrorKind::Missing, text.clone());
+                (Outcome::Partial, Some(text))
+            }
+            (None, false) => (Outcome::Done, None),
         };
         self.end(outcome, error);
     }

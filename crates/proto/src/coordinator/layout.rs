@@ -115,7 +115,7 @@ impl Coordinator {
                     let shift = i128::from(row.object_offset) - i128::from(row.start);
                     let what = format!(
                         "{} on {}",
-                        String::from_utf8_lossy(&row.object),
+                        String::from_utf8_lossy(&row.object).escape_debug(),
                         node.setup.name
                     );
                     let time = (identity.modified_seconds, identity.modified_nanoseconds);

@@ -145,7 +145,7 @@ impl Coordinator {
         let finish = control::Finish {
             commit: false,
             discard,
-            samples: Vec::new(),
+            ..control::Finish::default()
         };
         self.send(node, to_agent::Body::Finish(finish));
     }

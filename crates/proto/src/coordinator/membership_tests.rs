@@ -279,6 +279,8 @@ fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
+        keep_partial: false,
+        source_name: String::new(),
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);

@@ -26,8 +26,15 @@ pub(super) struct Node {
     pub done: Option<Done>,
     pub finished: Option<Finished>,
     pub finish_sent: bool,
-    // It was told to give the files of its destination their names.
+    // It was told to give the files of its destination their names, maybe after another one began to.
     pub told_commit: bool,
+    pub names_again: bool,
+    // It was told to remove what it has written, which may take long.
+    pub told_discard: bool,
+    // Where it has said that its temporary files are.
+    pub temporary: Vec<String>,
+    // What others refused it, and their words.
+    pub refusals: Vec<(RangeSet, String)>,
     // What it could not get from whom.
     pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
@@ -85,6 +92,10 @@ impl Node {
             finished: None,
             finish_sent: false,
             told_commit: false,
+            names_again: false,
+            told_discard: false,
+            temporary: Vec::new(),
+            refusals: Vec::new(),
             failed_from: BTreeMap::new(),
             revision: 0,
             first_seen: None,

@@ -13,7 +13,7 @@ use super::{
     SPEED_UNKNOWN,
 };
 use crate::control::{self, Run, to_agent};
-use crate::report::Outcome;
+use crate::report::{ErrorKind, Outcome};
 
 /// Which speeds, in order, are taken for the same: neighbours that differ by less than one factor, when all of
 /// them differ by less than another.
@@ -413,9 +413,10 @@ impl Coordinator {
         for (group, ranges) in orphaned {
             if !self.give_to_others(group, &RangeSet::from_ranges(ranges)) {
                 let name = self.groups[group as usize].0.clone();
-                self.failure.get_or_insert_with(|| {
-                    format!("no receiver is left that could write all of destination {name}")
-                });
+                self.fail(
+                    ErrorKind::Lost,
+                    format!("no receiver is left that could write all of destination {name}"),
+                );
             }
         }
         self.share_released(now_ns, false);

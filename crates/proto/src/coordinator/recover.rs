@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 
-use super::{Coordinator, Phase, describe};
+use super::{Coordinator, Phase};
 use crate::control::{self, Need, to_agent};
+use crate::report::ErrorKind;
+
+/// Different refusals of a node that are remembered.
+const REFUSALS_MAX: usize = 64;
 
 impl Coordinator {
     pub(super) fn handle_need(&mut self, node: u32, need: &Need) {
@@ -24,6 +28,14 @@ impl Coordinator {
                 let known = &mut self.nodes[node as usize].failed_from;
                 let known = known.entry(sender).or_default();
                 *known = known.union(&failed);
+            }
+        }
+        if !need.reason.is_empty() {
+            let known = &mut self.nodes[node as usize].refusals;
+            if let Some((ranges, _)) = known.iter_mut().find(|(_, said)| *said == need.reason) {
+                *ranges = ranges.union(&wanted);
+            } else if known.len() < REFUSALS_MAX {
+                known.push((wanted.clone(), need.reason.clone()));
             }
         }
         self.nodes[node as usize].gave_nothing_ns = None;
@@ -106,15 +118,28 @@ impl Coordinator {
         if !passed.is_empty() {
             let unreached = self.names(&self.failed_senders(node, &passed));
             let name = self.name(node).to_owned();
-            self.note(format!(
-                "{name} cannot reach {unreached}: others of its destination fetch {} bytes ({})",
-                passed.len_bytes(),
-                describe(&passed)
-            ));
+            let told = self.refused_words(node, &passed);
+            if told.is_empty() {
+                self.note_once(format!(
+                    "{name} cannot reach {unreached}: others of its destination fetch what it was to get there"
+                ));
+            }
+            for reason in told {
+                self.note_once(format!(
+                    "{name} was refused by {unreached}: {reason}; others of its destination try"
+                ));
+            }
             self.forget(node, &passed);
             self.tell_unavailable(node, &passed);
         }
         passed
+    }
+
+    /// What holders said that refused a node some of these ranges.
+    fn refused_words(&self, node: u32, ranges: &RangeSet) -> Vec<String> {
+        let known = self.nodes[node as usize].refusals.iter();
+        let known = known.filter(|(refused, _)| !refused.intersection(ranges).is_empty());
+        known.map(|(_, reason)| reason.clone()).collect()
     }
 
     fn names(&self, nodes: &BTreeSet<u32>) -> String {
@@ -146,15 +171,20 @@ impl Coordinator {
             *ranges = ranges.difference(&gone);
             let name = self.name(*node).to_owned();
             let unreached = self.names(&self.failed_senders(*node, &gone));
-            let why = match unreached.is_empty() {
-                true => format!("{name}: no holder is left for"),
-                false => format!("{name} cannot reach {unreached}, and nobody else holds"),
-            };
-            self.note(format!(
-                "{why} {} bytes ({})",
-                gone.len_bytes(),
-                describe(&gone)
-            ));
+            let told = self.refused_words(*node, &gone);
+            if told.is_empty() {
+                self.note_once(match unreached.is_empty() {
+                    true => format!("{name}: no node is left that holds what it lacks"),
+                    false => format!(
+                        "{name} cannot reach {unreached}, and no other node holds what it was to get there"
+                    ),
+                });
+            }
+            for reason in told {
+                self.note_once(format!(
+                    "{name} was refused by {unreached}, and no other node holds it: {reason}"
+                ));
+            }
             self.tell_unavailable(*node, &gone);
         }
         wanted.retain(|(_, ranges)| !ranges.is_empty());
@@ -244,8 +274,7 @@ impl Coordinator {
                 if receiver && self.nodes[node as usize].done.is_none() {
                     self.last_done_ns = Some(now_ns);
                     if !self.hand_over(node) {
-                        self.failure
-                            .get_or_insert_with(|| format!("{name}: {reason}"));
+                        self.fail(ErrorKind::Lost, format!("{name}: {reason}"));
                     }
                 }
                 self.look_soon();
@@ -253,12 +282,9 @@ impl Coordinator {
                 self.check_done();
             }
             Phase::Finishing | Phase::Ended => {
-                // Whether its files have their names nobody knows. What others had still to say is figures.
+                // Whether its files have their names nobody knows: another one sees. What others had still to say is figures.
                 match told_commit {
-                    true => {
-                        self.failure
-                            .get_or_insert_with(|| format!("{name}: {reason}"));
-                    }
+                    true => self.handle_named(node, reason),
                     false => self.note(format!("{name} is gone without its last word: {reason}")),
                 }
                 self.check_finished();

@@ -23,6 +23,10 @@ pub struct Setup {
     pub tune: Option<ropewalk_tuner::PolicyName>,
     /// What earlier transfers taught the policy, one line each.
     pub lessons: Vec<String>,
+    /// What came of a copy that is not complete stays under its temporary name.
+    pub keep_partial: bool,
+    /// The name of the sources' folder or file, when all have one; files of reports are named below it.
+    pub source_name: String,
 }
 
 /// Which interfaces carry data.

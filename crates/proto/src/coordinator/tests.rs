@@ -144,6 +144,8 @@ pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
+        keep_partial: false,
+        source_name: String::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
     coordinator.start(0);
@@ -537,7 +539,7 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
     assert!(
         c.notes
             .iter()
-            .any(|note| note.starts_with("b cannot reach s, and nobody else")),
+            .any(|note| note.starts_with("b cannot reach s, and no other node")),
         "{:?}",
         c.notes
     );
@@ -594,6 +596,8 @@ fn the_limit_is_shared_by_use() {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
+        keep_partial: false,
+        source_name: String::new(),
     };
     let mut c = Coordinator::new(setup, 0);
     c.start(0);

@@ -1,17 +1,73 @@
-//! What no known peer holds any more: the master is asked for other holders.
+//! What no known peer holds any more, or those that hold it refuse: the master is asked for other holders, and whoever asks
+//! later is told why.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Range, RangeSet};
 
 use super::{Event, Receiving};
+
+/// Refusals of one peer for different reasons, most often one for each file, that are kept apart.
+const REFUSALS_MAX: usize = 256;
+
+/// What a peer said of bytes that it could not serve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// Node number of the peer.
+    pub sender: u32,
+    /// Its name.
+    pub name: String,
+    /// Its words.
+    pub reason: String,
+    /// The bytes.
+    pub ranges: RangeSet,
+    told: bool,
+}
+
+/// Who refused what, and who is gone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Troubles {
+    refusals: Vec<Refusal>,
+    gone: BTreeMap<u32, String>,
+}
+
+impl Troubles {
+    /// A peer said that it cannot serve a range.
+    pub fn refused(&mut self, sender: u32, name: String, reason: &str, range: Range) {
+        let same = |known: &&mut Refusal| known.sender == sender && known.reason == reason;
+        if let Some(known) = self.refusals.iter_mut().find(same) {
+            known.ranges.insert(range);
+        } else if self.refusals.len() < REFUSALS_MAX {
+            self.refusals.push(Refusal {
+                sender,
+                name,
+                reason: reason.to_owned(),
+                ranges: RangeSet::from(range),
+                told: false,
+            });
+        }
+    }
+
+    /// A peer cannot be reached any more.
+    pub fn gone(&mut self, sender: u32, text: String) {
+        self.gone.insert(sender, text);
+    }
+}
 
 impl Receiving {
     /// Asks for holders of what is left to nobody.
     pub(super) fn ask_for_holders(&mut self, open: &RangeSet) {
         // Who could not serve a part of it may well serve the rest.
         let refused = RangeSet::from_ranges(self.refused.values().flat_map(RangeSet::iter));
-        for part in [open.difference(&refused), open.intersection(&refused)] {
+        let mut parts = vec![(open.difference(&refused), String::new())];
+        let mut rest = open.intersection(&refused);
+        for refusal in &self.troubles.refusals {
+            let part = rest.intersection(&refusal.ranges);
+            rest = rest.difference(&part);
+            parts.push((part, refusal.reason.clone()));
+        }
+        parts.push((rest, "refused for further reasons".into()));
+        for (part, reason) in parts {
             if part.is_empty() {
                 continue;
             }
@@ -22,8 +78,45 @@ impl Receiving {
                 .chain(self.lost.iter().copied())
                 .collect();
             let lost = lost.into_iter().collect();
-            self.events
-                .push_back(Event::Need(part, lost, "no known holder is left".into()));
+            self.events.push_back(Event::Need(part, lost, reason));
         }
+    }
+
+    /// Why a range did not come, in words.
+    pub fn why_missing(&self, range: Range) -> String {
+        let range = RangeSet::from(range);
+        let concerns = |refusal: &&Refusal| !refusal.ranges.intersection(&range).is_empty();
+        if let Some(refusal) = self.troubles.refusals.iter().find(concerns) {
+            return refusal.reason.clone();
+        }
+        let gone: Vec<&str> = self.troubles.gone.values().map(String::as_str).collect();
+        match gone.as_slice() {
+            [] => "no node that holds it is left".into(),
+            gone => format!("no node that holds it is left: {}", gone.join(", ")),
+        }
+    }
+
+    /// Refusals of bytes that came from others all the same, each once, in words for the report. Those of bytes that are
+    /// missing are told with these.
+    pub fn overcome_refusals(&mut self) -> Vec<String> {
+        let missing = self.missing();
+        let is_new = |refusal: &&mut Refusal| {
+            !refusal.told && refusal.ranges.intersection(&missing).is_empty()
+        };
+        let new = self.troubles.refusals.iter_mut().filter(is_new);
+        new.map(|refusal| {
+            refusal.told = true;
+            let Refusal {
+                name,
+                reason,
+                ranges,
+                ..
+            } = refusal;
+            format!(
+                "{name} refused {} bytes, which came from another node: {reason}",
+                ranges.len_bytes()
+            )
+        })
+        .collect()
     }
 }

@@ -324,7 +324,7 @@ fn damage_without_end_is_given_up() {
             None
         }
     });
-    assert!(failed.is_some_and(|text| text.contains("0-100") && text.contains("s0")));
+    assert!(failed.is_some_and(|text| text.contains("0-99") && text.contains("s0")));
 }
 
 /// A thousand seeds of speeds, damage and deaths: always every byte that somebody living holds,

@@ -30,6 +30,10 @@ impl Tree {
         let Some(root) = &self.root else {
             return self.commit_single();
         };
+        if self.is_moved(root)? {
+            return rustix::fs::fsync(&self.parent)
+                .map_err(|errno| self.failed(Operation::Sync, errno));
+        }
         let merge = Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some();
         let dest = if merge { Some(self.open_dest()?) } else { None };
         let mut folders = Folders::new(root.as_fd());
@@ -73,11 +77,45 @@ impl Tree {
         StoreError::from_errno(operation, &self.dest, errno)
     }
 
+    /// Whether a commit that another node began has moved everything: the temporary folder is gone, and every file stands
+    /// in DEST.
+    fn is_moved(&self, root: &OwnedFd) -> Result<bool, StoreError> {
+        let failed = |errno| self.failed(Operation::Inspect, errno);
+        if !self.moving.load(Ordering::Acquire)
+            || rustix::fs::fstat(root).map_err(failed)?.st_nlink > 0
+        {
+            return Ok(false);
+        }
+        let dest = self.open_dest()?;
+        let mut folders = Folders::new(dest.as_fd());
+        for entry in &self.entries {
+            if matches!(entry.kind, EntryKind::File { .. })
+                && self.stands(&mut folders, entry) != Some(true)
+            {
+                return Err(self.failed(Operation::Rename, Errno::NOENT));
+            }
+        }
+        self.sync_all(&dest)?;
+        Ok(true)
+    }
+
     fn commit_single(&self) -> Result<(), StoreError> {
         let Some(entry) = self.entries.first() else {
             return Ok(());
         };
         let folder = self.stage_parent.as_fd();
+        if self.moving.load(Ordering::Acquire)
+            && matches!(sys::stat_entry(folder, &self.temporary), Err(Errno::NOENT))
+        {
+            // Another node has renamed it.
+            let stat = sys::stat_entry(self.parent.as_fd(), &self.name)
+                .map_err(|errno| self.failed(Operation::Rename, errno))?;
+            return match is_entry(&stat, entry) {
+                true => rustix::fs::fsync(&self.parent)
+                    .map_err(|errno| self.failed(Operation::Sync, errno)),
+                false => Err(self.failed(Operation::Rename, Errno::NOENT)),
+            };
+        }
         self.complete_file(folder, &self.temporary, entry, 0)?;
         let failed = |operation, errno| StoreError::from_errno(operation, self.stage_path(), errno);
         // Nameable without rights to its contents, yet a descriptor to sync is needed: taken before the mode is set.
@@ -165,10 +203,7 @@ impl Tree {
     fn stands(&self, folders: &mut Folders<'_>, entry: &Entry) -> Option<bool> {
         let (folder, name) = folders.parent(&entry.path).ok()?;
         let stat = sys::stat_entry(folder, name).ok()?;
-        let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let same_time = stat.st_mtime == entry.mtime_seconds
-            && stat.st_mtime_nsec as u32 == entry.mtime_nanoseconds;
-        Some(file && stat.st_size as u64 == entry.len() && same_time)
+        Some(is_entry(&stat, entry))
     }
 
     /// Makes an empty file, checks the length of any other.
@@ -358,4 +393,12 @@ impl Tree {
 /// Whether an entry is a file or a link.
 fn is_name_of_file(entry: &Entry) -> bool {
     entry.kind != EntryKind::Directory
+}
+
+/// Whether a file is the finished one of an entry, by kind, length and time.
+fn is_entry(stat: &rustix::fs::Stat, entry: &Entry) -> bool {
+    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let same_time = stat.st_mtime == entry.mtime_seconds
+        && stat.st_mtime_nsec as u32 == entry.mtime_nanoseconds;
+    file && stat.st_size as u64 == entry.len() && same_time
 }

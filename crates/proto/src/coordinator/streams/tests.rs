@@ -31,6 +31,8 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         rails: Rails::default(),
         tune,
         lessons: Vec::new(),
+        keep_partial: false,
+        source_name: String::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
     coordinator.start(0);

@@ -1,0 +1,148 @@
+//! What the end of a transfer prints for people.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
+use common::Place;
+
+/// Two lines at most where all is well, none with `--quiet`, every row with `-v`; standard output is for programs.
+#[test]
+fn a_report_is_two_lines() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), vec![1; 20_000_000]).unwrap();
+    let ran = place.run(&["copy", "f", "g"]).assert_status(0);
+    assert!(
+        ran.err().starts_with("done: 20 MB in 1 file, "),
+        "{}",
+        ran.err()
+    );
+    assert!(
+        ran.err().lines().count() <= 2 && ran.out().is_empty(),
+        "{}",
+        ran.err()
+    );
+    let ran = place.run(&["copy", "-q", "f", "g"]).assert_status(0);
+    assert_eq!((ran.out(), ran.err()), (String::new(), String::new()));
+    for option in ["-v", "--report", "--verbose"] {
+        let ran = place.run(&["copy", option, "f", "g"]).assert_status(0);
+        assert!(
+            ran.err().contains("\ncontrol    ") && ran.out().is_empty(),
+            "{}",
+            ran.err()
+        );
+    }
+}
+
+/// A cancelled transfer is one line, which says that what had come is removed; and it is.
+#[test]
+fn a_cancelled_transfer_is_one_line() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), vec![1; 20_000_000]).unwrap();
+    let mut command = place.command();
+    command.args(["copy", "--progress=always", "--limit=3MB/s", "f", "g"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    // Bytes have come when a line of progress says so.
+    while !line.contains(" of 20 MB, ") || line.starts_with("0 B") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended too early");
+    }
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let last: Vec<&str> = rest
+        .lines()
+        .skip_while(|line| !line.starts_with("CANCELLED"))
+        .collect();
+    assert_eq!(last.len(), 1, "{rest}");
+    assert!(
+        last[0].ends_with("had come, all of it is removed"),
+        "{rest}"
+    );
+    assert!(!place.path("g").exists());
+}
+
+/// A name that would act on the terminal is shown, not carried out.
+#[test]
+fn names_do_not_act_on_the_terminal() {
+    let place = Place::new();
+    let ran = place
+        .run(&["copy", "absent\x1b]0;pwned\x07\n2", "g"])
+        .assert_status(4);
+    assert!(
+        ran.err().contains("pwned") && !ran.err().contains('\x1b'),
+        "{:?}",
+        ran.err()
+    );
+    for (dir, length) in [("x", 1), ("y", 2)] {
+        let name = place.path(&format!("{dir}/set/f\x1b[2J\ndone: 20 GB"));
+        std::fs::create_dir_all(name.parent().unwrap()).unwrap();
+        std::fs::write(name, vec![0; length]).unwrap();
+    }
+    let ran = place
+        .run(&["copy", "--sources", "replicas", "x/set", "y/set", "z"])
+        .assert_status(4);
+    assert!(
+        !ran.err().contains('\x1b') && !ran.err().contains("\ndone"),
+        "{:?}",
+        ran.err()
+    );
+}
+
+/// A destination that would not be replaced is a refusal of one line: nothing has moved.
+#[test]
+fn a_folder_in_the_way_is_a_refusal() {
+    let place = Place::new();
+    std::fs::write(place.path("f"), "x").unwrap();
+    std::fs::create_dir(place.path("folder")).unwrap();
+    let ran = place.run(&["copy", "f", "folder"]).assert_status(4);
+    assert_eq!(ran.err().lines().count(), 1, "{}", ran.err());
+    assert!(
+        ran.err().contains("exists and is a directory"),
+        "{}",
+        ran.err()
+    );
+    let report = place
+        .run(&["copy", "--json", "f", "folder"])
+        .assert_status(4)
+        .report();
+    assert_eq!(
+        (&report["outcome"], &report["error_kind"]),
+        (&"refused".into(), &"refused".into())
+    );
+}
+
+/// Every field of events and reports is in the documentation.
+#[test]
+fn all_fields_are_documented() {
+    let documented = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let documented = std::fs::read_to_string(documented).unwrap();
+    let place = Place::new();
+    std::fs::write(place.path("f"), vec![1; 3_000_000]).unwrap();
+    let ran = place
+        .run(&["copy", "--json", "--rate", "local=1Gbit", "f", "g"])
+        .assert_status(0);
+    let mut open: Vec<serde_json::Value> = ran.events();
+    while let Some(value) = open.pop() {
+        match value {
+            serde_json::Value::Array(values) => open.extend(values),
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    // Names of nodes are keys there.
+                    if !["roots", "missing"].contains(&name.as_str()) {
+                        open.push(value);
+                    }
+                    assert!(documented.contains(&format!("`{name}`")), "{name}");
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How a transfer ended: which copies are complete, which files are missing, what is left under temporary names, and what
+//! kind of error it was.
+
+use super::{Coordinator, Node};
+use crate::control;
+use crate::report::{DestinationReport, ErrorKind, LeftReport, MissingFile};
+
+/// Missing files told to people and programs, all receivers together.
+const FILES_MAX: usize = 1000;
+
+/// Notes beyond which one that may be a repetition is left out.
+const NOTES_MAX: usize = 2000;
+
+/// Why a transfer failed.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub kind: ErrorKind,
+    pub text: String,
+}
+
+impl Coordinator {
+    /// Keeps the first failure.
+    pub(super) fn fail(&mut self, kind: ErrorKind, text: String) {
+        self.failure.get_or_insert(Failure { kind, text });
+    }
+
+    /// What kind of error the failure is, when there is one.
+    pub fn failure_kind(&self) -> Option<ErrorKind> {
+        self.failure.as_ref().map(|failure| failure.kind)
+    }
+
+    /// Tells the user something that several nodes, or one for many ranges, may say; once.
+    pub(super) fn note_once(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&text) {
+            self.note(text);
+        }
+    }
+
+    /// Files that did not come, and how many more there are than are told.
+    pub fn missing_files(&self) -> (Vec<MissingFile>, u64) {
+        let mut more = 0;
+        let mut files = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.is_receiver()) {
+            let Some(done) = &node.done else { continue };
+            // Another node of the destination may have it.
+            let wanted = match self.group_of(node) {
+                Some(name) => !self.destination_complete(name),
+                None => true,
+            };
+            if !wanted {
+                continue;
+            }
+            more += done.files_more;
+            for file in &done.files {
+                if files.len() >= FILES_MAX {
+                    more += 1;
+                    continue;
+                }
+                files.push(MissingFile {
+                    node: node.setup.name.clone(),
+                    file: self.file_name(&file.file),
+                    bytes: file.bytes,
+                    reason: file.reason.clone(),
+                });
+            }
+        }
+        (files, more)
+    }
+
+    /// A file below a source's folder, with the folder's name.
+    fn file_name(&self, file: &str) -> String {
+        match (self.setup.source_name.as_str(), file) {
+            (name, "") if !name.is_empty() => name.to_owned(),
+            (_, "") => "the file".to_owned(),
+            ("", file) => file.to_owned(),
+            (name, file) => format!("{name}/{file}"),
+        }
+    }
+
+    /// The error of a transfer that lacks files, with the first of them.
+    pub(super) fn missing_words(&self) -> String {
+        let (files, more) = self.missing_files();
+        let Some(first) = files.first() else {
+            return "some ranges have no holder left; see the missing ranges".into();
+        };
+        let rest = files.len() as u64 - 1 + more;
+        let rest = match rest {
+            0 => String::new(),
+            1 => "; so did 1 more file not".to_owned(),
+            rest => format!("; so did {rest} more files not"),
+        };
+        format!("{} did not come: {}{rest}", first.file, first.reason)
+    }
+
+    fn group_of(&self, node: &Node) -> Option<&str> {
+        let group = self.groups.get(node.group? as usize)?;
+        Some(group.0.as_str())
+    }
+
+    /// Each copy, or place that rows write to.
+    pub fn destinations(&self) -> Vec<DestinationReport> {
+        let mut out = Vec::new();
+        for (group, _) in self.groups.iter().enumerate() {
+            let members: Vec<&Node> = self
+                .nodes
+                .iter()
+                .filter(|node| node.group == Some(group as u32))
+                .collect();
+            let complete = self.is_named(group as u32);
+            let errors = members.iter().find_map(|node| node.trouble());
+            out.push(DestinationReport {
+                nodes: members.iter().map(|node| node.setup.name.clone()).collect(),
+                complete,
+                error: errors.filter(|_| !complete),
+            });
+        }
+        let own = |node: &&Node| node.is_receiver() && node.group.is_none();
+        for node in self.nodes.iter().filter(own) {
+            let complete = node.is_complete();
+            out.push(DestinationReport {
+                nodes: vec![node.setup.name.clone()],
+                complete,
+                error: node.trouble().filter(|_| !complete),
+            });
+        }
+        out
+    }
+
+    /// What stays under temporary names.
+    pub fn left(&self) -> Vec<LeftReport> {
+        let mut out: Vec<LeftReport> = Vec::new();
+        let mut add = |node: &Node, path: &str, bytes, certain| {
+            out.push(LeftReport {
+                node: node.setup.name.clone(),
+                path: path.to_owned(),
+                bytes,
+                certain,
+            });
+        };
+        for node in self.nodes.iter().filter(|node| node.is_receiver()) {
+            if node.group.is_some_and(|group| self.is_named(group)) {
+                continue;
+            }
+            if let Some(finished) = &node.finished {
+                for left in &finished.left {
+                    add(node, &left.path, left.bytes, true);
+                }
+            } else if node.lost.is_some() && !node.is_complete() && !self.is_in_good_hands(node) {
+                for path in &node.temporary {
+                    add(node, path, node.checked, false);
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether another node that answered last has looked after what this one wrote.
+    fn is_in_good_hands(&self, node: &Node) -> bool {
+        let same = |other: &&Node| node.group.is_some() && other.group == node.group;
+        let mut others = self.nodes.iter().filter(same);
+        others.any(|other| other.finished.is_some())
+    }
+}
+
+impl Node {
+    /// All it wants is safe and has its name; of a copy of its own.
+    pub(super) fn is_complete(&self) -> bool {
+        let done = self.done.as_ref();
+        done.is_some_and(|done| done.error.is_empty() && done.missing.is_empty())
+    }
+
+    /// Why its part did not end well, if it did not.
+    fn trouble(&self) -> Option<String> {
+        let own = self.done.as_ref().map(|done| done.error.as_str());
+        let last = self.finished.as_ref().map(|last| last.error.as_str());
+        let said = [own, last].into_iter().flatten().find(|s| !s.is_empty());
+        if let Some(said) = said {
+            return Some(said.to_owned());
+        }
+        if let Some(lost) = &self.lost {
+            return Some(format!("its agent is gone ({lost})"));
+        }
+        let missing = control::range_set(&self.done.as_ref()?.missing).len_bytes();
+        (missing > 0).then(|| format!("{missing} bytes are missing"))
+    }
+}

@@ -1,0 +1,185 @@
+//! What is told and done when not all came: reasons, files, leftovers, who names what is whole.
+
+use super::tests::{
+    actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,
+};
+use super::*;
+use crate::control::{Finished, MissingFile, Need, Stretch};
+
+fn refusal(start: u64, length: u64, reason: &str) -> FromAgent {
+    from(from_agent::Body::Need(Need {
+        ranges: vec![Stretch { start, length }],
+        lost: vec![0],
+        reason: reason.into(),
+    }))
+}
+
+fn lacking(start: u64, length: u64, file: &str) -> FromAgent {
+    from(from_agent::Body::Done(Done {
+        delivered: start,
+        missing: vec![Stretch { start, length }],
+        files: vec![MissingFile {
+            file: file.into(),
+            bytes: length,
+            reason: "it changed".into(),
+        }],
+        files_more: 2,
+        ..Done::default()
+    }))
+}
+
+fn pair() -> Vec<NodeSetup> {
+    vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ]
+}
+
+/// One note for a file whatever number of pieces it has; nobody is called out of reach who answered; the error names the
+/// file; what came is removed.
+#[test]
+fn a_refused_file_is_told_once_with_its_reason() {
+    let (mut c, _) = started(pair());
+    for start in [50, 60, 70] {
+        c.handle_message(1, refusal(start, 10, "\"/f\" changed"), 11);
+        let asked = actions(&mut c);
+        answer(&mut c, asked);
+    }
+    c.handle_message(1, lacking(50, 50, "f"), 12);
+    let last = actions(&mut c);
+    assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.discard && !f.commit));
+    assert!(matches!(sent(&last, 0)[..], [to_agent::Body::Finish(f)] if !f.discard));
+    let end = finish(&mut c, 2);
+    let Some(Action::End(Outcome::Partial, Some(error))) = end.last() else {
+        panic!("{end:?}")
+    };
+    assert_eq!(error, "f did not come: it changed; so did 2 more files not");
+    assert_eq!(
+        c.notes(),
+        ["b was refused by a, and no other node holds it: \"/f\" changed"]
+    );
+    assert_eq!(c.failure_kind(), Some(ErrorKind::Missing));
+    let (files, more) = c.missing_files();
+    assert_eq!((files[0].file.as_str(), files.len(), more), ("f", 1, 2));
+}
+
+/// With `keep_partial` nothing is removed, and where it lies is told.
+#[test]
+fn what_is_kept_is_told() {
+    let mut c = begun(pair(), None);
+    c.setup.keep_partial = true;
+    for (at, node) in pair().iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let first = actions(&mut c);
+    answer(&mut c, first);
+    c.handle_message(1, refusal(50, 50, "gone"), 11);
+    let asked = actions(&mut c);
+    answer(&mut c, asked);
+    c.handle_message(1, lacking(50, 50, ""), 12);
+    let last = actions(&mut c);
+    assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if !f.discard));
+    let left = control::Leftover {
+        path: "/x/.f.ropewalk-1".into(),
+        bytes: 50,
+    };
+    let finished = Finished {
+        left: vec![left],
+        ..Finished::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Finished(finished)), 13);
+    finish(&mut c, 1);
+    let left = c.left();
+    assert_eq!((left[0].node.as_str(), left[0].certain), ("b", true));
+    assert_eq!(left[0].path, "/x/.f.ropewalk-1");
+}
+
+/// What a node has left that died is named as far as it told; complete copies are complete.
+#[test]
+fn the_dead_leave_what_they_told_of() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+        node("c", &[], &[(0, 100)], None),
+    ];
+    let (mut c, _) = started(nodes);
+    let status = control::Status {
+        checked: 40,
+        temporary: vec!["/y/.f.ropewalk-2".into()],
+        ..control::Status::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Status(status)), 11);
+    c.handle_lost(1, "the connection ended", 12);
+    c.handle_message(2, done(100, &[]), 13);
+    actions(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
+    assert_eq!(c.failure_kind(), Some(ErrorKind::Lost));
+    let left = c.left();
+    assert_eq!(left.len(), 1);
+    assert_eq!(
+        (left[0].path.as_str(), left[0].bytes, left[0].certain),
+        ("/y/.f.ropewalk-2", 40, false)
+    );
+    let copies = c.destinations();
+    assert_eq!(
+        copies.iter().map(|d| d.complete).collect::<Vec<_>>(),
+        [false, true]
+    );
+    let error = copies[0].error.as_deref().unwrap();
+    assert!(error.starts_with("its agent is gone"), "{error}");
+}
+
+fn sharers() -> Vec<NodeSetup> {
+    vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("fs")),
+        node("c", &[], &[(0, 100)], Some("fs")),
+    ]
+}
+
+/// The node that names a shared destination dies while it does so: another one that has been waiting takes over.
+#[test]
+fn another_node_names_what_is_whole() {
+    let (mut c, _) = started(sharers());
+    c.handle_message(1, done(50, &[]), 11);
+    c.handle_message(2, done(50, &[]), 12);
+    let last = actions(&mut c);
+    assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.commit && !f.again));
+    assert!(sent(&last, 2).is_empty(), "it waits");
+    c.handle_lost(1, "killed", 13);
+    let next = actions(&mut c);
+    assert!(matches!(sent(&next, 2)[..], [to_agent::Body::Finish(f)] if f.commit && f.again));
+    assert_eq!(outcome(&next), None);
+    assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
+    assert!(
+        c.notes().iter().any(|n| n.contains("c does")),
+        "{:?}",
+        c.notes()
+    );
+    assert!(c.destinations()[0].complete);
+}
+
+/// One that answers that it cannot is replaced, too; when none can, the last reason is the error, and it removes.
+#[test]
+fn when_none_can_name_it_the_transfer_fails() {
+    let (mut c, _) = started(sharers());
+    c.handle_message(1, done(50, &[]), 11);
+    c.handle_message(2, done(50, &[]), 12);
+    actions(&mut c);
+    let cannot = || {
+        from(from_agent::Body::Finished(Finished {
+            error: "read-only".into(),
+            ..Finished::default()
+        }))
+    };
+    c.handle_message(1, cannot(), 13);
+    let next = actions(&mut c);
+    assert!(
+        matches!(sent(&next, 2)[..], [to_agent::Body::Finish(f)] if f.commit && f.discard),
+        "{next:?}"
+    );
+    c.handle_message(2, cannot(), 14);
+    c.handle_message(0, from(from_agent::Body::Finished(Finished::default())), 15);
+    assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
+    assert_eq!(c.failure_kind(), Some(ErrorKind::Node));
+}
