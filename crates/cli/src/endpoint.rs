@@ -353,7 +353,7 @@ pub(crate) fn host_of(reach: &Reach) -> &str {
 }
 
 /// The way to the host, as it is written before a path.
-fn prefix(reach: &Reach) -> String {
+pub(crate) fn prefix(reach: &Reach) -> String {
     match reach {
         Reach::Local => String::new(),
         Reach::Ssh(target) => format!("{target}:"),

@@ -10,12 +10,12 @@
 //! What is held by one host, or has another name, is never taken for a replica or a part unless `--sources` says so.
 //! Things that the same hosts hold make one bundle, so that the number of bundles does not grow with that of files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, bail};
 use ropewalk::request::{Object, Reach, Sources};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{self, Endpoint};
 
 /// Where an endpoint is, as far as what was typed tells: two agents of one machine are two hosts.
 fn host(endpoint: &Endpoint) -> (Option<&str>, u16) {
@@ -32,8 +32,9 @@ pub(crate) fn arrange(
     destinations: &mut [Endpoint],
     relation: Sources,
 ) -> Result<Vec<Endpoint>> {
-    for (at, source) in sources.iter().enumerate() {
-        if sources[..at].contains(source) {
+    let mut seen: HashSet<(String, Vec<u8>)> = HashSet::new();
+    for source in &sources {
+        if !seen.insert((endpoint::prefix(&source.reach), source.object.to_bytes())) {
             bail!("{source} is named twice as a source; name it once");
         }
     }
@@ -80,6 +81,7 @@ fn apart(sources: &[Endpoint]) -> Option<String> {
 fn bundles(sources: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
     // By name, in the order typed.
     let mut things: Vec<(Vec<u8>, Vec<Endpoint>)> = Vec::new();
+    let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
     for source in sources {
         let Some(name) = source.base_name().map(<[u8]>::to_vec) else {
             bail!(
@@ -87,7 +89,8 @@ fn bundles(sources: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
                  name the copy"
             );
         };
-        let Some((_, holders)) = things.iter_mut().find(|(known, _)| *known == name) else {
+        let place = *places.entry(name.clone()).or_insert(things.len());
+        let Some((_, holders)) = things.get_mut(place) else {
             things.push((name, vec![source]));
             continue;
         };

@@ -177,19 +177,9 @@ fn check(request: &Request) -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-fn object_bytes(object: &Object) -> Vec<u8> {
-    match object {
-        Object::Path(path) => path.clone(),
-        Object::Memory(size) => format!("mem:{size}").into_bytes(),
-        Object::Null => b"null:".to_vec(),
-        // Only whole trees are bundled, and those have no rows.
-        Object::Bundle(paths) => paths.first().cloned().unwrap_or_default(),
-    }
-}
-
 fn rows(object: &ObjectRequest) -> Vec<control::Row> {
     let to_row = |row: &crate::request::RowRequest| control::Row {
-        object: object_bytes(&object.object),
+        object: object.object.to_bytes(),
         object_offset: row.object_offset,
         start: row.range.start,
         length: row.range.len(),
@@ -275,6 +265,7 @@ fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> No
         remembered_up: None,
         remembered_down: None,
         interfaces: node.interfaces.clone(),
+        is_here: node.reach == Reach::Local,
     }
 }
 

@@ -159,6 +159,17 @@ impl fmt::Display for Object {
 }
 
 impl Object {
+    /// As agents and rows name it. Bundles are never named so: only whole trees are bundled, and those have no rows.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Path(path) => path.clone(),
+            Self::Memory(size) => format!("mem:{size}").into_bytes(),
+            Self::Null => b"null:".to_vec(),
+            Self::Bundle(paths) => paths.join(&b"\0"[..]),
+        }
+    }
+
     /// The last component of a path; empty when it has none (`/`, `..`).
     #[must_use]
     pub fn last_name(path: &[u8]) -> &[u8] {

@@ -202,5 +202,6 @@ pub fn node(
         remembered_up: None,
         remembered_down: None,
         interfaces: Vec::new(),
+        is_here: false,
     }
 }

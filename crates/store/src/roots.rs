@@ -1,5 +1,6 @@
 //! The folders that an agent serves, and the check that a path leads nowhere else.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
@@ -21,7 +22,9 @@ pub enum Access {
 /// resolved path when they open it: a link put there in between is found out, not followed.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    roots: Vec<(PathBuf, Access)>,
+    // A root that was given twice allows the more of both. Sorted: looked up by each folder above a path, so that a
+    // thousand named files cost no million of comparisons.
+    roots: BTreeMap<PathBuf, Access>,
 }
 
 /// A path as far as it exists, resolved, and what comes after.
@@ -40,9 +43,15 @@ impl Roots {
             Ok(resolved) => Ok((resolved, access)),
             Err(error) => Err(StoreError::from_io(Operation::Open, path, &error)),
         };
-        Ok(Self {
-            roots: roots.into_iter().map(resolve).collect::<Result<_, _>>()?,
-        })
+        let mut allowed = BTreeMap::new();
+        for root in roots {
+            let (path, access) = resolve(root)?;
+            let known = allowed.entry(path).or_insert(access);
+            if access == Access::ReadWrite {
+                *known = access;
+            }
+        }
+        Ok(Self { roots: allowed })
     }
 
     /// The resolved path of something that exists below a root.
@@ -85,17 +94,12 @@ impl Roots {
 
     /// What the deepest root that holds a resolved path allows; of two equal roots, the more.
     fn access(&self, resolved: &Path) -> Option<Access> {
-        let holding = self
-            .roots
-            .iter()
-            .filter(|(root, _)| resolved.starts_with(root));
-        let deepest = holding
-            .max_by_key(|(root, access)| (root.components().count(), *access == Access::ReadWrite));
-        deepest.map(|(_, access)| *access)
+        let mut above = resolved.ancestors();
+        above.find_map(|folder| self.roots.get(folder).copied())
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        self.roots.iter().map(|(root, _)| root.clone()).collect()
+        self.roots.keys().cloned().collect()
     }
 
     fn outside(&self, path: &Path) -> StoreError {
@@ -108,8 +112,8 @@ impl Roots {
     /// An error on the way to a path that is not plainly inside says no more than that it is outside.
     fn hide(&self, path: &Path, error: StoreError) -> StoreError {
         let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
-        let inside = path.components().all(plain)
-            && self.roots.iter().any(|(root, _)| path.starts_with(root));
+        let inside =
+            path.components().all(plain) && self.roots.keys().any(|root| path.starts_with(root));
         if inside { error } else { self.outside(path) }
     }
 }

@@ -102,25 +102,36 @@ impl Coordinator {
         if !self.would_clash(one, other) {
             return None;
         }
+        // Who came first says nothing.
+        let (one, other) = (one.min(other), one.max(other));
         let (first, second) = (self.written(one)?, self.written(other)?);
         let (a, b) = (self.shown(one, &first), self.shown(other, &second));
+        let is_here = |spot: Spot| self.nodes[spot.0 as usize].setup.is_here;
+        let why = match is_here(one) && is_here(other) {
+            true => "",
+            false => ", as both nodes see one file system",
+        };
         Some(if one.0 == other.0 {
             format!("{a} and {b} are one file under two names; give each row its own")
         } else if first.rows.is_empty() {
             format!(
-                "{a} and {b} are one place, as both nodes see one file system; say --destinations shared to have them \
+                "{a} and {b} are one place{why}; say --destinations shared to have them \
                  write one copy together, or give each a path of its own"
             )
         } else {
             format!(
-                "{a} and {b} are one file, as both nodes see one file system, and get different ranges; say dest=NAME in \
+                "{a} and {b} are one file{why}, and get different ranges; say dest=NAME in \
                  the rows of both if it is to be one file, or give each a path of its own"
             )
         })
     }
 
     fn shown(&self, (node, _): Spot, written: &Written) -> String {
-        format!("{}:{}", self.name(node), written.path.escape_ascii())
+        let path = written.path.escape_ascii();
+        match self.nodes.get(node as usize) {
+            Some(node) if node.setup.is_here && written.rows.is_empty() => path.to_string(),
+            _ => format!("{}:{path}", self.name(node)),
+        }
     }
 
     /// What is to be written to a place.

@@ -193,7 +193,10 @@ fn copies_in_one_place_are_refused() {
         coordinator.handle_message(2, probed(vec![]), SECOND);
         coordinator.handle_message(1, probed(vec![mark(0, 2, 0)]), SECOND);
         let text = refusal(&actions(&mut coordinator));
-        assert!(text.contains("c:/big and b:/big are one place"), "{text}");
+        assert!(
+            text.contains("b:/big and c:/big are one place, as both nodes see"),
+            "{text}"
+        );
         assert!(text.contains("--destinations shared"), "{text}");
     }
 }
@@ -298,4 +301,25 @@ fn who_joins_does_not_replace_what_others_write() {
             outcome => assert_eq!((outcome, staged), (Some(Ok(())), false)),
         }
     }
+}
+
+/// A writer that joins with another offset of a path that others hold bytes of is turned away, with both.
+#[test]
+fn who_joins_agrees_on_offsets() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let mut coordinator = begun(nodes.clone(), None);
+    let next = all_opened(&mut coordinator, &nodes);
+    answer(&mut coordinator, next);
+    let mut late = node("c", &[(50, 50)], &[], None);
+    late.sources[0].source.rows[0].object_offset = 0;
+    let number = coordinator.handle_join(late.clone(), 2 * SECOND).unwrap();
+    coordinator.handle_message(number, opened(&late, 7), 2 * SECOND);
+    let outcome = coordinator.join_outcome(number);
+    let Some(Err(text)) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(text.contains("/f on a and /f on c overlap"), "{text}");
 }

@@ -58,6 +58,8 @@ pub struct NodeSetup {
     pub remembered_down: Option<u64>,
     /// Interfaces that it may use, as in [`Rails::only`]; those of all nodes when empty.
     pub interfaces: Vec<String>,
+    /// It is a process on the host of the command: its paths need no name of a host.
+    pub is_here: bool,
 }
 
 impl NodeSetup {

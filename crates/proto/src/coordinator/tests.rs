@@ -52,6 +52,7 @@ pub(super) fn node(
         remembered_up: None,
         remembered_down: None,
         interfaces: Vec::new(),
+        is_here: false,
     }
 }
 
