@@ -214,7 +214,11 @@ impl Desk {
                     .unwrap_or_else(PoisonError::into_inner)
                     .progress = Some(event.clone());
             }
-            Event::Reached { .. } | Event::Note { .. } | Event::Ended { .. } => {}
+            Event::Reached { .. }
+            | Event::Awaiting { .. }
+            | Event::Asking { .. }
+            | Event::Note { .. }
+            | Event::Ended { .. } => {}
         }
     }
 }

@@ -14,7 +14,7 @@ use ropewalk::request::{
 
 use crate::desk;
 use crate::endpoint::host_of;
-use crate::token;
+use crate::{sys, token};
 
 /// Streams a pair may have; more only cost memory.
 const STREAMS_MAX: u32 = 64;
@@ -166,6 +166,10 @@ pub(crate) struct MoveArgs {
     /// The ssh command with its own options, for instance 'ssh -F my.conf -p 2222'
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
+
+    /// Refuse when any host is not reached, also a replica that others can stand in for
+    #[arg(long, help_heading = "Reaching hosts")]
+    require_all: bool,
 
     /// The ropewalk program on hosts reached over ssh
     #[arg(
@@ -536,6 +540,8 @@ impl MoveArgs {
             keep_partial: self.keep_partial,
             token,
             ssh_command: self.ssh.0.clone(),
+            ask: sys::has_terminal(),
+            require_all: self.require_all,
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,

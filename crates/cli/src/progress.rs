@@ -40,6 +40,8 @@ pub(crate) struct Progress {
 enum Place {
     /// Nowhere.
     Silent,
+    /// Hosts that are awaited, where there is no terminal.
+    Awaited,
     /// A line a second, where there is no terminal.
     Lines(Option<Instant>),
     /// Bars on a terminal.
@@ -73,6 +75,7 @@ impl Progress {
         let place = match output.progress {
             _ if output.quiet => Place::Silent,
             ProgressArg::Never => Place::Silent,
+            ProgressArg::Auto if output.report && !output.json && !terminal => Place::Awaited,
             ProgressArg::Auto if output.json || !terminal => Place::Silent,
             ProgressArg::Always if !terminal => Place::Lines(None),
             ProgressArg::Auto | ProgressArg::Always => Place::Bars(Bars::new()),
@@ -86,13 +89,18 @@ impl Progress {
     /// Shows what happened.
     pub(crate) fn handle(&mut self, event: &Event) {
         if let Event::Note { message, .. } = event
-            && !matches!(self.place, Place::Silent)
+            && !matches!(self.place, Place::Silent | Place::Awaited)
             && self.notes.len() < NOTES_MAX
         {
             self.notes.push(message.clone());
         }
         match &mut self.place {
             Place::Silent => {}
+            Place::Awaited => {
+                if let Event::Awaiting { .. } = event {
+                    let _ = writeln!(std::io::stderr().lock(), "{}", awaited_words(event));
+                }
+            }
             Place::Lines(last) => {
                 if let Some(line) = plain_line(event, last) {
                     let _ = writeln!(std::io::stderr().lock(), "{line}");
@@ -106,7 +114,7 @@ impl Progress {
     pub(crate) fn note(&mut self, text: &str) {
         match &mut self.place {
             Place::Silent => {}
-            Place::Lines(_) => {
+            Place::Awaited | Place::Lines(_) => {
                 let _ = writeln!(std::io::stderr().lock(), "ropewalk: {}", escape::line(text));
             }
             Place::Bars(bars) => {
@@ -141,7 +149,20 @@ impl Bars {
     }
 
     fn handle(&mut self, event: &Event) {
+        // A question stands where the bars were.
+        let target = match event {
+            Event::Asking { .. } => {
+                let _ = self.screen.clear();
+                ProgressDrawTarget::hidden()
+            }
+            _ => ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND),
+        };
+        if self.screen.is_hidden() || matches!(event, Event::Asking { .. }) {
+            self.screen.set_draw_target(target);
+        }
         match event {
+            Event::Awaiting { .. } => self.total.set_message(awaited_words(event)),
+            Event::Asking { .. } => {}
             Event::Reached {
                 node,
                 reached,
@@ -320,6 +341,32 @@ fn planned_words(event: &Event) -> String {
     words
 }
 
+/// Nodes that have not answered; of many a few.
+fn awaited_words(event: &Event) -> String {
+    let Event::Awaiting {
+        awaited,
+        reached,
+        nodes,
+    } = event
+    else {
+        return String::new();
+    };
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = awaited
+        .iter()
+        .take(SHOWN)
+        .map(|name| escape::line(name))
+        .collect();
+    let more = match awaited.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "waiting for {}{more} (reached {reached} of {nodes})",
+        shown.join(", ")
+    )
+}
+
 /// The line for an event, if it is due.
 fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
     match event {
@@ -331,6 +378,8 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             "reached {} ({reached} of {nodes})",
             escape::line(node)
         )),
+        Event::Awaiting { .. } => Some(awaited_words(event)),
+        Event::Asking { .. } => None,
         Event::Planned { .. } => Some(planned_words(event)),
         Event::Progress {
             delivered_bytes,

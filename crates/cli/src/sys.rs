@@ -1,11 +1,16 @@
 //! The few system calls that the standard library has no safe form of, and a word on standard output.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 /// Prints a line on standard output; a reader that has gone, or a full disk, stops nothing.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Whether a person can be asked something: standard error shows it to a terminal, and that terminal is this process's own.
+pub(crate) fn has_terminal() -> bool {
+    std::io::stderr().is_terminal() && std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// The user this process acts as.

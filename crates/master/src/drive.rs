@@ -13,13 +13,14 @@ use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
+use crate::absent;
 use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
 use crate::lessons;
 use crate::link::{count_received, count_sent};
-use crate::members::{self, Command, Doorman, Members, Party};
-use crate::reach::{Reached, reach_all};
+use crate::members::{Command, Doorman, Members, Party};
+use crate::reach::{self, Reached, reach_each};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
     Destinations, Existing, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest,
@@ -86,11 +87,13 @@ struct Driver {
     transfer: String,
 }
 
-/// What earlier transfers have left.
+/// What is known before it begins.
 #[derive(Debug)]
 struct Before {
     hints: Hints,
     lessons: Vec<String>,
+    // Nodes that are left out of this one.
+    absent: Vec<String>,
 }
 
 /// What this one leaves.
@@ -118,23 +121,30 @@ pub async fn run(
         return report::refused(&request, &id.to_string(), ErrorKind::Refused, text);
     }
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
-    let notice = |node: &str, reached: usize| {
-        let _ = events.send(Event::Reached {
-            node: node.to_owned(),
-            reached,
-            nodes: request.nodes.len(),
-        });
+    let notice = |event: Event| {
+        let _ = events.send(event);
     };
-    let reached = tokio::select! {
-        reached = reach_all(&request.nodes, &request.options, loopback, notice) => reached,
+    let answers = tokio::select! {
+        answers = reach_each(&request.nodes, &request.options, loopback, notice) => answers,
         () = cancel.cancelled() => return report::ended_early(&request, &id.to_string(), Outcome::Cancelled, "interrupted".into()),
     };
-    let links = match reached {
-        Ok(links) => links,
+    let absent::Present {
+        reached: links,
+        absent,
+        notes: left_out,
+    } = match absent::leave_out(&mut request, answers).await {
+        Ok(present) => present,
         Err(text) => {
             return report::refused(&request, &id.to_string(), ErrorKind::Unreachable, text);
         }
     };
+    for message in &left_out {
+        let message = message.clone();
+        let _ = events.send(Event::Note {
+            seconds: 0.0,
+            message,
+        });
+    }
     let (hints, hint_notes) = tokio::select! {
         recalled = speeds::recall(&request, &events) => recalled,
         () = cancel.cancelled() => Default::default(),
@@ -147,11 +157,15 @@ pub async fn run(
         Ok(lessons) => (lessons, None),
         Err(text) => (Vec::new(), Some(text)),
     };
-    let before = Before { hints, lessons };
+    let before = Before {
+        hints,
+        lessons,
+        absent,
+    };
     let reaching = started.elapsed();
     let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
     report::count_reaching(&mut report, reaching);
-    let notes = hint_notes.into_iter().chain(lessons_note);
+    let notes = left_out.into_iter().chain(hint_notes).chain(lessons_note);
     report.notes.splice(0..0, notes);
     let speeds = speeds::remember(&request, report.outcome, after.observations).await;
     let lessons = lessons::remember(&request.options, after.lessons).await;
@@ -399,7 +413,7 @@ async fn drive(
     let issuer = match Issuer::new() {
         Ok(issuer) => issuer,
         Err(error) => {
-            members::send_away(reached).await;
+            reach::send_away(reached).await;
             let text = error.to_string();
             let refused = report::refused(request, &id.to_string(), ErrorKind::Other, text);
             return (refused, After::default());
@@ -429,6 +443,7 @@ async fn drive(
         end: None,
         transfer: id.to_string(),
     };
+    driver.coordinator.leave_out(before.absent);
     let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
     match sent {
         Ok(()) => {
@@ -612,7 +627,7 @@ impl Driver {
             }
         }
         self.doorman.wait(party, numbers);
-        tokio::spawn(members::send_away(away));
+        tokio::spawn(reach::send_away(away));
     }
 
     /// Carries out everything the coordinator wants.

@@ -11,6 +11,7 @@
 //!                                                             └─ store (compares manifests)
 //! ```
 
+mod absent;
 mod adviser;
 mod compare;
 mod connections;
@@ -60,17 +61,6 @@ pub enum MasterError {
         /// Where it answered.
         address: String,
     },
-    /// An agent could not be started.
-    #[error("cannot start an agent on {node}: {reason}")]
-    Start {
-        /// Name of the node.
-        node: String,
-        /// What happened and what to do.
-        reason: String,
-    },
-    /// The request cannot be carried out as it stands.
-    #[error("{0}")]
-    Request(String),
     /// The connection broke.
     #[error("{node}: the connection broke: {reason}")]
     Broken {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ropewalk_proto::coordinator::Coordinator;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::connections::{Connections, Input, leave_all};
-use crate::reach::{Reached, reach_all};
+use crate::connections::{Connections, Input};
+use crate::reach::reach_all;
 use crate::request::{Mapping, NodeRequest, Options, Reach, Request};
 
 /// Questions that wait for the driver: it takes them one by one, between two messages of nodes.
@@ -178,6 +178,8 @@ impl Doorman {
         }
         let mut options = self.options.clone();
         options.token = joining.token.or(options.token);
+        // The bars of the running transfer are on the terminal.
+        options.ask = false;
         let loopback = self.loopback;
         let party = Party {
             nodes: joining.nodes,
@@ -185,7 +187,7 @@ impl Doorman {
             reply,
         };
         connections.spawn(async move {
-            let reached = reach_all(&party.nodes, &options, loopback, |_, _| {}).await;
+            let reached = reach_all(&party.nodes, &options, loopback).await;
             Input::Reached(party, reached)
         });
     }
@@ -295,9 +297,4 @@ impl Doorman {
 /// Neither lost nor dismissed.
 fn is_present(node: &ropewalk_proto::coordinator::NodeSummary<'_>) -> bool {
     node.lost.is_none() && node.finished.is_none()
-}
-
-/// Closes connections of nodes that do not join after all.
-pub(crate) async fn send_away(reached: Vec<Reached>) {
-    leave_all(reached.into_iter().filter_map(|one| one.started)).await;
 }

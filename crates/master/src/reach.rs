@@ -3,28 +3,28 @@
 //! A started agent reads a one-use secret and its roots from standard input, never from its command
 //! line or environment, and lives only as long as that pipe.
 
+mod ssh;
+mod start;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_lane::preface;
 use ropewalk_model::spec::is_host;
-use ropewalk_pipe::{Pipe, Requests, Side};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, Command};
+use ropewalk_pipe::{Pipe, Requests};
+use ropewalk_proto::report::Event;
+use tokio::process::Child;
 use tokio::task::JoinSet;
 
-use crate::MasterError;
+pub(crate) use self::ssh::Failure;
+use self::ssh::Questions;
+use crate::connections::leave_all;
 use crate::link::Link;
 use crate::request::{NodeRequest, Object, Options, Reach};
 use crate::tunnels::Way;
-
-/// Longest time for an agent to come up, ssh login included.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the command waits for a started agent to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(700);
@@ -35,9 +35,8 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
 const REACH_AT_ONCE: usize = 64;
 
-/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
-const READY: &str = "ROPEWALK-AGENT";
-const VERSION: &str = "2";
+/// Nodes that have not answered after this time are named, and again when others are awaited.
+const AWAITED_EVERY: Duration = Duration::from_secs(1);
 
 /// A node whose agent answers.
 pub(crate) struct Reached {
@@ -69,56 +68,149 @@ impl Started {
     }
 }
 
-/// Reaches all nodes, or none: then says of the first few why not.
+/// What became of each node, in their order.
+pub(crate) type Answers = Vec<Result<Reached, Failure>>;
+
+/// Reaches nodes: all at once as far as no question is asked; then, at a terminal, those where ssh has questions, one after
+/// the other.
 ///
-/// `notice` is called for each node that was reached, with its name and how many were.
-pub(crate) async fn reach_all(
+/// `notice` gets an event for each node that is reached or asked for, and about once a second those that are awaited.
+pub(crate) async fn reach_each(
     nodes: &[NodeRequest],
     options: &Options,
     loopback: bool,
-    notice: impl Fn(&str, usize),
-) -> Result<Vec<Reached>, String> {
+    notice: impl Fn(Event),
+) -> Answers {
     let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
     let mut tasks = JoinSet::new();
     for (number, node) in nodes.iter().enumerate() {
         let (node, options, gate) = (node.clone(), options.clone(), gate.clone());
         tasks.spawn(async move {
             let _permit = gate.acquire_owned().await;
-            (number, reach(&node, &options, loopback).await)
+            let questions = Questions::Never;
+            (number, reach(&node, &options, loopback, questions).await)
         });
     }
-    let mut links = BTreeMap::new();
-    let mut errors = BTreeMap::new();
-    while let Some(joined) = tasks.join_next().await {
-        match joined {
-            Ok((number, Ok(link))) => {
-                links.insert(number, link);
-                notice(&nodes[number].name, links.len());
-            }
-            Ok((number, Err(error))) => {
-                errors.insert(number, error.to_string());
-            }
-            Err(error) => {
-                errors.insert(usize::MAX, error.to_string());
-            }
+    let mut round = Round {
+        nodes,
+        answers: BTreeMap::new(),
+        told: Vec::new(),
+        notice,
+    };
+    let mut tick = tokio::time::interval(AWAITED_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick.tick().await;
+    loop {
+        tokio::select! {
+            joined = tasks.join_next() => match joined {
+                Some(Ok((number, answer))) => round.take(number, answer),
+                // A task that failed leaves its node without an answer.
+                Some(Err(_)) => {}
+                None => break,
+            },
+            _ = tick.tick() => round.tell_awaited(),
         }
     }
-    if errors.is_empty() {
-        return Ok(links.into_values().collect());
-    }
-    for reached in links.into_values() {
-        drop(reached.link);
-        if let Some(started) = reached.started {
-            started.leave().await;
+    if options.ask {
+        for number in round.questions() {
+            (round.notice)(Event::Asking {
+                node: nodes[number].name.clone(),
+            });
+            let answer = reach(&nodes[number], options, loopback, Questions::AtTerminal).await;
+            round.take(number, answer);
         }
     }
+    round.answers()
+}
+
+/// Nodes that are being reached.
+struct Round<'n, N> {
+    nodes: &'n [NodeRequest],
+    answers: BTreeMap<usize, Result<Reached, Failure>>,
+    // Names of those that were said to be awaited.
+    told: Vec<String>,
+    notice: N,
+}
+
+impl<N: Fn(Event)> Round<'_, N> {
+    fn reached(&self) -> usize {
+        self.answers
+            .values()
+            .filter(|answer| answer.is_ok())
+            .count()
+    }
+
+    fn take(&mut self, number: usize, answer: Result<Reached, Failure>) {
+        let is_ok = answer.is_ok();
+        self.answers.insert(number, answer);
+        if is_ok {
+            (self.notice)(Event::Reached {
+                node: self.nodes[number].name.clone(),
+                reached: self.reached(),
+                nodes: self.nodes.len(),
+            });
+        }
+    }
+
+    fn tell_awaited(&mut self) {
+        let all = self.nodes.iter().enumerate();
+        let awaited = all.filter(|(number, _)| !self.answers.contains_key(number));
+        let awaited: Vec<String> = awaited.map(|(_, node)| node.name.clone()).collect();
+        if awaited != self.told {
+            self.told.clone_from(&awaited);
+            (self.notice)(Event::Awaiting {
+                awaited,
+                reached: self.reached(),
+                nodes: self.nodes.len(),
+            });
+        }
+    }
+
+    /// Nodes where ssh would have asked something.
+    fn questions(&self) -> Vec<usize> {
+        let asked = |(number, answer): (&usize, &Result<Reached, Failure>)| match answer {
+            Err(failure) if failure.is_question => Some(*number),
+            _ => None,
+        };
+        self.answers.iter().filter_map(asked).collect()
+    }
+
+    fn answers(mut self) -> Answers {
+        let lost = |node: &NodeRequest| Failure {
+            text: format!("{}: reaching it failed; this is a bug", node.name),
+            is_question: false,
+        };
+        let all = self.nodes.iter().enumerate();
+        all.map(|(number, node)| self.answers.remove(&number).unwrap_or(Err(lost(node))))
+            .collect()
+    }
+}
+
+/// Reaches all nodes, or none: then says of the first few why not.
+pub(crate) async fn reach_all(
+    nodes: &[NodeRequest],
+    options: &Options,
+    loopback: bool,
+) -> Result<Vec<Reached>, String> {
+    let answers = reach_each(nodes, options, loopback, |_| {}).await;
+    if answers.iter().all(Result::is_ok) {
+        return Ok(answers.into_iter().flatten().collect());
+    }
+    let text = describe(answers.iter().filter_map(|answer| answer.as_ref().err()));
+    send_away(answers.into_iter().flatten().collect()).await;
+    Err(text)
+}
+
+/// The first few failures, each from a new line on.
+pub(crate) fn describe<'f>(failures: impl Iterator<Item = &'f Failure>) -> String {
     const SHOWN: usize = 5;
-    let more = errors.len().saturating_sub(SHOWN);
-    let mut text: Vec<String> = errors.into_values().take(SHOWN).collect();
+    let mut text: Vec<String> = failures.map(|failure| failure.text.clone()).collect();
+    let more = text.len().saturating_sub(SHOWN);
+    text.truncate(SHOWN);
     if more > 0 {
         text.push(format!("and {more} more nodes"));
     }
-    Err(text.join("\n"))
+    text.join("\n")
 }
 
 /// Reaches one node.
@@ -126,55 +218,53 @@ async fn reach(
     node: &NodeRequest,
     options: &Options,
     loopback: bool,
-) -> Result<Reached, MasterError> {
+    questions: Questions,
+) -> Result<Reached, Failure> {
+    let failed = |text: String| Failure {
+        text,
+        is_question: false,
+    };
     match &node.reach {
         Reach::Attached { host, port } => {
-            let token = options.token.ok_or_else(|| {
-                MasterError::Request(format!(
+            let Some(token) = options.token else {
+                return Err(failed(format!(
                     "{} runs an agent, which wants its token: give --token-file",
                     node.name
-                ))
-            })?;
+                )));
+            };
+            let link = Link::connect(&node.name, host, *port, &token).await;
             Ok(Reached {
-                link: Link::connect(&node.name, host, *port, &token).await?,
+                link: link.map_err(|error| failed(error.to_string()))?,
                 way: Way::Port(host.clone(), *port),
                 started: None,
                 requests: None,
             })
         }
         Reach::Local => {
-            let mut command = Command::new(&options.local_program);
-            command.args(["agent", "--one-shot"]);
+            let mut words: Vec<OsString> = vec![options.local_program.clone().into()];
+            words.extend(["agent", "--one-shot"].map(OsString::from));
             if loopback {
-                command.arg("--loopback");
+                words.push("--loopback".into());
             }
-            // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
-            command.process_group(0);
-            // What this process was reached by is no address that its agents should tell.
-            command.env_remove("SSH_CONNECTION");
-            start(node, command).await
+            // What it says is of paths of this host, and needs no name before it.
+            start::start(&words, true, Questions::Never, &roots(node)).await
         }
         Reach::Ssh(target) => {
+            let name = &node.name;
             if !is_host(target) {
-                let name = &node.name;
-                return Err(MasterError::Request(format!(
+                return Err(failed(format!(
                     "{name}: {target:?} is not a host that ssh could be given"
                 )));
             }
-            let mut words = options.ssh_command.iter();
-            let program = words.next().cloned().unwrap_or_else(|| "ssh".into());
-            let rest: Vec<OsString> = words.cloned().collect();
-            let mut command = Command::new(&program);
-            // No terminal, no questions that nobody could answer.
-            command
-                .args(&rest)
-                .args(["-T", "-o", "BatchMode=yes"])
-                .arg(target);
-            command
-                .arg(&options.remote_path)
-                .args(["agent", "--one-shot"]);
-            command.process_group(0);
-            start(node, command).await
+            let words = ssh::words(options, target, questions);
+            let started = start::start(&words, false, questions, &roots(node)).await;
+            started.map_err(|failure| Failure {
+                text: match failure.text.contains('\n') {
+                    true => format!("{name}:\n{}", failure.text),
+                    false => format!("{name}: {}", failure.text),
+                },
+                ..failure
+            })
         }
     }
 }
@@ -188,6 +278,11 @@ fn folder_of(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new(if path.is_absolute() { "/" } else { "." }))
+}
+
+/// Closes connections of nodes that take no part after all.
+pub(crate) async fn send_away(reached: Vec<Reached>) {
+    leave_all(reached.into_iter().filter_map(|one| one.started)).await;
 }
 
 /// What a started agent may touch: exactly the named sources, and the folders that take the copies.
@@ -215,108 +310,4 @@ fn roots(node: &NodeRequest) -> Vec<String> {
         }
     }
     lines
-}
-
-async fn start(node: &NodeRequest, mut command: Command) -> Result<Reached, MasterError> {
-    let failed = |reason: String| MasterError::Start {
-        node: node.name.clone(),
-        reason,
-    };
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    let program = command
-        .as_std()
-        .get_program()
-        .to_string_lossy()
-        .into_owned();
-    let mut child = command
-        .spawn()
-        .map_err(|e| failed(format!("{program}: {e}")))?;
-    let secret: [u8; 32] = preface::random_bytes();
-    let roots = roots(node);
-    let mut input = format!("{}\n{}\n", hex(&secret), roots.len());
-    for root in roots {
-        input.push_str(&root);
-        input.push('\n');
-    }
-    let ready = tokio::time::timeout(START_TIMEOUT, async {
-        if let Some(stdin) = child.stdin.as_mut() {
-            // An agent that ended already says why on standard error.
-            let _ = stdin.write_all(input.as_bytes()).await;
-            let _ = stdin.flush().await;
-        }
-        let mut lines = BufReader::new(child.stdout.take()?).lines();
-        // Login scripts may print first.
-        while let Ok(Some(line)) = lines.next_line().await {
-            let mut words = line.split_whitespace();
-            if words.next() == Some(READY) {
-                let output = lines.into_inner();
-                return Some((words.next() == Some(VERSION), output));
-            }
-        }
-        None
-    })
-    .await;
-    match ready {
-        Ok(Some((true, output))) => {
-            drain_errors(&mut child);
-            let Some(input) = child.stdin.take() else {
-                return Err(failed("its input is gone".into()));
-            };
-            let (pipe, requests) = Pipe::start(output, input, Side::Starter);
-            let link = Link::over(&pipe)
-                .await
-                .map_err(|error| failed(error.to_string()))?;
-            Ok(Reached {
-                link,
-                way: Way::Pipe(pipe.clone()),
-                started: Some(Started { child, pipe }),
-                requests: Some(requests),
-            })
-        }
-        Ok(Some(_)) => Err(failed(
-            "the program there is another version; install the same Ropewalk on all hosts".into(),
-        )),
-        Ok(None) => {
-            let mut said = String::new();
-            if let Some(stderr) = child.stderr.as_mut() {
-                let _ = tokio::time::timeout(
-                    Duration::from_secs(2),
-                    stderr.take(4096).read_to_string(&mut said),
-                )
-                .await;
-            }
-            let said = said.trim();
-            let reason = if said.is_empty() {
-                format!(
-                    "`{program}` ended without a word; is the program installed there? (--remote-path)"
-                )
-            } else if let Some(own) = said.strip_prefix("ropewalk: ") {
-                // The agent itself knows what is wrong.
-                own.to_owned()
-            } else {
-                format!("{said} (is the program installed there? --remote-path says where)")
-            };
-            Err(failed(reason))
-        }
-        Err(_) => Err(failed(format!(
-            "nothing within {} s; does `{program}` log in without a question?",
-            START_TIMEOUT.as_secs()
-        ))),
-    }
-}
-
-/// Passes what an agent says on standard error through, so that nobody blocks on a full pipe.
-fn drain_errors(child: &mut Child) {
-    if let Some(stderr) = child.stderr.take() {
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                eprintln!("{line}");
-            }
-        });
-    }
 }

@@ -297,6 +297,10 @@ pub struct Options {
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
     pub ssh_command: Vec<OsString>,
+    /// Whether ssh may ask the person at the terminal of this process, host after host, where it cannot log in without.
+    pub ask: bool,
+    /// Whether a transfer is refused when a node that it could do without is not reached.
+    pub require_all: bool,
     /// The program on hosts reached over ssh.
     pub remote_path: OsString,
     /// The program on this host, for local agents (usually the running one).
@@ -363,6 +367,8 @@ impl Default for Options {
             keep_partial: false,
             token: None,
             ssh_command: vec!["ssh".into()],
+            ask: false,
+            require_all: false,
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,

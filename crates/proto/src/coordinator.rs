@@ -201,6 +201,8 @@ pub struct Coordinator {
     things: Option<BTreeMap<(u32, u32), u32>>,
     // How sources were found to relate.
     found: Option<Found>,
+    // Nodes that were not reached, and left out.
+    absent: Vec<String>,
     parts: Vec<control::Part>,
     // Awaited manifests by node and source; empty until they come.
     manifests: BTreeMap<(u32, u32), Vec<u8>>,
@@ -274,6 +276,7 @@ impl Coordinator {
             basis: Basis::None,
             things: None,
             found: None,
+            absent: Vec::new(),
             parts: Vec::new(),
             manifests: BTreeMap::new(),
             planned: Planned::default(),

@@ -78,6 +78,20 @@ pub enum Event {
         /// Nodes of the transfer.
         nodes: usize,
     },
+    /// Nodes have not answered for a second or more.
+    Awaiting {
+        /// Their names.
+        awaited: Vec<String>,
+        /// Nodes that answered so far.
+        reached: usize,
+        /// Nodes of the transfer.
+        nodes: usize,
+    },
+    /// ssh may ask something at the terminal, until the next event.
+    Asking {
+        /// Name of the node.
+        node: String,
+    },
     /// The schedule is made; bytes start to flow.
     Planned {
         /// Transfer id.

@@ -27,7 +27,7 @@ pub enum AddressError {
     NoHost(String),
     /// A host that programs it is handed to would take for an option, or for two words.
     #[error(
-        "\"{0}\" is not a host; names do not begin with a dash and have neither spaces nor control characters"
+        "\"{0}\" is not a host; names have letters, digits and . _ - : % only, and do not begin with a dash"
     )]
     BadHost(String),
     /// An IPv6 address without brackets.
@@ -41,13 +41,17 @@ pub enum AddressError {
 }
 
 /// Whether a text, perhaps with a user before an `@`, can be handed to ssh and resolvers as a host's name: a dash at its
-/// beginning would make it an option, which may name a program to run.
+/// beginning would make it an option, which may name a program to run, and a shell that ssh's own configuration runs with the
+/// name in it would take other letters for its own.
 #[must_use]
 pub fn is_host(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()
             && !part.starts_with('-')
-            && !part.contains(|c: char| c.is_whitespace() || c.is_control())
+            && part.chars().all(|c| match c.is_ascii() {
+                true => c.is_ascii_alphanumeric() || "._-:%".contains(c),
+                false => !c.is_whitespace() && !c.is_control(),
+            })
     };
     match text.rsplit_once('@') {
         Some((user, name)) => is_part(user) && is_part(name),
@@ -127,11 +131,18 @@ mod tests {
             "u@-x:1",
             "-u@x:1",
             "@x:1",
+            "`touch${IFS}x`:1",
+            "a;b:1",
+            "a|b:1",
+            "a&b:1",
+            "a'b:1",
+            "a\"b:1",
+            "$x@y:1",
         ] {
             let error = text.parse::<HostPort>().unwrap_err();
             assert!(matches!(error, AddressError::BadHost(_)), "{text}: {error}");
         }
-        for text in ["a-b:1", "[fe80::1%eth0]:1", "u@x:1", "é:1"] {
+        for text in ["a-b_c.d:1", "[fe80::1%eth0]:1", "u@x:1", "é:1"] {
             assert!(text.parse::<HostPort>().is_ok(), "{text}");
         }
         assert!(!is_host("") && is_host("user@host"));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ropewalk_model::{Range, RangeSet};
 
 use super::{Coordinator, Destinations, Mapping, Node, Sources, setup};
+use crate::absence;
 use crate::control::{self, OpenedSource, source};
 
 /// Why the data space could not be laid out.
@@ -208,6 +209,10 @@ impl Coordinator {
             parts: stretches.len() as u32,
             holders: stretches.iter().map(|group| group.len() as u32).sum(),
         });
+        // What is not there is no replica of things that differ.
+        if sources == Sources::Auto && stretches.len() > 1 && !self.absent.is_empty() {
+            return Err(LayoutProblem::Refused(absence::parts_remain(&self.absent)));
+        }
         let mut base = 0u64;
         self.files = 0;
         self.parts.clear();
@@ -292,6 +297,11 @@ impl Coordinator {
             "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
             same.join(" and ")
         )))
+    }
+
+    /// Names the nodes that were left out because they were not reached: sources that turn out to be parts are refused.
+    pub fn leave_out(&mut self, absent: Vec<String>) {
+        self.absent = absent;
     }
 
     /// How the sources of a copy relate; `None` for rows, and before they were laid out.

@@ -1,0 +1,99 @@
+//! Nodes that were not reached: leaves out what the transfer can do without.
+
+use ropewalk_model::RangeSet;
+use ropewalk_proto::absence::{self, Node};
+
+use crate::reach::{self, Answers, Reached};
+use crate::request::{Mapping, NodeRequest, Object, ObjectRequest, Request, Sources};
+
+/// Nodes that take part, and others.
+pub(crate) struct Present {
+    pub reached: Vec<Reached>,
+    /// Names of those that are left out.
+    pub absent: Vec<String>,
+    /// Why, for each of them.
+    pub notes: Vec<String>,
+}
+
+/// The nodes that were reached, and a note for each other one, which then is no part of the request.
+///
+/// # Errors
+/// Why not, in words for the user; everything that was reached is sent away.
+pub(crate) async fn leave_out(request: &mut Request, answers: Answers) -> Result<Present, String> {
+    let nodes: Vec<Node> = request
+        .nodes
+        .iter()
+        .zip(&answers)
+        .map(|(node, answer)| describe(node, answer.is_ok()))
+        .collect();
+    let sources = match request.mapping {
+        Mapping::Rows => absence::Sources::Rows,
+        Mapping::Trees { sources, .. } => match sources {
+            Sources::Auto => absence::Sources::Unknown,
+            Sources::Replicas => absence::Sources::Replicas,
+            Sources::Parts => absence::Sources::Parts,
+        },
+    };
+    if let Err(advice) = absence::may_be_left_out(&nodes, sources, request.options.require_all) {
+        let mut text = reach::describe(answers.iter().filter_map(|a| a.as_ref().err()));
+        if let Some(advice) = advice {
+            text = format!("{text}\n{advice}");
+        }
+        reach::send_away(answers.into_iter().flatten().collect()).await;
+        return Err(text);
+    }
+    let (mut reached, mut absent) = (Vec::new(), Vec::new());
+    let mut notes = Vec::new();
+    let mut is_present = Vec::new();
+    for (node, answer) in request.nodes.iter().zip(answers) {
+        is_present.push(answer.is_ok());
+        match answer {
+            Ok(one) => reached.push(one),
+            Err(failure) => {
+                let why = failure.text.replace('\n', "; ");
+                let name = &node.name;
+                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+                notes.push(format!(
+                    "{name} is left out, as others have what it has: {why}"
+                ));
+                absent.push(name.clone());
+            }
+        }
+    }
+    let mut is_present = is_present.into_iter();
+    request.nodes.retain(|_| is_present.next().unwrap_or(true));
+    Ok(Present {
+        reached,
+        absent,
+        notes,
+    })
+}
+
+fn describe(node: &NodeRequest, is_reached: bool) -> Node {
+    let ranges = |objects: &[ObjectRequest]| {
+        let rows = objects.iter().flat_map(|object| &object.rows);
+        RangeSet::from_ranges(rows.map(|row| row.range))
+    };
+    Node {
+        name: node.name.clone(),
+        is_reached,
+        sends: node
+            .sources
+            .iter()
+            .map(|source| name_of(&source.object))
+            .collect(),
+        receives: !node.sinks.is_empty(),
+        holds: ranges(&node.sources),
+        wants: ranges(&node.sinks),
+    }
+}
+
+/// What replicas have in common: the last component, or the size of a pattern.
+fn name_of(object: &Object) -> Vec<u8> {
+    match object {
+        Object::Path(path) => Object::last_name(path).to_vec(),
+        Object::Bundle(paths) => paths.join(&b'/'),
+        Object::Memory(size) => format!("mem:{size}").into_bytes(),
+        Object::Null => Vec::new(),
+    }
+}

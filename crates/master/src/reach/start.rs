@@ -1,0 +1,230 @@
+//! Starts an agent as a child process: secret and roots on its input, its ready line, then the pipe.
+
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ropewalk_lane::preface;
+use ropewalk_pipe::{Pipe, Side};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use super::ssh::{self, Failure, Questions};
+use super::{Reached, Started};
+use crate::link::Link;
+use crate::tunnels::Way;
+
+/// Longest time for an agent to come up, ssh login included.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The same where a person answers questions.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What login scripts may print before the agent's first line.
+const PRELUDE_MAX: u64 = 1 << 20;
+
+/// What is kept of standard error until the agent is up.
+const SAID_MAX: usize = 8 << 10;
+
+/// An agent that ended without being up: time for its last words to come.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
+const READY: &str = "ROPEWALK-AGENT";
+const VERSION: &str = "2";
+
+/// Starts an agent and opens its control stream.
+///
+/// * `words`: the command.
+/// * `is_local`: it runs on this host.
+/// * `roots`: the lines that say what it may touch.
+pub(super) async fn start(
+    words: &[OsString],
+    is_local: bool,
+    questions: Questions,
+    roots: &[String],
+) -> Result<Reached, Failure> {
+    let failed = |text: String| Failure {
+        text,
+        is_question: false,
+    };
+    let Some((program, rest)) = words.split_first() else {
+        return Err(failed("no command to start an agent".into()));
+    };
+    let mut command = Command::new(program);
+    command
+        .args(rest)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    if questions == Questions::Never {
+        // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
+        command.process_group(0);
+    }
+    if is_local {
+        // What this process was reached by is no address that its agents should tell.
+        command.env_remove("SSH_CONNECTION");
+    }
+    let program = program.to_string_lossy().into_owned();
+    let mut child = command
+        .spawn()
+        .map_err(|error| failed(format!("{program}: {error}")))?;
+    let said = Said::listen(child.stderr.take(), questions == Questions::AtTerminal);
+    let patience = match questions {
+        Questions::Never => START_TIMEOUT,
+        Questions::AtTerminal => ANSWER_TIMEOUT,
+    };
+    match tokio::time::timeout(patience, greet(&mut child, roots)).await {
+        Ok(Some((true, output))) => {
+            said.pass_on();
+            let Some(input) = child.stdin.take() else {
+                return Err(failed("its input is gone".into()));
+            };
+            let (pipe, requests) = Pipe::start(output, input, Side::Starter);
+            let link = Link::over(&pipe)
+                .await
+                .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
+            Ok(Reached {
+                link,
+                way: Way::Pipe(pipe.clone()),
+                started: Some(Started { child, pipe }),
+                requests: Some(requests),
+            })
+        }
+        Ok(Some((false, _))) => Err(failed(
+            "the program there is another version; install the same Ropewalk on all hosts".into(),
+        )),
+        Ok(None) => {
+            let ended = tokio::time::timeout(LAST_WORDS, child.wait()).await;
+            let status = ended.ok().and_then(Result::ok).and_then(|s| s.code());
+            let said = said.all().await;
+            Err(ssh::explain(&program, status, &said, questions))
+        }
+        Err(_) => {
+            let said = said.so_far();
+            let words = match said.trim() {
+                "" => String::new(),
+                said => format!("; it said: {said}"),
+            };
+            Err(failed(format!(
+                "no agent within {} s of starting `{program}`{words}",
+                patience.as_secs()
+            )))
+        }
+    }
+}
+
+/// Gives the agent its secret and roots, and waits until it is ready: whether it is of this version, and what comes after.
+async fn greet(child: &mut Child, roots: &[String]) -> Option<(bool, BufReader<ChildStdout>)> {
+    let secret: [u8; 32] = preface::random_bytes();
+    let mut input = format!("{}\n{}\n", super::hex(&secret), roots.len());
+    for root in roots {
+        input.push_str(root);
+        input.push('\n');
+    }
+    let mut output = BufReader::new(child.stdout.take()?);
+    let stdin = child.stdin.as_mut()?;
+    let writing = async {
+        // An agent that ended already says why on standard error.
+        let _ = stdin.write_all(input.as_bytes()).await;
+        let _ = stdin.flush().await;
+    };
+    let reading = async {
+        let mut prelude = (&mut output).take(PRELUDE_MAX);
+        loop {
+            let mut line = Vec::new();
+            if prelude.read_until(b'\n', &mut line).await.ok()? == 0 {
+                return None;
+            }
+            let line = String::from_utf8_lossy(&line);
+            let mut words = line.split_whitespace();
+            // Login scripts may print first.
+            if words.next() == Some(READY) {
+                return Some(words.next() == Some(VERSION));
+            }
+        }
+    };
+    // What ends early reads no input to its end.
+    let (_, is_this_version) = tokio::join!(writing, reading);
+    Some((is_this_version?, output))
+}
+
+/// What a child says on standard error: kept until its agent is up, then passed on.
+struct Said {
+    shared: Arc<Mutex<Kept>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+struct Kept {
+    text: Vec<u8>,
+    is_passed_on: bool,
+}
+
+impl Said {
+    /// * `at_once`: passed on from the beginning, too: a person needs to see it.
+    fn listen(stderr: Option<ChildStderr>, at_once: bool) -> Self {
+        let kept = Kept {
+            text: Vec::new(),
+            is_passed_on: at_once,
+        };
+        let shared = Arc::new(Mutex::new(kept));
+        let kept = shared.clone();
+        let task = tokio::spawn(async move {
+            let Some(stderr) = stderr else { return };
+            let mut reader = BufReader::new(stderr);
+            loop {
+                let mut line = Vec::new();
+                let read = (&mut reader).take(SAID_MAX as u64);
+                let read = { read }.read_until(b'\n', &mut line).await;
+                if !matches!(read, Ok(1..)) {
+                    return;
+                }
+                let mut kept = kept.lock();
+                if kept.is_passed_on {
+                    show(&line);
+                }
+                let room = SAID_MAX.saturating_sub(kept.text.len());
+                kept.text.extend(&line[..line.len().min(room)]);
+            }
+        });
+        Self { shared, task }
+    }
+
+    /// From now on everything is shown as it comes, after what came before.
+    fn pass_on(self) {
+        let mut kept = self.shared.lock();
+        if !kept.is_passed_on {
+            show(&kept.text);
+        }
+        kept.is_passed_on = true;
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.shared.lock().text).into_owned()
+    }
+
+    /// All of it, once the child has ended.
+    async fn all(self) -> String {
+        let _ = tokio::time::timeout(LAST_WORDS, self.task).await;
+        let text = self.shared.lock();
+        String::from_utf8_lossy(&text.text).into_owned()
+    }
+}
+
+/// Shows what another host says, line by line; what would act on the terminal is written out.
+fn show(text: &[u8]) {
+    for line in String::from_utf8_lossy(text).lines() {
+        let is_harmful = |letter: char| letter.is_control() && letter != '\t';
+        let mut shown = String::new();
+        for letter in line.trim_end_matches('\r').chars() {
+            match is_harmful(letter) {
+                true => shown.extend(letter.escape_default()),
+                false => shown.push(letter),
+            }
+        }
+        eprintln!("{shown}");
+    }
+}
