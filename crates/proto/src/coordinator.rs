@@ -30,13 +30,13 @@ mod membership;
 mod membership_tests;
 mod node;
 mod observe;
+mod outcome;
+#[cfg(test)]
+mod outcome_tests;
 mod overlaps;
 mod places;
 #[cfg(test)]
 mod places_tests;
-mod outcome;
-#[cfg(test)]
-mod outcome_tests;
 mod plan;
 mod probe;
 mod recover;

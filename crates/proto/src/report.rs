@@ -59,6 +59,8 @@ pub enum ErrorKind {
     Node,
     /// Parts of sources that changed, vanished or cannot be read, or whose holders are gone.
     Missing,
+    /// Replicas whose contents differ.
+    Differing,
     /// The user ended it.
     Interrupted,
     /// None of these.

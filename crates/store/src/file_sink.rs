@@ -472,12 +472,6 @@ impl Sink for FileSink {
         self.staging.forget_files();
     }
 
-    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
-        let piece = self.staging.layout.locate(offset)?;
-        let row = self.rows().get(piece.object as usize)?;
-        Some((row.file.path.to_string_lossy().into_owned(), piece.range))
-    }
-
     fn temporary(&self, most: usize) -> Vec<PathBuf> {
         let paths: BTreeSet<PathBuf> = self.rows().iter().map(Row::temporary_path).collect();
         paths.into_iter().take(most).collect()

@@ -79,12 +79,6 @@ pub trait Sink: Send + Sync {
     /// written.
     fn take_over(&self) {}
 
-    /// The name of the object that holds a byte of the data space, as people know it, and which bytes it is; `None` where
-    /// bytes have no names.
-    fn object_at(&self, _offset: u64) -> Option<(String, Range)> {
-        None
-    }
-
     /// Temporary names that there may be something under, at most `most`.
     fn temporary(&self, _most: usize) -> Vec<PathBuf> {
         Vec::new()

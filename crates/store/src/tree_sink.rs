@@ -591,15 +591,6 @@ impl Sink for TreeSink {
         self.staging.forget_files();
     }
 
-    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
-        let piece = self.staging.layout.locate(offset)?;
-        let entry = self.staging.target.entries.get(piece.object as usize)?;
-        Some((
-            String::from_utf8_lossy(&entry.path).into_owned(),
-            piece.range,
-        ))
-    }
-
     fn temporary(&self, most: usize) -> Vec<PathBuf> {
         let path = self.staging.target.stage_path();
         std::iter::once(path).take(most).collect()

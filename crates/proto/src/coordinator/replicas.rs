@@ -2,10 +2,11 @@
 
 use ropewalk_model::RangeSet;
 
+use super::outcome::Failure;
 use super::{Coordinator, Phase};
 use crate::control::{self, to_agent};
 use crate::participant::Compare;
-use crate::report::ReplicasReport;
+use crate::report::{ErrorKind, ReplicasReport};
 
 /// What is compared at a level of verification, as agents are told it.
 #[must_use]
@@ -87,7 +88,10 @@ impl Coordinator {
 
     /// Ends the transfer as failed once all nodes have removed what is temporary.
     fn fail_whole(&mut self, text: String) {
-        self.failure = Some(text);
+        self.failure = Some(Failure {
+            kind: ErrorKind::Differing,
+            text,
+        });
         self.phase = Phase::Finishing;
         self.finish_ns = None;
         for node in 0..self.nodes.len() as u32 {

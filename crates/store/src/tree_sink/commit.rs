@@ -95,7 +95,7 @@ impl Tree {
                 return Err(self.failed(Operation::Rename, Errno::NOENT));
             }
         }
-        self.sync_all(&dest)?;
+        self.sync_all(&dest, false)?;
         Ok(true)
     }
 

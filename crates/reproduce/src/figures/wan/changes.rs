@@ -150,7 +150,7 @@ impl Followed {
                 self.delivered.push((now, report.delivered_bytes));
                 self.is_done = report.outcome == Outcome::Done;
             }
-            Event::Reached { .. } => {}
+            Event::Reached { .. } | Event::Awaiting { .. } | Event::Asking { .. } => {}
         }
         0.0
     }
