@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range};
-use ropewalk_store::{FileSink, FileSource, Manifest, Part, Sink, SinkFile, Source, TreeSink};
+use ropewalk_store::{FileSink, FileSource, Part, Scan, Sink, SinkFile, TreeSink};
 
 mod support;
 use support::*;
 
 /// Two sinks that have written all of a tree together.
 fn whole(from: &Path, to: &Path) -> [TreeSink; 2] {
-    let manifest = Arc::new(Manifest::scan(from).unwrap());
-    let source = FileSource::open_tree(from, Arc::clone(&manifest), 0).unwrap();
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let manifest = scan.manifest;
     let parts = [Part { base: 0, manifest }];
     let sinks = [0, 1].map(|_| TreeSink::create(to, &parts, ID, true).unwrap());
     pump(source.layout(), &source, &sinks[0]);
@@ -122,6 +123,8 @@ fn rows_are_taken_over() {
         let file = SinkFile {
             path: path.clone(),
             renames: true,
+            mode: None,
+            keeps_rest: false,
         };
         FileSink::create(Layout::new(vec![piece]).unwrap(), vec![file], ID, true).unwrap()
     });

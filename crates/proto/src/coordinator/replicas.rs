@@ -191,7 +191,7 @@ mod tests {
             assert_eq!(outcome(&told), None);
             let ended = finish(&mut c, 5);
             assert_eq!(outcome(&ended), Some(Outcome::Failed));
-            let error = c.failure.unwrap();
+            let error = c.failure.unwrap().text;
             assert!(error.starts_with("replicas differ"), "{error}");
             assert_eq!(error.contains("copies of d "), shared.is_none(), "{error}");
         }
