@@ -10,4 +10,5 @@ pub mod message;
 pub mod participant;
 pub mod rapid;
 pub mod report;
+pub mod route;
 pub mod wire;
