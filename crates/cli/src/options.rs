@@ -14,6 +14,7 @@ use ropewalk::request::{
 
 use crate::desk;
 use crate::endpoint::host_of;
+use crate::ports::Ports;
 use crate::token;
 
 /// Streams a pair may have; more only cost memory.
@@ -161,6 +162,12 @@ pub(crate) struct MoveArgs {
     /// The ssh command with its own options, for instance 'ssh -F my.conf -p 2222'
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
+
+    /// TCP ports that agents started for this command listen on, at both ends, for firewalls that let these through
+    /// (50000-50100); standing agents have --listen. Whichever of two hosts reaches the other connects; where neither does,
+    /// data goes through ssh and this host, which is slower
+    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
+    ports: Option<Ports>,
 
     /// The ropewalk program on hosts reached over ssh
     #[arg(
@@ -525,6 +532,7 @@ impl MoveArgs {
             sync: !self.no_sync,
             token,
             ssh_command: self.ssh.0.clone(),
+            ports: self.ports.map(Ports::range),
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -291,6 +292,8 @@ pub struct Options {
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
     pub ssh_command: Vec<OsString>,
+    /// TCP ports of which started agents listen on one; `None`: the system chooses.
+    pub ports: Option<RangeInclusive<u16>>,
     /// The program on hosts reached over ssh.
     pub remote_path: OsString,
     /// The program on this host, for local agents (usually the running one).
@@ -343,6 +346,7 @@ impl Default for Options {
             sync: true,
             token: None,
             ssh_command: vec!["ssh".into()],
+            ports: None,
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,

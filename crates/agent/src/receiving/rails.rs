@@ -71,7 +71,7 @@ impl State {
 
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
-    pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Connected) {
+    pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Arc<Connected>) {
         // Parts that are dealt out once are no work for lanes that are found later.
         let search = match self.transfer.options.equal {
             true => None,
@@ -83,13 +83,14 @@ impl Fetch {
             rail: first
                 .as_ref()
                 .and_then(|(_, search)| search.first().cloned()),
-            connected: Arc::new(connected),
+            connected,
             pause: REGAIN_MIN,
         };
         {
             let mut state = self.state.lock();
             state.lanes[lane].rail = way.name();
             state.lanes[lane].way = way.rail.clone();
+            state.lanes[lane].connected = way.connected.way();
         }
         let index = self.is_open(lane, &way);
         self.take_trip(way.connected.trip);
@@ -122,6 +123,7 @@ impl Fetch {
             state.lanes[stripe].live = 1;
             state.lanes[stripe].rail = way.name();
             state.lanes[stripe].way = way.rail.clone();
+            state.lanes[stripe].connected = way.connected.way();
         }
         self.drain(state);
         for stripe in added {

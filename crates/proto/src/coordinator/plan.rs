@@ -465,7 +465,7 @@ impl Coordinator {
         wanted.into_iter().map(|node| self.peer(node)).collect()
     }
 
-    fn peer(&self, node: u32) -> control::Peer {
+    pub(super) fn peer(&self, node: u32) -> control::Peer {
         let opened = self.nodes[node as usize].opened.as_ref();
         control::Peer {
             node,
