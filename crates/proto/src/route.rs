@@ -404,7 +404,9 @@ impl Route {
         let mut parts = vec![silent.describe(receiver, sender)];
         match &self.reverse {
             Other::Failed(why) => parts.push(why.clone()),
-            Other::Trying(_) => parts.push(format!("{sender} does not get through to it either")),
+            Other::Trying(_) => {
+                parts.push(format!("{sender} gets no answer from {receiver} either"))
+            }
             _ => {}
         }
         parts.join("; ")

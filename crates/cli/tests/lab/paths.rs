@@ -85,19 +85,105 @@ fn hosts(names: &[&str]) -> Lab {
     lab
 }
 
-/// Push and pull: both sides open, and inbound packets dropped at the side that types.
+/// Push and pull: both sides open; inbound packets dropped at the side that types, at the other one, at both.
 #[test]
 fn the_side_that_can_connects() {
     if skip("the_side_that_can_connects") {
         return;
     }
-    let lab = hosts(&["m", "a"]);
-    for (from, to) in [("m", "a"), ("a", "m")] {
-        assert_eq!(copied(&lab, from, to, &[]).0, ["direct"], "{from} to {to}");
+    let scenes: [(&[&str], [&str; 2]); 4] = [
+        (&[], ["direct", "direct"]),
+        (&["m"], ["direct", "reversed"]),
+        (&["a"], ["reversed", "direct"]),
+        (&["m", "a"], ["through this host", "through this host"]),
+    ];
+    for (shut, [pull, push]) in scenes {
+        let lab = hosts(&["m", "a"]);
+        for host in shut {
+            drop_inbound(&lab, host, "");
+        }
+        assert_eq!(copied(&lab, "a", "m", &[]).0, [pull], "pull, {shut:?}");
+        assert_eq!(copied(&lab, "m", "a", &[]).0, [push], "push, {shut:?}");
+        close(lab, []);
     }
-    drop_inbound(&lab, "m", "");
-    assert_eq!(copied(&lab, "a", "m", &[]).0, ["direct"], "pull");
-    assert_eq!(copied(&lab, "m", "a", &[]).0, ["reversed"], "push");
+}
+
+/// Two hosts that nothing but ssh reaches: data goes through the command's host, which says so and why. Where the user
+/// named interfaces, or wants datagrams, it does not, and the reason is given.
+#[test]
+fn data_goes_through_ssh_at_last() {
+    if skip("data_goes_through_ssh_at_last") {
+        return;
+    }
+    let lab = hosts(&["m", "a", "b"]);
+    for host in ["m", "a", "b"] {
+        drop_inbound(&lab, host, "");
+    }
+    let (ways, report) = copied(&lab, "a", "b", &[]);
+    assert_eq!(ways, ["through this host"]);
+    assert!(
+        report["control"]["bridged_bytes"].as_u64() > Some(5_000_000),
+        "{report:#}"
+    );
+    let notes = report["notes"].to_string();
+    let told = [
+        "data from a to b goes through this host, which is slower: b gets no answer from ",
+        "(a firewall or NAT in front of a?); a gets no answer from b either; --ports A-B says which",
+    ];
+    let mut rest = notes.as_str();
+    for part in told {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part}: {notes}"));
+        rest = &rest[at + part.len()..];
+    }
+    assert!(
+        !notes.contains("127.0.0.1") && !notes.contains("[::1]"),
+        "{notes}"
+    );
+    let nics = format!("{},{}", lab.nics("a")[0].name, lab.nics("b")[0].name);
+    let rest = ["a:/data/set", "b:/data/other"];
+    for (options, reason) in [
+        (["--rails", &nics], "--rails keeps data off the way"),
+        (["--lane", "rapid"], "lanes of datagrams need"),
+    ] {
+        let mut args = vec!["copy", "--remote-path", PROGRAM];
+        args.extend(options.into_iter().chain(rest));
+        let (status, report) = master(&lab, "m", &args);
+        let text = format!("{} {}", report["error"], report["notes"]);
+        assert_ne!(status, Some(0), "{text}");
+        assert!(
+            text.contains(reason) && text.contains("b gets no answer from"),
+            "{text}"
+        );
+    }
+    close(lab, []);
+}
+
+/// A host behind a jump host, on a network that the command's host has no address in.
+#[test]
+fn a_jump_host_is_enough() {
+    if skip("a_jump_host_is_enough") {
+        return;
+    }
+    let inside = HostSpec::new("m").nic(NicSpec::uncapped().rail(0));
+    let jump = HostSpec::new("j").nic(NicSpec::uncapped().rail(0));
+    let jump = jump.nic(NicSpec::uncapped().rail(1));
+    let outside = HostSpec::new("a").nic(NicSpec::uncapped().rail(1));
+    let builder = LabBuilder::new().host(inside).host(jump).host(outside);
+    let lab = builder.build().unwrap();
+    for host in ["j", "a"] {
+        lab.start_sshd(host).unwrap();
+    }
+    let jump = ["--ssh", "ssh -J j"];
+    assert_eq!(
+        copied(&lab, "a", "m", &jump).0,
+        ["through this host"],
+        "pull"
+    );
+    assert_eq!(
+        copied(&lab, "m", "a", &jump).0,
+        ["through this host"],
+        "push"
+    );
     close(lab, []);
 }
 
