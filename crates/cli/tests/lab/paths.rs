@@ -18,7 +18,7 @@ fn skip(test: &str) -> bool {
     let missing = ["sshd", "nft"].into_iter().find(|name| !is_there(name));
     if let Some(name) = missing {
         let line = format!("SKIPPED {test}: no {name}; run scripts/install-test-tools");
-        writeln!(std::io::stderr(), "{line}").unwrap();
+        writeln!(std::io::stderr(), "{line}").expect("standard error");
     }
     missing.is_some()
 }
