@@ -7,6 +7,9 @@ const MS: u64 = 1_000_000;
 /// What becomes of a step, and after how many milliseconds; `None`: silence.
 type Answer = Option<(u64, Result<(), Failure>)>;
 
+/// The step that connected and when, in milliseconds.
+type Found = (Step, u64);
+
 struct World {
     facts: Facts,
     is_same_host: bool,
@@ -41,7 +44,7 @@ const NOW: Answer = Some((10, Ok(())));
 const REFUSED: Answer = Some((0, Err(Failure::Refused)));
 
 /// Plays a world to its end: the step that connected, when, and all that was begun with its time in milliseconds; or why not.
-fn play(world: &World) -> (Result<(Step, u64), String>, Vec<(u64, Step)>) {
+fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
     let mut route = Route::new(world.facts.clone());
     let mut now = 0;
     let mut begun = Vec::new();
@@ -91,7 +94,8 @@ fn play(world: &World) -> (Result<(Step, u64), String>, Vec<(u64, Step)>) {
 /// What is tried, when, and what it comes to, for each kind of firewall.
 #[test]
 fn ways_of_a_pair() {
-    let rows: [(&str, World, Result<(Step, u64), &str>); 12] = [
+    type Row = (&'static str, World, Result<Found, &'static str>);
+    let rows: [Row; 12] = [
         (
             "both open",
             World {
