@@ -43,6 +43,9 @@ pub enum AgentError {
     /// The thread that writes the log cannot be started.
     #[error("cannot start a thread for the log: {0}; raise the limit of processes (ulimit -u)")]
     Log(std::io::Error),
+    /// A peer cannot be connected in any way.
+    #[error("{0}")]
+    Unconnected(String),
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),

@@ -13,6 +13,7 @@
 //! Nothing but the preface is read from a connection whose preface is not authentic.
 
 mod connect;
+mod dial;
 mod door;
 mod error;
 mod landing;
@@ -21,6 +22,7 @@ mod log;
 mod open;
 mod rails;
 mod receiving;
+mod reversed;
 mod sending;
 mod session;
 mod streams;

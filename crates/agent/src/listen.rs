@@ -23,7 +23,7 @@ use crate::log::{self, Log, LogSink};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
-use crate::{AgentError, rails, session};
+use crate::{AgentError, rails, reversed, session};
 
 /// A connection that has not sent its preface by then is closed: peers send it at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     /// Through the master that started this agent, if one did.
     pub tunnel: std::sync::OnceLock<Arc<Tunnel>>,
     /// For connections within this host, and for those that come through the master.
-    local_doors: Arc<Doors>,
+    pub local_doors: Arc<Doors>,
     pub log: Log,
 }
 
@@ -319,7 +319,7 @@ impl Incoming for tokio::net::UnixStream {
 /// Takes a connection that another node makes through the master, as if it had connected on this host.
 pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Shared>) {
     let caller = Caller {
-        source: Source::User(rustix::process::geteuid().as_raw()),
+        source: own_user(),
         name: "through the master".into(),
         reached_as: None,
         // Behind the bytes that are in the pipe already.
@@ -330,6 +330,11 @@ pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Share
         // Its master has proved itself, and an agent that one master started keeps no log.
         let _ = welcome(stream, caller, place, &doors, shared).await;
     }
+}
+
+/// Connections that this process makes to itself, or that count as such.
+pub(crate) fn own_user() -> Source {
+    Source::User(rustix::process::geteuid().as_raw())
 }
 
 /// At the other end of a connection.
@@ -433,11 +438,6 @@ async fn welcome<S: Incoming>(
 ) -> Result<(), Refusal> {
     let bytes = hear(&mut stream, caller.patience, &place).await?;
     let head = Preface::parse(&bytes).map_err(|_| Refusal::NoPreface)?;
-    let transfer = || {
-        let transfers = shared.transfers.lock();
-        let named = transfers.get(&head.transfer_id).cloned();
-        named.ok_or(Refusal::NoTransfer)
-    };
     match head.kind {
         Kind::Control => {
             if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
@@ -449,13 +449,59 @@ async fn welcome<S: Incoming>(
             let stream = handshake(shared.control.accept(stream), &place).await?;
             session::run(stream, caller, shared, place).await
         }
-        Kind::Pair => {
-            let transfer = transfer()?;
+        Kind::Pair | Kind::Join => {
+            let held = Held {
+                place: Some(place),
+                doors,
+                source: caller.source,
+            };
+            serve_peer(stream, bytes, head, &shared, held).await
+        }
+        Kind::Reversed => {
+            let transfer = named(&shared, &head)?;
             if !Preface::verify(&bytes, &transfer.preface_key) {
                 return Err(Refusal::WrongKey);
             }
-            drop(place);
-            let place = doors.prove(caller.source);
+            // A peer that is gone already is missed where its connection is wanted.
+            let _ = reversed::keep(&transfer, &head, stream).await;
+            Ok(())
+        }
+        // Message sockets have listeners of their own.
+        Kind::Message => Err(Refusal::NoPreface),
+    }
+}
+
+/// The transfer that a preface names.
+fn named(shared: &Shared, head: &Preface) -> Result<Arc<Transfer>, Refusal> {
+    let transfers = shared.transfers.lock();
+    let named = transfers.get(&head.transfer_id).cloned();
+    named.ok_or(Refusal::NoTransfer)
+}
+
+/// Where a connection is counted.
+pub(crate) struct Held<'a> {
+    /// Its place among those that have proved nothing; none where this node connected.
+    pub place: Option<Place>,
+    pub doors: &'a Doors,
+    pub source: Source,
+}
+
+/// What a peer wants after its preface, whichever of the two connected.
+pub(crate) async fn serve_peer<S: Incoming>(
+    mut stream: S,
+    bytes: [u8; PREFACE_LEN],
+    head: Preface,
+    shared: &Shared,
+    held: Held<'_>,
+) -> Result<(), Refusal> {
+    let transfer = named(shared, &head)?;
+    match head.kind {
+        Kind::Pair => {
+            if !Preface::verify(&bytes, &transfer.preface_key) {
+                return Err(Refusal::WrongKey);
+            }
+            drop(held.place);
+            let place = held.doors.prove(held.source);
             let acceptor = tokio_rustls::TlsAcceptor::from(transfer.pair_server.clone());
             let mut stream = handshake(acceptor.accept(stream), &place).await?;
             let mut secret = PairSecret([0; 32]);
@@ -474,7 +520,6 @@ async fn welcome<S: Incoming>(
             Ok(())
         }
         Kind::Join => {
-            let transfer = transfer()?;
             let secret = transfer
                 .admit(node_of(&head), &bytes, &head)
                 .ok_or(Refusal::WrongKey)?;
@@ -485,7 +530,7 @@ async fn welcome<S: Incoming>(
                     return Ok(());
                 }
             }
-            drop(place);
+            drop(held.place);
             if let Ok(socket) = stream.into_data() {
                 if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
                     rails::bind_accepted(stream);
@@ -495,8 +540,7 @@ async fn welcome<S: Incoming>(
             }
             Ok(())
         }
-        // Message sockets have listeners of their own.
-        Kind::Message => Err(Refusal::NoPreface),
+        Kind::Control | Kind::Message | Kind::Reversed => Err(Refusal::NoPreface),
     }
 }
 
@@ -537,6 +581,6 @@ fn descriptors() -> usize {
 }
 
 /// The node number a preface claims. In a pair handshake the certificate must name the same one.
-fn node_of(head: &Preface) -> u32 {
+pub(crate) fn node_of(head: &Preface) -> u32 {
     u32::from_le_bytes([head.extra[0], head.extra[1], head.extra[2], head.extra[3]])
 }

@@ -15,6 +15,7 @@ use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, Peer, from_agent};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::participant::{Event, Receiving, Writer};
+use ropewalk_proto::route;
 
 use crate::landing::SinkSet;
 use crate::open::OpenSink;
@@ -39,6 +40,9 @@ const RETRIES: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_millis(1000),
 ];
+
+/// A search for a way that takes longer has waited for answers.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Streams of a pair when nobody said: enough to fill a path that one stream does not.
 const STREAMS_PER_PAIR: u32 = 4;
@@ -95,6 +99,8 @@ struct LaneInfo {
     rail: String,
     // The same for lanes that were found as further rails.
     way: Option<Rail>,
+    // Which of the two connected.
+    connected: route::Way,
     meter: meter::Meter,
 }
 
@@ -434,9 +440,14 @@ impl Fetch {
             if self.pause(pause) {
                 return;
             }
+            let began = Instant::now();
             match self.pairs.connect(&self.transfer, peer) {
                 Ok(connected) => return self.run_first_rail(lane, connected),
                 Err(error) => last = error.to_string(),
+            }
+            // Silence is not tried again: every way has been waited for.
+            if began.elapsed() > PATIENCE {
+                break;
             }
         }
         let mut state = self.state.lock();

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc};
 
 use crate::door::Place;
 use crate::listen::{Caller, Refusal, Shared};
+use crate::reversed;
 use crate::transfer::Transfer;
 
 /// A master that does not prove the token by then is gone.
@@ -254,6 +255,11 @@ impl Session {
                     if asks {
                         self.send(from_agent::Body::Probed(probed.unwrap_or_default()));
                     }
+                }
+            }
+            Some(to_agent::Body::Route(route)) => {
+                if let Some(transfer) = &self.transfer {
+                    reversed::handle(&self.shared, transfer, route);
                 }
             }
             Some(to_agent::Body::Release(release)) => {

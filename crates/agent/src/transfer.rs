@@ -14,13 +14,16 @@ use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent};
 use ropewalk_store::{PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
+use crate::connect::Connected;
 use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
 use crate::listen::{Shared, Work};
 use crate::log::Log;
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
+use crate::reversed::Pool;
 use crate::sending::Serving;
 use crate::tunnel::Tunnel;
 use crate::{AgentError, usage};
@@ -39,6 +42,8 @@ struct Pair {
 pub(crate) struct Transfer {
     pub id: [u8; 16],
     pub node: u32,
+    /// Of the node, for what is said of it.
+    pub name: String,
     pub options: control::Options,
     /// Interfaces of this host that carry data; whether others must not; whether more than one rail to a peer may be used.
     pub interfaces: Vec<Interface>,
@@ -60,6 +65,13 @@ pub(crate) struct Transfer {
     stoppers: Mutex<HashMap<u64, Stopper>>,
     next_stopper: std::sync::atomic::AtomicU64,
     pub stopped: AtomicBool,
+    /// The same, for tasks that wait for it.
+    pub ended: watch::Sender<bool>,
+    /// Peers that this node is connected to: how, for all that follows.
+    pub ways: Mutex<HashMap<u32, Arc<Connected>>>,
+    /// Connections that senders have made to this node, and receivers that this node keeps one ready for.
+    pub pool: Pool,
+    pub dialled: Mutex<HashSet<u32>>,
     pub work: Work,
     /// Through the master, where this agent has a pipe to it.
     pub tunnel: Option<Arc<Tunnel>>,
@@ -129,6 +141,7 @@ impl Transfer {
         let transfer = Self {
             id,
             node: open.node,
+            name: open.name.clone(),
             options: open.options.unwrap_or_default(),
             interfaces: usable,
             is_restricted,
@@ -148,6 +161,10 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            ended: watch::Sender::new(false),
+            ways: Mutex::default(),
+            pool: Pool::default(),
+            dialled: Mutex::default(),
             work: shared.work.clone(),
             tunnel: shared.tunnel.get().cloned(),
             log: shared.log.clone(),
@@ -160,6 +177,11 @@ impl Transfer {
     /// Time since the transfer was opened, the zero of all its clocks.
     pub fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Whether it has been stopped, at whatever end.
+    pub fn has_ended(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     pub fn send(&self, body: from_agent::Body) {
@@ -391,6 +413,7 @@ impl Transfer {
     fn end(&self, discard: bool, shared: bool, outcome: &str) {
         self.log_end(outcome);
         self.stopped.store(true, Ordering::Release);
+        self.ended.send_replace(true);
         for (_, stopper) in self.stoppers.lock().drain() {
             stopper.stop();
         }
@@ -402,6 +425,7 @@ impl Transfer {
         }
         self.sources.lock().clear();
         self.pairs.lock().clear();
+        self.ways.lock().clear();
     }
 
     /// Ends the node's part on somebody's word at this node, and tells the master why.
@@ -480,6 +504,7 @@ impl Transfer {
         let transfer = Self {
             id: [7; 16],
             node: 0,
+            name: "alone".into(),
             options: control::Options::default(),
             interfaces: Vec::new(),
             is_restricted: false,
@@ -499,6 +524,10 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            ended: watch::Sender::new(false),
+            ways: Mutex::default(),
+            pool: Pool::default(),
+            dialled: Mutex::default(),
             work: Work::default(),
             tunnel: None,
             log: Log::default(),

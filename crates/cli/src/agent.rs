@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::{Agent, AgentConfig};
+use ropewalk::{Agent, AgentConfig, AgentError};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::ports::Ports;
 use crate::run::runtime;
 use crate::sys::{self, say};
 use crate::{Usage, token};
@@ -57,6 +58,10 @@ pub(crate) struct AgentArgs {
     /// With --one-shot: listen on this host alone
     #[arg(long, hide = true, requires = "one_shot")]
     loopback: bool,
+
+    /// With --one-shot: listen on one of these ports
+    #[arg(long, hide = true, requires = "one_shot", value_name = "A-B")]
+    ports: Option<Ports>,
 
     /// End when standard input closes
     #[arg(long, hide = true)]
@@ -106,7 +111,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.one_shot {
-        return one_shot(args.loopback);
+        return one_shot(args.loopback, args.ports);
     }
     standing(args)
 }
@@ -167,7 +172,7 @@ fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
 }
 
 /// Reads secret and roots, says where it listens, and serves until standard input closes.
-fn one_shot(loopback: bool) -> Result<ExitCode> {
+fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     let mut input = std::io::stdin().lock();
     let mut line = || -> Result<String> {
         let mut text = String::new();
@@ -213,12 +218,14 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
         roots.push((path, writable));
     }
     drop(input);
-    let addresses: &[&str] = if loopback {
-        &["127.0.0.1:0"]
-    } else {
-        &["[::]:0", "0.0.0.0:0"]
+    let hosts: &[&str] = match loopback {
+        true => &["127.0.0.1"],
+        false => &["[::]", "0.0.0.0"],
     };
-    let agent = bind_first(addresses, secret, &roots)?;
+    let agent = match ports {
+        Some(ports) => bind_in(ports, hosts, secret, &roots)?,
+        None => bind_first(hosts, 0, secret, &roots)?,
+    };
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
     writeln!(out, "ROPEWALK-AGENT 2 {} {port}", agent.instance())
@@ -279,28 +286,46 @@ fn check(path: &Path, writable: bool) -> Result<()> {
     }
 }
 
-/// The agent on the first address that can be listened on.
-fn bind_first(
-    addresses: &[&str],
+/// The agent on a port of the range that is free.
+fn bind_in(
+    ports: Ports,
+    hosts: &[&str],
     token: [u8; token::TOKEN_LEN],
     roots: &[(PathBuf, bool)],
 ) -> Result<Agent> {
-    let mut failed = None;
-    for address in addresses {
-        match Agent::bind(AgentConfig {
-            listen: resolve(address)?,
+    for port in ports.range() {
+        match bind_first(hosts, port, token, roots) {
+            Err(AgentError::Listen { source, .. })
+                if source.kind() == std::io::ErrorKind::AddrInUse => {}
+            other => return Ok(other?),
+        }
+    }
+    bail!("no TCP port of {ports} is free on this host; give --ports a wider range")
+}
+
+/// The agent on the first of these addresses that can be listened on.
+fn bind_first(
+    hosts: &[&str],
+    port: u16,
+    token: [u8; token::TOKEN_LEN],
+    roots: &[(PathBuf, bool)],
+) -> Result<Agent, AgentError> {
+    let bind = |host: &str| {
+        let address = format!("{host}:{port}").parse();
+        Agent::bind(AgentConfig {
+            listen: vec![address.expect("an address of digits")],
             token,
             roots: roots.to_vec(),
             log: None,
-        }) {
-            Ok(agent) => return Ok(agent),
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
-    Err(failed.map_or_else(
-        || anyhow::anyhow!("no address to listen on"),
-        anyhow::Error::from,
-    ))
+        })
+    };
+    let (first, others) = hosts.split_first().expect("at least one address");
+    let failed = match bind(first) {
+        Ok(agent) => return Ok(agent),
+        Err(error) => error,
+    };
+    let other = others.iter().find_map(|host| bind(host).ok());
+    other.ok_or(failed)
 }
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.

@@ -11,6 +11,7 @@ mod members;
 mod options;
 mod pingpong;
 mod plan;
+mod ports;
 mod progress;
 mod put;
 mod report;

@@ -14,6 +14,7 @@ use ropewalk::request::{
 
 use crate::desk;
 use crate::endpoint::host_of;
+use crate::ports::Ports;
 use crate::{sys, token};
 
 /// Streams a pair may have; more only cost memory.
@@ -170,6 +171,12 @@ pub(crate) struct MoveArgs {
     /// Refuse when any host is not reached, also a replica that others can stand in for
     #[arg(long, help_heading = "Reaching hosts")]
     require_all: bool,
+
+    /// TCP ports that agents started for this command listen on, at both ends, for firewalls that let these through
+    /// (50000-50100); standing agents have --listen. Whichever of two hosts reaches the other connects; where neither does,
+    /// data goes through ssh and this host, which is slower
+    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
+    ports: Option<Ports>,
 
     /// The ropewalk program on hosts reached over ssh
     #[arg(
@@ -542,6 +549,7 @@ impl MoveArgs {
             ssh_command: self.ssh.0.clone(),
             ask: sys::has_terminal(),
             require_all: self.require_all,
+            ports: self.ports.map(Ports::range),
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,

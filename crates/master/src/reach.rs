@@ -243,8 +243,9 @@ async fn reach(
         Reach::Local => {
             let mut words: Vec<OsString> = vec![options.local_program.clone().into()];
             words.extend(["agent", "--one-shot"].map(OsString::from));
-            if loopback {
-                words.push("--loopback".into());
+            match loopback {
+                true => words.push("--loopback".into()),
+                false => words.extend(ssh::ports(options)),
             }
             // What it says is of paths of this host, and needs no name before it.
             start::start(&words, true, Questions::Never, &roots(node)).await

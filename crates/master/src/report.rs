@@ -9,6 +9,7 @@ use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
     Outcome, PairReport, Report, SourcesReport, StreamsReport,
 };
+use ropewalk_proto::route::Way;
 
 use crate::landing;
 use crate::request::{Request, Verify};
@@ -307,6 +308,7 @@ pub(crate) fn final_report(
                         .into(),
                     receiver: node.name.into(),
                     lane: pair.lane.clone(),
+                    way: Way::of(pair.way).name().into(),
                     rail: Some(pair.rail.clone()).filter(|rail| !rail.is_empty()),
                     streams: pair.streams,
                     bytes: pair.delivered,

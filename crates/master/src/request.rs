@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -301,6 +302,8 @@ pub struct Options {
     pub ask: bool,
     /// Whether a transfer is refused when a node that it could do without is not reached.
     pub require_all: bool,
+    /// TCP ports of which started agents listen on one; `None`: the system chooses.
+    pub ports: Option<RangeInclusive<u16>>,
     /// The program on hosts reached over ssh.
     pub remote_path: OsString,
     /// The program on this host, for local agents (usually the running one).
@@ -369,6 +372,7 @@ impl Default for Options {
             ssh_command: vec!["ssh".into()],
             ask: false,
             require_all: false,
+            ports: None,
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,

@@ -44,6 +44,7 @@ mod replan;
 #[cfg(test)]
 mod replan_tests;
 mod replicas;
+mod routing;
 mod setup;
 #[cfg(test)]
 mod silence_tests;
@@ -467,6 +468,9 @@ impl Coordinator {
             }
             Some(from_agent::Body::Released(released)) if self.phase == Phase::Moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now_ns);
+            }
+            Some(from_agent::Body::Route(route)) if self.phase == Phase::Moving => {
+                self.handle_route(node, route);
             }
             Some(from_agent::Body::Finished(finished)) => {
                 let is_unnamed = state.told_commit && !finished.committed;

@@ -12,4 +12,5 @@ pub mod message;
 pub mod participant;
 pub mod rapid;
 pub mod report;
+pub mod route;
 pub mod wire;

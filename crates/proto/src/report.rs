@@ -451,6 +451,9 @@ pub struct PairReport {
     pub receiver: String,
     /// Lane kind.
     pub lane: String,
+    /// Which of the two connected: `direct` (the receiver), `reversed` (the sender), or `through this host`.
+    #[serde(default)]
+    pub way: String,
     /// The receiver's interface and both ends' addresses; a pair has one row for each. `None` within a host.
     pub rail: Option<String>,
     /// Streams in the lane.

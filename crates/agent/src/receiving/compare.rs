@@ -41,13 +41,17 @@ pub(super) struct Pairs(Mutex<HashMap<u32, Slot>>);
 
 impl Pairs {
     /// Does the pair's handshake, unless it is done.
-    pub fn connect(&self, transfer: &Transfer, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
+    pub fn connect(
+        &self,
+        transfer: &Arc<Transfer>,
+        peer: &Peer,
+    ) -> Result<Arc<Connected>, AgentError> {
         let slot = self.0.lock().entry(peer.node).or_default().clone();
         let mut slot = slot.lock();
         if let Some(connected) = &*slot {
             return Ok(connected.clone());
         }
-        let connected = Arc::new(connect::pair(transfer, peer)?);
+        let connected = connect::pair(transfer, peer)?;
         *slot = Some(connected.clone());
         Ok(connected)
     }

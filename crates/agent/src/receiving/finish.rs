@@ -338,6 +338,7 @@ impl Fetch {
                     datagrams: lane.datagrams.needed,
                     datagrams_again: lane.datagrams.again,
                     blast: self.of_datagrams.then(|| blast(&lane.datagrams)),
+                    way: lane.connected.number(),
                 })
                 .collect(),
             missing: control::stretches(&Self::missing(state)),

@@ -13,6 +13,7 @@ use ropewalk_proto::wire::SPACE_DATA;
 
 use super::rails::Way;
 use super::{Fetch, RETRIES, State};
+use crate::connect;
 use crate::landing::SinkLanding;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
@@ -111,6 +112,8 @@ impl Fetch {
             state.lanes[lane].live -= 1;
             let was_last = state.lanes[lane].live == 0;
             if was_last {
+                // Where more is to be fetched from there later, the pair is connected afresh.
+                connect::forget(&self.transfer, way.connected.peer.node);
                 state.receiving.handle_lane_down(lane, &reason);
             }
             self.drain(state);

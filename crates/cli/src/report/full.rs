@@ -210,6 +210,14 @@ fn rail(report: &Report, pair: &PairReport) -> String {
     format!("  {rail}  {}", rate(report.moving_bits_per_second * share))
 }
 
+/// How the pair is connected, where that is not as usual.
+fn way(pair: &PairReport) -> String {
+    match pair.way.as_str() {
+        "" | "direct" => String::new(),
+        way => format!("  {}", escape::line(way)),
+    }
+}
+
 /// What a lane of datagrams lost.
 fn datagrams(pair: &PairReport) -> String {
     match (pair.datagrams, pair.datagrams_again) {
@@ -222,12 +230,13 @@ fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
     for pair in report.pairs.iter().take(LINES_MAX) {
         writeln!(
             out,
-            "{} -> {}  {}  {} x{}{}{}",
+            "{} -> {}  {}  {} x{}{}{}{}",
             escape::line(&pair.sender),
             escape::line(&pair.receiver),
             format_bytes(pair.bytes),
             pair.lane,
             pair.streams,
+            way(pair),
             rail(report, pair),
             datagrams(pair)
         )?;
@@ -261,7 +270,7 @@ mod tests {
             "3 damaged pieces fetched again",
             "2 x 16 at the end, 3 changes (model), shared with 1 other transfer",
             "killed",
-            "a -> b  4.1 kB  tcp x4",
+            "a -> b  4.1 kB  tcp x4  reversed",
             "missing    b: 1.02 kB (bytes 0-1023, 2048-2048)",
             "note       a was lost",
         ] {

@@ -50,6 +50,7 @@ pub(super) fn report() -> Report {
             sender: "a".into(),
             receiver: "b".into(),
             lane: "tcp".into(),
+            way: "reversed".into(),
             rail: None,
             streams: 4,
             bytes: 4096,

@@ -3,6 +3,7 @@
 
 mod changes;
 mod hosts;
+mod paths;
 mod rails;
 mod speeds;
 mod transfers;

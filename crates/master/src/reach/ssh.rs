@@ -44,7 +44,17 @@ pub(super) fn words(options: &Options, target: &str, questions: Questions) -> Ve
     words.push(target.into());
     words.push(quote(&options.remote_path));
     words.extend(["agent".into(), "--one-shot".into()]);
+    words.extend(ports(options));
     words
+}
+
+/// What tells an agent where it may listen.
+pub(super) fn ports(options: &Options) -> Vec<OsString> {
+    let Some(ports) = &options.ports else {
+        return Vec::new();
+    };
+    let range = format!("{}-{}", ports.start(), ports.end());
+    vec!["--ports".into(), range.into()]
 }
 
 /// A program's path as the shell of another host takes it for one word; `~/` and `~user/` at its beginning stay what they are.
