@@ -3,22 +3,23 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
-use ropewalk_proto::control::{self, Peer, from_agent};
-use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step, Way};
+use ropewalk_proto::control::Peer;
 
-use crate::dial::{self, POLL, Target};
+use crate::AgentError;
 use crate::listen::local_name;
-use crate::rails::{Rail, Search};
-use crate::streams::{self, DataSocket, STACK_LEN, lane};
+use crate::rails::{self, Rail, Search};
+use crate::streams::{self, DataSocket, lane};
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
-use crate::{AgentError, reversed};
+
+/// One address that does not answer costs at most this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The handshake, once connected, takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +30,9 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of the stream that fetches a manifest: reliable whatever lanes the transfer has, since it is short and comes first.
 pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
 
+/// Number of the stream over which a holder is asked for hashes of units; reliable, too.
+pub(crate) const HASH_STREAM: u32 = u32::MAX - 1;
+
 /// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
 pub(crate) const RAIL_AT: usize = 8;
 
@@ -36,8 +40,6 @@ pub(crate) const RAIL_AT: usize = 8;
 pub(crate) struct Connected {
     pub peer: Peer,
     address: Address,
-    // Where its streams went, in words, where the peer is on another host.
-    ends: Option<String>,
     secret: PairSecret,
     join_key: MacKey,
     // This host's address of the connection, where it has any.
@@ -60,8 +62,6 @@ enum Address {
     Unix(Vec<u8>),
     /// To the node of this number, through the master.
     Through(Arc<Tunnel>, u32),
-    /// The peer connects.
-    Reversed(u32),
 }
 
 impl std::fmt::Display for Address {
@@ -71,230 +71,81 @@ impl std::fmt::Display for Address {
             Self::Rail(rail) => write!(f, "{rail}"),
             Self::Unix(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
             Self::Through(..) => write!(f, "through the master"),
-            Self::Reversed(_) => write!(f, "a connection that it makes"),
         }
     }
 }
 
 impl Address {
-    fn connect(&self, transfer: &Transfer) -> std::io::Result<DataSocket> {
+    fn connect(&self) -> std::io::Result<DataSocket> {
         match self {
-            Self::Tcp(address) => Ok(DataSocket::Tcp(Target::Tcp(*address).connect()?)),
-            Self::Rail(rail) => Ok(DataSocket::Tcp(Target::Rail(rail.clone()).connect()?)),
+            Self::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
+                stream.set_nodelay(true)?;
+                Ok(DataSocket::Tcp(stream))
+            }
+            Self::Rail(rail) => {
+                let stream = rail.connect()?;
+                stream.set_nodelay(true)?;
+                Ok(DataSocket::Tcp(stream))
+            }
             Self::Unix(name) => Ok(DataSocket::Unix(unix::connect(name)?)),
             Self::Through(tunnel, node) => Ok(DataSocket::Unix(tunnel.connect(*node)?)),
-            Self::Reversed(sender) => {
-                let taken = transfer.pool.take(transfer, *sender);
-                Ok(DataSocket::Tcp(taken.map_err(std::io::Error::other)?))
-            }
         }
     }
 }
 
-/// Connects to a peer and does the pair's handshake; once for the whole transfer.
-pub(crate) fn pair(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
-    if let Some(known) = transfer.ways.lock().get(&peer.node) {
-        return Ok(known.clone());
+/// Does the pair's handshake over the first address that works.
+///
+/// Being on one host is found out by trying: an abstract socket connects only within the same
+/// network namespace.
+pub(crate) fn pair(transfer: &Transfer, peer: &Peer) -> Result<Connected, AgentError> {
+    let mut addresses = Vec::new();
+    if matches!(transfer.options.lane, lane::AUTO | lane::UNIX) {
+        addresses.push(Address::Unix(local_name(&peer.instance)));
     }
-    let connected = Arc::new(find(transfer, peer)?);
-    let mut ways = transfer.ways.lock();
-    ways.insert(peer.node, connected.clone());
-    Ok(connected)
-}
-
-/// The way does not work any more; the next one is found anew.
-pub(crate) fn forget(transfer: &Transfer, peer: u32) {
-    transfer.ways.lock().remove(&peer);
-}
-
-/// Whether an agent of that name runs in this network namespace, without connecting to it.
-fn is_on_this_host(instance: &str) -> bool {
-    let name = local_name(instance);
-    let wanted = format!("@{}", String::from_utf8_lossy(&name));
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    sockets.lines().any(|line| line.ends_with(&wanted))
-}
-
-/// Does something that blocks on a thread of its own; in words when there is none.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let builder = std::thread::Builder::new().name(name.into());
-    match builder.stack_size(STACK_LEN).spawn(work) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("no thread can be started: {error}")),
-    }
-}
-
-/// How an attempt ended.
-enum Event {
-    Dialled(usize, std::io::Result<(TcpStream, Duration)>),
-    Reversed(Result<TcpStream, String>),
-    Through(Result<UnixStream, String>),
-}
-
-/// Tries one way after the other, as [`ropewalk_proto::route`] says.
-fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Connected, AgentError> {
-    let targets = dial::targets(transfer, peer);
-    let mut route = Route::new(Facts {
-        receiver: transfer.name.clone(),
-        sender: peer.name.clone(),
-        addresses: targets.iter().map(Target::address).collect(),
-        lanes: match transfer.options.lane {
-            lane::AUTO => Lanes::Any,
-            lane::UNIX => Lanes::Local,
-            lane::RBUDP | lane::RAPID => Lanes::Datagrams,
-            _ => Lanes::Tcp,
-        },
-        is_restricted: transfer.is_restricted,
-    });
-    let (told, events) = mpsc::channel();
-    loop {
-        if transfer.has_ended() {
-            return Err(AgentError::Unconnected("the transfer has ended".into()));
-        }
-        let now = transfer.now_ns();
-        while let Some(step) = route.poll(now) {
-            let told = told.clone();
-            match step {
-                Step::Local => {
-                    let is_local = match route.may_be_local() {
-                        false => is_on_this_host(&peer.instance),
-                        true => {
-                            let address = Address::Unix(local_name(&peer.instance));
-                            let socket = address.connect(transfer);
-                            let is_local = socket.is_ok();
-                            let made = socket
-                                .and_then(|socket| shake(transfer, peer, address, socket, None));
-                            if let Ok(connected) = made {
-                                return Ok(connected);
-                            }
-                            is_local
-                        }
-                    };
-                    route.handle_local(is_local, transfer.now_ns());
-                }
-                Step::Dial(place) => {
-                    let target = targets[place].clone();
-                    dial::begin(
-                        target,
-                        |_| Ok(()),
-                        move |result| {
-                            let _ = told.send(Event::Dialled(place, result));
-                        },
-                    );
-                }
-                Step::Reverse => {
-                    let (transfer, sender) = (transfer.clone(), peer.node);
-                    let work = move || {
-                        let taken = reversed::ask(&transfer, sender);
-                        let _ = told.send(Event::Reversed(taken));
-                    };
-                    if let Err(error) = spawn("reversed", work) {
-                        route.handle_reverse_failed(error);
-                    }
-                }
-                Step::Through => match &transfer.tunnel {
-                    None => route.handle_through_failed(format!(
-                        "{} was not started over ssh",
-                        transfer.name
-                    )),
-                    Some(tunnel) => {
-                        let (tunnel, sender) = (tunnel.clone(), peer.node);
-                        let work = move || {
-                            let opened = tunnel.connect(sender);
-                            let opened = opened.map_err(|error| error.to_string());
-                            let _ = told.send(Event::Through(opened));
-                        };
-                        if let Err(error) = spawn("through", work) {
-                            route.handle_through_failed(error);
-                        }
-                    }
-                },
+    if transfer.options.lane != lane::UNIX {
+        let remotes = peer.addresses.iter().filter_map(|text| text.parse().ok());
+        match transfer.is_restricted {
+            true => {
+                let rails = remotes.flat_map(|remote| rails::to(&transfer.interfaces, remote));
+                addresses.extend(rails.map(Address::Rail));
             }
-        }
-        if route.is_over() {
-            return Err(AgentError::Unconnected(route.describe()));
-        }
-        let pause = route.next_ns().map_or(POLL, |at| {
-            Duration::from_nanos(at.saturating_sub(transfer.now_ns())).min(POLL)
-        });
-        let Ok(event) = events.recv_timeout(pause) else {
-            continue;
-        };
-        match event {
-            Event::Dialled(place, Err(error)) => {
-                route.handle_dial_failed(place, dial::failure(&error));
-            }
-            Event::Dialled(place, Ok((stream, took))) => {
-                let address = match &targets[place] {
-                    Target::Tcp(address) => Address::Tcp(*address),
-                    Target::Rail(rail) => Address::Rail(rail.clone()),
-                };
-                let socket = DataSocket::Tcp(stream);
-                match shake(transfer, peer, address, socket, Some(took)) {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) => {
-                        let why = Failure::Other(format!("the handshake failed: {error}"));
-                        route.handle_dial_failed(place, why);
-                    }
-                }
-            }
-            Event::Reversed(Ok(stream)) => {
-                let address = Address::Reversed(peer.node);
-                match shake(transfer, peer, address, DataSocket::Tcp(stream), None) {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) => route.handle_reverse_failed(format!(
-                        "{} connected, and the handshake failed: {error}",
-                        peer.name
-                    )),
-                }
-            }
-            Event::Reversed(Err(why)) => route.handle_reverse_failed(why),
-            Event::Through(Ok(stream)) => {
-                let Some(tunnel) = transfer.tunnel.clone() else {
-                    continue;
-                };
-                let address = Address::Through(tunnel, peer.node);
-                match shake(transfer, peer, address, DataSocket::Unix(stream), None) {
-                    Ok(connected) => {
-                        transfer.send(from_agent::Body::Route(control::Route {
-                            node: peer.node,
-                            step: Some(control::route::Step::Through(route.why_not_direct())),
-                        }));
-                        return Ok(connected);
-                    }
-                    Err(error) => {
-                        route.handle_through_failed(format!("the handshake failed: {error}"));
-                    }
-                }
-            }
-            Event::Through(Err(why)) => route.handle_through_failed(why),
+            false => addresses.extend(remotes.map(Address::Tcp)),
         }
     }
-}
-
-/// Does the pair's handshake over a connection.
-fn shake(
-    transfer: &Transfer,
-    peer: &Peer,
-    address: Address,
-    socket: DataSocket,
-    took: Option<Duration>,
-) -> std::io::Result<Connected> {
-    let ends = match &socket {
-        DataSocket::Tcp(stream) => stream.local_addr().ok().zip(stream.peer_addr().ok()),
-        DataSocket::Unix(_) => None,
+    if let (lane::AUTO, Some(tunnel)) = (transfer.options.lane, &transfer.tunnel) {
+        addresses.push(Address::Through(tunnel.clone(), peer.node));
+    }
+    let mut tried = Vec::new();
+    for address in addresses {
+        match handshake(transfer, peer, &address) {
+            Ok((secret, local, trip)) => {
+                let join_key = MacKey::new(&derive(&secret.0, "join", b""));
+                return Ok(Connected {
+                    peer: peer.clone(),
+                    address,
+                    secret,
+                    join_key,
+                    local,
+                    trip,
+                });
+            }
+            Err(error) => tried.push((address.to_string(), error.to_string())),
+        }
+    }
+    let reason = match tried.last() {
+        Some((_, reason)) => reason.clone(),
+        None => "it told no address that this lane kind can use".into(),
     };
-    let ends = ends.map(|(near, far)| (near.ip().to_canonical(), far.ip().to_canonical()));
-    let (secret, trip) = handshake(transfer, peer, socket, took)?;
-    let join_key = MacKey::new(&derive(&secret.0, "join", b""));
-    Ok(Connected {
-        peer: peer.clone(),
-        ends: ends.map(|(near, far)| format!("{near} - {far}")),
-        local: ends.map(|(near, _)| near),
+    let address = tried
+        .into_iter()
+        .map(|(address, _)| address)
+        .collect::<Vec<_>>()
+        .join(", ");
+    Err(AgentError::Peer {
+        node: peer.name.clone(),
         address,
-        secret,
-        join_key,
-        trip,
+        reason,
     })
 }
 
@@ -321,7 +172,7 @@ pub(crate) fn rail_proof(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
     derive(secret, "rail", nonce)
 }
 
-pub(crate) fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
+fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&node.to_le_bytes());
     out[4..8].copy_from_slice(&stream.to_le_bytes());
@@ -329,20 +180,23 @@ pub(crate) fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
     out
 }
 
-/// Returns the pair's secret, and the least round trip of the connection's first packets. `took` is how long it took to
-/// be made, where this host did.
+/// Returns the pair's secret, this host's address of the connection, and the least round trip of its first packets.
 fn handshake(
     transfer: &Transfer,
     peer: &Peer,
-    socket: DataSocket,
-    took: Option<Duration>,
-) -> std::io::Result<(PairSecret, Duration)> {
-    let (mut wire, tcp): (Box<dyn Wire>, _) = match socket {
+    address: &Address,
+) -> std::io::Result<(PairSecret, Option<IpAddr>, Duration)> {
+    let began = Instant::now();
+    let socket = address.connect()?;
+    let connected = began.elapsed();
+    let (mut wire, local, tcp): (Box<dyn Wire>, _, _) = match socket {
         DataSocket::Tcp(stream) => {
+            let local = stream.local_addr().ok();
+            let local = local.map(|local| local.ip().to_canonical());
             let tcp = stream.try_clone().ok();
-            (Box::new(stream), tcp)
+            (Box::new(stream), local, tcp)
         }
-        DataSocket::Unix(stream) => (Box::new(stream), None),
+        DataSocket::Unix(stream) => (Box::new(stream), None, None),
     };
     wire.set_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let head = Preface {
@@ -373,10 +227,10 @@ fn handshake(
     };
     let seen = seen.and_then(known);
     let trip = match tcp {
-        Some(_) => [seen, took].into_iter().flatten().min(),
-        None => None,
+        Some(_) => seen.unwrap_or(connected).min(connected),
+        None => Duration::ZERO,
     };
-    Ok((secret, trip.unwrap_or_default()))
+    Ok((secret, local, trip))
 }
 
 impl Connected {
@@ -385,7 +239,7 @@ impl Connected {
         let remote = match &self.address {
             Address::Tcp(remote) => *remote,
             Address::Rail(rail) => rail.remote(),
-            Address::Unix(_) | Address::Reversed(_) | Address::Through(..) => return None,
+            Address::Unix(_) | Address::Through(..) => return None,
         };
         let local = self.local.filter(|_| !transfer.one_rail)?;
         let here = transfer.interfaces.clone();
@@ -394,18 +248,10 @@ impl Connected {
 
     /// What the first rail is called in reports; empty within a host.
     pub fn first_rail(&self) -> String {
-        match &self.address {
-            Address::Rail(rail) => rail.to_string(),
-            _ => self.ends.clone().unwrap_or_default(),
-        }
-    }
-
-    /// How the two are connected.
-    pub fn way(&self) -> Way {
-        match &self.address {
-            Address::Reversed(_) => Way::Reversed,
-            Address::Through(..) => Way::Through,
-            Address::Tcp(_) | Address::Rail(_) | Address::Unix(_) => Way::Direct,
+        match (&self.address, self.local) {
+            (Address::Tcp(remote), Some(local)) => format!("{local} - {}", remote.ip()),
+            (Address::Rail(rail), _) => rail.to_string(),
+            _ => String::new(),
         }
     }
 
@@ -425,7 +271,7 @@ impl Connected {
             address: address.to_string(),
             reason: error.to_string(),
         };
-        let mut socket = address.connect(transfer).map_err(failed)?;
+        let mut socket = address.connect().map_err(failed)?;
         let head = Preface {
             kind: Kind::Join,
             flags: 0,
@@ -473,10 +319,7 @@ impl Connected {
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
         let (socket, nonce) = self.greet(transfer, rail, index)?;
         let options = streams::of_stream(&transfer.options, index);
-        let kind = match self.address {
-            Address::Through(..) => "ssh",
-            _ => socket.kind(&options),
-        };
+        let kind = socket.kind(&options);
         let half = socket
             .receive_half(&options, &self.secret, nonce)
             .map_err(|error| AgentError::Peer {

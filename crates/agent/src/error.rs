@@ -41,9 +41,6 @@ pub enum AgentError {
         /// How long it was waited for.
         seconds: u64,
     },
-    /// A peer cannot be connected in any way.
-    #[error("{0}")]
-    Unconnected(String),
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
+use ropewalk_proto::participant::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Sink, Source, StoreError};
 
@@ -113,6 +114,22 @@ impl SinkSet {
         })
     }
 
+    /// Bytes of the data space as people know them: bytes of a file.
+    pub fn place(&self, range: Range) -> String {
+        let named = self.sinks.iter().find_map(|placed| {
+            let (name, _) = placed.sink.object_at(range.start)?;
+            let piece = self.layout.locate(range.start)?;
+            Some((name, piece.object_offset))
+        });
+        let (name, start) = match named {
+            Some((name, start)) if name.is_empty() => ("the file".into(), start),
+            Some(found) => found,
+            None => ("the data".into(), range.start),
+        };
+        let last = (start + range.len()).saturating_sub(1).max(start);
+        format!("{name} bytes {start}-{last}")
+    }
+
     pub fn sync(&self) -> Result<(), StoreError> {
         self.sinks.iter().try_for_each(|placed| placed.sink.sync())
     }
@@ -138,12 +155,13 @@ impl SinkSet {
 pub(crate) struct SinkLanding {
     fetch: Arc<Fetch>,
     sinks: Arc<SinkSet>,
+    writer: Writer,
     // One chunk; empty unless bytes stay in memory.
     buffer: Vec<u8>,
 }
 
 impl SinkLanding {
-    pub fn new(fetch: Arc<Fetch>, sinks: Arc<SinkSet>) -> Self {
+    pub fn new(fetch: Arc<Fetch>, sinks: Arc<SinkSet>, writer: Writer) -> Self {
         let buffer = if sinks.in_memory {
             vec![0; CHUNK_LEN as usize]
         } else {
@@ -152,6 +170,7 @@ impl SinkLanding {
         Self {
             fetch,
             sinks,
+            writer,
             buffer,
         }
     }
@@ -178,10 +197,12 @@ impl Landing for SinkLanding {
         };
         let written = persist(|| {
             // A late copy of what is safe already: the file may have its final name by now.
-            if self.fetch.is_delivered(range) {
+            if !self.fetch.begin_write(self.writer, range) {
                 return Ok(());
             }
-            self.sinks.write(offset, bytes)
+            let written = self.sinks.write(offset, bytes);
+            self.fetch.end_write(self.writer, range);
+            written
         });
         written.map_err(Into::into)
     }
@@ -424,7 +445,8 @@ mod tests {
             shared: false,
         };
         let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
-        let mut landing = SinkLanding::new(fetch, Arc::new(sinks));
+        let writer = Writer { lane: 0, stream: 0 };
+        let mut landing = SinkLanding::new(fetch, Arc::new(sinks), writer);
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);
     }

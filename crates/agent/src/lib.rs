@@ -13,14 +13,12 @@
 //! Nothing but the preface is read from a connection whose preface is not authentic.
 
 mod connect;
-mod dial;
 mod error;
 mod landing;
 mod listen;
 mod open;
 mod rails;
 mod receiving;
-mod reversed;
 mod sending;
 mod session;
 mod streams;

@@ -16,10 +16,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::connect::{self, RAIL_AT};
-use crate::streams::{self, DataSocket};
+use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
-use crate::{AgentError, rails, reversed, session};
+use crate::{AgentError, rails, session};
 
 /// A connection that has not sent its preface by then is closed.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -322,28 +322,6 @@ async fn welcome<S: Incoming>(
                 session::run(stream, reached_as, shared, permit).await;
             }
         }
-        Kind::Pair | Kind::Join => serve_peer(stream, bytes, head, shared).await,
-        Kind::Reversed => {
-            let transfer = shared.transfers.lock().get(&head.transfer_id).cloned();
-            if let Some(transfer) = transfer
-                && Preface::verify(&bytes, &transfer.preface_key)
-            {
-                let _ = reversed::keep(&transfer, &head, stream).await;
-            }
-        }
-        // Message sockets have listeners of their own.
-        Kind::Message => {}
-    }
-}
-
-/// What a peer wants after its preface, whichever of the two connected.
-pub(crate) async fn serve_peer<S: Incoming>(
-    mut stream: S,
-    bytes: [u8; PREFACE_LEN],
-    head: Preface,
-    shared: Arc<Shared>,
-) {
-    match head.kind {
         Kind::Pair => {
             let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else {
                 return;
@@ -399,11 +377,11 @@ pub(crate) async fn serve_peer<S: Incoming>(
                     rails::bind_accepted(stream);
                 }
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
-                let options = streams::of_stream(&transfer.options, index);
-                transfer.serve_stream(socket, options, &secret, head.nonce);
+                transfer.serve_stream(socket, index, &secret, head.nonce);
             }
         }
-        Kind::Control | Kind::Message | Kind::Reversed => {}
+        // Message sockets have listeners of their own.
+        Kind::Message => {}
     }
 }
 
@@ -423,6 +401,6 @@ fn raise_descriptor_limit() {
 }
 
 /// The node number a preface claims. In a pair handshake the certificate must name the same one.
-pub(crate) fn node_of(head: &Preface) -> u32 {
+fn node_of(head: &Preface) -> u32 {
     u32::from_le_bytes([head.extra[0], head.extra[1], head.extra[2], head.extra[3]])
 }

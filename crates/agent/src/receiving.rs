@@ -13,10 +13,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ropewalk_lane::{BlastSeen, Observation};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, Peer, from_agent};
-use ropewalk_proto::participant::{Event, Receiving};
-use ropewalk_proto::route;
+use ropewalk_proto::coordinator;
+use ropewalk_proto::participant::{Event, Receiving, Writer};
 
-use crate::connect;
 use crate::landing::SinkSet;
 use crate::open::OpenSink;
 use crate::rails::Rail;
@@ -24,6 +23,7 @@ use crate::streams::{self, STACK_LEN, verify};
 use crate::transfer::Transfer;
 use rails::Way;
 
+mod compare;
 mod finish;
 mod manifests;
 mod meter;
@@ -39,9 +39,6 @@ const RETRIES: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_millis(1000),
 ];
-
-/// A search for a way that takes longer has waited for answers.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Streams of a pair when nobody said: enough to fill a path that one stream does not.
 const STREAMS_PER_PAIR: u32 = 4;
@@ -98,8 +95,6 @@ struct LaneInfo {
     rail: String,
     // The same for lanes that were found as further rails.
     way: Option<Rail>,
-    // Which of the two connected.
-    connected: route::Way,
     meter: meter::Meter,
 }
 
@@ -118,6 +113,8 @@ struct State {
     lanes: Vec<LaneInfo>,
     notes: Vec<String>,
     error: Option<String>,
+    // It is that contents of replicas differ.
+    differs: bool,
     done_sent: bool,
     committed: bool,
     last_arrival_ns: u64,
@@ -156,6 +153,8 @@ pub(crate) struct Fetch {
     read_back: Mutex<RangeSet>,
     // Bytes on stable storage (or checked, where there is no storage).
     safe: AtomicU64,
+    // Peers with whom the handshake is done, or being done.
+    pairs: compare::Pairs,
     commits: bool,
     of_datagrams: bool,
     // Lanes over each rail among which its work is dealt out.
@@ -198,6 +197,10 @@ impl Fetch {
         if let Some(bytes) = blast {
             receiving.fix_window(bytes);
         }
+        receiving.compare(
+            coordinator::compare(options.verify),
+            compare::seed(&transfer.id, transfer.node),
+        );
         let state = State {
             receiving,
             streams,
@@ -209,6 +212,7 @@ impl Fetch {
             lanes: Vec::new(),
             notes: Vec::new(),
             error: None,
+            differs: false,
             done_sent: false,
             committed: false,
             last_arrival_ns: 0,
@@ -226,6 +230,7 @@ impl Fetch {
             made_folders: Mutex::default(),
             read_back: Mutex::default(),
             safe: AtomicU64::new(0),
+            pairs: compare::Pairs::default(),
             commits: plan.commit,
             of_datagrams: blast.is_some(),
             stripes,
@@ -365,6 +370,7 @@ impl Fetch {
     /// Carries out what the state machine asks for, then wakes whoever waits.
     fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut connect = Vec::new();
+        let mut compare = Vec::new();
         let mut failed = None;
         while let Some(event) = state.receiving.poll_event() {
             match event {
@@ -390,6 +396,15 @@ impl Fetch {
                     state.error.get_or_insert_with(|| text.clone());
                     failed = Some(text);
                 }
+                Event::Compare(lane, peer) => compare.push((lane, peer)),
+                // Those who wait are woken below.
+                Event::Wake => {}
+                Event::Differ(difference) => {
+                    let text = self.describe(&difference);
+                    state.differs |= state.error.is_none();
+                    state.error.get_or_insert_with(|| text.clone());
+                    failed = Some(text);
+                }
                 // The thread that makes bytes safe sees it.
                 Event::Complete => state.complete_ns = Some(self.transfer.now_ns()),
             }
@@ -398,6 +413,9 @@ impl Fetch {
         self.changed.notify_all();
         for (lane, peer) in connect {
             self.spawn("connect", move |fetch| fetch.run_lane(lane, &peer));
+        }
+        for (lane, peer) in compare {
+            self.spawn("compare", move |fetch| fetch.run_compare(lane, &peer));
         }
         if let Some(text) = failed {
             self.fail(text);
@@ -411,14 +429,9 @@ impl Fetch {
             if self.pause(pause) {
                 return;
             }
-            let began = Instant::now();
-            match connect::pair(&self.transfer, peer) {
+            match self.pairs.connect(&self.transfer, peer) {
                 Ok(connected) => return self.run_first_rail(lane, connected),
                 Err(error) => last = error.to_string(),
-            }
-            // Silence is not tried again: every way has been waited for.
-            if began.elapsed() > PATIENCE {
-                break;
             }
         }
         let mut state = self.state.lock();
@@ -490,9 +503,16 @@ impl Fetch {
         }
     }
 
-    /// Whether the bytes have been delivered already.
-    pub fn is_delivered(&self, range: Range) -> bool {
-        self.state.lock().receiving.is_delivered(range)
+    /// A stream is about to write; false when it must not.
+    pub fn begin_write(&self, writer: Writer, range: Range) -> bool {
+        self.state.lock().receiving.begin_write(writer, range)
+    }
+
+    /// It has written.
+    pub fn end_write(&self, writer: Writer, range: Range) {
+        if self.state.lock().receiving.end_write(writer, range) {
+            self.changed.notify_all();
+        }
     }
 
     /// Renames what was written. In words when it fails.

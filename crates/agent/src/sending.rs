@@ -243,6 +243,10 @@ impl Provider for Metered<'_> {
         Ok(extent)
     }
 
+    fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        self.holdings()?.read(space, offset, out)
+    }
+
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
         self.holdings()?.read(space, offset, out)?;
         self.count(

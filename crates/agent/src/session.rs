@@ -10,7 +10,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
 
 use crate::listen::Shared;
-use crate::reversed;
 use crate::transfer::Transfer;
 
 /// A master that does not prove the token by then is gone.
@@ -236,11 +235,6 @@ impl Session {
                     if asks {
                         self.send(from_agent::Body::Probed(probed.unwrap_or_default()));
                     }
-                }
-            }
-            Some(to_agent::Body::Route(route)) => {
-                if let Some(transfer) = &self.transfer {
-                    reversed::handle(&self.shared, transfer, route);
                 }
             }
             Some(to_agent::Body::Release(release)) => {

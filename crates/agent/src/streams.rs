@@ -11,7 +11,7 @@ use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served,
 use ropewalk_proto::control::Options;
 use ropewalk_proto::rapid::monitor::Kind;
 
-use crate::connect::MANIFEST_STREAM;
+use crate::connect::HASH_STREAM;
 use crate::transfer::Transfer;
 
 /// Stack of a data thread: its buffers are on the heap, hashing needs a few KiB.
@@ -60,7 +60,7 @@ pub(crate) fn blast(options: &Options, lanes: usize) -> Option<u64> {
 /// The options as they hold for one stream of the transfer.
 pub(crate) fn of_stream(options: &Options, index: u32) -> Options {
     let mut options = *options;
-    if index == MANIFEST_STREAM && matches!(options.lane, lane::RBUDP | lane::RAPID) {
+    if index >= HASH_STREAM && matches!(options.lane, lane::RBUDP | lane::RAPID) {
         options.lane = lane::TCP;
     }
     options
@@ -151,14 +151,15 @@ impl DataSocket {
 }
 
 impl Transfer {
-    /// Serves a joined stream on a thread of its own until the peer closes it or the transfer ends.
+    /// Serves the joined stream of this number on a thread of its own until the peer closes it or the transfer ends.
     pub fn serve_stream(
         self: Arc<Self>,
         socket: DataSocket,
-        options: Options,
+        index: u32,
         secret: &PairSecret,
         nonce: [u8; 32],
     ) {
+        let options = of_stream(&self.options, index);
         let Ok(mut half) = socket.send_half(&options, secret, nonce) else {
             return;
         };
@@ -172,7 +173,10 @@ impl Transfer {
                 return self.forget(key);
             };
             let meter = self.serving.meter(holdings);
-            self.serving.open_stream(key, half.stopper());
+            // Those beside the data are not counted among its streams.
+            if index < HASH_STREAM {
+                self.serving.open_stream(key, half.stopper());
+            }
             while let Ok(Served::Idle) = half.serve(&meter, IDLE) {
                 if self.stopped.load(std::sync::atomic::Ordering::Acquire) {
                     break;

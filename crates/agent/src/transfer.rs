@@ -14,15 +14,12 @@ use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent};
 use ropewalk_store::{PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
 
-use crate::connect::Connected;
 use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
 use crate::listen::{Shared, Work};
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
-use crate::reversed::Pool;
 use crate::sending::Serving;
 use crate::tunnel::Tunnel;
 use crate::{AgentError, usage};
@@ -41,8 +38,6 @@ struct Pair {
 pub(crate) struct Transfer {
     pub id: [u8; 16],
     pub node: u32,
-    /// Of the node, for what is said of it.
-    pub name: String,
     pub options: control::Options,
     /// Interfaces of this host that carry data; whether others must not; whether more than one rail to a peer may be used.
     pub interfaces: Vec<Interface>,
@@ -64,13 +59,6 @@ pub(crate) struct Transfer {
     stoppers: Mutex<HashMap<u64, Stopper>>,
     next_stopper: std::sync::atomic::AtomicU64,
     pub stopped: AtomicBool,
-    /// The same, for tasks that wait for it.
-    pub ended: watch::Sender<bool>,
-    /// Peers that this node is connected to: how, for all that follows.
-    pub ways: Mutex<HashMap<u32, Arc<Connected>>>,
-    /// Connections that senders have made to this node, and receivers that this node keeps one ready for.
-    pub pool: Pool,
-    pub dialled: Mutex<HashSet<u32>>,
     pub work: Work,
     /// Through the master, where this agent has a pipe to it.
     pub tunnel: Option<Arc<Tunnel>>,
@@ -140,7 +128,6 @@ impl Transfer {
         let transfer = Self {
             id,
             node: open.node,
-            name: open.name.clone(),
             options: open.options.unwrap_or_default(),
             interfaces: usable,
             is_restricted,
@@ -160,10 +147,6 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            ended: watch::Sender::new(false),
-            ways: Mutex::default(),
-            pool: Pool::default(),
-            dialled: Mutex::default(),
             work: shared.work.clone(),
             tunnel: shared.tunnel.get().cloned(),
             outbox,
@@ -174,11 +157,6 @@ impl Transfer {
     /// Time since the transfer was opened, the zero of all its clocks.
     pub fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
-    }
-
-    /// Whether it has been stopped, at whatever end.
-    pub fn has_ended(&self) -> bool {
-        self.stopped.load(Ordering::Acquire)
     }
 
     pub fn send(&self, body: from_agent::Body) {
@@ -369,7 +347,6 @@ impl Transfer {
     /// The receiving side is let go, so that nothing of the transfer stays in memory.
     fn end(&self, discard: bool, shared: bool) {
         self.stopped.store(true, Ordering::Release);
-        self.ended.send_replace(true);
         for (_, stopper) in self.stoppers.lock().drain() {
             stopper.stop();
         }
@@ -381,7 +358,6 @@ impl Transfer {
         }
         self.sources.lock().clear();
         self.pairs.lock().clear();
-        self.ways.lock().clear();
     }
 
     /// Ends the node's part on somebody's word at this node, and tells the master why.
@@ -446,7 +422,6 @@ impl Transfer {
         let transfer = Self {
             id: [7; 16],
             node: 0,
-            name: "alone".into(),
             options: control::Options::default(),
             interfaces: Vec::new(),
             is_restricted: false,
@@ -466,10 +441,6 @@ impl Transfer {
             stoppers: Mutex::default(),
             next_stopper: std::sync::atomic::AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            ended: watch::Sender::new(false),
-            ways: Mutex::default(),
-            pool: Pool::default(),
-            dialled: Mutex::default(),
             work: Work::default(),
             tunnel: None,
             outbox,

@@ -10,10 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::{Agent, AgentConfig, AgentError};
+use ropewalk::{Agent, AgentConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::ports::Ports;
 use crate::run::runtime;
 use crate::sys::say;
 use crate::{Usage, token};
@@ -58,10 +57,6 @@ pub(crate) struct AgentArgs {
     #[arg(long, hide = true, requires = "one_shot")]
     loopback: bool,
 
-    /// With --one-shot: listen on one of these ports
-    #[arg(long, hide = true, requires = "one_shot", value_name = "A-B")]
-    ports: Option<Ports>,
-
     /// End when standard input closes
     #[arg(long, hide = true)]
     while_stdin: bool,
@@ -95,7 +90,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.one_shot {
-        return one_shot(args.loopback, args.ports);
+        return one_shot(args.loopback);
     }
     standing(args)
 }
@@ -150,7 +145,7 @@ fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
 }
 
 /// Reads secret and roots, says where it listens, and serves until standard input closes.
-fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
+fn one_shot(loopback: bool) -> Result<ExitCode> {
     let mut input = std::io::stdin().lock();
     let mut line = || -> Result<String> {
         let mut text = String::new();
@@ -196,14 +191,12 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         roots.push((path, writable));
     }
     drop(input);
-    let hosts: &[&str] = match loopback {
-        true => &["127.0.0.1"],
-        false => &["[::]", "0.0.0.0"],
+    let addresses: &[&str] = if loopback {
+        &["127.0.0.1:0"]
+    } else {
+        &["[::]:0", "0.0.0.0:0"]
     };
-    let agent = match ports {
-        Some(ports) => bind_in(ports, hosts, secret, &roots)?,
-        None => bind_first(hosts, 0, secret, &roots)?,
-    };
+    let agent = bind_first(addresses, secret, &roots)?;
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
     writeln!(out, "ROPEWALK-AGENT 2 {} {port}", agent.instance())
@@ -262,45 +255,27 @@ fn check(path: &Path, writable: bool) -> Result<()> {
     }
 }
 
-/// The agent on a port of the range that is free.
-fn bind_in(
-    ports: Ports,
-    hosts: &[&str],
+/// The agent on the first address that can be listened on.
+fn bind_first(
+    addresses: &[&str],
     token: [u8; token::TOKEN_LEN],
     roots: &[(PathBuf, bool)],
 ) -> Result<Agent> {
-    for port in ports.range() {
-        match bind_first(hosts, port, token, roots) {
-            Err(AgentError::Listen { source, .. })
-                if source.kind() == std::io::ErrorKind::AddrInUse => {}
-            other => return Ok(other?),
-        }
-    }
-    bail!("no TCP port of {ports} is free on this host; give --ports a wider range")
-}
-
-/// The agent on the first of these addresses that can be listened on.
-fn bind_first(
-    hosts: &[&str],
-    port: u16,
-    token: [u8; token::TOKEN_LEN],
-    roots: &[(PathBuf, bool)],
-) -> Result<Agent, AgentError> {
-    let bind = |host: &str| {
-        let address = format!("{host}:{port}").parse();
-        Agent::bind(AgentConfig {
-            listen: vec![address.expect("an address of digits")],
+    let mut failed = None;
+    for address in addresses {
+        match Agent::bind(AgentConfig {
+            listen: resolve(address)?,
             token,
             roots: roots.to_vec(),
-        })
-    };
-    let (first, others) = hosts.split_first().expect("at least one address");
-    let failed = match bind(first) {
-        Ok(agent) => return Ok(agent),
-        Err(error) => error,
-    };
-    let other = others.iter().find_map(|host| bind(host).ok());
-    other.ok_or(failed)
+        }) {
+            Ok(agent) => return Ok(agent),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.map_or_else(
+        || anyhow::anyhow!("no address to listen on"),
+        anyhow::Error::from,
+    ))
 }
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.

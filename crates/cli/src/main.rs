@@ -11,7 +11,6 @@ mod members;
 mod options;
 mod pingpong;
 mod plan;
-mod ports;
 mod progress;
 mod put;
 mod report;

@@ -14,7 +14,6 @@ use ropewalk::request::{
 
 use crate::desk;
 use crate::endpoint::host_of;
-use crate::ports::Ports;
 use crate::token;
 
 /// Streams a pair may have; more only cost memory.
@@ -163,12 +162,6 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
 
-    /// TCP ports that agents started for this command listen on, at both ends, for firewalls that let these through
-    /// (50000-50100); standing agents have --listen. Whichever of two hosts reaches the other connects; where neither does,
-    /// data goes through ssh and this host, which is slower
-    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
-    ports: Option<Ports>,
-
     /// The ropewalk program on hosts reached over ssh
     #[arg(
         long,
@@ -253,6 +246,9 @@ enum VerifyArg {
     Tree,
     /// Also each chunk read back from the receiver's disk
     Sink,
+    /// As tree, and all holders read and hash all they have: contents that differ end the transfer. With tree and sink a
+    /// sample is compared
+    Replicas,
 }
 
 /// A size that prints exactly, for the help text.
@@ -511,6 +507,7 @@ impl MoveArgs {
                 VerifyArg::Fragment => Verify::Fragment,
                 VerifyArg::Tree => Verify::Tree,
                 VerifyArg::Sink => Verify::Sink,
+                VerifyArg::Replicas => Verify::Replicas,
             },
             lane: self.lane,
             datagrams: DatagramOptions {
@@ -532,7 +529,6 @@ impl MoveArgs {
             sync: !self.no_sync,
             token,
             ssh_command: self.ssh.0.clone(),
-            ports: self.ports.map(Ports::range),
             remote_path: self.remote_path.clone(),
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,

@@ -306,6 +306,7 @@ fn receive(
                                 space: 0,
                                 range,
                                 hash: case.hash(),
+                                digest: false,
                             });
                         }
                         half.grant(&grants)?;

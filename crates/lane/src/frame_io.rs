@@ -117,7 +117,8 @@ pub(crate) fn body_len(header: &FrameHeader) -> usize {
         | FrameKind::Probed
         | FrameKind::Round
         | FrameKind::Lacking
-        | FrameKind::Pace => header.length as usize,
+        | FrameKind::Pace
+        | FrameKind::Digest => header.length as usize,
         FrameKind::Grant | FrameKind::Ack | FrameKind::Cancel => 0,
     }
 }

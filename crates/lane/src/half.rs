@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_model::Range;
 use ropewalk_proto::rapid::Gaps;
+use ropewalk_proto::wire::HASH_LEN;
 
 use crate::LaneError;
 use crate::tcp_info::TcpInfo;
@@ -43,6 +44,18 @@ pub struct Grant {
     pub range: Range,
     /// Whether the unit's BLAKE3 is computed and compared at both ends.
     pub hash: bool,
+    /// Only the BLAKE3 of the sender's bytes is wanted, not the bytes. Lanes of datagrams refuse it.
+    pub digest: bool,
+}
+
+impl Grant {
+    /// Bytes of payload that its answer has.
+    pub(crate) fn owed(&self) -> u64 {
+        match self.digest {
+            true => HASH_LEN as u64,
+            false => self.range.len(),
+        }
+    }
 }
 
 /// How one wait of [`ReceiveHalf::receive`] ended.
@@ -54,6 +67,13 @@ pub enum Received {
         grant: Grant,
         /// BLAKE3 over the bytes handed to the landing, equal to the sender's, when the grant asked for it.
         digest: Option<[u8; 32]>,
+    },
+    /// What the sender computed over its bytes of the unit, which stay there.
+    Digest {
+        /// The grant it answers.
+        grant: Grant,
+        /// BLAKE3.
+        digest: [u8; 32],
     },
     /// The unit arrived damaged; grant it again. The stream goes on. Frames that failed their own
     /// checksum were not handed to [`Landing::write`]; without checksums, and in memory the landing
@@ -318,6 +338,14 @@ pub trait Provider: Sync {
     /// # Errors
     /// [`Absent`] when not all can be given.
     fn read(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent>;
+
+    /// As [`read`](Self::read), for bytes that are looked at and not sent.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn look(&self, space: u16, offset: u64, out: &mut [u8]) -> Result<(), Absent> {
+        self.read(space, offset, out)
+    }
 }
 
 /// Where received bytes belong. One per receiving thread.

@@ -46,7 +46,7 @@
 //! let (mut receiver, mut sender) = mem::pair(plain(), plain())?;
 //! let thread = std::thread::spawn(move || sender.serve(&Bytes(vec![7; 5000]), Duration::from_secs(5)));
 //! let mut landing = Bytes(vec![0; 5000]);
-//! receiver.grant(&[Grant { id: 1, space: 0, range: Range::new(0, 5000), hash: true }])?;
+//! receiver.grant(&[Grant { id: 1, space: 0, range: Range::new(0, 5000), hash: true, digest: false }])?;
 //! let received = receiver.receive(&mut landing, Instant::now() + Duration::from_secs(5))?;
 //! assert!(matches!(received, Received::Unit { digest: Some(_), .. }));
 //! assert_eq!(landing.0, [7; 5000]);

@@ -32,9 +32,6 @@ pub enum Kind {
     Join = 3,
     /// A link of a message socket, from either side; see the `message` crate.
     Message = 4,
-    /// A sender's connection to a receiver that cannot connect to it, and the answer: the receiver goes on as if it had
-    /// connected.
-    Reversed = 5,
 }
 
 /// Who connects, for what.
@@ -121,7 +118,6 @@ impl Preface {
             2 => Kind::Pair,
             3 => Kind::Join,
             4 => Kind::Message,
-            5 => Kind::Reversed,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

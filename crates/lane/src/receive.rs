@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::wire::{FrameHeader, FrameKind, HEADER_LEN, PAYLOAD_MAX, flags};
+use ropewalk_proto::wire::{FrameHeader, FrameKind, HASH_LEN, HEADER_LEN, PAYLOAD_MAX, flags};
 
 use crate::checksum::Sum;
 use crate::frame_io::{Ahead, Behind, FRAGMENT_LEN, FRAGMENT_LEN_MIN, Guard, REASON_MAX, body_len};
@@ -141,7 +141,7 @@ impl<W: Wire> Receiver<W> {
         }
         let mut owed = 0;
         for grant in &self.outstanding {
-            owed += HEADER_LEN + grant.range.len() as usize;
+            owed += HEADER_LEN + grant.owed() as usize;
             if owed >= HOPED_MAX {
                 break;
             }
@@ -186,7 +186,7 @@ impl<W: Wire> Receiver<W> {
             self.outstanding.front()
         };
         match next {
-            Some(grant) if !ends_unit || grant.range.len() > SMALL_MAX => HEADER_LEN,
+            Some(grant) if !ends_unit || grant.owed() > SMALL_MAX => HEADER_LEN,
             _ => AHEAD_LEN,
         }
     }
@@ -202,7 +202,7 @@ impl<W: Wire> Receiver<W> {
                     let large = self
                         .outstanding
                         .front()
-                        .is_some_and(|grant| grant.range.len() > SMALL_MAX);
+                        .is_some_and(|grant| grant.owed() > SMALL_MAX);
                     let at_most = if large {
                         HEADER_LEN - self.ahead.held().len()
                     } else {
@@ -222,6 +222,10 @@ impl<W: Wire> Receiver<W> {
                 match header.kind {
                     FrameKind::Data => self.begin(header, raw)?,
                     FrameKind::Missing => match self.missing(&header, deadline)? {
+                        Some(received) => return Ok(received),
+                        None => return Ok(Received::Idle),
+                    },
+                    FrameKind::Digest => match self.digest(&header, deadline)? {
                         Some(received) => return Ok(received),
                         None => return Ok(Received::Idle),
                     },
@@ -270,6 +274,12 @@ impl<W: Wire> Receiver<W> {
             });
         }
         let unit = self.unit.as_ref().expect("set above when it was not");
+        if unit.grant.digest {
+            return Err(LaneError::Unexpected(format!(
+                "bytes in answer to grant {}, which asked for their hash",
+                header.grant
+            )));
+        }
         let range = header.range();
         let last = header.flags & flags::LAST != 0;
         let hashed = header.flags & flags::HASH != 0;
@@ -349,6 +359,54 @@ impl<W: Wire> Receiver<W> {
         })
     }
 
+    /// Waits until a short frame is held whole; its length. `None` when the deadline came first.
+    fn short_frame(
+        &mut self,
+        header: &FrameHeader,
+        deadline: Instant,
+    ) -> Result<Option<usize>, LaneError> {
+        let length = HEADER_LEN + body_len(header) + self.guard.trailer_len();
+        while self.ahead.held().len() < length {
+            let missing = length - self.ahead.held().len();
+            if self.ahead.pull(&mut self.link, missing, missing)?.is_none()
+                && !self.wait(deadline, missing)?
+            {
+                return Ok(None);
+            }
+        }
+        Ok(Some(length))
+    }
+
+    /// Takes a DIGEST frame. `None` when the deadline came first.
+    fn digest(
+        &mut self,
+        header: &FrameHeader,
+        deadline: Instant,
+    ) -> Result<Option<Received>, LaneError> {
+        if header.length as usize != HASH_LEN {
+            return Err(LaneError::Unexpected(format!(
+                "a hash of {} bytes, {HASH_LEN} were due",
+                header.length
+            )));
+        }
+        let Some(length) = self.short_frame(header, deadline)? else {
+            return Ok(None);
+        };
+        let mut digest = [0; HASH_LEN];
+        digest.copy_from_slice(self.guard.open(self.ahead.take(length))?);
+        let asked = |grant: &Grant| {
+            grant.id == header.grant && grant.digest && grant.range.start == header.offset
+        };
+        let index = self.outstanding.iter().position(asked);
+        match index.and_then(|index| self.outstanding.remove(index)) {
+            Some(grant) => Ok(Some(Received::Digest { grant, digest })),
+            None => Err(LaneError::Unexpected(format!(
+                "a hash in answer to grant {}, which did not ask for one",
+                header.grant
+            ))),
+        }
+    }
+
     /// Takes a MISSING frame. `None` when the deadline came first.
     fn missing(
         &mut self,
@@ -361,15 +419,9 @@ impl<W: Wire> Receiver<W> {
                 header.length
             )));
         }
-        let length = HEADER_LEN + body_len(header) + self.guard.trailer_len();
-        while self.ahead.held().len() < length {
-            let missing = length - self.ahead.held().len();
-            if self.ahead.pull(&mut self.link, missing, missing)?.is_none()
-                && !self.wait(deadline, missing)?
-            {
-                return Ok(None);
-            }
-        }
+        let Some(length) = self.short_frame(header, deadline)? else {
+            return Ok(None);
+        };
         let reason =
             String::from_utf8_lossy(self.guard.open(self.ahead.take(length))?).into_owned();
         if let Some(unit) = self.unit.take_if(|unit| unit.grant.id == header.grant) {
@@ -411,7 +463,8 @@ impl<W: Wire> Receiver<W> {
         };
         Ok(FrameHeader {
             kind,
-            flags: if grant.hash { flags::HASH } else { 0 },
+            flags: if grant.hash { flags::HASH } else { 0 }
+                | if grant.digest { flags::DIGEST } else { 0 },
             space: grant.space,
             length,
             offset: grant.range.start,

@@ -39,6 +39,8 @@ pub(crate) struct Sender<W> {
     unlooked: usize,
     /// Longest payload of a frame that is not sent unchecked from a file.
     fragment_max: usize,
+    /// Where bytes are read of which only the hash is wanted; made when first needed.
+    hashed: Box<[u8]>,
 }
 
 /// How a fragment leaves.
@@ -66,6 +68,7 @@ impl<W: Wire> Sender<W> {
             out: Behind::new(FLUSH_LEN + FRAME_MAX),
             unlooked: 0,
             fragment_max: FRAGMENT_LEN,
+            hashed: Box::default(),
         })
     }
 
@@ -135,12 +138,12 @@ impl<W: Wire> Sender<W> {
                         "more than {OUTSTANDING_MAX} grants outstanding"
                     )));
                 }
-                let hash = header.flags & flags::HASH != 0;
                 self.queue.push_back(Grant {
                     id: header.grant,
                     space: header.space,
                     range: header.range(),
-                    hash,
+                    hash: header.flags & flags::HASH != 0,
+                    digest: header.flags & flags::DIGEST != 0,
                 });
                 Ok(false)
             }
@@ -189,8 +192,41 @@ impl<W: Wire> Sender<W> {
         Ok(())
     }
 
+    /// Answers a grant with the hash of its bytes.
+    fn digest(&mut self, provider: &dyn Provider, grant: &Grant) -> Result<(), LaneError> {
+        // Reading may take its time: what waits leaves before, which also makes room for the answer.
+        self.flush(false)?;
+        let length = usize::try_from(grant.range.len()).unwrap_or(usize::MAX);
+        if self.hashed.len() < length {
+            self.hashed = vec![0; length].into();
+        }
+        let bytes = &mut self.hashed[..length];
+        if length > 0
+            && let Err(absent) = provider.look(grant.space, grant.range.start, bytes)
+        {
+            return self.missing(grant, &absent);
+        }
+        let hash = blake3::hash(bytes);
+        self.unlooked += length;
+        let header = FrameHeader {
+            kind: FrameKind::Digest,
+            flags: 0,
+            space: grant.space,
+            length: HASH_LEN as u32,
+            offset: grant.range.start,
+            grant: grant.id,
+            code: 0,
+        };
+        self.out
+            .push_frame(&mut self.guard, &header, hash.as_bytes());
+        Ok(())
+    }
+
     /// Answers one grant.
     fn unit(&mut self, provider: &dyn Provider, grant: &Grant) -> Result<(), LaneError> {
+        if grant.digest {
+            return self.digest(provider, grant);
+        }
         let mut hasher = grant.hash.then(blake3::Hasher::new);
         let mut at = grant.range.start;
         loop {

@@ -302,6 +302,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
             Verify::Fragment => 1,
             Verify::Tree => 2,
             Verify::Sink => 3,
+            Verify::Replicas => 4,
         },
         lane: match options.lane {
             LaneKind::Auto => 0,

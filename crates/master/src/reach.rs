@@ -145,13 +145,8 @@ async fn reach(
         Reach::Local => {
             let mut command = Command::new(&options.local_program);
             command.args(["agent", "--one-shot"]);
-            match loopback {
-                true => {
-                    command.arg("--loopback");
-                }
-                false => {
-                    command.args(ports(options));
-                }
+            if loopback {
+                command.arg("--loopback");
             }
             // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
             command.process_group(0);
@@ -177,24 +172,11 @@ async fn reach(
                 .arg(target);
             command
                 .arg(&options.remote_path)
-                .args(["agent", "--one-shot"])
-                .args(ports(options));
+                .args(["agent", "--one-shot"]);
             command.process_group(0);
             start(node, command).await
         }
     }
-}
-
-/// What tells an agent where it may listen.
-fn ports(options: &Options) -> Vec<String> {
-    let range = options.ports.as_ref();
-    let words = range.map(|ports| {
-        vec![
-            "--ports".into(),
-            format!("{}-{}", ports.start(), ports.end()),
-        ]
-    });
-    words.unwrap_or_default()
 }
 
 fn hex(bytes: &[u8]) -> String {

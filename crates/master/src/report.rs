@@ -9,7 +9,6 @@ use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, Event, GapReport, NodeProgress, NodeReport, Outcome,
     PairReport, Report, SourcesReport, StreamsReport,
 };
-use ropewalk_proto::route::Way;
 
 use crate::request::{Request, Verify};
 
@@ -176,6 +175,7 @@ fn verify_name(verify: Verify) -> &'static str {
         Verify::Fragment => "fragment",
         Verify::Tree => "tree",
         Verify::Sink => "sink",
+        Verify::Replicas => "replicas",
     }
 }
 
@@ -247,6 +247,7 @@ pub(crate) fn final_report(
     if outcome == Outcome::Done {
         report.bound = bound(coordinator, known, report.wanted_bytes, moving);
     }
+    report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
     report.streams = coordinator.tuned().map(|tuned| StreamsReport {
         policy: tuned.policy.name().into(),
@@ -292,7 +293,6 @@ pub(crate) fn final_report(
                         .into(),
                     receiver: node.name.into(),
                     lane: pair.lane.clone(),
-                    way: Way::of(pair.way).name().into(),
                     rail: Some(pair.rail.clone()).filter(|rail| !rail.is_empty()),
                     streams: pair.streams,
                     bytes: pair.delivered,

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -200,6 +199,8 @@ pub enum Verify {
     Tree,
     /// Also every chunk read back from the sink.
     Sink,
+    /// Also every chunk of every replica, compared with what was delivered; the sink is not read back.
+    Replicas,
 }
 
 /// Which kind of lane to use.
@@ -292,8 +293,6 @@ pub struct Options {
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
     pub ssh_command: Vec<OsString>,
-    /// TCP ports of which started agents listen on one; `None`: the system chooses.
-    pub ports: Option<RangeInclusive<u16>>,
     /// The program on hosts reached over ssh.
     pub remote_path: OsString,
     /// The program on this host, for local agents (usually the running one).
@@ -346,7 +345,6 @@ impl Default for Options {
             sync: true,
             token: None,
             ssh_command: vec!["ssh".into()],
-            ports: None,
             remote_path: "ropewalk".into(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,

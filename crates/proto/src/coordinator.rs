@@ -40,7 +40,7 @@ mod recover;
 mod replan;
 #[cfg(test)]
 mod replan_tests;
-mod routing;
+mod replicas;
 mod setup;
 #[cfg(test)]
 mod silence_tests;
@@ -52,6 +52,7 @@ mod tests;
 pub use layout::Found;
 use node::Node;
 pub use places::{mark_text, parse_mark};
+pub use replicas::compare;
 pub use ropewalk_tuner::Others;
 pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
 pub use streams::{Ends, Tuned};
@@ -450,9 +451,6 @@ impl Coordinator {
             Some(from_agent::Body::Released(released)) if self.phase == Phase::Moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now_ns);
             }
-            Some(from_agent::Body::Route(route)) if self.phase == Phase::Moving => {
-                self.handle_route(node, route);
-            }
             Some(from_agent::Body::Finished(finished)) => {
                 let is_unnamed = state.told_commit && !finished.committed;
                 let error = match finished.error.is_empty() {
@@ -583,7 +581,11 @@ impl Coordinator {
             self.note(format!("{name}: {text}"));
         }
         let error = done.error.clone();
+        let differs = done.differs;
         self.nodes[node as usize].done = Some(done);
+        if differs {
+            return self.end_differing(&error);
+        }
         if !error.is_empty() {
             self.note(format!("{name} stopped: {error}"));
             if !self.hand_over(node) {

@@ -577,6 +577,13 @@ impl Ledger {
         self.lanes.iter().any(|lane| !lane.ready.is_empty())
     }
 
+    /// Lanes that could carry the unit in transit that begins there; none when there is no such unit.
+    pub fn holders_in_transit(&self, start: u64) -> &[LaneId] {
+        self.in_transit
+            .get(&start)
+            .map_or(&[], |unit| &unit.holders)
+    }
+
     /// Bytes a lane has been told to carry and has not brought yet.
     pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
         self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)

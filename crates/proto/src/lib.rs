@@ -10,5 +10,4 @@ pub mod message;
 pub mod participant;
 pub mod rapid;
 pub mod report;
-pub mod route;
 pub mod wire;

@@ -14,15 +14,23 @@ use crate::control::{self, Peer, Plan, Revision, Run};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
 
 mod align;
+mod copies;
 mod need;
 mod pace;
+mod replicas;
+#[cfg(test)]
+mod replicas_tests;
 mod spares;
 #[cfg(test)]
 mod tests;
 mod watch;
 
 use align::align;
+use copies::Copies;
+pub use copies::Writer;
 pub use pace::Pace;
+use replicas::Replicas;
+pub use replicas::{Ask, Compare, Compared, Difference};
 pub use ropewalk_tuner::far_streams;
 use spares::Spares;
 pub use watch::Watch;
@@ -73,6 +81,12 @@ pub enum Event {
     Complete,
     /// A unit cannot be had intact; the node's part has failed.
     Failed(String),
+    /// Open a stream to this peer over which it is asked for hashes; see [`Receiving::next_digests`].
+    Compare(LaneId, Peer),
+    /// A stream that asks for hashes has something to ask for.
+    Wake,
+    /// Holders gave different contents for the same bytes; the transfer has failed.
+    Differ(Difference),
 }
 
 /// Answer to [`Receiving::take`].
@@ -129,6 +143,8 @@ pub struct Receiving {
     // Units that came damaged and how often; empty in a healthy transfer.
     damaged: BTreeMap<u64, u32>,
     digests: Vec<(Range, [u8; 32])>,
+    copies: Copies,
+    replicas: Replicas,
     corrupt: u64,
     // Time that each sender was at work, as told to the master.
     busy_ns: BTreeMap<u32, u64>,
@@ -161,6 +177,8 @@ impl Receiving {
             lent: RangeSet::new(),
             damaged: BTreeMap::new(),
             digests: Vec::new(),
+            copies: Copies::default(),
+            replicas: Replicas::default(),
             corrupt: 0,
             busy_ns: BTreeMap::new(),
             finished: false,
@@ -203,6 +221,8 @@ impl Receiving {
         for run in &runs {
             self.want(run);
         }
+        self.aim(&runs, true);
+        self.take_holdings(&plan.holdings);
         self.set_pace(now_ns);
         self.call_needed();
         self.check_progress();
@@ -232,6 +252,7 @@ impl Receiving {
         }
         let mut runs: Vec<&Run> = revision.runs.iter().collect();
         runs.sort_by_key(|run| run.choices);
+        let mut new = Vec::new();
         for run in runs {
             let range = control::range(run.start, run.length);
             // Somebody can be asked for it after all.
@@ -245,6 +266,11 @@ impl Receiving {
             }]);
             for fresh in RangeSet::from(range).difference(&known).iter() {
                 let holders = self.lanes_of(run);
+                new.push(Run {
+                    start: fresh.start,
+                    length: fresh.len(),
+                    ..run.clone()
+                });
                 let run = ReadyRun {
                     range: fresh,
                     holders,
@@ -259,6 +285,8 @@ impl Receiving {
             self.asked.remove(range);
             self.lent.remove(range);
         }
+        self.aim(&new, false);
+        self.take_holdings(&revision.holdings);
         if revision.expected > 0 {
             self.set_pace(now_ns);
         }
@@ -430,6 +458,10 @@ impl Receiving {
             };
             taken += unit.range.len();
             self.pace.spend(unit.range.len());
+            match unit.duplicate {
+                true => self.copies.doubled(unit.range),
+                false => self.sample(lane, unit.range),
+            }
             units.push(unit);
         }
         if units.is_empty() {
@@ -484,8 +516,10 @@ impl Receiving {
             Delivery::Fresh { cancel } => {
                 self.watch.arrived(range.len(), now_ns);
                 self.pairs[lane].delivered += range.len();
+                self.first_copy(lane, range, digest, cancel.len());
                 if let Some(digest) = digest {
                     self.digests.push((range, digest));
+                    self.compare_unit(self.node_of(lane), range, digest);
                 }
                 for lane in cancel {
                     self.events.push_back(Event::Cancel(lane, range));
@@ -493,7 +527,10 @@ impl Receiving {
                 self.check_progress();
                 true
             }
-            Delivery::Duplicate => false,
+            Delivery::Duplicate => {
+                self.later_copy(lane, range, digest);
+                false
+            }
         }
     }
 
@@ -515,6 +552,7 @@ impl Receiving {
         let times = self.damaged.entry(range.start).or_insert(0);
         *times += 1;
         let give_up = *times > CORRUPT_MAX;
+        self.no_copy(range);
         self.ledger.failed(lane, range, now_ns);
         self.call_needed();
         if give_up && !self.finished {
@@ -529,6 +567,7 @@ impl Receiving {
     /// A granted unit will not come on this stream (cancelled, or the stream broke).
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         self.now_ns = now_ns;
+        self.no_copy(range);
         self.ledger.failed(lane, range, now_ns);
         self.call_needed();
         self.check_progress();
@@ -537,6 +576,7 @@ impl Receiving {
     /// The peer cannot serve a unit it was said to hold: it is not asked for these bytes again.
     pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
         self.now_ns = now_ns;
+        self.no_copy(range);
         self.ledger.refused(lane, range, now_ns);
         let sender = self.pairs[lane].sender;
         self.refused.entry(sender).or_default().insert(range);
@@ -596,6 +636,10 @@ impl Receiving {
             return;
         }
         if self.ledger.is_complete() && self.lent.is_empty() {
+            // Nothing is complete before what is to be compared was, and the sink is as it was counted.
+            if !self.copies.is_settled() || !self.is_compared() {
+                return;
+            }
             self.finished = true;
             self.events.push_back(Event::Complete);
             return;

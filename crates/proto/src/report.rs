@@ -208,6 +208,9 @@ pub struct Report {
     /// What stays under temporary names.
     #[serde(default)]
     pub left: Vec<LeftReport>,
+    /// What was compared of the contents of replicas; absent where no byte had two holders.
+    #[serde(default)]
+    pub replicas: Option<ReplicasReport>,
     /// Bytes that came twice.
     pub duplicate_bytes: u64,
     /// How often work was planned anew while bytes moved.
@@ -258,6 +261,7 @@ impl Report {
             missing_files_more: 0,
             destinations: Vec::new(),
             left: Vec::new(),
+            replicas: None,
             duplicate_bytes: 0,
             replans: 0,
             streams: None,
@@ -327,6 +331,19 @@ pub struct LeftReport {
     pub certain: bool,
 }
 
+/// What was compared of the contents of replicas. Sizes and times always are, before the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicasReport {
+    /// `no` (units were not hashed), `sample` or `whole`.
+    pub compared: String,
+    /// Units that came and were hashed, all receivers together.
+    pub units: u64,
+    /// Of them, those that a second holder has the same of.
+    pub compared_units: u64,
+    /// Their bytes.
+    pub compared_bytes: u64,
+}
+
 /// Streams that were tuned while bytes moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamsReport {
@@ -388,9 +405,6 @@ pub struct PairReport {
     pub receiver: String,
     /// Lane kind.
     pub lane: String,
-    /// Which of the two connected: `direct` (the receiver), `reversed` (the sender), or `through this host`.
-    #[serde(default)]
-    pub way: String,
     /// The receiver's interface and both ends' addresses; a pair has one row for each. `None` within a host.
     pub rail: Option<String>,
     /// Streams in the lane.

@@ -41,6 +41,8 @@ pub mod flags {
     pub const LAST: u8 = 1;
     /// A BLAKE3 hash of the whole unit follows the payload (DATA) or is asked for (GRANT).
     pub const HASH: u8 = 2;
+    /// Only the BLAKE3 of the unit is asked for (GRANT); the answer is DIGEST.
+    pub const DIGEST: u8 = 4;
 }
 
 /// What a frame is for.
@@ -70,6 +72,8 @@ pub enum FrameKind {
     Lacking = 10,
     /// Datagram lanes, from the receiver: its monitor's word.
     Pace = 11,
+    /// The BLAKE3 of a granted unit, as the payload, in place of its bytes.
+    Digest = 12,
 }
 
 impl FrameKind {
@@ -87,6 +91,7 @@ impl FrameKind {
             9 => Self::Round,
             10 => Self::Lacking,
             11 => Self::Pace,
+            12 => Self::Digest,
             _ => return None,
         })
     }
@@ -190,7 +195,7 @@ mod tests {
     proptest! {
         /// Whatever a header holds, its 24 bytes read back to it.
         #[test]
-        fn header_round_trips(kind in 1u8..=11, flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
+        fn header_round_trips(kind in 1u8..=12, flags: u8, space: u16, length in 0..=PAYLOAD_MAX, offset in 0..u64::MAX - u64::from(PAYLOAD_MAX), grant: u32, code: u32) {
             let header = FrameHeader { kind: FrameKind::from_u8(kind).unwrap(), flags, space, length, offset, grant, code };
             prop_assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
         }

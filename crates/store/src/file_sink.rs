@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use ropewalk_model::{Layout, Piece};
+use ropewalk_model::{Layout, Piece, Range};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -248,6 +248,12 @@ impl Target for Rows {
 }
 
 impl Sink for FileSink {
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let row = self.staging.target.rows.get(piece.object as usize)?;
+        Some((row.file.path.display().to_string(), piece.range))
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         self.staging.write_at(offset, bytes)
     }

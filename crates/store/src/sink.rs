@@ -52,6 +52,12 @@ pub trait Sink: Send + Sync {
     /// What the disk reported; nothing written since the last success may then be called safe.
     fn sync(&self) -> Result<(), StoreError>;
 
+    /// The object that the byte at a data-space offset belongs to, as people name it (below the tree's folder; empty when the
+    /// tree is that file), and the stretch of it around the offset. `None` where nothing has a name.
+    fn object_at(&self, _offset: u64) -> Option<(String, Range)> {
+        None
+    }
+
     /// Ends a complete transfer: bytes synced, modes and times set, final names given and made
     /// durable. Only when every wanted byte is written; on one node a path. A second call does nothing.
     ///

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use ropewalk_model::{CHUNK_LEN, Layout, Piece};
+use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -464,6 +464,15 @@ impl Target for Tree {
 }
 
 impl Sink for TreeSink {
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let entry = self.staging.target.entries.get(piece.object as usize)?;
+        Some((
+            String::from_utf8_lossy(&entry.path).into_owned(),
+            piece.range,
+        ))
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         self.staging.write_at(offset, bytes)
     }

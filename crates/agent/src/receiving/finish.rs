@@ -114,7 +114,14 @@ impl Fetch {
         if self.transfer.options.verify == verify::SINK {
             self.read_back()?;
         }
-        let whole = Self::missing(&self.state.lock()).is_empty();
+        let whole = {
+            let state = self.state.lock();
+            // A later copy may have shown meanwhile that contents differ.
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            Self::missing(&state).is_empty()
+        };
         if self.commits && whole {
             self.commit()
         } else {
@@ -219,8 +226,13 @@ impl Fetch {
             .unwrap_or(now)
             .saturating_sub(watch.last_ns());
         let pairs = state.receiving.pairs();
+        let compared = state.receiving.compared();
         control::Done {
             sample,
+            differs: state.differs,
+            units: state.receiving.hashed_units(),
+            compared_units: compared.units,
+            compared_bytes: compared.bytes,
             delivered: self.safe.load(Ordering::Acquire),
             duplicate: state.receiving.ledger().duplicate_bytes(),
             corrupt: state.receiving.corrupt(),
@@ -239,7 +251,6 @@ impl Fetch {
                     datagrams: lane.datagrams.needed,
                     datagrams_again: lane.datagrams.again,
                     blast: self.of_datagrams.then(|| blast(&lane.datagrams)),
-                    way: lane.connected.number(),
                 })
                 .collect(),
             missing: control::stretches(&Self::missing(state)),

@@ -234,6 +234,7 @@ impl Fetch {
                     space: manifest_space(at),
                     range: Range { start, end },
                     hash: false,
+                    digest: false,
                 };
                 half.grant(&[grant]).map_err(|e| e.to_string())?;
                 match half
@@ -243,6 +244,9 @@ impl Fetch {
                     Received::Unit { .. } => start = end,
                     Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => {
                         return Err(reason);
+                    }
+                    Received::Digest { .. } => {
+                        return Err("it sent a hash where the list of files was due".into());
                     }
                     Received::Idle => {
                         return Err(format!("silent for {} s", MANIFEST_SILENCE.as_secs()));

@@ -90,7 +90,6 @@ impl Fetch {
             let mut state = self.state.lock();
             state.lanes[lane].rail = way.name();
             state.lanes[lane].way = way.rail.clone();
-            state.lanes[lane].connected = way.connected.way();
         }
         let index = self.is_open(lane, &way);
         self.take_trip(way.connected.trip);
@@ -123,7 +122,6 @@ impl Fetch {
             state.lanes[stripe].live = 1;
             state.lanes[stripe].rail = way.name();
             state.lanes[stripe].way = way.rail.clone();
-            state.lanes[stripe].connected = way.connected.way();
         }
         self.drain(state);
         for stripe in added {

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
-use ropewalk_proto::participant::{Take, UNITS_PER_TAKE_MAX};
+use ropewalk_proto::participant::{Take, UNITS_PER_TAKE_MAX, Writer};
 use ropewalk_proto::wire::SPACE_DATA;
 
 use super::rails::Way;
 use super::{Fetch, RETRIES, State};
-use crate::connect;
 use crate::landing::SinkLanding;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
@@ -112,8 +111,6 @@ impl Fetch {
             state.lanes[lane].live -= 1;
             let was_last = state.lanes[lane].live == 0;
             if was_last {
-                // Where more is to be fetched from there later, the pair is connected afresh.
-                connect::forget(&self.transfer, way.connected.peer.node);
                 state.receiving.handle_lane_down(lane, &reason);
             }
             self.drain(state);
@@ -143,7 +140,8 @@ impl Fetch {
             info.meter.add(key, half.stopper());
             info.datagrams
         };
-        let mut landing = SinkLanding::new(self.clone(), sinks.clone());
+        let writer = Writer { lane, stream: key };
+        let mut landing = SinkLanding::new(self.clone(), sinks.clone(), writer);
         let mut granted: HashMap<u32, Range> = HashMap::new();
         let mut outstanding = 0u64;
         let mut next_id = 0u32;
@@ -225,6 +223,7 @@ impl Fetch {
                                 space: SPACE_DATA,
                                 range: unit.range,
                                 hash: self.hash,
+                                digest: false,
                             }
                         })
                         .collect();
@@ -259,13 +258,19 @@ impl Fetch {
                     state.lanes[lane]
                         .cancel
                         .retain(|range| *range != grant.range);
-                    state.receiving.handle_unit(lane, grant.range, digest, now);
+                    let (_, rereads) =
+                        state
+                            .receiving
+                            .handle_written_unit(writer, grant.range, digest, now);
                     if state.receiving.is_finished()
                         || !state.lanes.iter().all(|l| l.cancel.is_empty())
                     {
                         self.drain(state);
                     } else {
                         self.drain_quietly(state);
+                    }
+                    if let (true, Some(digest)) = (rereads, digest) {
+                        self.reread(writer, grant.range, &digest);
                     }
                 }
                 Ok(Received::Corrupt { grant, reason }) => {
@@ -300,6 +305,10 @@ impl Fetch {
                             .handle_refused(lane, grant.range, &reason, now);
                     }
                     self.drain(state);
+                }
+                Ok(Received::Digest { .. }) => {
+                    let text = "a hash where bytes were due";
+                    break Err(LaneError::Unexpected(text.into()));
                 }
                 Ok(Received::Idle) => {
                     let come = half.observe().bytes_in;
@@ -359,7 +368,7 @@ impl Fetch {
     }
 
     /// As `drain` when the only events can be ones that concern nobody who waits.
-    fn drain_quietly(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+    pub(super) fn drain_quietly(self: &Arc<Self>, state: MutexGuard<'_, State>) {
         if state.receiving.has_events() {
             self.drain(state);
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ropewalk::model::{format_bytes, format_seconds};
-use ropewalk::report::{NodeReport, PairReport, Report};
+use ropewalk::report::{NodeReport, PairReport, ReplicasReport, Report};
 
 use super::bound;
 use super::brief::count;
@@ -53,6 +53,9 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
         "PLAIN (not encrypted)"
     };
     writeln!(out, "checked    {checked}; {sealed}")?;
+    if let Some(replicas) = &report.replicas {
+        writeln!(out, "replicas   {}", compared(replicas))?;
+    }
     if let Some(streams) = &report.streams {
         let others = match streams.others {
             0 => String::new(),
@@ -101,6 +104,19 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     )?;
     write_nodes(out, report)?;
     write_pairs(out, report)
+}
+
+/// What was compared of the contents of replicas.
+fn compared(replicas: &ReplicasReport) -> String {
+    match replicas.compared.as_str() {
+        "no" => "compared by size and time only: no hashes of contents were computed".into(),
+        _ => format!(
+            "{} of {} compared with a second holder ({})",
+            replicas.compared_units,
+            count(replicas.units, "unit"),
+            format_bytes(replicas.compared_bytes)
+        ),
+    }
 }
 
 /// A few names, and how many more.
@@ -194,14 +210,6 @@ fn rail(report: &Report, pair: &PairReport) -> String {
     format!("  {rail}  {}", rate(report.moving_bits_per_second * share))
 }
 
-/// How the pair is connected, where that is not as usual.
-fn way(pair: &PairReport) -> String {
-    match pair.way.as_str() {
-        "" | "direct" => String::new(),
-        way => format!("  {}", escape::line(way)),
-    }
-}
-
 /// What a lane of datagrams lost.
 fn datagrams(pair: &PairReport) -> String {
     match (pair.datagrams, pair.datagrams_again) {
@@ -214,13 +222,12 @@ fn write_pairs(out: &mut String, report: &Report) -> std::fmt::Result {
     for pair in report.pairs.iter().take(LINES_MAX) {
         writeln!(
             out,
-            "{} -> {}  {}  {} x{}{}{}{}",
+            "{} -> {}  {}  {} x{}{}{}",
             escape::line(&pair.sender),
             escape::line(&pair.receiver),
             format_bytes(pair.bytes),
             pair.lane,
             pair.streams,
-            way(pair),
             rail(report, pair),
             datagrams(pair)
         )?;
@@ -254,7 +261,7 @@ mod tests {
             "3 damaged pieces fetched again",
             "2 x 16 at the end, 3 changes (model), shared with 1 other transfer",
             "killed",
-            "a -> b  4.1 kB  tcp x4  reversed",
+            "a -> b  4.1 kB  tcp x4",
             "missing    b: 1.02 kB (bytes 0-1023, 2048-2048)",
             "note       a was lost",
         ] {

@@ -50,7 +50,6 @@ pub(super) fn report() -> Report {
             sender: "a".into(),
             receiver: "b".into(),
             lane: "tcp".into(),
-            way: "reversed".into(),
             rail: None,
             streams: 4,
             bytes: 4096,

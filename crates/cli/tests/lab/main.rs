@@ -3,7 +3,6 @@
 
 mod changes;
 mod hosts;
-mod paths;
 mod rails;
 mod speeds;
 mod transfers;

@@ -514,6 +514,11 @@ impl Receiver {
     }
 
     fn frame_for(kind: FrameKind, grant: &Grant) -> Result<FrameHeader, LaneError> {
+        if grant.digest {
+            return Err(LaneError::Misuse(
+                "a hash alone is asked for over a stream, not over a lane of datagrams".into(),
+            ));
+        }
         let length = u32::try_from(grant.range.len())
             .ok()
             .filter(|length| *length <= PAYLOAD_MAX)

@@ -36,6 +36,9 @@ pub const KINDS: [Kind; 6] = [
     Kind::Watched6,
 ];
 
+/// Those that are streams.
+pub const STREAMS: [Kind; 4] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix];
+
 /// Makes one end's protection; both ends need their own.
 pub type Protect = Box<dyn Fn() -> Protection>;
 
@@ -113,6 +116,7 @@ pub fn grant(id: u32, start: u64, end: u64, hash: bool) -> Grant {
         space: 2,
         range: Range::new(start, end),
         hash,
+        digest: false,
     }
 }
 

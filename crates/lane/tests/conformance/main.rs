@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use ends::{KINDS, Memory, Refusing, contents, grant, pair, protections, receive};
+use ends::{KINDS, Kind, Memory, Refusing, contents, grant, pair, protections, receive};
 use ropewalk_lane::*;
 use ropewalk_model::Range;
 
@@ -76,6 +76,82 @@ fn units_of_all_sizes_arrive() {
                     });
                 }
             }
+        }
+    }
+}
+
+/// Hashes alone may be asked for between units: they are those of the sender's bytes, and nothing reaches the landing.
+#[test]
+fn hashes_come_without_bytes() {
+    let ranges = [(7, 7), (3, 40_000), (1 << 60, (1 << 60) + (1 << 20))];
+    for kind in ends::STREAMS {
+        for (name, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let provider = ends::Generated::new(ends::Mode::File);
+            let seen = served(provider, receiver, sender, |receiver| {
+                let mut landing = Memory::new(false);
+                let grants: Vec<_> = (0..6)
+                    .map(|at| {
+                        let (start, end) = ranges[at / 2];
+                        let digest = at % 2 == 1;
+                        Grant {
+                            digest,
+                            ..grant(at as u32, start, end, !digest)
+                        }
+                    })
+                    .collect();
+                receiver.grant(&grants).unwrap();
+                for expected in &grants {
+                    let wanted = *blake3::hash(&contents(expected.range)).as_bytes();
+                    match receive(receiver, &mut landing) {
+                        Received::Digest { grant, digest } => {
+                            assert!(expected.digest, "{kind:?} {name}");
+                            assert_eq!((grant, digest), (*expected, wanted));
+                        }
+                        Received::Unit { grant, digest } => {
+                            assert_eq!((grant, digest), (*expected, Some(wanted)));
+                        }
+                        other => panic!("{kind:?} {name}: {other:?}"),
+                    }
+                }
+                assert!(receiver.outstanding().is_empty());
+            });
+            assert_eq!(seen.units, ranges.len() as u64, "{kind:?} {name}");
+        }
+    }
+}
+
+/// A hash that the sender cannot compute is reported as missing, and the stream goes on. Lanes of datagrams refuse to ask.
+#[test]
+fn hashes_of_absent_bytes_are_missing() {
+    for kind in [Kind::Blast4, Kind::Watched6] {
+        let (mut receiver, _sender) = pair(kind, &protections().remove(0).1);
+        let asked = Grant {
+            digest: true,
+            ..grant(1, 0, 5000, false)
+        };
+        assert!(matches!(
+            receiver.grant(&[asked]),
+            Err(LaneError::Misuse(_))
+        ));
+    }
+    for kind in ends::STREAMS {
+        for (_, protect) in protections() {
+            let (receiver, sender) = pair(kind, &protect);
+            let refusing = Refusing { from: 100, to: 200 };
+            served(refusing, receiver, sender, |receiver| {
+                let asked = |id| Grant {
+                    digest: true,
+                    ..grant(id, 0, 5000, false)
+                };
+                receiver.grant(&[asked(1), asked(2)]).unwrap();
+                for id in 1..=2 {
+                    match receive(receiver, &mut Memory::new(false)) {
+                        Received::Missing { grant, .. } => assert_eq!(grant.id, id),
+                        other => panic!("{kind:?}: {other:?}"),
+                    }
+                }
+            });
         }
     }
 }

@@ -56,6 +56,7 @@ impl Coordinator {
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
         self.enter_parts(node);
+        self.tell_holding(node);
         let new = self.enter_group(node);
         self.lease_ns = 0;
         // A copy of its own without runs would be complete, and get its name, before a byte is there.

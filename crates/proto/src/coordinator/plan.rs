@@ -403,6 +403,7 @@ impl Coordinator {
                     number,
                     expected: round.expected_ns,
                     settle: round.settle,
+                    holdings: Vec::new(),
                 }),
             );
         }
@@ -513,6 +514,8 @@ impl Coordinator {
             let holders = part.holders.iter().copied().filter(serves);
             holders.take(MANIFEST_HOLDERS)
         }));
+        plan.holdings = self.holdings_for(node);
+        wanted.extend(plan.holdings.iter().map(|holding| holding.node));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
     }

@@ -135,7 +135,6 @@ pub(super) fn open_message(setup: &Setup, node: u32) -> control::Open {
             false => state.interfaces.clone(),
         },
         one_rail: setup.rails.one,
-        name: state.name.clone(),
     }
 }
 

@@ -105,6 +105,11 @@ impl Spares {
         self.called[lane] = Some(now_ns);
     }
 
+    /// Whether the driver was told to connect the lane.
+    pub fn has_called(&self, lane: usize) -> bool {
+        self.called.get(lane).is_some_and(Option::is_some)
+    }
+
     /// Only the loss of a sender moves work.
     pub fn fix(&mut self) {
         self.fixed = true;
@@ -140,6 +145,7 @@ impl Receiving {
             return;
         }
         self.spares.looked_ns = now_ns;
+        self.end_patience(now_ns);
         self.spares.behind = !self.spares.fixed && self.is_behind(now_ns);
         let passed = now_ns.saturating_sub(self.watch.start_ns());
         if self.spares.behind || (self.spares.exploring && passed > EXPLORE_NS) {

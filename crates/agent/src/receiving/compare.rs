@@ -1,0 +1,198 @@
+//! Asks holders for hashes of what they hold, so that contents of replicas are compared, and reads the sink again where two
+//! streams wrote to a unit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use ropewalk_lane::{Grant, ReceiveHalf, Received};
+use ropewalk_model::Range;
+use ropewalk_proto::control::Peer;
+use ropewalk_proto::participant::{Ask, Difference, Writer};
+use ropewalk_proto::wire::SPACE_DATA;
+use ropewalk_store::StoreError;
+
+use super::rails::Way;
+use super::{Fetch, RETRIES};
+use crate::AgentError;
+use crate::connect::{self, Connected, HASH_STREAM};
+use crate::landing::BufferLanding;
+use crate::transfer::Transfer;
+
+/// A stream that has nothing to ask for looks this often whether it should end; what there is to ask for wakes it.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// The choice of units is another one in each transfer and on each node.
+pub(super) fn seed(transfer: &[u8; 16], node: u32) -> u64 {
+    let [high, low] = [0, 8].map(|at| {
+        let half: [u8; 8] = std::array::from_fn(|i| transfer[at + i]);
+        u64::from_le_bytes(half)
+    });
+    high ^ low.rotate_left(32) ^ u64::from(node)
+}
+
+type Slot = Arc<Mutex<Option<Arc<Connected>>>>;
+
+/// Peers that are connected, by node. The pair's handshake is done once: a second one would end the first one's right to open
+/// streams.
+#[derive(Default)]
+pub(super) struct Pairs(Mutex<HashMap<u32, Slot>>);
+
+impl Pairs {
+    /// Does the pair's handshake, unless it is done.
+    pub fn connect(&self, transfer: &Transfer, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
+        let slot = self.0.lock().entry(peer.node).or_default().clone();
+        let mut slot = slot.lock();
+        if let Some(connected) = &*slot {
+            return Ok(connected.clone());
+        }
+        let connected = Arc::new(connect::pair(transfer, peer)?);
+        *slot = Some(connected.clone());
+        Ok(connected)
+    }
+}
+
+impl Fetch {
+    /// Asks a peer for hashes until nothing is left to compare.
+    pub(super) fn run_compare(self: &Arc<Self>, lane: usize, peer: &Peer) {
+        let mut reason = String::new();
+        for pause in std::iter::once(Duration::ZERO).chain(RETRIES) {
+            if self.pause(pause) {
+                return;
+            }
+            match self.compare_over(lane, peer) {
+                Ok(()) => return,
+                Err(text) => reason = text,
+            }
+            let mut state = self.state.lock();
+            state.receiving.handle_second_broken(peer.node);
+            if state.error.is_some() || state.receiving.is_finished() {
+                return;
+            }
+        }
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        state.receiving.handle_second_down(peer.node, &reason, now);
+        self.drain(state);
+    }
+
+    /// Opens a stream and asks over it; in words when it breaks.
+    fn compare_over(self: &Arc<Self>, lane: usize, peer: &Peer) -> Result<(), String> {
+        let way = self.way_of(lane);
+        let (connected, rail) = match &way {
+            Some(way) => (way.connected.clone(), way.rail.as_ref()),
+            None => {
+                let connected = self.pairs.connect(&self.transfer, peer);
+                (connected.map_err(|e| e.to_string())?, None)
+            }
+        };
+        let (mut half, _) = connected
+            .join(&self.transfer, rail, HASH_STREAM)
+            .map_err(|e| e.to_string())?;
+        let key = self.transfer.remember(half.stopper());
+        let result = self.ask_hashes(peer.node, half.as_mut());
+        self.transfer.forget(key);
+        result
+    }
+
+    fn way_of(&self, lane: usize) -> Option<Way> {
+        let state = self.state.lock();
+        state.lanes.get(lane).and_then(|info| info.opens.clone())
+    }
+
+    fn ask_hashes(self: &Arc<Self>, node: u32, half: &mut dyn ReceiveHalf) -> Result<(), String> {
+        // Nothing lands: hashes only are asked for.
+        let mut landing = BufferLanding { bytes: Vec::new() };
+        let (mut next_id, mut outstanding) = (0u32, 0usize);
+        while !self.stopped() {
+            let mut state = self.state.lock();
+            let ask = state.receiving.next_digests(node);
+            if state.receiving.has_events() {
+                self.drain(state);
+                state = self.state.lock();
+            }
+            match ask {
+                Ask::Closed => return Ok(()),
+                Ask::Wait if outstanding == 0 => {
+                    if state.error.is_some() {
+                        return Ok(());
+                    }
+                    self.changed.wait_for(&mut state, IDLE);
+                    continue;
+                }
+                Ask::Wait => drop(state),
+                Ask::Units(units) => {
+                    drop(state);
+                    outstanding += units.len();
+                    let grant = |range: Range| {
+                        next_id = next_id.wrapping_add(1);
+                        Grant {
+                            id: next_id,
+                            space: SPACE_DATA,
+                            range,
+                            hash: false,
+                            digest: true,
+                        }
+                    };
+                    let grants: Vec<Grant> = units.into_iter().map(grant).collect();
+                    half.grant(&grants).map_err(|e| e.to_string())?;
+                }
+            }
+            let received = half.receive(&mut landing, Instant::now() + IDLE);
+            let now = self.transfer.now_ns();
+            match received.map_err(|e| e.to_string())? {
+                Received::Digest { grant, digest } => {
+                    outstanding -= 1;
+                    let mut state = self.state.lock();
+                    state
+                        .receiving
+                        .handle_digest(node, grant.range, digest, now);
+                    self.drain_quietly(state);
+                }
+                Received::Missing { grant, reason, .. } => {
+                    outstanding -= 1;
+                    let mut state = self.state.lock();
+                    state
+                        .receiving
+                        .handle_no_digest(node, grant.range, &reason, now);
+                    self.drain_quietly(state);
+                }
+                Received::Idle => {}
+                Received::Unit { .. } | Received::Corrupt { .. } => {
+                    return Err("it sent bytes where hashes were due".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Another stream wrote to a unit that was just counted: what lies in the sink now must be what was counted.
+    pub(super) fn reread(self: &Arc<Self>, writer: Writer, range: Range, digest: &[u8; 32]) {
+        let Some(sinks) = self.sinks() else { return };
+        let mut state = self.state.lock();
+        while state.receiving.is_written_by_others(writer, range) && !self.stopped() {
+            self.changed.wait_for(&mut state, IDLE);
+        }
+        drop(state);
+        let mut bytes = vec![0; range.len() as usize];
+        let is_right = match sinks.read_back(range.start, &mut bytes) {
+            Ok(()) => blake3::hash(&bytes).as_bytes() == digest,
+            // Nothing lies there that could be wrong.
+            Err(StoreError::NotKept { .. }) => true,
+            Err(error) => return self.fail(error.to_string()),
+        };
+        let mut state = self.state.lock();
+        state.receiving.handle_reread(range, is_right);
+        self.drain(state);
+    }
+
+    /// A difference in words.
+    pub(super) fn describe(&self, difference: &Difference) -> String {
+        let place = match self.sinks() {
+            Some(sinks) => sinks.place(difference.range),
+            None => "the data".into(),
+        };
+        difference.describe(&place)
+    }
+}

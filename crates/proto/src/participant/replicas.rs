@@ -1,0 +1,674 @@
+//! Whether replicas hold the same contents. Sizes and times are compared before the start; contents are compared here, by the
+//! hashes of units that senders compute in any case: another holder hashes its own bytes and sends 32 of them.
+//!
+//! **Sample** (the rule): the first and the last unit of what has several holders, and some at random, are compared with a
+//! second holder each. **Whole**: every unit is compared with every other holder. Either way a holder that cannot be asked does
+//! not fail the transfer; the report says what was compared.
+//!
+//! ```text
+//!  taken ---> asked ---> answered --+--> equal: counted
+//!    |                              |
+//!    +------> delivered ------------+--> different: a third holder is asked, then the part has failed
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::{Event, Receiving};
+use crate::control::{self, Run};
+use crate::ledger::LaneId;
+
+/// Most bytes that other holders hash for a sample.
+const SAMPLE_BYTES_MAX: u64 = 8 << 20;
+
+/// And at most one byte in so many.
+const SAMPLE_PART: u64 = 16;
+
+/// Sampled units at most: small ones cost a read each, whatever their length.
+const SAMPLE_UNITS_MAX: u64 = 256;
+
+/// Sets of holders of which the first and the last unit are compared.
+const CLASSES_MAX: usize = 16;
+
+/// Holders that a sample is asked of: each costs a stream and a thread at both ends.
+const SECONDS_MAX: usize = 4;
+
+/// Bytes and units asked for and not answered, for each holder: enough to keep a disk busy.
+const OUTSTANDING_BYTES_MAX: u64 = 8 << 20;
+const OUTSTANDING_UNITS_MAX: usize = 64;
+
+/// Answers for a sample are awaited for so long after the last byte, and for a part of the time that the transfer took ...
+const GRACE_NS: u64 = 1_000_000_000;
+const GRACE_PART: u64 = 4;
+
+/// ... but not longer than this.
+const GRACE_NS_MAX: u64 = 10_000_000_000;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compare {
+    /// Nothing: there are no hashes.
+    #[default]
+    Nothing,
+    /// A few units.
+    Sample,
+    /// All, with every other holder.
+    Whole,
+}
+
+/// What was found equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Units.
+    pub units: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Answer to [`Receiving::next_digests`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Ask for the hashes of these units.
+    Units(Vec<Range>),
+    /// Nothing now.
+    Wait,
+    /// Nothing any more.
+    Closed,
+}
+
+/// Holders that gave different contents for the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The bytes, in the data space.
+    pub range: Range,
+    /// Names of holders; those of one list gave the same contents.
+    pub groups: Vec<Vec<String>>,
+}
+
+impl Difference {
+    pub(super) fn between(receiving: &Receiving, range: Range, one: &[u32], other: &[u32]) -> Self {
+        let names = |nodes: &[u32]| nodes.iter().map(|node| receiving.name_of(*node)).collect();
+        Self {
+            range,
+            groups: vec![names(one), names(other)],
+        }
+    }
+
+    /// In words. `place` says which bytes: a file and a range of it, where that is known.
+    #[must_use]
+    pub fn describe(&self, place: &str) -> String {
+        let mut firsts = self.groups.iter().filter_map(|names| names.first());
+        if let Some(one) = firsts.next()
+            && firsts.any(|other| other == one)
+        {
+            return format!(
+                "{one} gave different contents of {place} at two times; check that nothing writes to that file, and that host's disk \
+                 and memory"
+            );
+        }
+        let most = self.groups.iter().map(Vec::len).max().unwrap_or(0);
+        let mut large = self.groups.iter().filter(|names| names.len() == most);
+        let opinion = match (large.next(), large.next()) {
+            (Some(same), None) if most > 1 => {
+                format!(" ({} hold the same)", same.join(" and "))
+            }
+            _ => String::new(),
+        };
+        format!(
+            "replicas differ: {place}: {} hold different contents though size and time are equal{opinion}; find out which one is right, \
+             then copy from that host alone, or repair the other one and run the command again",
+            self.groups
+                .iter()
+                .map(|names| names.first().map_or("?", String::as_str))
+                .collect::<Vec<_>>()
+                .join(" and ")
+        )
+    }
+}
+
+/// A unit that is being compared.
+#[derive(Clone, Debug)]
+struct Open {
+    range: Range,
+    // Its bytes have come; the hash of them is among the opinions.
+    is_delivered: bool,
+    opinions: Vec<(u32, [u8; 32])>,
+    // Who was asked and has not answered.
+    asked: Vec<u32>,
+    // Who may still be asked.
+    holders: Vec<u32>,
+}
+
+impl Open {
+    /// Those who said the same, in the order in which they spoke.
+    fn groups(&self) -> Vec<Vec<u32>> {
+        let mut groups: Vec<([u8; 32], Vec<u32>)> = Vec::new();
+        for &(node, digest) in &self.opinions {
+            match groups.iter_mut().find(|(known, _)| *known == digest) {
+                Some((_, nodes)) if nodes.contains(&node) => {}
+                Some((_, nodes)) => nodes.push(node),
+                None => groups.push((digest, vec![node])),
+            }
+        }
+        groups.into_iter().map(|(_, nodes)| nodes).collect()
+    }
+}
+
+/// A holder that is asked for hashes.
+#[derive(Debug, Default)]
+struct Second {
+    // With what was delivered by whom where the whole is compared.
+    queue: VecDeque<Asked>,
+    // Not answered yet.
+    outstanding: Vec<Asked>,
+    // Whole: of the delivered units, the first that was not looked at.
+    next: usize,
+    // The driver has a stream to it, or opens one.
+    is_running: bool,
+    // The driver was told that there is nothing to ask for now.
+    is_idle: bool,
+    is_down: bool,
+}
+
+/// A unit that a holder is asked about, and what was delivered by whom: told where the whole is compared, else the unit is open.
+type Asked = (Range, Option<(u32, [u8; 32])>);
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    mode: Compare,
+    seed: u64,
+    // Sampled are the units in which these offsets lie.
+    targets: BTreeSet<u64>,
+    sampled_bytes: u64,
+    open: BTreeMap<u64, Open>,
+    seconds: BTreeMap<u32, Second>,
+    // Whole: who holds what, and who delivered each unit, in the order of delivery.
+    holdings: BTreeMap<u32, RangeSet>,
+    deliverers: Vec<u32>,
+    equal: RangeSet,
+    compared: Compared,
+    // When the last byte came.
+    complete_ns: Option<u64>,
+}
+
+/// Mixes a number well (the finaliser of SplitMix64).
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Replicas {
+    /// A unit was found equal at two holders.
+    pub fn count(&mut self, range: Range) {
+        if !self.equal.contains_range(range) {
+            self.equal.insert(range);
+            self.compared.units += 1;
+            self.compared.bytes += range.len();
+        }
+    }
+
+    /// Chooses units of what has several holders.
+    fn aim(&mut self, runs: &[Run], unit_len: u64, with_ends: bool) {
+        if self.mode != Compare::Sample {
+            return;
+        }
+        let mut classes: BTreeMap<BTreeSet<u32>, RangeSet> = BTreeMap::new();
+        for run in runs {
+            let holders: BTreeSet<u32> = std::iter::once(run.sender)
+                .chain(run.spares.iter().copied())
+                .collect();
+            if holders.len() > 1 && run.length > 0 {
+                let class = classes.entry(holders).or_default();
+                class.insert(control::range(run.start, run.length));
+            }
+        }
+        let mut ends = 0;
+        for class in classes.values().take(CLASSES_MAX).filter(|_| with_ends) {
+            let first = class.iter().next().map(|range| range.start);
+            let last = class.last().map(|range| range.end - 1);
+            for offset in first.into_iter().chain(last) {
+                ends += u64::from(self.targets.insert(offset));
+            }
+        }
+        let ranges: RangeSet = RangeSet::from_ranges(classes.values().flat_map(RangeSet::iter));
+        let total = ranges.len_bytes();
+        let left = SAMPLE_BYTES_MAX.saturating_sub(self.sampled_bytes);
+        let units = (total / SAMPLE_PART).min(left) / unit_len.max(1);
+        let units = units.min(SAMPLE_UNITS_MAX);
+        self.sampled_bytes += units * unit_len;
+        // Where there is anything between the ends, one of it.
+        let random = units.saturating_sub(ends).max(u64::from(with_ends));
+        let mut places: Vec<u64> = (0..random.min(total))
+            .map(|number| mix(self.seed ^ mix(number.wrapping_add(self.sampled_bytes))) % total)
+            .collect();
+        places.sort_unstable();
+        let mut places = places.into_iter().peekable();
+        let mut before = 0;
+        for range in ranges.iter() {
+            while let Some(place) = places.next_if(|place| *place < before + range.len()) {
+                self.targets.insert(range.start + (place - before));
+            }
+            before += range.len();
+        }
+    }
+
+    /// Whether the unit is one of the sample; from now on it is none of those to come.
+    fn is_sampled(&mut self, range: Range) -> bool {
+        let mut found = false;
+        while let Some(&offset) = self.targets.range(range.start..range.end).next() {
+            found = self.targets.remove(&offset);
+        }
+        found
+    }
+
+    fn is_settled(&self, delivered: usize) -> bool {
+        let is_idle = |second: &Second| {
+            let is_through = self.mode != Compare::Whole || second.next >= delivered;
+            second.is_down
+                || (is_through && second.queue.is_empty() && second.outstanding.is_empty())
+        };
+        match self.mode {
+            Compare::Nothing => true,
+            Compare::Sample => self.open.values().all(|open| !open.is_delivered),
+            Compare::Whole => self.open.is_empty() && self.seconds.values().all(is_idle),
+        }
+    }
+}
+
+impl Receiving {
+    /// What is to be compared; before the plan comes. The same `seed` chooses the same units.
+    pub fn compare(&mut self, mode: Compare, seed: u64) {
+        self.replicas.mode = mode;
+        self.replicas.seed = mix(seed);
+    }
+
+    /// What was found equal so far.
+    #[must_use]
+    pub fn compared(&self) -> Compared {
+        self.replicas.compared
+    }
+
+    /// Units delivered so far, where they were hashed.
+    #[must_use]
+    pub fn hashed_units(&self) -> u64 {
+        self.digests.len() as u64
+    }
+
+    /// Chooses units among new runs.
+    pub(super) fn aim(&mut self, runs: &[Run], with_ends: bool) {
+        self.replicas.aim(runs, self.unit_len, with_ends);
+    }
+
+    /// Holders of what this node wants, where the whole is compared.
+    pub(super) fn take_holdings(&mut self, holdings: &[control::Holding]) {
+        if self.replicas.mode != Compare::Whole {
+            return;
+        }
+        for holding in holdings {
+            let ranges = control::range_set(&holding.ranges);
+            let known = self.replicas.holdings.entry(holding.node).or_default();
+            *known = known.union(&ranges);
+            self.replicas.seconds.entry(holding.node).or_default();
+        }
+        self.call_seconds();
+    }
+
+    /// Opens streams to those who are to be asked for something.
+    pub(super) fn call_seconds(&mut self) {
+        if self.finished {
+            return;
+        }
+        let is_whole = self.replicas.mode == Compare::Whole;
+        for (node, second) in &mut self.replicas.seconds {
+            let wanted = is_whole || !second.queue.is_empty();
+            let lane = self.lane_of.get(node).copied();
+            let Some(lane) = lane.filter(|_| wanted && !second.is_running && !second.is_down)
+            else {
+                continue;
+            };
+            second.is_running = true;
+            second.is_idle = false;
+            let peer = self.peers[lane].clone();
+            self.events.push_back(Event::Compare(lane, peer));
+        }
+    }
+
+    /// A unit is asked for on a lane: where it is one of the sample, another holder is asked for its hash at once.
+    pub(super) fn sample(&mut self, lane: LaneId, range: Range) {
+        if !self.replicas.is_sampled(range) {
+            return;
+        }
+        let holders = self.ledger.holders_in_transit(range.start);
+        let mut nodes: Vec<u32> = holders.iter().map(|&lane| self.node_of(lane)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.len() < 2 {
+            return;
+        }
+        let open = Open {
+            range,
+            is_delivered: false,
+            opinions: Vec::new(),
+            asked: Vec::new(),
+            holders: nodes,
+        };
+        self.replicas.open.insert(range.start, open);
+        let sender = self.node_of(lane);
+        self.ask_another(range.start, Some(sender));
+        self.call_seconds();
+    }
+
+    /// Asks one more holder about an open unit. False when there is none.
+    fn ask_another(&mut self, start: u64, but: Option<u32>) -> bool {
+        let Some(open) = self.replicas.open.get(&start) else {
+            return false;
+        };
+        let seconds = &self.replicas.seconds;
+        let spoke = |node: u32| open.opinions.iter().any(|(other, _)| *other == node);
+        let may = |node: &&u32| {
+            let known = seconds.get(node);
+            let has_room = known.is_some() || seconds.len() < SECONDS_MAX;
+            has_room
+                && !known.is_some_and(|second| second.is_down)
+                && Some(**node) != but
+                && !spoke(**node)
+                && !open.asked.contains(node)
+        };
+        // Who is asked already costs no stream; who is connected no handshake.
+        let rank = |node: u32| {
+            let is_called = || {
+                let lane = self.lane_of.get(&node);
+                lane.is_some_and(|&lane| self.spares.has_called(lane))
+            };
+            match seconds.contains_key(&node) {
+                true => 0,
+                false if is_called() => 1,
+                false => 2,
+            }
+        };
+        let turn = |node: u32| mix(self.replicas.seed ^ start ^ u64::from(node));
+        let able = open.holders.iter().filter(may).copied();
+        let Some(node) = able.min_by_key(|&node| (rank(node), turn(node))) else {
+            return false;
+        };
+        let range = open.range;
+        let second = self.replicas.seconds.entry(node).or_default();
+        second.queue.push_back((range, None));
+        if std::mem::take(&mut second.is_idle) {
+            self.events.push_back(Event::Wake);
+        }
+        if let Some(open) = self.replicas.open.get_mut(&start) {
+            open.asked.push(node);
+        }
+        true
+    }
+
+    /// The first copy of a unit came from a node.
+    pub(super) fn compare_unit(&mut self, node: u32, range: Range, digest: [u8; 32]) {
+        match self.replicas.mode {
+            Compare::Nothing => {}
+            Compare::Whole => {
+                self.replicas.deliverers.push(node);
+                let mut wakes = false;
+                for second in self.replicas.seconds.values_mut() {
+                    wakes |= std::mem::take(&mut second.is_idle);
+                }
+                if wakes {
+                    self.events.push_back(Event::Wake);
+                }
+            }
+            Compare::Sample => {
+                let Some(open) = self.replicas.open.get_mut(&range.start) else {
+                    return;
+                };
+                if open.range != range {
+                    // It was cut anew: what was asked for is another range.
+                    open.range = range;
+                    open.asked.clear();
+                    open.opinions.clear();
+                }
+                open.is_delivered = true;
+                open.opinions.push((node, digest));
+                self.settle(range.start);
+            }
+        }
+    }
+
+    /// Draws conclusions about an open unit once all who were asked have answered.
+    fn settle(&mut self, start: u64) {
+        let Some(open) = self.replicas.open.get(&start) else {
+            return;
+        };
+        if !open.is_delivered {
+            return;
+        }
+        let groups = open.groups();
+        let range = open.range;
+        if let [one] = &groups[..]
+            && one.len() > 1
+        {
+            self.replicas.open.remove(&start);
+            return self.replicas.count(range);
+        }
+        // One more answer is needed, or a third opinion wanted. At most three are heard.
+        let speakers = open.opinions.len();
+        let mut waits = !open.asked.is_empty();
+        if !waits && speakers < 3 {
+            waits = self.ask_another(start, None);
+        }
+        if waits {
+            return self.call_seconds();
+        }
+        self.replicas.open.remove(&start);
+        if groups.len() > 1 {
+            let names = |nodes: &Vec<u32>| nodes.iter().map(|n| self.name_of(*n)).collect();
+            let groups = groups.iter().map(names).collect();
+            self.differ(Difference { range, groups });
+        }
+    }
+
+    /// What to ask a holder for. After [`Ask::Closed`] the driver closes the stream.
+    pub fn next_digests(&mut self, node: u32) -> Ask {
+        let Some(second) = self.replicas.seconds.get_mut(&node) else {
+            return Ask::Closed;
+        };
+        if self.finished {
+            second.is_running = false;
+            return Ask::Closed;
+        }
+        let mut units = Vec::new();
+        let mut bytes: u64 = second
+            .outstanding
+            .iter()
+            .map(|(range, _)| range.len())
+            .sum();
+        let held = self.replicas.holdings.get(&node);
+        let is_held = |range| held.is_some_and(|held: &RangeSet| held.contains_range(range));
+        let is_whole = self.replicas.mode == Compare::Whole;
+        while second.outstanding.len() < OUTSTANDING_UNITS_MAX && bytes < OUTSTANDING_BYTES_MAX {
+            let ask = if let Some(asked) = second.queue.pop_front() {
+                asked
+            } else if let Some(&(range, digest)) =
+                self.digests.get(second.next).filter(|_| is_whole)
+            {
+                let from = self.replicas.deliverers.get(second.next).copied();
+                second.next += 1;
+                // Who brought a unit is not asked about it.
+                let Some(from) = from.filter(|from| *from != node && is_held(range)) else {
+                    continue;
+                };
+                (range, Some((from, digest)))
+            } else {
+                break;
+            };
+            bytes += ask.0.len();
+            units.push(ask.0);
+            second.outstanding.push(ask);
+        }
+        second.is_idle = second.outstanding.is_empty();
+        if units.is_empty() {
+            // What it holds of the rest may just have been passed over.
+            self.check_progress();
+            return Ask::Wait;
+        }
+        Ask::Units(units)
+    }
+
+    /// A holder told the hash of its bytes.
+    pub fn handle_digest(&mut self, node: u32, range: Range, digest: [u8; 32], now_ns: u64) {
+        self.now_ns = now_ns;
+        let Some(asked) = self.answered(node, range) else {
+            return;
+        };
+        match asked {
+            Some((_, delivered)) if delivered == digest => self.replicas.count(range),
+            Some((from, delivered)) => {
+                let all = self.replicas.holdings.iter();
+                let holders = all.filter(|(_, held)| held.contains_range(range));
+                let open = Open {
+                    range,
+                    is_delivered: true,
+                    opinions: vec![(from, delivered), (node, digest)],
+                    asked: Vec::new(),
+                    holders: holders.map(|(node, _)| *node).collect(),
+                };
+                self.replicas.open.insert(range.start, open);
+                self.settle(range.start);
+            }
+            None => {
+                let open = self.replicas.open.get_mut(&range.start);
+                let Some(open) = open.filter(|open| open.range == range) else {
+                    return;
+                };
+                if let Some(at) = open.asked.iter().position(|asked| *asked == node) {
+                    open.asked.remove(at);
+                    open.opinions.push((node, digest));
+                    self.settle(range.start);
+                }
+            }
+        }
+        self.check_progress();
+    }
+
+    /// A holder cannot say what the hash of its bytes is.
+    pub fn handle_no_digest(&mut self, node: u32, range: Range, reason: &str, now_ns: u64) {
+        self.now_ns = now_ns;
+        if self.answered(node, range).is_none() {
+            return;
+        }
+        let name = self.name_of(node);
+        self.note(format!(
+            "{name} was not compared with other replicas for bytes {}-{}: {reason}",
+            range.start, range.end
+        ));
+        self.no_answer(node, range.start);
+        self.check_progress();
+    }
+
+    /// The stream to a holder broke; what it was asked for is asked for again over the next one.
+    pub fn handle_second_broken(&mut self, node: u32) {
+        if let Some(second) = self.replicas.seconds.get_mut(&node) {
+            for asked in std::mem::take(&mut second.outstanding).into_iter().rev() {
+                second.queue.push_front(asked);
+            }
+        }
+    }
+
+    /// A holder cannot be asked any more.
+    pub fn handle_second_down(&mut self, node: u32, reason: &str, now_ns: u64) {
+        self.now_ns = now_ns;
+        let Some(second) = self.replicas.seconds.get_mut(&node) else {
+            return;
+        };
+        second.is_running = false;
+        if self.finished || std::mem::replace(&mut second.is_down, true) {
+            return;
+        }
+        second.queue.clear();
+        second.outstanding.clear();
+        let name = self.name_of(node);
+        self.note(format!(
+            "{name} was not compared with other replicas any more: {reason}"
+        ));
+        let open = self.replicas.open.values();
+        let waiting = open.filter(|open| open.asked.contains(&node));
+        for start in waiting.map(|open| open.range.start).collect::<Vec<_>>() {
+            self.no_answer(node, start);
+        }
+        self.check_progress();
+    }
+
+    fn answered(&mut self, node: u32, range: Range) -> Option<Option<(u32, [u8; 32])>> {
+        let second = self.replicas.seconds.get_mut(&node)?;
+        let asked = &mut second.outstanding;
+        let at = asked.iter().position(|(other, _)| *other == range)?;
+        Some(asked.remove(at).1)
+    }
+
+    /// Another holder is asked in the place of one that does not answer.
+    fn no_answer(&mut self, node: u32, start: u64) {
+        let Some(open) = self.replicas.open.get_mut(&start) else {
+            return;
+        };
+        open.asked.retain(|asked| *asked != node);
+        open.holders.retain(|holder| *holder != node);
+        if open.is_delivered {
+            self.settle(start);
+        } else if open.asked.is_empty() {
+            self.ask_another(start, None);
+            self.call_seconds();
+        }
+    }
+
+    /// Whether nothing that is to be compared is open.
+    pub(super) fn is_compared(&self) -> bool {
+        self.replicas.is_settled(self.digests.len())
+    }
+
+    /// Time passes: answers for a sample are not awaited for ever.
+    pub(super) fn end_patience(&mut self, now_ns: u64) {
+        if self.replicas.mode != Compare::Sample || !self.ledger.is_complete() {
+            self.replicas.complete_ns = None;
+            return;
+        }
+        let since = *self.replicas.complete_ns.get_or_insert(now_ns);
+        let took = since.saturating_sub(self.watch.start_ns());
+        let grace = (GRACE_NS + took / GRACE_PART).min(GRACE_NS_MAX);
+        if now_ns.saturating_sub(since) <= grace || self.is_compared() {
+            return;
+        }
+        let open = std::mem::take(&mut self.replicas.open);
+        let late: BTreeSet<u32> = open
+            .values()
+            .flat_map(|o| o.asked.iter().copied())
+            .collect();
+        let differing = open.into_values().find(|open| open.groups().len() > 1);
+        let late: Vec<String> = late.into_iter().map(|node| self.name_of(node)).collect();
+        self.note(format!(
+            "contents of replicas: no answer from {} within {:.0} s of the last byte",
+            late.join(", "),
+            grace as f64 / 1e9
+        ));
+        // A difference is one without a third opinion, too.
+        if let Some(open) = differing {
+            let names = |nodes: &Vec<u32>| nodes.iter().map(|n| self.name_of(*n)).collect();
+            let groups = open.groups().iter().map(names).collect();
+            self.differ(Difference {
+                range: open.range,
+                groups,
+            });
+        }
+        self.check_progress();
+    }
+
+    pub(super) fn name_of(&self, node: u32) -> String {
+        match self.lane_of.get(&node) {
+            Some(&lane) => self.peer_name(lane),
+            None => format!("node {node}"),
+        }
+    }
+}
