@@ -41,6 +41,9 @@ pub enum AgentError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// The thread that writes the log cannot be started.
+    #[error("cannot start a thread for the log: {0}; raise the limit of processes (ulimit -u)")]
+    Log(std::io::Error),
     /// A message asked for something that cannot be done.
     #[error("{0}")]
     Refused(String),

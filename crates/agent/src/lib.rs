@@ -13,9 +13,11 @@
 //! Nothing but the preface is read from a connection whose preface is not authentic.
 
 mod connect;
+mod door;
 mod error;
 mod landing;
 mod listen;
+mod log;
 mod open;
 mod rails;
 mod receiving;
@@ -30,3 +32,4 @@ use ropewalk_lane::{interfaces, links};
 
 pub use error::AgentError;
 pub use listen::{Agent, AgentConfig};
+pub use log::LogSink;

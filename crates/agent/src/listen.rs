@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +12,31 @@ use parking_lot::Mutex;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::PairSecret;
 use ropewalk_lane::tls;
+use ropewalk_proto::admission::Source;
 use ropewalk_store::{Access, Roots};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::connect::{self, RAIL_AT};
+use crate::door::{Doors, Place};
+use crate::log::{self, Log, LogSink};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
 use crate::{AgentError, rails, session};
 
-/// A connection that has not sent its preface by then is closed.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that has not sent its preface by then is closed: peers send it at once.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections that may be in their preface or handshake at once; more wait in the kernel's queue,
-/// so that a flood of strangers costs a bounded amount of memory.
-const UNPROVEN_MAX: usize = 256;
+/// Longest TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections that the kernel keeps until they are accepted, as far as the system allows: where they are more, new
+/// ones wait for a second.
+const BACKLOG: i32 = 4096;
+
+/// How long nothing is accepted after that failed: descriptors are likely to be used up.
+const REST: Duration = Duration::from_millis(50);
 
 /// How an agent runs.
 #[derive(Clone)]
@@ -37,6 +47,8 @@ pub struct AgentConfig {
     pub token: [u8; 32],
     /// Folders served, and whether transfers may write there.
     pub roots: Vec<(PathBuf, bool)>,
+    /// Gets a line for each transfer that begins or ends, each refusal, and, some a second, each stranger.
+    pub log: Option<LogSink>,
 }
 
 impl std::fmt::Debug for AgentConfig {
@@ -62,7 +74,9 @@ pub(crate) struct Shared {
     pub work: Work,
     /// Through the master that started this agent, if one did.
     pub tunnel: std::sync::OnceLock<Arc<Tunnel>>,
-    permits: Arc<tokio::sync::Semaphore>,
+    /// For connections within this host, and for those that come through the master.
+    local_doors: Arc<Doors>,
+    pub log: Log,
 }
 
 /// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
@@ -74,6 +88,7 @@ pub struct Agent {
     local: Option<std::os::unix::net::UnixListener>,
     shared: Arc<Shared>,
     shutdown: watch::Sender<bool>,
+    log: Option<log::Writer>,
 }
 
 /// A master that acknowledges no status for this long is gone; what it started is cleaned up.
@@ -125,6 +140,10 @@ impl Agent {
             .and_then(|l| l.local_addr().ok())
             .map_or(0, |a| a.port());
         let control = tls::control_server()?;
+        let (log, writer) = match config.log.map(Log::start).transpose() {
+            Ok(started) => started.unzip(),
+            Err(error) => return Err(AgentError::Log(error)),
+        };
         let shared = Shared {
             token_id: preface::key_id(&config.token),
             token_key: MacKey::new(&config.token),
@@ -137,13 +156,15 @@ impl Agent {
             shutdown: shutdown_seen,
             work: Work::default(),
             tunnel: std::sync::OnceLock::new(),
-            permits: Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX)),
+            local_doors: Arc::new(Doors::new(descriptors())),
+            log: log.unwrap_or_default(),
         };
         Ok(Self {
             listeners,
             local,
             shared: Arc::new(shared),
             shutdown,
+            log: writer,
         })
     }
 
@@ -169,8 +190,8 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Listen`] when a listener cannot be used by the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-        let permits = self.shared.permits.clone();
         let mut tasks = tokio::task::JoinSet::new();
+        let doors = Arc::new(Doors::new(descriptors()));
         for listener in self.listeners {
             let address = listener
                 .local_addr()
@@ -178,23 +199,22 @@ impl Agent {
             let to_error = |source| AgentError::Listen { address, source };
             listener.set_nonblocking(true).map_err(to_error)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
-            let (shared, permits) = (self.shared.clone(), permits.clone());
+            let (shared, doors) = (self.shared.clone(), doors.clone());
             tasks.spawn(async move {
                 loop {
-                    let Ok(permit) = permits.clone().acquire_owned().await else {
-                        return;
-                    };
                     match listener.accept().await {
-                        Ok((stream, _)) => {
-                            let shared = shared.clone();
-                            tokio::spawn(async move {
-                                let _ = stream.set_nodelay(true);
-                                let local = stream.local_addr().ok();
-                                welcome(stream, local, shared, permit).await;
-                            });
+                        Ok((stream, from)) => {
+                            let _ = stream.set_nodelay(true);
+                            let caller = Caller {
+                                source: from.ip().into(),
+                                name: SocketAddr::new(from.ip().to_canonical(), from.port())
+                                    .to_string(),
+                                reached_as: stream.local_addr().ok(),
+                                patience: PREFACE_TIMEOUT,
+                            };
+                            receive(stream, caller, &doors, &shared).await;
                         }
-                        // Out of descriptors, most likely: let others finish first.
-                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                        Err(error) => rest(&error).await,
                     }
                 }
             });
@@ -202,17 +222,21 @@ impl Agent {
         if let Some(local) = self.local {
             local.set_nonblocking(true).ok();
             if let Ok(listener) = tokio::net::UnixListener::from_std(local) {
-                let (shared, permits) = (self.shared.clone(), permits.clone());
+                let (shared, doors) = (self.shared.clone(), self.shared.local_doors.clone());
                 tasks.spawn(async move {
                     loop {
-                        let Ok(permit) = permits.clone().acquire_owned().await else {
-                            return;
-                        };
                         match listener.accept().await {
                             Ok((stream, _)) => {
-                                tokio::spawn(welcome(stream, None, shared.clone(), permit));
+                                let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+                                let caller = Caller {
+                                    source: Source::User(user),
+                                    name: format!("user {user} of this host"),
+                                    reached_as: None,
+                                    patience: PREFACE_TIMEOUT,
+                                };
+                                receive(stream, caller, &doors, &shared).await;
                             }
-                            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                            Err(error) => rest(&error).await,
                         }
                     }
                 });
@@ -229,10 +253,15 @@ impl Agent {
             .map(|(_, t)| t)
             .collect();
         for transfer in transfers {
-            let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
+            let stop = move || transfer.stop(true, "the agent was asked to end");
+            let _ = tokio::task::spawn_blocking(stop).await;
         }
         // What sessions took out of the list first they end themselves.
         drop(self.shared.work.write().await);
+        if let Some(log) = self.log {
+            self.shared.log.close();
+            let _ = tokio::task::spawn_blocking(|| log.flush()).await;
+        }
         Ok(())
     }
 }
@@ -250,12 +279,12 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     }
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(1024)?;
+    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
 /// Sockets an agent takes connections on.
-pub(crate) trait Incoming: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+pub(crate) trait Incoming: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
     fn into_data(self) -> std::io::Result<DataSocket>;
     /// Makes the connection fail when the peer's host is gone without a word.
     fn expect_answers(&self) {}
@@ -289,89 +318,174 @@ impl Incoming for tokio::net::UnixStream {
 
 /// Takes a connection that another node makes through the master, as if it had connected on this host.
 pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Shared>) {
-    if let Ok(permit) = shared.permits.clone().acquire_owned().await {
-        welcome(stream, None, shared, permit).await;
+    let caller = Caller {
+        source: Source::User(rustix::process::geteuid().as_raw()),
+        name: "through the master".into(),
+        reached_as: None,
+        // Behind the bytes that are in the pipe already.
+        patience: HANDSHAKE_TIMEOUT,
+    };
+    let doors = shared.local_doors.clone();
+    if let Some(place) = doors.enter(caller.source).await {
+        // Its master has proved itself, and an agent that one master started keeps no log.
+        let _ = welcome(stream, caller, place, &doors, shared).await;
     }
+}
+
+/// At the other end of a connection.
+pub(crate) struct Caller {
+    pub source: Source,
+    /// For the log.
+    pub name: String,
+    /// The address of this host that it was made to.
+    pub reached_as: Option<SocketAddr>,
+    /// Its preface is waited for so long.
+    pub patience: Duration,
+}
+
+/// Gives a connection a place and a task of its own.
+async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, shared: &Arc<Shared>) {
+    if let Some(place) = doors.enter(caller.source).await {
+        let (doors, shared) = (doors.clone(), shared.clone());
+        tokio::spawn(async move {
+            let name = caller.name.clone();
+            if let Err(refusal) = welcome(stream, caller, place, &doors, shared.clone()).await {
+                shared.log.stranger(|| format!("{name}: {refusal}"));
+            }
+        });
+    }
+}
+
+/// After a failed accept. One connection that broke before it was accepted says nothing about the others.
+async fn rest(error: &std::io::Error) {
+    if error.kind() != std::io::ErrorKind::ConnectionAborted {
+        tokio::time::sleep(REST).await;
+    }
+}
+
+/// Why a connection is closed without an answer, for the log.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("closed, no preface within {} s", PREFACE_TIMEOUT.as_secs())]
+    Silent,
+    #[error("closed its connection before a preface")]
+    Left,
+    #[error("closed, silent while too many others connect")]
+    GaveWay,
+    #[error("closed, what it sent is no preface of this version of Ropewalk")]
+    NoPreface,
+    #[error("closed, its token is wrong")]
+    WrongToken,
+    #[error("closed, this agent takes no part in the transfer that it names")]
+    NoTransfer,
+    #[error("closed, it has no key of the transfer that it names")]
+    WrongKey,
+    #[error("closed, its TLS handshake failed or took too long")]
+    Handshake,
+}
+
+/// Reads what has arrived, without waiting. The runtime would wait for its next look at the socket first.
+fn arrived<S: Incoming>(stream: &S, into: &mut [u8]) -> usize {
+    rustix::net::recv(stream, into, rustix::net::RecvFlags::DONTWAIT).map_or(0, |(read, _)| read)
+}
+
+/// Reads the preface. One that must give way is looked at once more: what has arrived counts.
+async fn hear<S: Incoming>(
+    stream: &mut S,
+    patience: Duration,
+    place: &Place,
+) -> Result<[u8; PREFACE_LEN], Refusal> {
+    let mut bytes = [0; PREFACE_LEN];
+    let mut have = arrived(stream, &mut bytes);
+    let reading = async {
+        while have < PREFACE_LEN {
+            match stream.read(&mut bytes[have..]).await {
+                Ok(read) if read > 0 => have += read,
+                Ok(_) | Err(_) => return Err(Refusal::Left),
+            }
+        }
+        Ok(())
+    };
+    let heard = tokio::select! {
+        biased;
+        read = reading => read,
+        () = place.taken() => Err(Refusal::GaveWay),
+        () = tokio::time::sleep(patience) => Err(Refusal::Silent),
+    };
+    if let Err(refusal @ (Refusal::GaveWay | Refusal::Silent)) = heard {
+        let rest = &mut bytes[have..];
+        if arrived(stream, rest) < rest.len() {
+            return Err(refusal);
+        }
+    } else {
+        heard?;
+    }
+    Ok(bytes)
 }
 
 /// Reads the preface and passes the connection on. Strangers are dropped without an answer.
 async fn welcome<S: Incoming>(
     mut stream: S,
-    local: Option<SocketAddr>,
+    caller: Caller,
+    place: Place,
+    doors: &Doors,
     shared: Arc<Shared>,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) {
-    let mut bytes = [0; PREFACE_LEN];
-    let read = tokio::time::timeout(PREFACE_TIMEOUT, stream.read_exact(&mut bytes)).await;
-    if !matches!(read, Ok(Ok(_))) {
-        return;
-    }
-    let Ok(head) = Preface::parse(&bytes) else {
-        return;
+) -> Result<(), Refusal> {
+    let bytes = hear(&mut stream, caller.patience, &place).await?;
+    let head = Preface::parse(&bytes).map_err(|_| Refusal::NoPreface)?;
+    let transfer = || {
+        let transfers = shared.transfers.lock();
+        let named = transfers.get(&head.transfer_id).cloned();
+        named.ok_or(Refusal::NoTransfer)
     };
     match head.kind {
         Kind::Control => {
             if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
-                return;
+                return Err(Refusal::WrongToken);
             }
+            drop(place);
+            let place = doors.prove(caller.source);
             stream.expect_answers();
-            let handshake =
-                tokio::time::timeout(PREFACE_TIMEOUT, shared.control.clone().accept(stream)).await;
-            if let Ok(Ok(stream)) = handshake {
-                let reached_as = local.map(|address| address.ip().to_canonical());
-                session::run(stream, reached_as, shared, permit).await;
-            }
+            let stream = handshake(shared.control.accept(stream), &place).await?;
+            session::run(stream, caller, shared, place).await
         }
         Kind::Pair => {
-            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else {
-                return;
-            };
+            let transfer = transfer()?;
             if !Preface::verify(&bytes, &transfer.preface_key) {
-                return;
+                return Err(Refusal::WrongKey);
             }
+            drop(place);
+            let place = doors.prove(caller.source);
             let acceptor = tokio_rustls::TlsAcceptor::from(transfer.pair_server.clone());
-            let Ok(Ok(mut stream)) =
-                tokio::time::timeout(PREFACE_TIMEOUT, acceptor.accept(stream)).await
-            else {
-                return;
-            };
+            let mut stream = handshake(acceptor.accept(stream), &place).await?;
             let mut secret = PairSecret([0; 32]);
-            let exported =
-                stream
-                    .get_ref()
-                    .1
-                    .export_keying_material(&mut secret.0, tls::PAIR_LABEL, None);
-            if exported.is_err() {
-                return;
-            }
+            let tls = stream.get_ref().1;
+            tls.export_keying_material(&mut secret.0, tls::PAIR_LABEL, None)
+                .map_err(|_| Refusal::Handshake)?;
             // A node speaks for itself only: its certificate names its number.
-            let certificate = stream
-                .get_ref()
-                .1
-                .peer_certificates()
-                .and_then(|chain| chain.first());
+            let certificate = tls.peer_certificates().and_then(|chain| chain.first());
             if !certificate.is_some_and(|c| tls::names_node(c, node_of(&head))) {
-                return;
+                return Err(Refusal::WrongKey);
             }
             transfer.add_pair(node_of(&head), secret);
             // One byte says that streams may join now.
             let _ = stream.write_all(&[1]).await;
             let _ = stream.shutdown().await;
+            Ok(())
         }
         Kind::Join => {
-            let Some(transfer) = shared.transfers.lock().get(&head.transfer_id).cloned() else {
-                return;
-            };
-            let Some(secret) = transfer.admit(node_of(&head), &bytes, &head) else {
-                return;
-            };
+            let transfer = transfer()?;
+            let secret = transfer
+                .admit(node_of(&head), &bytes, &head)
+                .ok_or(Refusal::WrongKey)?;
             let is_rail = head.extra[RAIL_AT] == 1;
             if is_rail {
                 let proof = connect::rail_proof(&secret.0, &head.nonce);
                 if stream.write_all(&proof).await.is_err() {
-                    return;
+                    return Ok(());
                 }
             }
+            drop(place);
             if let Ok(socket) = stream.into_data() {
                 if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
                     rails::bind_accepted(stream);
@@ -379,9 +493,25 @@ async fn welcome<S: Incoming>(
                 let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
                 transfer.serve_stream(socket, index, &secret, head.nonce);
             }
+            Ok(())
         }
         // Message sockets have listeners of their own.
-        Kind::Message => {}
+        Kind::Message => Err(Refusal::NoPreface),
+    }
+}
+
+/// A TLS handshake, as long as the connection has its place.
+async fn handshake<T>(
+    accept: impl Future<Output = std::io::Result<T>>,
+    place: &Place,
+) -> Result<T, Refusal> {
+    tokio::select! {
+        biased;
+        made = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept) => match made {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(_)) | Err(_) => Err(Refusal::Handshake),
+        },
+        () = place.taken() => Err(Refusal::GaveWay),
     }
 }
 
@@ -398,6 +528,12 @@ fn raise_descriptor_limit() {
             maximum: limit.maximum,
         },
     );
+}
+
+/// Files and sockets that the process may have open.
+fn descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |most| most as usize)
 }
 
 /// The node number a preface claims. In a pair handshake the certificate must name the same one.

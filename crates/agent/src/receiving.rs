@@ -484,6 +484,16 @@ impl Fetch {
         }
     }
 
+    /// Bytes on stable storage.
+    pub fn safe_bytes(&self) -> u64 {
+        self.safe.load(Ordering::Acquire)
+    }
+
+    /// Why this node's part failed, if it did.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().error.clone()
+    }
+
     /// Ends everything; with `discard`, temporary files are removed.
     ///
     /// Files that other nodes write too are removed only when `shared` says that nobody goes on.

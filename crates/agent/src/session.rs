@@ -7,9 +7,10 @@ use std::time::Duration;
 use ropewalk_lane::tls::{self, Side};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, mpsc};
 
-use crate::listen::Shared;
+use crate::door::Place;
+use crate::listen::{Caller, Refusal, Shared};
 use crate::transfer::Transfer;
 
 /// A master that does not prove the token by then is gone.
@@ -30,26 +31,36 @@ const STATUS_MIN: Duration = Duration::from_millis(100);
 /// Runs until the connection ends, then stops what the master started: an agent never goes on alone.
 pub(crate) async fn run<S>(
     mut stream: tokio_rustls::server::TlsStream<S>,
-    reached_as: Option<IpAddr>,
+    caller: Caller,
     shared: Arc<Shared>,
-    unproven: OwnedSemaphorePermit,
-) where
+    place: Place,
+) -> Result<(), Refusal>
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    if !matches!(
-        tokio::time::timeout(PROOF_TIMEOUT, exchange_proofs(&mut stream, &shared.token)).await,
-        Ok(true)
-    ) {
-        return;
+    let proved = tokio::select! {
+        biased;
+        proved = exchange_proofs(&mut stream, &shared.token) => proved,
+        () = place.taken() => return Err(Refusal::GaveWay),
+        () = tokio::time::sleep(PROOF_TIMEOUT) => return Err(Refusal::Handshake),
+    };
+    if !proved {
+        return Err(Refusal::WrongToken);
     }
-    // Until here anybody can come who has seen a master's preface go by.
-    drop(unproven);
-    converse(stream, reached_as, shared).await;
+    // Until here anybody can get who has seen a master's preface go by.
+    drop(place);
+    let reached_as = caller.reached_as.map(|address| address.ip().to_canonical());
+    converse(stream, reached_as, caller.name, shared).await;
+    Ok(())
 }
 
 /// As [`run`], with a master that needs no proof.
-pub(crate) async fn converse<S>(stream: S, reached_as: Option<IpAddr>, shared: Arc<Shared>)
-where
+pub(crate) async fn converse<S>(
+    stream: S,
+    reached_as: Option<IpAddr>,
+    caller: String,
+    shared: Arc<Shared>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -66,6 +77,7 @@ where
         status_every: HEARTBEAT,
         shared: shared.clone(),
         reached_as,
+        caller,
         credentials: None,
         transfer: None,
         at_work: None,
@@ -157,6 +169,8 @@ struct Session {
     status_every: Duration,
     shared: Arc<Shared>,
     reached_as: Option<IpAddr>,
+    // At the other end, for the log.
+    caller: String,
     credentials: Option<control::Credentials>,
     transfer: Option<Arc<Transfer>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
@@ -172,9 +186,14 @@ impl Session {
     }
 
     fn refuse(&self, message: impl Into<String>) {
+        let message = message.into();
+        let caller = &self.caller;
+        self.shared
+            .log
+            .say(|| format!("{caller}: refused, {message}"));
         self.send(from_agent::Body::Refused(control::Refused {
             code: 0,
-            message: message.into(),
+            message,
         }));
     }
 
@@ -262,7 +281,8 @@ impl Session {
                 let _at_work = self.shared.work.clone().try_read_owned();
                 for transfer in self.select(&query.transfer) {
                     let mut line = transfer.status_line();
-                    let work = tokio::task::spawn_blocking(move || transfer.cancel("cancelled at the agent"));
+                    let caller = self.caller.clone();
+                    let work = tokio::task::spawn_blocking(move || transfer.cancel("cancelled at the agent", &caller));
                     let _ = work.await;
                     line.cancelled = true;
                     lines.push(line);
@@ -305,6 +325,7 @@ impl Session {
                 }
                 transfers.insert(transfer.id, transfer.clone());
                 drop(transfers);
+                transfer.log_begin(&self.caller);
                 self.transfer = Some(transfer);
                 self.at_work = Some(at_work);
                 self.send(from_agent::Body::Opened(opened));
@@ -323,7 +344,8 @@ impl Session {
     async fn close(&mut self) {
         if let Some(transfer) = self.transfer.take() {
             self.shared.transfers.lock().remove(&transfer.id);
-            let _ = tokio::task::spawn_blocking(move || transfer.stop(true)).await;
+            let stop = move || transfer.stop(true, "the connection to its master ended");
+            let _ = tokio::task::spawn_blocking(stop).await;
         }
     }
 }

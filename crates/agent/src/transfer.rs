@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
 use crate::listen::{Shared, Work};
+use crate::log::Log;
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
 use crate::sending::Serving;
@@ -62,6 +63,9 @@ pub(crate) struct Transfer {
     pub work: Work,
     /// Through the master, where this agent has a pipe to it.
     pub tunnel: Option<Arc<Tunnel>>,
+    log: Log,
+    // Its end is logged once, and only if its beginning was.
+    is_logged: AtomicBool,
     outbox: UnboundedSender<FromAgent>,
 }
 
@@ -149,6 +153,8 @@ impl Transfer {
             stopped: AtomicBool::new(false),
             work: shared.work.clone(),
             tunnel: shared.tunnel.get().cloned(),
+            log: shared.log.clone(),
+            is_logged: AtomicBool::new(false),
             outbox,
         };
         Ok((Arc::new(transfer), opened))
@@ -338,14 +344,55 @@ impl Transfer {
         }
     }
 
-    /// Stops every stream and thread of the transfer. With `discard`, temporary files go too.
-    pub fn stop(&self, discard: bool) {
-        self.end(discard, false);
+    /// Logs that a master at `caller` has opened it.
+    pub fn log_begin(&self, caller: &str) {
+        self.is_logged.store(true, Ordering::Release);
+        self.log.say(|| {
+            let role = match (self.sources.lock().is_empty(), self.sinks.lock().is_empty()) {
+                (false, true) => "sends",
+                (true, false) => "receives",
+                (false, false) => "sends and receives",
+                (true, true) => "takes no part",
+            };
+            format!(
+                "{caller}: transfer {} begins, this node {role}",
+                self.name()
+            )
+        });
+    }
+
+    fn log_end(&self, outcome: &str) {
+        if !self.is_logged.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.log.say(|| {
+            let fetch = self.fetch.lock().clone();
+            let received = fetch.map_or(0, |fetch| fetch.safe_bytes());
+            let seconds = self.began.elapsed().as_secs_f64();
+            format!(
+                "transfer {} ends after {seconds:.1} s: {outcome}, sent {} bytes, received {received} bytes",
+                self.name(),
+                self.serving.sent()
+            )
+        });
+    }
+
+    /// Its id as people see it.
+    fn name(&self) -> String {
+        let digits: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        parts.join("-")
+    }
+
+    /// Stops every stream and thread of the transfer. With `discard`, temporary files go too. `outcome` is for the log.
+    pub fn stop(&self, discard: bool, outcome: &str) {
+        self.end(discard, false, outcome);
     }
 
     /// As [`Transfer::stop`]; with `shared`, files that other nodes write too are removed as well.
     /// The receiving side is let go, so that nothing of the transfer stays in memory.
-    fn end(&self, discard: bool, shared: bool) {
+    fn end(&self, discard: bool, shared: bool, outcome: &str) {
+        self.log_end(outcome);
         self.stopped.store(true, Ordering::Release);
         for (_, stopper) in self.stoppers.lock().drain() {
             stopper.stop();
@@ -361,7 +408,7 @@ impl Transfer {
     }
 
     /// Ends the node's part on somebody's word at this node, and tells the master why.
-    pub fn cancel(&self, reason: &str) {
+    pub fn cancel(&self, reason: &str, caller: &str) {
         let fetch = self.fetch.lock().clone();
         if let Some(fetch) = fetch {
             fetch.fail(reason.to_owned());
@@ -372,7 +419,7 @@ impl Transfer {
             code: 0,
             message: reason.to_owned(),
         }));
-        self.stop(true);
+        self.stop(true, &format!("{reason} by {caller}"));
     }
 
     /// The master's last word: rename or remove what is temporary, and account.
@@ -395,7 +442,14 @@ impl Transfer {
                 }
             }
         }
-        self.end(discard, true);
+        let failed = fetch.as_ref().and_then(|fetch| fetch.failure());
+        let failed = failed.or_else(|| Some(&finished.error).filter(|e| !e.is_empty()).cloned());
+        let outcome = match (failed, discard) {
+            (Some(reason), _) => format!("failed, {reason}"),
+            (None, true) => "what it wrote is discarded".into(),
+            (None, false) => "done".into(),
+        };
+        self.end(discard, true, &outcome);
         finished.sent = self.serving.sent();
         finished.best_second = self.serving.best_second();
         finished.usage = Some(self.usage());
@@ -443,6 +497,8 @@ impl Transfer {
             stopped: AtomicBool::new(false),
             work: Work::default(),
             tunnel: None,
+            log: Log::default(),
+            is_logged: AtomicBool::new(false),
             outbox,
         };
         (Arc::new(transfer), said)

@@ -112,7 +112,8 @@ async fn take_all(
                 tokio::spawn(async move {
                     // The pipe is the master's: nobody else could write to it.
                     if let Ok(stream) = request.accept().await {
-                        session::converse(stream, reached_as, shared).await;
+                        let caller = "the master that started it".to_owned();
+                        session::converse(stream, reached_as, caller, shared).await;
                     }
                 });
             }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -14,7 +15,7 @@ use ropewalk::{Agent, AgentConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::run::runtime;
-use crate::sys::say;
+use crate::sys::{self, say};
 use crate::{Usage, token};
 
 /// Where a standing agent listens unless told otherwise; IPv6 and IPv4 at once.
@@ -73,9 +74,20 @@ Examples:
   ropewalk status --agent host:7420
       what it is doing
 
-A stranger gets nothing: after a preface of fixed size, a connection that does not prove the token
-is closed. Ctrl-C or SIGTERM ends the agent; transfers it took part in are told, and their
-temporary files removed. Hosts reached over ssh need no standing agent.
+A stranger gets nothing: a connection that sends no right preface of 128 bytes within 2 s, or does
+not prove the token, is closed. Where too many connect, silent ones give way, first those of the
+address that has most. Hosts reached over ssh need no standing agent.
+
+Transfers, refusals, wrong tokens and, 5 a second, strangers are logged on standard error, a line
+each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: masters of its transfers learn of it,
+and its temporary files are removed. As a systemd service, with the log in the journal:
+
+  [Service]
+  ExecStart=/usr/local/bin/ropewalk agent --token-file /etc/ropewalk/token --root /data
+  User=ropewalk
+  Restart=on-failure
+  [Install]
+  WantedBy=multi-user.target
 
 Exit status: 0 ended when asked, 1 failed, 2 usage.";
 
@@ -101,6 +113,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         listen,
         token,
         roots: args.root.iter().map(|text| root(text)).collect(),
+        log: Some(Arc::new(log)),
     };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
@@ -122,6 +135,11 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
     }
     drop(out);
     serve(agent, args.while_stdin)
+}
+
+/// One line on standard error; a reader that has gone stops nothing.
+fn log(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// `DIR`, `DIR:ro` or `DIR:rw`.
@@ -203,6 +221,8 @@ fn one_shot(loopback: bool) -> Result<ExitCode> {
         .and_then(|()| out.flush())
         .context("the master has gone")?;
     drop(out);
+    // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
+    sys::ignore_hangup();
     serve_pipe(agent)
 }
 
@@ -267,6 +287,7 @@ fn bind_first(
             listen: resolve(address)?,
             token,
             roots: roots.to_vec(),
+            log: None,
         }) {
             Ok(agent) => return Ok(agent),
             Err(error) => failed = failed.or(Some(error)),
@@ -280,6 +301,8 @@ fn bind_first(
 
 /// Serves until a signal, or until standard input closes where the agent hangs on it.
 fn serve(agent: Agent, while_stdin: bool) -> Result<ExitCode> {
+    // The end of a login or a terminal is no reason to end.
+    sys::ignore_hangup();
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;

@@ -41,3 +41,9 @@ pub(crate) fn survive_closed_pipe() {
     // SAFETY: ignores one signal, as the standard library does from the beginning.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
+
+/// The end of a terminal or login leaves the process alone.
+pub(crate) fn ignore_hangup() {
+    // SAFETY: ignores one signal; no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}

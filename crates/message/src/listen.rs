@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::preface::PREFACE_LEN;
+use ropewalk_proto::admission::{Admission, Ticket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -21,8 +22,9 @@ use crate::{MessageError, Options, threads};
 
 /// A connection that has not proved itself by then is closed: as long as a connecting end waits for the answer.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that may be in their preface at once; the oldest gives way, so that silent ones lock nobody out.
-const UNPROVEN_MAX: usize = 64;
+/// Connections that may be in their preface at once, a quarter of them from one address. Which one gives way is decided
+/// in [`ropewalk_proto::admission`].
+const UNPROVEN_MAX: usize = 256;
 /// How long nothing is accepted after that failed: descriptors are likely to be used up.
 const REST: Duration = Duration::from_millis(50);
 /// Sockets that may wait to be accepted; more are turned away.
@@ -63,6 +65,7 @@ struct Entry {
 
 /// A connection that has not proved itself yet.
 struct Unproven {
+    ticket: Ticket,
     stream: TcpStream,
     bytes: [u8; PREFACE_LEN],
     have: usize,
@@ -185,7 +188,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Desk {
     fn serve(self: &Arc<Self>, listeners: &[TcpListener]) {
-        let mut unproven: VecDeque<Unproven> = VecDeque::new();
+        let mut unproven: Vec<Unproven> = Vec::new();
+        let mut admission = Admission::new(UNPROVEN_MAX);
+        let began = Instant::now();
         let mut rest = None;
         while !self.over.load(Ordering::Acquire) {
             let resting = rest.filter(|&until| Instant::now() < until);
@@ -193,33 +198,37 @@ impl Desk {
             rest = resting;
             if rest.is_none() {
                 for listener in listeners {
-                    match welcome(listener) {
+                    let now_ns = began.elapsed().as_nanos() as u64;
+                    match welcome(listener, &mut admission, now_ns) {
                         Ok(one) => unproven.extend(one),
                         Err(_) => rest = Some(Instant::now() + REST),
                     }
                 }
             }
             let now = Instant::now();
-            let mut still = VecDeque::with_capacity(unproven.len());
+            let mut still = Vec::with_capacity(unproven.len());
             for mut one in unproven {
-                match self.hear(&mut one) {
-                    Ok(Heard::All) => self.admit(one),
-                    Ok(Heard::Part) if now < one.until => still.push_back(one),
-                    Ok(Heard::Part | Heard::Refused) | Err(_) => {}
+                let heard = self.hear(&mut one);
+                if matches!(heard, Ok(Heard::Part)) && now < one.until {
+                    still.push(one);
+                    continue;
+                }
+                admission.leave(one.ticket);
+                if matches!(heard, Ok(Heard::All)) {
+                    self.admit(one);
                 }
             }
             unproven = still;
-            let more = unproven.len().saturating_sub(UNPROVEN_MAX);
-            unproven.drain(..more);
+            let now_ns = now.duration_since(began).as_nanos() as u64;
+            // What they have sent was heard: only silent ones give way.
+            while let Some(ticket) = admission.gives_way(now_ns) {
+                admission.leave(ticket);
+                unproven.retain(|one| one.ticket != ticket);
+            }
         }
     }
 
-    fn wait(
-        &self,
-        listeners: &[TcpListener],
-        unproven: &VecDeque<Unproven>,
-        resting: Option<Instant>,
-    ) {
+    fn wait(&self, listeners: &[TcpListener], unproven: &[Unproven], resting: Option<Instant>) {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         if resting.is_none() {
             fds.extend(listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
@@ -378,9 +387,13 @@ impl Entry {
 }
 
 /// Accepts a connection, if there is one.
-fn welcome(listener: &TcpListener) -> io::Result<Option<Unproven>> {
-    let stream = match listener.accept() {
-        Ok((stream, _)) => stream,
+fn welcome(
+    listener: &TcpListener,
+    admission: &mut Admission,
+    now_ns: u64,
+) -> io::Result<Option<Unproven>> {
+    let (stream, from) = match listener.accept() {
+        Ok(accepted) => accepted,
         Err(error) => {
             use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
             return match error.kind() {
@@ -392,6 +405,7 @@ fn welcome(listener: &TcpListener) -> io::Result<Option<Unproven>> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(Some(Unproven {
+        ticket: admission.enter(from.ip().into(), now_ns),
         stream,
         bytes: [0; PREFACE_LEN],
         have: 0,

@@ -218,7 +218,7 @@ fn a_dripping_answer_is_given_up() {
 #[test]
 fn silent_strangers_keep_nobody_out() {
     let listener = listener(&options());
-    let crowd: Vec<TcpStream> = (0..200)
+    let crowd: Vec<TcpStream> = (0..400)
         .map(|_| TcpStream::connect(listener.addresses()[0]).unwrap())
         .collect();
     let near = MessageSocket::connect(&listener.addresses()[..1], &options()).unwrap();

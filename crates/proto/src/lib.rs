@@ -3,6 +3,7 @@
 //! Nothing here touches sockets, files, threads or clocks: drivers hand in bytes, messages and
 //! `now`, and carry out what comes back. The simulator drives the same code in virtual time.
 
+pub mod admission;
 pub mod control;
 pub mod coordinator;
 pub mod ledger;
