@@ -8,8 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use ropewalk_model::Layout;
 use rustix::fs::{Advice, FileType, Mode, OFlags};
@@ -57,8 +56,10 @@ pub(crate) struct Staging<T> {
     /// Held during a sync: a second one must not return before the first, which took the marks.
     syncing: Mutex<()>,
     failure: OnceLock<StoreError>,
-    /// No file is opened any more: that would make again what was renamed or removed.
-    closed: AtomicBool,
+    /// No file is opened any more: that would make again what was renamed or removed. Held for reading while a file is
+    /// opened, so that closing waits for it: a file made in a folder that is being removed would keep the folder, and all
+    /// that would have been removed after it.
+    closed: RwLock<bool>,
     /// Whether commit or discard ended this sink; held during either.
     pub(crate) ended: Mutex<bool>,
 }
@@ -72,7 +73,7 @@ impl<T: Target> Staging<T> {
             dirty: Mutex::default(),
             syncing: Mutex::default(),
             failure: OnceLock::new(),
-            closed: AtomicBool::new(false),
+            closed: RwLock::new(false),
             ended: Mutex::new(false),
         }
     }
@@ -88,7 +89,8 @@ impl<T: Target> Staging<T> {
     }
 
     fn file(&self, object: u32) -> Result<Arc<File>, StoreError> {
-        if self.closed.load(Ordering::Acquire) {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
             return Err(StoreError::Ended);
         }
         self.files
@@ -213,9 +215,10 @@ impl<T: Target> Staging<T> {
         self.target.sync_names()
     }
 
-    /// Ends all use of the files, so that nothing keeps them once they are renamed or removed.
+    /// Ends all use of the files, so that nothing keeps them once they are renamed or removed. Waits for those that are
+    /// being opened.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.files.clear();
     }
 }
@@ -355,7 +358,69 @@ pub(crate) fn reserve(file: &File, path: &Path, offset: u64, len: u64) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+
     use super::*;
+
+    /// Opens slowly, and says whether the sink was closed before it was done.
+    struct Slow {
+        opening: Mutex<Sender<()>>,
+        closed: Arc<AtomicBool>,
+        too_late: Arc<AtomicBool>,
+    }
+
+    impl Target for Slow {
+        fn open(&self, _: u32) -> Result<File, StoreError> {
+            lock(&self.opening).send(()).unwrap();
+            // Time for another thread to close the sink, if it can.
+            for _ in 0..100_000 {
+                std::thread::yield_now();
+                if self.closed.load(Ordering::Acquire) {
+                    self.too_late.store(true, Ordering::Release);
+                }
+            }
+            Ok(tempfile::tempfile().unwrap())
+        }
+
+        fn path(&self, _: u32) -> PathBuf {
+            PathBuf::new()
+        }
+
+        fn sync_names(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn filesystem(&self) -> Option<&OwnedFd> {
+            None
+        }
+    }
+
+    /// A sink is closed once the files that are being opened are open, and opens none after that: what is removed next
+    /// gets no new file while it is removed.
+    #[test]
+    fn closing_waits_for_files_that_are_being_opened() {
+        let (opening, opened) = channel();
+        let [closed, too_late] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let target = Slow {
+            opening: Mutex::new(opening),
+            closed: closed.clone(),
+            too_late: too_late.clone(),
+        };
+        let staging = Staging::new(Layout::back_to_back(0, [(0, 100)]).unwrap(), target);
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| staging.write_at(0, b"late"));
+            opened.recv().unwrap();
+            staging.close();
+            closed.store(true, Ordering::Release);
+            writing.join().unwrap().unwrap();
+        });
+        assert!(!too_late.load(Ordering::Acquire));
+        assert!(matches!(
+            staging.write_at(0, b"more"),
+            Err(StoreError::Ended)
+        ));
+    }
 
     /// A name that fits stays as it is; long ones that differ at their ends get temporary names that differ, of the
     /// documented form and no longer than a file system takes, whatever the id.
