@@ -165,17 +165,17 @@ fn silent_rails_hold_nobody() {
         deadline: Some(Duration::from_millis(300)),
         ..options()
     };
-    let begun = Instant::now();
     let error = MessageSocket::connect(&addresses, &brief).unwrap_err();
     assert!(matches!(error, MessageError::Deadline), "{error}");
-    // One after the other they would take 16 s.
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    // All were tried at once: one after the other each takes longer than the deadline.
+    for listener in &silent {
+        listener.set_nonblocking(true).unwrap();
+        listener.accept().unwrap();
+    }
 
     let listener = listener(&options());
     addresses.push(listener.addresses()[0]);
-    let begun = Instant::now();
     let near = MessageSocket::connect(&addresses, &options()).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(8));
     goes_around(&near, &listener.accept().unwrap());
 }
 
@@ -186,6 +186,7 @@ fn a_dripping_answer_is_given_up() {
     let at = own.local_addr().unwrap();
     let dripping = thread::spawn(move || {
         let (mut stream, _) = own.accept().unwrap();
+        let mut dripped = 0;
         // A byte each time that nothing was said for so long, until the other end goes.
         let pause = Duration::from_millis(100);
         stream.set_read_timeout(Some(pause)).unwrap();
@@ -194,10 +195,11 @@ fn a_dripping_answer_is_given_up() {
                 Ok(1..) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if stream.write_all(b"R").is_err() {
-                        break;
+                        break dripped;
                     }
+                    dripped += 1;
                 }
-                Ok(0) | Err(_) => break,
+                Ok(0) | Err(_) => break dripped,
             }
         }
     });
@@ -205,13 +207,9 @@ fn a_dripping_answer_is_given_up() {
         deadline: Some(Duration::from_millis(500)),
         ..options()
     };
-    let begun = Instant::now();
     assert!(MessageSocket::connect(&[at], &own).is_err());
-    dripping.join().unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_secs(8),
-        "128 bytes take 12.8 s"
-    );
+    let dripped = dripping.join().unwrap();
+    assert!(dripped < 128, "the whole answer was waited for");
 }
 
 /// Silent connections, however many, keep nobody out.

@@ -347,7 +347,6 @@ fn a_path_without_datagrams_is_named() {
     // A relay that passes nothing: the stream only.
     let (mut receiver, mut sender, relay) = relayed(&protect, options, Box::new(|_, _| vec![]));
     relay.stopped.store(true, Ordering::SeqCst);
-    let begun = Instant::now();
     let serving = thread::spawn(move || sender.serve(&Generated::new(Mode::Memory), LONG));
     receiver.grant(&[grant(0, 0, 1000, false)]).unwrap();
     let error = receiver
@@ -367,7 +366,6 @@ fn a_path_without_datagrams_is_named() {
         matches!(error, LaneError::Blocked { .. } | LaneError::Closed { .. }),
         "{error}"
     );
-    assert!(begun.elapsed() < LONG);
 }
 
 /// A path that closes in the middle is an error of the lane, with what was owed.
