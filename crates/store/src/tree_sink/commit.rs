@@ -16,7 +16,7 @@ use super::Tree;
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
-use crate::staging::SYNC_EACH_MAX;
+use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
 
 /// The permission bits that are set. Not the set-user and set-group bits: the owner is not kept.
@@ -303,12 +303,8 @@ impl Tree {
     /// Removes the temporary name and all below it. What cannot be removed stays, under a name that
     /// says whose it is.
     pub(super) fn remove_stage(&self) {
-        let path = self.stage_path();
-        let _ = match &self.root {
-            // Never follows links below the path.
-            Some(_) => std::fs::remove_dir_all(path),
-            None => std::fs::remove_file(path),
-        };
+        // By the descriptor of its folder: the path may lead elsewhere by now.
+        remove_entry(&self.stage_parent, &self.temporary);
     }
 }
 
