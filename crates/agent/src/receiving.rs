@@ -277,7 +277,10 @@ impl Fetch {
 
     /// Prepares the sinks and starts to fetch. Returns at once.
     pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
-        let at_work = self.transfer.work.clone().try_read_owned();
+        // Nothing is made that the agent would not stay to remove.
+        let Ok(at_work) = self.transfer.work.clone().try_read_owned() else {
+            return self.fail("the agent is about to end".into());
+        };
         self.spawn("fetch", move |fetch| {
             let _at_work = at_work;
             match fetch.prepare(&plan, sinks) {

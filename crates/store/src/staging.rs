@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
@@ -25,6 +26,9 @@ use crate::{durable, manifest, sys};
 /// ([`crate::file_systems`]). One `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files
 /// there are, but also writes what other programs have pending.
 pub(crate) const SYNC_EACH_MAX: usize = 64;
+
+/// How often a folder is removed to which something is added meanwhile.
+const REMOVE_ATTEMPTS_MAX: usize = 8;
 
 /// Longest identification that a temporary name takes.
 const ID_LEN_MAX: usize = 64;
@@ -150,7 +154,7 @@ impl<T: Target> Staging<T> {
             let _ = rustix::fs::fadvise(&*file, piece.object_offset, len, Advice::DontNeed);
             file.read_exact_at(head, piece.object_offset)
                 .map_err(|error| match error.kind() {
-                    std::io::ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
+                    ErrorKind::UnexpectedEof => StoreError::NotKept { range: piece.range },
                     _ => {
                         StoreError::from_io(Operation::Read, self.target.path(piece.object), &error)
                     }
@@ -328,7 +332,14 @@ pub(crate) fn remove_entry(folder: &OwnedFd, name: &[u8]) {
     if removed == Err(Errno::ISDIR) {
         // By the descriptor, so that no link can lead elsewhere; links below are never followed.
         let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-        let _ = std::fs::remove_dir_all(folder.join(OsStr::from_bytes(name)));
+        let path = folder.join(OsStr::from_bytes(name));
+        // One entry that another process makes meanwhile ends an attempt, with all that would have come after it.
+        let is_left = |error: std::io::Error| error.kind() == ErrorKind::DirectoryNotEmpty;
+        for _ in 0..REMOVE_ATTEMPTS_MAX {
+            if !std::fs::remove_dir_all(&path).is_err_and(is_left) {
+                break;
+            }
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! A node that shares a destination takes over from one that died while it gave the files their names, wherever that was.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range};
 use ropewalk_store::{FileSink, FileSource, Part, Scan, Sink, SinkFile, TreeSink};
