@@ -99,6 +99,7 @@ impl Coordinator {
             if state.alive() && state.opened.is_none() {
                 self.turn_away(node, "the transfer failed before it was ready");
             } else if state.alive() && !std::mem::replace(&mut state.finish_sent, true) {
+                state.told_discard = true;
                 let finish = control::Finish {
                     discard: true,
                     ..control::Finish::default()
