@@ -54,6 +54,7 @@ const EXAMPLES: &str = "\
 Sources and destinations:
   /data/set  set  ./a:b          a file or folder of this host (hide a colon behind ./)
   host:/data/set  me@host:/x     on a host reached over ssh; only the program is needed there
+  host:set  host:~/set  host:    below the home folder there
   a[1-4]:/data/set               on four hosts
   host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)

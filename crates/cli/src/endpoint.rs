@@ -3,6 +3,7 @@
 //! ```text
 //!  /data/set   set   ./a:b       a path on this host; a colon before the first slash must be hidden
 //!  a[1-4]:/data/set   me@b:/x    paths on hosts reached over ssh
+//!  a:set   a:~/set   a:      the same, below the home folder there
 //!  c:7420:/data/set  [::1]:7420:/x   a path on a host where an agent listens
 //!  mem:4GiB   null:   a:mem:4GiB   c:7420:null:   a pattern, or nowhere
 //! ```
@@ -39,9 +40,9 @@ pub(crate) enum EndpointError {
     /// Nothing was written.
     #[error("an empty path names nothing; write . for this folder")]
     Empty,
-    /// `name:rest` where the rest is nothing known.
+    /// `name:port:rest` where the rest is nothing known.
     #[error(
-        "`{text}`: after `{host}:` comes an absolute path, PORT:/path, mem:SIZE or null:; if this is a local file, write ./{text}"
+        "`{text}`: an agent that listens on a port takes an absolute path, mem:SIZE or null:, and has no home folder; write {host}:PORT:/path"
     )]
     Rest {
         /// What was written.
@@ -61,6 +62,11 @@ pub(crate) enum EndpointError {
         /// What to write instead.
         advice: String,
     },
+    /// The home folder of another user.
+    #[error(
+        "`{0}`: write the path of that user's home folder; ~/ is that of the user ssh logs in as"
+    )]
+    OthersHome(String),
     /// A port out of range.
     #[error("`{text}`: {port} is not a port; ports are 1 to 65535")]
     Port {
@@ -172,11 +178,17 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         None if rest.first() == Some(&b'/') => {
             path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/"))
         }
-        None => {
+        None if port.is_some() => {
             return Err(EndpointError::Rest {
                 text: shown(),
                 host: hosts.to_owned(),
             });
+        }
+        None => {
+            let below = below_home(rest).ok_or_else(|| EndpointError::OthersHome(shown()))?;
+            let into = below.is_empty() || ends_as_folder(below);
+            let below = if below.is_empty() { b"." } else { below };
+            path(OsString::from_vec(below.to_vec()), into)
         }
     };
     let mut endpoints = Vec::new();
@@ -260,6 +272,18 @@ fn host_end(bytes: &[u8]) -> Option<usize> {
         }
     }
     None
+}
+
+/// A path below the home folder that ssh logs in to; `None` for the home of another user.
+fn below_home(rest: &[u8]) -> Option<&[u8]> {
+    match rest.strip_prefix(b"~") {
+        None => Some(rest),
+        Some(b"") => Some(b""),
+        Some(below) => {
+            let slashes = below.iter().take_while(|byte| **byte == b'/').count();
+            (slashes > 0).then_some(&below[slashes..])
+        }
+    }
 }
 
 /// `PORT:rest` apart; a rest without a port is given back whole.
@@ -457,15 +481,40 @@ mod tests {
         assert_eq!(endpoints[0].base_name(), Some(&b"a\xff"[..]));
     }
 
+    /// Paths on hosts reached over ssh begin at the home folder there.
+    #[test]
+    fn home_is_where_ssh_logs_in() {
+        for (text, expected, goes_into) in [
+            ("h:set", "set", false),
+            ("h:data/set/", "data/set", true),
+            ("h:~/set", "set", false),
+            ("h:~//set", "set", false),
+            ("h:./~set", "./~set", false),
+            ("h:a*b", "a*b", false),
+            ("h:", ".", true),
+            ("h:~", ".", true),
+            ("h:~/", ".", true),
+        ] {
+            for side in [Side::Source, Side::Destination] {
+                let found = parse(OsStr::new(text), side).unwrap().remove(0);
+                assert_eq!(found.object, Object::Path(expected.into()), "{text}");
+                assert_eq!(found.reach, Reach::Ssh("h".into()), "{text}");
+                if side == Side::Destination {
+                    assert_eq!(found.into, goes_into, "{text}");
+                }
+            }
+        }
+    }
+
     /// Slips say what to write instead.
     #[test]
     fn slips_are_named() {
         for (text, part) in [
             ("", "write ."),
-            ("a:b", "write ./a:b"),
-            ("host:7420", "write ./host:7420"),
-            ("host:7420:x", "an absolute path"),
-            ("host:", "an absolute path"),
+            ("host:7420:x", "takes an absolute path"),
+            ("host:7420:", "takes an absolute path"),
+            ("host:7420:~/x", "takes an absolute path"),
+            ("host:~you/x", "that user's home folder"),
             ("host:0:/x", "0 is not a port"),
             ("host:70000:/x", "70000 is not a port"),
             ("me@host:7420:/x", "belongs to ssh"),
