@@ -479,6 +479,12 @@ impl Fetch {
         self.safe.load(Ordering::Acquire)
     }
 
+    /// Bytes that came and were checked, safe or not yet.
+    pub fn checked(&self) -> u64 {
+        let checked = self.state.lock().receiving.ledger().delivered_bytes();
+        checked.max(self.delivered())
+    }
+
     /// Another node began to give the files their names, and is gone.
     pub fn take_over(&self) {
         if let Some(sinks) = self.sinks() {

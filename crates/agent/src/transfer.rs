@@ -351,6 +351,7 @@ impl Transfer {
             transfer: self.id.to_vec(),
             wanted: fetch.as_ref().map_or(0, |f| f.wanted()),
             delivered: fetch.as_ref().map_or(0, |f| f.delivered()),
+            checked: fetch.as_ref().map_or(0, |f| f.checked()),
             sent: self.serving.sent(),
             age: self.now_ns(),
             phase: if fetch.is_some() || self.serving.started() {

@@ -428,6 +428,7 @@ mod tests {
         let progress = Event::Progress {
             seconds: 1.0,
             delivered_bytes: 5,
+            received_bytes: 7,
             total_bytes: 9,
             bits_per_second: 0.0,
             eta_seconds: None,

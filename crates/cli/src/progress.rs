@@ -178,6 +178,7 @@ impl Bars {
             }
             Event::Progress {
                 delivered_bytes,
+                received_bytes,
                 total_bytes,
                 bits_per_second,
                 eta_seconds,
@@ -188,9 +189,12 @@ impl Bars {
                 self.total.set_style(style(TOTAL));
                 self.total.set_prefix(format_bytes(*total_bytes));
                 self.total.set_length((*total_bytes).max(1));
-                self.total.set_position(*delivered_bytes);
-                self.total
-                    .set_message(rate_and_eta(*bits_per_second, *eta_seconds));
+                self.total.set_position(*received_bytes);
+                self.total.set_message(format!(
+                    "{} safe, {}",
+                    format_bytes(*delivered_bytes),
+                    rate_and_eta(*bits_per_second, *eta_seconds)
+                ));
                 self.show_nodes(senders, receivers);
             }
             Event::Note { message, .. } => {
@@ -383,6 +387,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
         Event::Planned { .. } => Some(planned_words(event)),
         Event::Progress {
             delivered_bytes,
+            received_bytes,
             total_bytes,
             bits_per_second,
             eta_seconds,
@@ -393,9 +398,10 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
             }
             *last = Some(Instant::now());
             Some(format!(
-                "{} of {}, {}",
-                format_bytes(*delivered_bytes),
+                "{} of {}, {} safe, {}",
+                format_bytes(*received_bytes),
                 format_bytes(*total_bytes),
+                format_bytes(*delivered_bytes),
                 rate_and_eta(*bits_per_second, *eta_seconds)
             ))
         }
@@ -423,6 +429,7 @@ mod tests {
         let node = |n: usize| NodeProgress {
             node: format!("n{n}"),
             bytes: 1,
+            safe_bytes: 0,
             total_bytes: 2,
             bits_per_second: 8.0,
         };
@@ -452,6 +459,7 @@ mod tests {
         let node = |name: &str, bytes| NodeProgress {
             node: name.into(),
             bytes,
+            safe_bytes: 0,
             total_bytes: 10,
             bits_per_second: 0.0,
         };

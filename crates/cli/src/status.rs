@@ -88,6 +88,7 @@ struct AgentLine {
     transfer: String,
     phase: String,
     wanted_bytes: u64,
+    received_bytes: u64,
     delivered_bytes: u64,
     sent_bytes: u64,
     seconds: f64,
@@ -99,6 +100,7 @@ fn line_of(status: &TransferStatus) -> AgentLine {
         transfer: format_id(&status.transfer),
         phase: status.phase.clone(),
         wanted_bytes: status.wanted,
+        received_bytes: status.checked,
         delivered_bytes: status.delivered,
         sent_bytes: status.sent,
         seconds: status.age as f64 / 1e9,
@@ -178,10 +180,11 @@ fn agent_text(lines: &[AgentLine]) -> String {
     let line = |line: &AgentLine| {
         let received = if line.wanted_bytes > 0 {
             format!(
-                "received {} of {} ({:.0} %), ",
-                format_bytes(line.delivered_bytes),
+                "received {} of {} ({:.0} %), {} safe, ",
+                format_bytes(line.received_bytes),
                 format_bytes(line.wanted_bytes),
-                percent(line.delivered_bytes, line.wanted_bytes)
+                percent(line.received_bytes, line.wanted_bytes),
+                format_bytes(line.delivered_bytes)
             )
         } else {
             String::new()
@@ -220,6 +223,7 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
         let state = match &answer.progress {
             Some(Event::Progress {
                 delivered_bytes,
+                received_bytes,
                 total_bytes,
                 bits_per_second,
                 eta_seconds,
@@ -228,10 +232,11 @@ fn desk_text(answers: &[Answer], now: u64) -> String {
                 let eta = eta_seconds
                     .map_or_else(String::new, |eta| format!(", {} left", format_seconds(eta)));
                 format!(
-                    "{} of {} ({:.0} %), {}{eta}",
-                    format_bytes(*delivered_bytes),
+                    "{} of {} ({:.0} %), {} safe, {}{eta}",
+                    format_bytes(*received_bytes),
                     format_bytes(*total_bytes),
-                    percent(*delivered_bytes, *total_bytes),
+                    percent(*received_bytes, *total_bytes),
+                    format_bytes(*delivered_bytes),
                     rate(*bits_per_second)
                 )
             }

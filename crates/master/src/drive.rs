@@ -471,6 +471,7 @@ async fn drive(
         driver.control,
         outcome,
         error,
+        driver.meter.best_second(),
         now,
     );
     let after = After {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ropewalk_model::Problem;
 use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
@@ -14,8 +15,14 @@ use ropewalk_proto::route::Way;
 use crate::landing;
 use crate::request::{Request, Verify};
 
-/// Rates shown while moving are means over about this long.
-const RATE_SECONDS: f64 = 2.0;
+/// Of less time the best second says nothing.
+const BEST_SECOND_OF_MIN: f64 = 3.0;
+
+/// A share so little above 1 is one of digits, not of speeds.
+const SHARE_ROUNDING: f64 = 1.005;
+
+/// A shorter time is no bound: what binds is not known.
+const BOUND_SECONDS_MIN: f64 = 1e-6;
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
@@ -98,73 +105,62 @@ pub(crate) fn planned(coordinator: &Coordinator, transfer: &str) -> Event {
     }
 }
 
-/// Remembers enough of the past to show rates.
+/// How far it is, now and then.
 pub(crate) struct ProgressMeter {
-    // Smoothed bytes per second by name, and the totals they were last updated from.
-    rates: BTreeMap<String, (f64, u64)>,
-    last_seconds: f64,
+    // Most bytes per second over a second so far.
+    best: f64,
 }
 
 impl ProgressMeter {
     pub fn new() -> Self {
-        Self {
-            rates: BTreeMap::new(),
-            last_seconds: 0.0,
-        }
+        Self { best: 0.0 }
     }
 
-    fn rate(&mut self, name: String, bytes: u64, passed: f64) -> f64 {
-        let entry = self.rates.entry(name).or_insert((0.0, 0));
-        if passed > 0.0 {
-            let sample = bytes.saturating_sub(entry.1) as f64 / passed;
-            let keep = (-passed / RATE_SECONDS).exp();
-            entry.0 = if entry.1 == 0 {
-                sample
-            } else {
-                entry.0 * keep + sample * (1.0 - keep)
-            };
-            entry.1 = bytes;
-        }
-        entry.0 * 8.0
+    /// Bytes per second that came to all in the best second.
+    pub fn best_second(&self) -> f64 {
+        self.best
     }
 
     pub fn progress(&mut self, coordinator: &Coordinator, now_ns: u64) -> Event {
         let moving = seconds_moving(coordinator, now_ns);
-        let passed = moving - self.last_seconds;
-        self.last_seconds = moving;
-        let delivered_bytes = coordinator.delivered_bytes();
+        if moving >= 1.0 {
+            self.best = self.best.max(coordinator.second_rate());
+        }
         let total_bytes = coordinator.wanted_bytes();
-        let bits_per_second = self.rate(String::new(), delivered_bytes, passed);
+        let received_bytes = coordinator.received_bytes();
+        let mut rate = 0.0;
         let mut receivers = Vec::new();
         let mut senders = Vec::new();
         for node in coordinator.summary() {
             if node.is_receiver {
-                let rate = self.rate(format!("r {}", node.name), node.delivered, passed);
+                rate += node.receiving_rate;
                 receivers.push(NodeProgress {
                     node: node.name.into(),
-                    bytes: node.delivered,
+                    bytes: node.received,
+                    safe_bytes: node.delivered,
                     total_bytes: node.wanted,
-                    bits_per_second: rate,
+                    bits_per_second: node.receiving_rate * 8.0,
                 });
             }
             if node.is_sender {
-                let rate = self.rate(format!("s {}", node.name), node.sent, passed);
                 senders.push(NodeProgress {
                     node: node.name.into(),
                     bytes: node.sent,
+                    safe_bytes: 0,
                     total_bytes: node.planned,
-                    bits_per_second: rate,
+                    bits_per_second: node.sending_rate * 8.0,
                 });
             }
         }
-        let left = total_bytes.saturating_sub(delivered_bytes);
-        let eta_seconds = (bits_per_second > 0.0).then(|| left as f64 * 8.0 / bits_per_second);
+        let rate = coordinator.within_limit(rate);
+        let left = total_bytes.saturating_sub(received_bytes);
         Event::Progress {
             seconds: moving,
-            delivered_bytes,
+            delivered_bytes: coordinator.delivered_bytes(),
+            received_bytes,
             total_bytes,
-            bits_per_second,
-            eta_seconds,
+            bits_per_second: rate * 8.0,
+            eta_seconds: (rate > 0.0).then(|| left as f64 / rate),
             receivers,
             senders,
         }
@@ -223,6 +219,7 @@ pub(crate) fn final_report(
     control: ControlReport,
     outcome: Outcome,
     error: Option<String>,
+    best_second: f64,
     now_ns: u64,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
@@ -257,9 +254,13 @@ pub(crate) fn final_report(
     }
     let known = coordinator.basis() != Basis::None;
     report.predicted_seconds = known.then_some(planned.predicted_seconds);
-    // A share of the bound means something only when all of it was moved.
-    if outcome == Outcome::Done {
-        report.bound = bound(coordinator, known, report.wanted_bytes, moving);
+    report.bound = bound(coordinator, outcome, moving);
+    let best = Some(best_second * 8.0).filter(|best| *best > 0.0);
+    if let Some(bound) = &report.bound {
+        report.bound_basis.clone_from(&bound.basis);
+    } else if let Some(best) = best.filter(|_| moving >= BEST_SECOND_OF_MIN) {
+        report.bound_basis = "observed".into();
+        report.own_best_second_bits_per_second = Some(best);
     }
     report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
@@ -353,28 +354,58 @@ pub(crate) fn final_report(
     report
 }
 
-fn bound(coordinator: &Coordinator, known: bool, bytes: u64, moving: f64) -> Option<BoundReport> {
-    let (basis, least, binding, is_exact) = if known {
-        let (least, binding, is_exact) = coordinator.planned().bound.clone()?;
-        (basis(coordinator), least, binding, is_exact)
-    } else {
-        // Nobody knew the speeds: the best second of each node stands in, which makes it an estimate.
-        let bound = ropewalk_sched::bound(&coordinator.observed_problem()).ok()?;
-        ("observed", bound.seconds, bound.binding, bound.is_exact)
+/// The least time in which all could have been moved, as far as speeds are known: of the nodes as they came and went when
+/// it was done, else of those at the start. What the run itself shows is none.
+fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<BoundReport> {
+    let is_done = outcome == Outcome::Done;
+    let known = coordinator.basis() != Basis::None;
+    let wanted = |problem: &Problem| problem.wanted_bytes() as f64;
+    let first = coordinator.declared_problem();
+    let bytes = match is_done {
+        true => coordinator.wanted_bytes() as f64,
+        false => wanted(&first),
     };
-    let limited = coordinator.limit().map_or(0.0, |rate| bytes as f64 / rate);
-    let (basis, least, binding, is_exact) = match limited > least {
-        true => ("limit", limited, vec!["--limit".into()], true),
-        false => (basis, least, binding, is_exact),
+    let planned = coordinator.planned().bound.clone().filter(|_| known);
+    let of_first = || match planned {
+        Some(planned) => Some(planned),
+        None if known || coordinator.has_declared() => {
+            let bound = ropewalk_sched::bound(&first).ok()?;
+            Some((bound.seconds, bound.binding, bound.is_exact))
+        }
+        None => None,
     };
-    if least <= 0.0 || moving <= 0.0 {
+    let found = match is_done && coordinator.is_changed() {
+        true if known || coordinator.has_declared() => {
+            let carried = |seconds: f64| coordinator.carried_problem(seconds);
+            ropewalk_sched::changing_bound(carried)
+                .map(|(seconds, bound)| (seconds, bound.binding, bound.is_exact))
+        }
+        _ => of_first(),
+    };
+    // Where speeds are missing, the others set a lower bound, or none.
+    let found = found.filter(|(seconds, _, _)| *seconds > BOUND_SECONDS_MIN);
+    let limited = coordinator.limit().map_or(0.0, |rate| bytes / rate);
+    let (basis, least, binding, is_exact) = match found {
+        Some((least, binding, is_exact)) if least >= limited => {
+            let basis = match coordinator.basis() {
+                Basis::Interface => "interface",
+                Basis::Declared | Basis::None => "declared",
+            };
+            (basis, least, binding, is_exact && known)
+        }
+        _ if limited > 0.0 => ("limit", limited, vec!["--limit".into()], true),
+        _ => return None,
+    };
+    if bytes <= 0.0 || (is_done && moving <= 0.0) {
         return None;
     }
+    let share = least / moving.max(1e-9);
     Some(BoundReport {
         basis: basis.into(),
         seconds: least,
-        bits_per_second: bits_per_second(bytes, least),
-        share: least / moving,
+        bits_per_second: bytes * 8.0 / least,
+        share: (is_done && share <= SHARE_ROUNDING).then_some(share.min(1.0)),
+        exceeded: is_done && share > SHARE_ROUNDING,
         binding,
         is_exact,
     })

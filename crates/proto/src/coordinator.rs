@@ -20,6 +20,8 @@ use ropewalk_model::{CHUNK_LEN, Problem, Range, RangeSet};
 use crate::control::{self, Done, FromAgent, OpenedSource, ToAgent, from_agent, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
+mod arrivals;
+mod bounds;
 mod deal;
 mod finish;
 mod groups;
@@ -441,14 +443,18 @@ impl Coordinator {
                 }
                 state.first_seen.get_or_insert((now_ns, status.checked));
                 state.last_seen = (now_ns, status.checked);
+                state.received.note(status.checked, now_ns);
                 let sent = by_sender(status.pairs.iter().map(|p| (p.sender, p.delivered)));
                 let before = std::mem::replace(&mut state.sent_by_pair, sent.clone());
                 // Where a trunk loses much, a sender's own word may be repeated for long: its bytes are its word, too.
                 for (sender, bytes) in sent {
-                    if bytes > before.get(&sender).copied().unwrap_or(0)
-                        && let Some(sender) = self.nodes.get_mut(sender as usize)
-                    {
-                        sender.heard_ns = now_ns;
+                    let more = bytes.saturating_sub(before.get(&sender).copied().unwrap_or(0));
+                    if let Some(sender) = self.nodes.get_mut(sender as usize) {
+                        if more > 0 {
+                            sender.heard_ns = now_ns;
+                        }
+                        sender.sent_bytes += more;
+                        sender.sent.note(sender.sent_bytes, now_ns);
                     }
                 }
                 self.actions.push_back(Action::Progress);
@@ -598,6 +604,7 @@ impl Coordinator {
         state.delivered = done.delivered;
         state.checked = done.delivered;
         state.last_seen = (now_ns, done.delivered);
+        state.received.note(done.delivered, now_ns);
         state.observed.finished(done.delivered, moving_ns);
         self.nodes[node as usize].sent_by_pair =
             by_sender(done.pairs.iter().map(|p| (p.sender, p.delivered)));

@@ -120,9 +120,12 @@ pub enum Event {
         seconds: f64,
         /// Safe bytes.
         delivered_bytes: u64,
+        /// Bytes that came and were checked, safe or not yet; rate and time left follow them.
+        #[serde(default)]
+        received_bytes: u64,
         /// All wanted bytes.
         total_bytes: u64,
-        /// Goodput over the last seconds.
+        /// Received bytes over the last two seconds.
         bits_per_second: f64,
         /// Expected time left; absent when nothing moves.
         eta_seconds: Option<f64>,
@@ -150,11 +153,14 @@ pub enum Event {
 pub struct NodeProgress {
     /// Name of the node.
     pub node: String,
-    /// Bytes delivered to it, or from it.
+    /// Bytes received by it, or from it.
     pub bytes: u64,
+    /// Of those that it received, the safe ones; 0 for a sender.
+    #[serde(default)]
+    pub safe_bytes: u64,
     /// Bytes it wants (receivers) or is planned to send (senders).
     pub total_bytes: u64,
-    /// Goodput over the last seconds.
+    /// Received bytes over the last two seconds.
     pub bits_per_second: f64,
 }
 
@@ -200,6 +206,14 @@ pub struct Report {
     pub predicted_seconds: Option<f64>,
     /// The bound and how close the transfer came; absent when nothing is known about speeds.
     pub bound: Option<BoundReport>,
+    /// What the bound follows from: `declared`, `interface` or `limit`; without a bound `observed` where the best second
+    /// is known, else `none`.
+    #[serde(default)]
+    pub bound_basis: String,
+    /// Most bytes that came to all receivers together in a second, where that is not too short a time of the whole, and
+    /// no bound is known. It is no bound: the network may carry more.
+    #[serde(default)]
+    pub own_best_second_bits_per_second: Option<f64>,
     /// What was checked: `none`, `fragment`, `tree` or `sink`.
     pub verify: String,
     /// Whether data streams were sealed.
@@ -270,6 +284,8 @@ impl Report {
             scheduler: String::new(),
             predicted_seconds: None,
             bound: None,
+            bound_basis: "none".into(),
+            own_best_second_bits_per_second: None,
             verify: String::new(),
             encrypted: true,
             roots: BTreeMap::new(),
@@ -408,17 +424,21 @@ pub struct StreamsReport {
 /// The least possible time and what sets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoundReport {
-    /// `declared`, `interface`, `limit` (what the user allowed) or `observed` (an estimate).
+    /// `declared`, `interface` or `limit` (what the user allowed).
     pub basis: String,
     /// Least time for these bytes at these speeds.
     pub seconds: f64,
     /// The same as a rate.
     pub bits_per_second: f64,
-    /// `seconds` over the time taken while moving, 1 is perfect.
-    pub share: f64,
+    /// `seconds` over the time taken while moving, 1 is perfect; absent when not everything was moved, or when it was
+    /// moved in less.
+    pub share: Option<f64>,
+    /// Everything was moved in less time: a declared speed is too low.
+    #[serde(default)]
+    pub exceeded: bool,
     /// Nodes whose speed sets the bound.
     pub binding: Vec<String>,
-    /// False when caps of pairs or trunks were left out.
+    /// False when it is a lower one only: a speed is not known, or caps of pairs and trunks were left out.
     pub is_exact: bool,
 }
 

@@ -1,15 +1,8 @@
 //! The least possible time on a network that changes.
 
 use ropewalk_model::{Problem, RangeSet};
-use ropewalk_sched::bound;
 
 use crate::scenario::{Change, Event, Scenario, Speed};
-
-/// Relative width at which the search for the least time stops.
-const PRECISION: f64 = 1e-6;
-
-/// A longer time is taken for never, seconds (thirty years).
-const NEVER: f64 = 1e9;
 
 /// Least time in seconds that any mover needs for the scenario; `None` when some byte can never arrive.
 ///
@@ -19,33 +12,12 @@ const NEVER: f64 = 1e9;
 /// destination that dies counts until then, though what it wrote is written again. A receiver that dies with its
 /// own copy is left out: the transfer ends without it. Starting, connecting and syncing take no time.
 ///
-/// Cost: about 40 bounds, each the cost of [`ropewalk_sched::bound`].
+/// Cost: that of [`ropewalk_sched::changing_bound`].
 #[must_use]
 pub fn changed_bound(scenario: &Scenario) -> Option<f64> {
-    let fits = |seconds: f64| {
-        // A plan that cannot reach all bytes with what there is so far does not fit.
-        bound(&carried_problem(scenario, seconds)).is_ok_and(|bound| bound.seconds <= 1.0)
-    };
-    let mut long = 1.0;
-    while !fits(long) {
-        long *= 2.0;
-        if long > NEVER {
-            return None;
-        }
-    }
-    let mut short = 0.0;
-    while long - short > long * PRECISION {
-        let middle = (long + short) / 2.0;
-        match fits(middle) {
-            true => long = middle,
-            false => short = middle,
-        }
-        // Nothing wanted takes no time.
-        if long < 1e-12 {
-            return Some(0.0);
-        }
-    }
-    Some(long)
+    let (seconds, _) =
+        ropewalk_sched::changing_bound(|seconds| carried_problem(scenario, seconds))?;
+    Some(seconds)
 }
 
 /// The scenario as a planner would see it whose unit of time is the first `seconds`: speeds are the bytes that each

@@ -1,4 +1,4 @@
-//! The second line: how near to the least possible time it came, where that is known.
+//! The second line: how near to the least possible time it came, where that is known. What the run itself shows is no bound.
 
 use ropewalk::model::format_seconds;
 use ropewalk::report::Report;
@@ -6,14 +6,19 @@ use ropewalk::report::Report;
 use super::full::listed;
 use crate::progress::rate;
 
-/// The bound's line without a newline; `None` where nothing can be said.
+/// The line without a newline; `None` where nothing can be said.
 pub(super) fn line(report: &Report) -> Option<String> {
-    let bound = report.bound.as_ref()?;
+    let Some(bound) = &report.bound else {
+        let best = report.own_best_second_bits_per_second?;
+        return Some(format!(
+            "own best second: {} (no bound is known: --rate HOST=RATE declares speeds)",
+            rate(best)
+        ));
+    };
     let basis = match bound.basis.as_str() {
         "declared" => "declared speeds",
         "interface" => "speeds of the interfaces",
         "limit" => "as it was told",
-        "observed" => "an estimate from the best second of each node",
         other => other,
     };
     let exact = if bound.is_exact {
@@ -22,13 +27,57 @@ pub(super) fn line(report: &Report) -> Option<String> {
         ", a lower one only"
     };
     let mut out = format!(
-        "bound      {} = {} ({basis}{exact}); reached {:.1} %",
+        "bound      {} = {} ({basis}{exact})",
         format_seconds(bound.seconds),
-        rate(bound.bits_per_second),
-        bound.share * 100.0
+        rate(bound.bits_per_second)
     );
+    if let Some(share) = bound.share {
+        out += &format!("; reached {:.1} %", share * 100.0);
+    }
+    if bound.exceeded {
+        let what = match bound.basis.as_str() {
+            "interface" => "the speeds of the interfaces",
+            "limit" => "the limit",
+            _ => "the declared speeds",
+        };
+        out += &format!("; faster than {what}");
+    }
     if !bound.binding.is_empty() {
         out += &format!("; set by {}", listed(&bound.binding));
     }
     Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::report;
+    use super::*;
+
+    /// A share only of what is a bound, and none above 100 %.
+    #[test]
+    fn what_is_no_bound_is_not_printed_as_one() {
+        let mut report = report();
+        let mut bound = report.bound.clone().unwrap();
+        bound.share = None;
+        bound.exceeded = true;
+        report.bound = Some(bound.clone());
+        assert_eq!(
+            line(&report).unwrap(),
+            "bound      1 s = 65.5 kbit/s (declared speeds); faster than the declared speeds; set by b"
+        );
+        bound.exceeded = false;
+        bound.is_exact = false;
+        report.bound = Some(bound);
+        assert_eq!(
+            line(&report).unwrap(),
+            "bound      1 s = 65.5 kbit/s (declared speeds, a lower one only); set by b"
+        );
+        report.bound = None;
+        assert_eq!(line(&report), None, "nothing is known");
+        report.own_best_second_bits_per_second = Some(191e6);
+        assert_eq!(
+            line(&report).unwrap(),
+            "own best second: 191 Mbit/s (no bound is known: --rate HOST=RATE declares speeds)"
+        );
+    }
 }

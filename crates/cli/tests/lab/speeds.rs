@@ -61,7 +61,8 @@ fn a_second_transfer_is_planned_by_the_first() {
         notes.contains("planned by speeds remembered from "),
         "{notes}"
     );
-    assert_eq!(report["bound"]["basis"], "observed");
+    // What the run itself shows is no bound.
+    assert!(report["bound"].is_null(), "{}", report["bound"]);
     close(lab, agents);
 }
 

@@ -55,6 +55,11 @@ impl Coordinator {
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
+        let now_ns = self.now_ns;
+        let state = &mut self.nodes[node as usize];
+        state.came_ns = Some(now_ns);
+        state.received.start(now_ns);
+        state.sent.start(now_ns);
         self.enter_parts(node);
         self.tell_holding(node);
         let new = self.enter_group(node);
@@ -140,7 +145,9 @@ impl Coordinator {
     }
 
     fn dismiss(&mut self, node: u32, discard: bool) {
+        let now_ns = self.now_ns;
         self.nodes[node as usize].finish_sent = true;
+        self.nodes[node as usize].gone_ns.get_or_insert(now_ns);
         self.streams.forget(node);
         let finish = control::Finish {
             commit: false,

@@ -440,3 +440,72 @@ fn late_lists_are_named() {
     let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.ends_with("from t"));
     assert!(end.iter().any(named), "{end:?}");
 }
+
+/// The bound of a network that nodes join and leave counts each for as long as it is there; a node without a declared speed
+/// never sets it.
+#[test]
+fn the_bound_counts_nodes_while_they_are_there() {
+    let fast = |mut node: NodeSetup, rate: u64| {
+        (node.up, node.down) = (Some(rate), Some(rate));
+        node
+    };
+    let (mut c, _) = started(vec![
+        fast(node("s", &[(0, 1000)], &[], None), 100),
+        node("r", &[], &[(0, 1000)], None),
+    ]);
+    let start = c.moving_ns().unwrap();
+    assert!(c.has_declared() && !c.is_changed());
+    assert_eq!(c.declared_problem().senders[0].up, 100);
+    assert!(c.declared_problem().receivers[0].down > u64::MAX >> 20);
+    let new = fast(node("n", &[(0, 1000)], &[], None), 100);
+    let at = c.handle_join(new.clone(), start + 2 * SECOND).unwrap();
+    c.handle_message(at, opened(&new, 7), start + 2 * SECOND);
+    settle(&mut c);
+    c.handle_lost(at, "killed", start + 5 * SECOND);
+    settle(&mut c);
+    assert!(c.is_changed());
+    let ups = |seconds: f64| -> Vec<u64> {
+        let problem = c.carried_problem(seconds);
+        problem.senders.iter().map(|sender| sender.up).collect()
+    };
+    assert_eq!(ups(1.0), [100]);
+    assert_eq!(ups(4.0), [400, 200]);
+    assert_eq!(ups(9.0), [900, 300]);
+    assert_eq!(c.declared_problem().senders.len(), 1);
+}
+
+/// Rates and received bytes follow what came, not what is safe: right from the first word on, and within the limit.
+#[test]
+fn rates_follow_received_bytes() {
+    for limit in [None, Some(90)] {
+        let nodes = vec![
+            node("s", &[(0, 1000)], &[], None),
+            node("r", &[], &[(0, 1000)], None),
+        ];
+        let (mut c, _) = started_with(nodes, limit);
+        let start = c.moving_ns().unwrap();
+        for half in 1..=6 {
+            let pair = control::PairStatus {
+                sender: 0,
+                delivered: half * 50,
+                come: half * 50,
+                ..Default::default()
+            };
+            let status = control::Status {
+                checked: half * 50,
+                delivered: half / 3 * 150,
+                pairs: vec![pair],
+                ..Default::default()
+            };
+            let at_ns = start + half * SECOND / 2;
+            c.handle_message(1, from(from_agent::Body::Status(status)), at_ns);
+            let expected = if limit.is_some() { 90.0 } else { 100.0 };
+            let summary = c.summary();
+            assert_eq!(summary[1].receiving_rate, expected, "after {half} halves");
+            assert_eq!(summary[0].sending_rate, expected);
+            assert_eq!(c.second_rate(), expected);
+            assert_eq!(c.received_bytes(), half * 50);
+            assert_eq!(c.delivered_bytes(), half / 3 * 150);
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
+use super::arrivals::Arrivals;
 use super::{NodeSetup, observe};
 use crate::control::{self, Done, Finished, Opened, Run};
 
@@ -43,6 +44,13 @@ pub(super) struct Node {
     pub first_seen: Option<(u64, u64)>,
     pub last_seen: (u64, u64),
     pub observed: observe::Observed,
+    // What came to it, and what others had from it, of late; and all of the latter.
+    pub received: Arrivals,
+    pub sent: Arrivals,
+    pub sent_bytes: u64,
+    // When it joined, and when it was gone; `None`: it was there from the start, or to the end.
+    pub came_ns: Option<u64>,
+    pub gone_ns: Option<u64>,
     // What it can send and receive at most.
     pub up: observe::Estimate,
     pub down: observe::Estimate,
@@ -101,6 +109,11 @@ impl Node {
             first_seen: None,
             last_seen: (0, now_ns),
             observed: observe::Observed::default(),
+            received: Arrivals::default(),
+            sent: Arrivals::default(),
+            sent_bytes: 0,
+            came_ns: None,
+            gone_ns: None,
             up: observe::Estimate::default(),
             down: observe::Estimate::default(),
             group: None,

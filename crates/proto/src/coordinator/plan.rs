@@ -307,7 +307,10 @@ impl Coordinator {
                 self.unit_len = self.choose_unit_len();
                 self.count_lanes();
                 for node in 0..self.nodes.len() as u32 {
-                    self.nodes[node as usize].heard_ns = now_ns;
+                    let state = &mut self.nodes[node as usize];
+                    state.heard_ns = now_ns;
+                    state.received.start(now_ns);
+                    state.sent.start(now_ns);
                     let plan = self.plan_message(node, share);
                     self.send(node, to_agent::Body::Plan(plan));
                 }

@@ -258,6 +258,7 @@ impl Coordinator {
             return self.turn_away(node, reason);
         }
         state.lost = Some(reason.to_owned());
+        state.gone_ns.get_or_insert(now_ns);
         let (sender, receiver) = (state.is_sender(), state.is_receiver());
         let told_commit = state.told_commit;
         self.streams.forget(node);

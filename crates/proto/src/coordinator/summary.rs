@@ -1,5 +1,6 @@
 //! What the coordinator knows, for progress and the final report.
 
+use super::arrivals::{SECOND_NS, WINDOW_NS};
 use super::{Basis, Coordinator, Planned};
 use crate::control::{Done, Finished, Landed};
 
@@ -16,6 +17,12 @@ pub struct NodeSummary<'a> {
     pub wanted: u64,
     /// Safe bytes.
     pub delivered: u64,
+    /// Bytes that came and were checked, safe or not yet.
+    pub received: u64,
+    /// Bytes per second that came to it, and that others had from it, of late.
+    pub receiving_rate: f64,
+    /// See `receiving_rate`.
+    pub sending_rate: f64,
     /// Bytes it is planned to send.
     pub planned: u64,
     /// Bytes others have from it.
@@ -56,6 +63,16 @@ impl Coordinator {
                 is_receiver: node.is_receiver(),
                 wanted: node.runs.iter().map(|r| r.length).sum(),
                 delivered: node.delivered,
+                received: node.checked.max(node.delivered),
+                receiving_rate: {
+                    let is_done = node.done.is_some() || !node.alive();
+                    self.within_limit(node.received.rate(WINDOW_NS, is_done, self.now_ns))
+                },
+                sending_rate: self.within_limit(node.sent.rate(
+                    WINDOW_NS,
+                    !node.alive(),
+                    self.now_ns,
+                )),
                 planned: planned[at],
                 sent: sent[at],
                 done: node.done.as_ref(),
@@ -99,6 +116,15 @@ impl Coordinator {
 
     /// Safe bytes. Of a shared destination, what was written again after a failure counts once.
     pub fn delivered_bytes(&self) -> u64 {
+        self.bytes_at(|node| node.delivered)
+    }
+
+    /// The same of bytes that came and were checked, safe or not yet.
+    pub fn received_bytes(&self) -> u64 {
+        self.bytes_at(|node| node.checked.max(node.delivered))
+    }
+
+    fn bytes_at(&self, bytes: impl Fn(&super::Node) -> u64) -> u64 {
         let mut shared = std::collections::BTreeMap::new();
         let mut total = 0;
         for node in self.nodes.iter().filter(|n| n.is_receiver()) {
@@ -111,15 +137,29 @@ impl Coordinator {
                 Some(name) => {
                     // A node whose share went to others keeps no runs.
                     let counts = !node.runs.is_empty();
-                    *shared.entry(name).or_insert(0u64) += if counts { node.delivered } else { 0 };
+                    *shared.entry(name).or_insert(0u64) += if counts { bytes(node) } else { 0 };
                 }
-                None => total += node.delivered,
+                None => total += bytes(node),
             }
         }
         let capped = shared
             .into_iter()
             .map(|(name, bytes)| bytes.min(self.destination_wants(name).len_bytes()));
         total + capped.sum::<u64>()
+    }
+
+    /// Bytes per second that came to all receivers together of late: a mean over about a second; never above the limit.
+    pub fn second_rate(&self) -> f64 {
+        let rates = self.nodes.iter().map(|node| {
+            let is_done = node.done.is_some() || !node.alive();
+            node.received.rate(SECOND_NS, is_done, self.now_ns)
+        });
+        self.within_limit(rates.sum())
+    }
+
+    /// A rate in bytes per second, or the limit: what came of a unit that began before a window does not make it exceed that.
+    pub fn within_limit(&self, rate: f64) -> f64 {
+        rate.min(self.limit().unwrap_or(f64::MAX))
     }
 
     /// The first plan.

@@ -322,6 +322,7 @@ mod tests {
         let progress = |seconds| Event::Progress {
             seconds,
             delivered_bytes: 7,
+            received_bytes: 7,
             total_bytes: 9,
             bits_per_second: 0.0,
             eta_seconds: None,

@@ -1,0 +1,80 @@
+//! What the least possible time of the transfer follows from: declared speeds, and which node was there when.
+
+use ropewalk_model::problem::{Problem, Receiver, Sender};
+
+use super::{Basis, Coordinator, Node};
+
+/// Stands for a speed that is not known, bytes per second: no network is as fast, so that it never binds.
+const UNLIMITED: u64 = 1 << 50;
+
+impl Coordinator {
+    /// Whether nodes joined, left or were lost while bytes moved.
+    pub fn is_changed(&self) -> bool {
+        let changed = |node: &Node| node.came_ns.is_some() || node.gone_ns.is_some();
+        self.nodes.iter().any(changed)
+    }
+
+    /// Whether a speed is declared for a node that takes part.
+    pub fn has_declared(&self) -> bool {
+        let declared = |node: &Node| {
+            (node.is_sender() && node.setup.up.is_some())
+                || (node.is_receiver() && node.setup.down.is_some())
+        };
+        self.nodes.iter().any(declared)
+    }
+
+    /// The transfer as it was first planned, at the speeds that are declared, or the interfaces' where these are the
+    /// base; other nodes count as unlimited.
+    pub fn declared_problem(&self) -> Problem {
+        let here = |node: &Node| if node.came_ns.is_some() { 0.0 } else { 1.0 };
+        self.problem_at(here)
+    }
+
+    /// The same for the nodes as they came and went, with what each could carry in the first `seconds` of moving in place
+    /// of speeds. A receiver of its own copy that was lost is left out.
+    pub fn carried_problem(&self, seconds: f64) -> Problem {
+        let start_ns = self.moving_ns.unwrap_or(0);
+        let since = |at_ns: u64| at_ns.saturating_sub(start_ns) as f64 / 1e9;
+        let here = |node: &Node| {
+            let from = node.came_ns.map_or(0.0, since);
+            let to = node.gone_ns.map_or(f64::MAX, since);
+            (to.min(seconds) - from).max(0.0)
+        };
+        self.problem_at(here)
+    }
+
+    fn problem_at(&self, here: impl Fn(&Node) -> f64) -> Problem {
+        let is_interface = self.basis == Basis::Interface;
+        let carried = |node: &Node, declared: Option<u64>| {
+            let interface = node.opened.as_ref().map(|opened| opened.interface_rate);
+            let interface = interface.filter(|rate| is_interface && *rate > 0);
+            let rate = declared.or(interface).unwrap_or(UNLIMITED);
+            // Rounded up: it must stay a lower bound.
+            (rate as f64 * here(node)).ceil() as u64
+        };
+        let takes_part = |node: &&Node| here(node) > 0.0;
+        // Nobody waits for the copy of one that is gone.
+        let is_awaited = |node: &&Node| node.group.is_some() || node.lost.is_none();
+        let mut problem = Problem::default();
+        for node in self.nodes.iter().filter(takes_part) {
+            if node.is_sender() {
+                problem.senders.push(Sender {
+                    name: node.setup.name.clone(),
+                    up: carried(node, node.setup.up),
+                    ranges: node.holds.clone(),
+                });
+            }
+        }
+        let receivers = self.nodes.iter().filter(|node| node.is_receiver());
+        for node in receivers.filter(is_awaited) {
+            problem.receivers.push(Receiver {
+                name: node.setup.name.clone(),
+                down: carried(node, node.setup.down),
+                ranges: node.wants.clone(),
+                destination: node.setup.sinks.first().and_then(|s| s.destination.clone()),
+                relay_up: None,
+            });
+        }
+        problem
+    }
+}
