@@ -469,8 +469,7 @@ async fn drive(
         &driver.transfer,
         &driver.coordinator,
         driver.control,
-        outcome,
-        error,
+        (outcome, error),
         driver.meter.best_second(),
         now,
     );

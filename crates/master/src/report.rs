@@ -217,8 +217,7 @@ pub(crate) fn final_report(
     transfer: &str,
     coordinator: &Coordinator,
     control: ControlReport,
-    outcome: Outcome,
-    error: Option<String>,
+    (outcome, error): (Outcome, Option<String>),
     best_second: f64,
     now_ns: u64,
 ) -> Report {
