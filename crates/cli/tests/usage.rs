@@ -52,7 +52,7 @@ fn slips_are_explained() {
             &["copy", "a"],
             "Usage: ropewalk copy [OPTIONS] SOURCE... DEST",
         ),
-        (&["copy", "a:b", "/c"], "write ./a:b"),
+        (&["copy", "a:7:b", "/c"], "takes an absolute path"),
         (&["put", "a:/x", "/y"], "use get for the other way"),
         (&["get", "x", "y"], "use put for the other way"),
         (&["get", "a[1-2]:/x", "y"], "names 2 hosts"),
