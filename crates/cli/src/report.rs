@@ -59,8 +59,14 @@ fn notes(report: &Report, shown: &[String]) -> String {
     losses::notes(&new)
 }
 
-/// Whether the error says the same.
+/// Whether the error, or a line of a missing file, says the same.
 fn is_told(report: &Report, note: &str) -> bool {
+    // Reasons of missing files say "it" for the path that the note has.
+    let missing = report.missing_files.iter();
+    let mut ends = missing.filter_map(|file| file.reason.split_once("it"));
+    if ends.any(|(_, end)| !end.is_empty() && note.ends_with(end)) {
+        return true;
+    }
     let error = report.error.as_deref().unwrap_or_default();
     let (node, words) = error.split_once(": ").unwrap_or_default();
     !words.is_empty() && note.starts_with(node) && note.ends_with(words)

@@ -74,8 +74,15 @@ fn done(report: &Report) -> String {
 }
 
 fn cancelled(report: &Report) -> String {
-    let came = match report.delivered_bytes {
-        0 => "nothing had come".to_owned(),
+    let came = match (report.delivered_bytes, report.wanted_bytes) {
+        (0, 0) => return format!("CANCELLED before anything moved{}", label(report)),
+        (0, wanted) => {
+            let wanted = format_bytes(wanted);
+            return format!(
+                "CANCELLED: nothing of {wanted} was safe yet, all of it is removed{}",
+                label(report)
+            );
+        }
         _ => format!("{} had come", size(report)),
     };
     let kept = match complete(report) {
@@ -85,10 +92,7 @@ fn cancelled(report: &Report) -> String {
             listed(&named)
         ),
     };
-    match report.delivered_bytes {
-        0 => format!("CANCELLED: {came}{}", label(report)),
-        _ => format!("CANCELLED: {came}, {kept}{}", label(report)),
-    }
+    format!("CANCELLED: {came}, {kept}{}", label(report))
 }
 
 fn name(destination: &DestinationReport) -> String {
@@ -159,7 +163,10 @@ mod tests {
         );
         report.delivered_bytes = 0;
         report.label = None;
-        assert_eq!(headline(&report), "CANCELLED: nothing had come");
+        assert_eq!(
+            headline(&report),
+            "CANCELLED: nothing of 8.19 kB was safe yet, all of it is removed"
+        );
         report.outcome = Outcome::Done;
         (report.delivered_bytes, report.wanted_bytes) = (20_000_000_000, 20_000_000_000);
         report.files = 52_073;

@@ -306,4 +306,23 @@ mod tests {
              bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b\n"
         );
     }
+
+    /// What a line says of a missing file no note repeats.
+    #[test]
+    fn a_reason_is_printed_once() {
+        let mut report = report();
+        report.missing_files = vec![ropewalk::report::MissingFile {
+            node: "b".into(),
+            file: "f".into(),
+            bytes: 1,
+            reason: "it changed since it was scanned".into(),
+        }];
+        report.notes = vec![
+            "b was refused by a: \"/x/f\" changed since it was scanned".into(),
+            "another".into(),
+        ];
+        let text = text(&report, false, &[]);
+        assert_eq!(text.matches("changed since").count(), 1, "{text}");
+        assert!(text.contains("note       another"), "{text}");
+    }
 }
