@@ -36,15 +36,16 @@ pub(crate) fn text(report: &Report, full: bool, shown: &[String]) -> String {
         return notes(report, shown) + &error(report);
     }
     let mut out = brief::headline(report) + "\n";
-    if full && report.outcome != Outcome::Cancelled {
+    let is_cancelled = report.outcome == Outcome::Cancelled;
+    if full && !is_cancelled {
         out += &full::rows(report);
-    } else if let Some(line) = bound::line(report) {
+    } else if let Some(line) = bound::line(report).filter(|_| !is_cancelled) {
         out += &format!("{line}\n");
     }
     out += &losses::text(report);
     out += &notes(report, if full { &[] } else { shown });
     // The headline of a cancelled transfer says it all.
-    if report.outcome != Outcome::Cancelled {
+    if !is_cancelled {
         out += &error(report);
     }
     out
