@@ -130,7 +130,7 @@ fn one_file_by_two_names_is_refused() {
     place
         .run(&["transfer", "--start", "local", "spec"])
         .assert_status(4)
-        .assert_says("one file under two names");
+        .assert_says("two paths of this node lead to one file");
     assert_eq!(count(&place.path("d")), 1);
 }
 

@@ -306,8 +306,9 @@ mod tests {
     /// Both roles, none, or a host on the wrong side are slips that clap explains.
     #[test]
     fn roles_exclude_each_other() {
+        let neither = test("multisocket").unwrap_err().to_string();
+        assert!(neither.contains("-r (--receive), or -t HOST"), "{neither}");
         for line in [
-            "multisocket",
             "multisocket -r -t h",
             "multisocket -t",
             "multisocket -r h",

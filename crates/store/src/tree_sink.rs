@@ -142,6 +142,9 @@ impl TreeSink {
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
         tree.check_replaceable()?;
+        if shared && !single {
+            tree.note_all_standing()?;
+        }
         if single {
             tree.open_single()?;
         } else {

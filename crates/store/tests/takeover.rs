@@ -65,6 +65,40 @@ fn what_is_named_is_found() {
     );
 }
 
+/// The first one had moved a folder and died before it gave it its mode: the second one does, and leaves those alone that
+/// stood there before.
+#[test]
+fn folders_that_were_moved_get_their_modes() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for path in ["new/deep", "old"] {
+        std::fs::create_dir_all(from.join(path)).unwrap();
+        std::fs::write(from.join(path).join("file"), path).unwrap();
+        set_mode(&from.join(path), 0o755);
+    }
+    set_mode(&from.join("new"), 0o750);
+    std::fs::create_dir_all(to.join("old")).unwrap();
+    set_mode(&to.join("old"), 0o711);
+    let [first, second] = whole(&from, &to);
+    first.commit().unwrap();
+    // As it is in the temporary folder.
+    set_mode(&to.join("new/deep"), 0o700);
+    set_mode(&to.join("new"), 0o700);
+    second.take_over();
+    reads_back(&second);
+    second.commit().unwrap();
+    let mode = |path: &str| {
+        let found = std::fs::metadata(to.join(path)).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o7777
+    };
+    assert_eq!(
+        ["new", "new/deep", "old"].map(mode),
+        [0o750, 0o755, 0o711],
+        "{:o}",
+        mode("new")
+    );
+}
+
 /// The first one died, or was stopped, half way through a merge.
 #[test]
 fn what_is_half_named_is_finished() {

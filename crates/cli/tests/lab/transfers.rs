@@ -164,7 +164,7 @@ fn a_full_disk_is_named() {
         "a",
         &["copy", "a:7420:/data/big", "b:7420:/data/copy"],
     );
-    assert_eq!(status, Some(1), "{report:#}");
+    assert_eq!(status, Some(4), "{report:#}");
     let error = report["error"].as_str().unwrap();
     assert!(
         error.contains("/data/copy") || error.contains("/data/.copy"),

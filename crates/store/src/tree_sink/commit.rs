@@ -30,7 +30,11 @@ impl Tree {
         let Some(root) = &self.root else {
             return self.commit_single();
         };
-        if self.is_moved(root)? {
+        if let Some(dest) = self.moved_to(root)? {
+            // The other node may have ended before it gave folders their modes and times.
+            lock(&self.landed).bits_not_kept =
+                self.set_folders(dest.as_fd())? + self.bits_of_files();
+            self.sync_all(&dest, false)?;
             return rustix::fs::fsync(&self.parent)
                 .map_err(|errno| self.failed(Operation::Sync, errno));
         }
@@ -77,14 +81,14 @@ impl Tree {
         StoreError::from_errno(operation, &self.dest, errno)
     }
 
-    /// Whether a commit that another node began has moved everything: the temporary folder is gone, and every file stands
-    /// in DEST.
-    fn is_moved(&self, root: &OwnedFd) -> Result<bool, StoreError> {
+    /// DEST, where a commit that another node began has moved everything: the temporary folder is gone, and every file
+    /// stands there.
+    fn moved_to(&self, root: &OwnedFd) -> Result<Option<OwnedFd>, StoreError> {
         let failed = |errno| self.failed(Operation::Inspect, errno);
         if !self.moving.load(Ordering::Acquire)
             || rustix::fs::fstat(root).map_err(failed)?.st_nlink > 0
         {
-            return Ok(false);
+            return Ok(None);
         }
         let dest = self.open_dest()?;
         let mut folders = Folders::new(dest.as_fd());
@@ -95,8 +99,7 @@ impl Tree {
                 return Err(self.failed(Operation::Rename, Errno::NOENT));
             }
         }
-        self.sync_all(&dest, false)?;
-        Ok(true)
+        Ok(Some(dest))
     }
 
     fn commit_single(&self) -> Result<(), StoreError> {

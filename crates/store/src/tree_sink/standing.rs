@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Tree;
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::sys;
 
@@ -25,6 +25,8 @@ pub(super) struct Stood {
     before: HashMap<Vec<u8>, Standing>,
     /// Those that a commit put there, which may have been interrupted after that; empty files and links, too.
     ours: HashSet<Vec<u8>>,
+    /// `before` has all of them: what stands there and is not in it was put there by another node of the destination.
+    is_complete: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,17 +52,43 @@ impl Tree {
         folder: BorrowedFd<'_>,
     ) -> Result<(), StoreError> {
         let mut stood = lock(&self.stood);
-        let parent = crate::manifest::parent_of(path);
+        let parent = parent_of(path);
         if stood.ours.contains(path) || stood.before.contains_key(path) {
             return Ok(());
         }
-        if parent.is_some_and(|parent| stood.ours.contains(parent)) {
+        if stood.is_complete || parent.is_some_and(|parent| stood.ours.contains(parent)) {
             stood.ours.insert(path.to_vec());
             return Ok(());
         }
         let stat =
             rustix::fs::fstat(folder).map_err(|errno| self.failed(Operation::Inspect, errno))?;
         stood.before.insert(path.to_vec(), Standing::of(&stat));
+        Ok(())
+    }
+
+    /// Notes all folders of DEST that the tree has, too, before any node of a shared destination changes one of them: so that
+    /// a node that takes over tells them from those that another one has moved there.
+    pub(super) fn note_all_standing(&self) -> Result<(), StoreError> {
+        if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some() {
+            let dest = self.open_dest()?;
+            let mut folders = Folders::new(dest.as_fd());
+            for entry in &self.entries {
+                let failed = |errno| {
+                    StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno)
+                };
+                if entry.kind != EntryKind::Directory {
+                    continue;
+                }
+                if parent_of(&entry.path).is_none() {
+                    self.note_standing(&[], dest.as_fd())?;
+                } else if folders.kind(&entry.path).map_err(failed)?.is_some() {
+                    let flags = OFlags::PATH | OFlags::DIRECTORY;
+                    let folder = sys::open_beneath(dest.as_fd(), &entry.path, flags, Mode::empty());
+                    self.note_standing(&entry.path, folder.map_err(failed)?.as_fd())?;
+                }
+            }
+            lock(&self.stood).is_complete = true;
+        }
         Ok(())
     }
 
