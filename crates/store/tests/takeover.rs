@@ -124,6 +124,12 @@ fn what_is_half_named_is_finished() {
             let read = |root: &Path| std::fs::read(root.join(path)).unwrap();
             assert_eq!(read(&from), read(&to));
         }
+        // Moved by the first one, so no folder that stood there before.
+        let mode = |root: &Path| {
+            let found = std::fs::metadata(root.join("a/new")).unwrap();
+            std::os::unix::fs::PermissionsExt::mode(&found.permissions())
+        };
+        assert_eq!(mode(&from), mode(&to));
     });
 }
 
