@@ -18,7 +18,7 @@ pub(super) fn line(report: &Report) -> Option<String> {
     let basis = match bound.basis.as_str() {
         "declared" => "declared speeds",
         "interface" => "speeds of the interfaces",
-        "limit" => "as it was told",
+        "limit" => "as given",
         other => other,
     };
     let exact = if bound.is_exact {

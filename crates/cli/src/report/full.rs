@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ropewalk::model::{format_bytes, format_seconds};
-use ropewalk::report::{NodeReport, PairReport, ReplicasReport, Report};
+use ropewalk::report::{ControlReport, NodeReport, PairReport, ReplicasReport, Report};
 
 use super::bound;
 use super::brief::count;
@@ -91,19 +91,38 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     if !odd.is_empty() {
         writeln!(out, "on the way {}", odd.join(", "))?;
     }
-    let control = &report.control;
+    writeln!(out, "control    {}", carried(&report.control))?;
+    write_nodes(out, report)?;
+    write_pairs(out, report)
+}
+
+/// What control connections carried: as it crossed the wire, and of that the messages themselves.
+fn carried(control: &ControlReport) -> String {
     let nodes = control.nodes.max(1) as f64;
-    writeln!(
-        out,
-        "control    {:.1} messages and {:.0} B for each of {}, besides {} of handshakes and {} of status",
+    let mut parts = Vec::new();
+    let wire = control.wire_sent_bytes + control.wire_received_bytes;
+    if wire > 0 {
+        let packets = count(control.wire_packets, "packet");
+        parts.push(format!("{} on the wire in {packets}", format_bytes(wire)));
+    }
+    if control.pipe_bytes > 0 {
+        let mut text = format!("{} through pipes", format_bytes(control.pipe_bytes));
+        if control.bridged_bytes > 0 {
+            text += &format!(" ({} of data)", format_bytes(control.bridged_bytes));
+        }
+        parts.push(text);
+    }
+    format!(
+        "{}; {:.1} messages and {:.0} B for each of {}, {} of credentials, {} of status",
+        parts.join(", "),
         control.plan_messages as f64 / nodes,
         control.plan_bytes as f64 / nodes,
         count(control.nodes, "node"),
         format_bytes(control.handshake_bytes),
         format_bytes(control.status_bytes)
-    )?;
-    write_nodes(out, report)?;
-    write_pairs(out, report)
+    )
+    .trim_start_matches("; ")
+    .to_owned()
 }
 
 /// What was compared of the contents of replicas.
