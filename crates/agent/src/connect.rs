@@ -105,9 +105,13 @@ pub(crate) fn pair(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connecte
     Ok(connected)
 }
 
-/// The way does not work any more; the next one is found anew.
-pub(crate) fn forget(transfer: &Transfer, peer: u32) {
-    transfer.ways.lock().remove(&peer);
+/// The way does not work any more, so that another one is looked for; unless that has happened already.
+pub(crate) fn forget(transfer: &Transfer, gone: &Arc<Connected>) {
+    let mut ways = transfer.ways.lock();
+    let known = ways.get(&gone.peer.node);
+    if known.is_some_and(|known| Arc::ptr_eq(known, gone)) {
+        ways.remove(&gone.peer.node);
+    }
 }
 
 /// Whether an agent of that name runs in this network namespace, without connecting to it.

@@ -154,7 +154,7 @@ impl Link {
 }
 
 /// Makes the connection fail when the agent's host is gone without a word.
-fn expect_answers(stream: &TcpStream) {
+pub(crate) fn expect_answers(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new()
         .with_time(PROBE_AFTER)

@@ -130,6 +130,7 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, PipeError> {
     match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => {
             let _ = stream.set_nodelay(true);
+            crate::link::expect_answers(&stream);
             Ok(stream)
         }
         Ok(Err(error)) => Err(refused(error.to_string())),

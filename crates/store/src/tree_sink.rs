@@ -590,6 +590,7 @@ impl Sink for TreeSink {
 
     fn take_over(&self) {
         self.staging.target.moving.store(true, Ordering::Release);
+        self.staging.target.take_over_standing();
         // Files are looked for in both places from now on.
         self.staging.forget_files();
     }

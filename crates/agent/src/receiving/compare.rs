@@ -32,10 +32,10 @@ pub(super) fn seed(transfer: &[u8; 16], node: u32) -> u64 {
     high ^ low.rotate_left(32) ^ u64::from(node)
 }
 
-type Slot = Arc<Mutex<Option<Arc<Connected>>>>;
+type Slot = Arc<Mutex<()>>;
 
-/// Peers that are connected, by node. The pair's handshake is done once: a second one would end the first one's right to open
-/// streams.
+/// Lets one thread at a time connect a peer. The pair's handshake is done once, and what it found is kept with the transfer: a
+/// second one would end the first one's right to open streams.
 #[derive(Default)]
 pub(super) struct Pairs(Mutex<HashMap<u32, Slot>>);
 
@@ -47,13 +47,8 @@ impl Pairs {
         peer: &Peer,
     ) -> Result<Arc<Connected>, AgentError> {
         let slot = self.0.lock().entry(peer.node).or_default().clone();
-        let mut slot = slot.lock();
-        if let Some(connected) = &*slot {
-            return Ok(connected.clone());
-        }
-        let connected = connect::pair(transfer, peer)?;
-        *slot = Some(connected.clone());
-        Ok(connected)
+        let _one_at_a_time = slot.lock();
+        connect::pair(transfer, peer)
     }
 }
 

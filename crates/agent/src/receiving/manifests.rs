@@ -13,7 +13,7 @@ use ropewalk_store::{
 };
 
 use super::Fetch;
-use crate::connect::{self, MANIFEST_STREAM};
+use crate::connect::MANIFEST_STREAM;
 use crate::landing::{BufferLanding, PlacedSink, SinkSet};
 use crate::open::OpenSink;
 use crate::streams::verify;
@@ -230,7 +230,8 @@ impl Fetch {
         at: usize,
         part: &control::Part,
     ) -> Result<Manifest, String> {
-        let connected = connect::pair(&self.transfer, peer).map_err(|e| e.to_string())?;
+        let connected = self.pairs.connect(&self.transfer, peer);
+        let connected = connected.map_err(|e| e.to_string())?;
         let (mut half, _) = connected
             .join(&self.transfer, None, MANIFEST_STREAM)
             .map_err(|e| e.to_string())?;

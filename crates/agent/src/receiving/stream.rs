@@ -112,8 +112,11 @@ impl Fetch {
             state.lanes[lane].live -= 1;
             let was_last = state.lanes[lane].live == 0;
             if was_last {
-                // Where more is to be fetched from there later, the pair is connected afresh.
-                connect::forget(&self.transfer, way.connected.peer.node);
+                // Where more is to be fetched from there later, the pair is connected again; not while other rails work, whose
+                // keys a second handshake would end.
+                if !state.receiving.has_other_rail(lane) {
+                    connect::forget(&self.transfer, &way.connected);
+                }
                 state.receiving.handle_lane_down(lane, &reason);
             }
             self.drain(state);

@@ -31,6 +31,7 @@ impl Tree {
             return self.commit_single();
         };
         if let Some(dest) = self.moved_to(root)? {
+            self.note_standing(&[], dest.as_fd())?;
             // The other node may have ended before it gave folders their modes and times.
             lock(&self.landed).bits_not_kept =
                 self.set_folders(dest.as_fd())? + self.bits_of_files();

@@ -25,8 +25,11 @@ pub(super) struct Stood {
     before: HashMap<Vec<u8>, Standing>,
     /// Those that a commit put there, which may have been interrupted after that; empty files and links, too.
     ours: HashSet<Vec<u8>>,
+    /// Of a shared destination, those that stood there at the start. Used when another node's work is taken over only: until
+    /// then others may change what stands there.
+    first: HashMap<Vec<u8>, Standing>,
     /// `before` has all of them: what stands there and is not in it was put there by another node of the destination.
-    is_complete: bool,
+    is_taken_over: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +59,8 @@ impl Tree {
         if stood.ours.contains(path) || stood.before.contains_key(path) {
             return Ok(());
         }
-        if stood.is_complete || parent.is_some_and(|parent| stood.ours.contains(parent)) {
+        let is_moved = stood.is_taken_over && parent.is_some();
+        if is_moved || parent.is_some_and(|parent| stood.ours.contains(parent)) {
             stood.ours.insert(path.to_vec());
             return Ok(());
         }
@@ -66,8 +70,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Notes all folders of DEST that the tree has, too, before any node of a shared destination changes one of them: so that
-    /// a node that takes over tells them from those that another one has moved there.
+    /// Notes all folders of DEST that the tree has, too, before any node of a shared destination moves one there: so that
+    /// a node that takes over tells them from those that another one has moved.
     pub(super) fn note_all_standing(&self) -> Result<(), StoreError> {
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_some() {
             let dest = self.open_dest()?;
@@ -80,16 +84,32 @@ impl Tree {
                     continue;
                 }
                 if parent_of(&entry.path).is_none() {
-                    self.note_standing(&[], dest.as_fd())?;
+                    self.note_first(&[], dest.as_fd())?;
                 } else if folders.kind(&entry.path).map_err(failed)?.is_some() {
                     let flags = OFlags::PATH | OFlags::DIRECTORY;
                     let folder = sys::open_beneath(dest.as_fd(), &entry.path, flags, Mode::empty());
-                    self.note_standing(&entry.path, folder.map_err(failed)?.as_fd())?;
+                    self.note_first(&entry.path, folder.map_err(failed)?.as_fd())?;
                 }
             }
-            lock(&self.stood).is_complete = true;
         }
         Ok(())
+    }
+
+    fn note_first(&self, path: &[u8], folder: BorrowedFd<'_>) -> Result<(), StoreError> {
+        let stat =
+            rustix::fs::fstat(folder).map_err(|errno| self.failed(Operation::Inspect, errno))?;
+        let standing = Standing::of(&stat);
+        lock(&self.stood).first.insert(path.to_vec(), standing);
+        Ok(())
+    }
+
+    /// Another node has begun to move entries: what did not stand there at the start is its work.
+    pub(super) fn take_over_standing(&self) {
+        let mut stood = lock(&self.stood);
+        for (path, was) in std::mem::take(&mut stood.first) {
+            stood.before.entry(path).or_insert(was);
+        }
+        stood.is_taken_over = true;
     }
 
     /// An entry was put into DEST that was not there; whether for the first time.
