@@ -9,7 +9,7 @@
 //! Either end opens streams with a short header that says what for; the other takes or refuses them in words. At both ends
 //! a stream is one half of a pair of Unix sockets, so that blocking threads and tasks use it as any other socket.
 //! Each direction of a stream has a credit of its own: one that nobody reads holds up no other, and memory is at most
-//! [`WINDOW`](frame::WINDOW) times the open streams. Bytes wait for at most a few data frames of other streams; frames
+//! [`WINDOW`] times the open streams. Bytes wait for at most a few data frames of other streams; frames
 //! without data go first.
 //!
 //! A stream is opened from a thread by `handle.block_on(pipe.open(header))` and [`blocking`].

@@ -5,7 +5,7 @@ use rustix::fs::Stat;
 /// Which file a name led to, and when anything of it was last changed. Means nothing on another host, so no manifest
 /// has it.
 ///
-/// A file system that changes inode numbers by itself has [`Version::UNKNOWN`] ones only.
+/// A file system that changes inode numbers by itself has versions that are not known only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     device: u64,

@@ -113,8 +113,13 @@ fn incomplete(report: &Report) -> String {
     let size = size(report);
     let all = report.destinations.len();
     if all < 2 {
+        let is_removed = all == 1 && !report.destinations[0].complete && report.left.is_empty();
+        let removed = match is_removed {
+            true => "; the copy is not complete and is removed (--keep-partial keeps it)",
+            false => "",
+        };
         return format!(
-            "{size} came in {}{}",
+            "{size} moved in {}{removed}{}",
             format_seconds(report.seconds),
             label(report)
         );
@@ -154,7 +159,7 @@ mod tests {
         let mut report = report();
         assert_eq!(
             headline(&report),
-            "PARTIAL: 4.1 kB of 8.19 kB in 2 files came in 2 s (My Data File)"
+            "PARTIAL: 4.1 kB of 8.19 kB in 2 files moved in 2 s (My Data File)"
         );
         report.outcome = Outcome::Cancelled;
         assert_eq!(
