@@ -8,8 +8,8 @@
 //!
 //! Left out on purpose: time limits (the driver has the clock and the sockets), and lists of forbidden addresses.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
 
 /// A source may hold one in so many of the places.
 const SHARE_DIVISOR: usize = 4;

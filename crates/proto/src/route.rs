@@ -17,7 +17,7 @@
 //! Left out on purpose: punching holes into two NATs at once (TCP needs luck with both), and several interfaces at once
 //! where the sender dials.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 #[cfg(test)]
 mod tests;
