@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, RangeSet};
 use ropewalk_proto::control::{self, OpenedSource, Row, sink, source};
-use ropewalk_store::{FileSource, PatternSource, Roots, Scan, Source};
+use ropewalk_store::{FileSource, PatternSource, Roots, Scan, Source, Standing};
 
 use crate::AgentError;
 
@@ -62,6 +62,8 @@ pub(crate) enum OpenSink {
         shared: bool,
         /// The folder that holds it is made where only it is missing.
         make_folder: bool,
+        /// The folder that stands there, before any node of the transfer changes it.
+        stood: Option<Standing>,
     },
     /// Dropped after the check.
     Null,
@@ -324,6 +326,7 @@ fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, A
             let path = roots.resolve_write(path_of(path))?;
             outside_sources(&path, &request.sources)?;
             Ok(OpenSink::Tree {
+                stood: Standing::at(&path),
                 path,
                 shared: request.shared,
                 make_folder: request.make_folder,
@@ -359,6 +362,13 @@ fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, A
             if paths.len() != objects.len() {
                 return Err(AgentError::Refused(
                     "one sink cannot mix files with mem: or null:; this is a fault of the master"
+                        .into(),
+                ));
+            }
+            if request.shared && rule == existing::KEPT {
+                return Err(AgentError::Refused(
+                    "ranges written into a file that is there cannot be shared: each node would begin with a copy of \
+                     the file; give each node rows of one file of its own, or leave out the ranges' offset"
                         .into(),
                 ));
             }

@@ -203,16 +203,18 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         let root = match line.split_once(' ') {
             Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
             Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
-            // Where a folder stands there: a copy goes into it.
             Some(("in", path)) => token::from_hex(path).map(|path| (path, true)),
             _ => None,
         };
         let Some((path, writable)) = root else {
             bail!("`{line}` on standard input is no root")
         };
-        let path = PathBuf::from(OsString::from_vec(path));
-        if line.starts_with("in ") && !path.is_dir() {
-            continue;
+        let mut path = PathBuf::from(OsString::from_vec(path));
+        if line.starts_with("in ") {
+            match written_below(&path) {
+                Some(folder) => path = folder,
+                None => continue,
+            }
         }
         check(&path, writable)?;
         roots.push((path, writable));
@@ -272,6 +274,19 @@ fn server_address(connection: &str) -> Option<IpAddr> {
 }
 
 /// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
+/// The folder that a copy to a path goes into, where that is not the one that holds the path: the folder at the path, or
+/// the one with the file that a link at the path leads to.
+fn written_below(path: &Path) -> Option<PathBuf> {
+    if path.is_dir() {
+        return Some(path.to_owned());
+    }
+    let is_link = path
+        .symlink_metadata()
+        .is_ok_and(|found| found.is_symlink());
+    let target = std::fs::canonicalize(path).ok().filter(|_| is_link)?;
+    target.parent().map(Path::to_owned)
+}
+
 fn check(path: &Path, writable: bool) -> Result<()> {
     let shown = path.display();
     match std::fs::metadata(path) {

@@ -300,7 +300,7 @@ fn roots(node: &NodeRequest) -> Vec<String> {
     }
     for sink in &node.sinks {
         if let Object::Path(path) = &sink.object {
-            // It may lead elsewhere by a link; a copy that goes into it needs that place.
+            // It may be a folder, or a link to a folder or file elsewhere: the copy goes there then.
             lines.push(format!("in {}", hex(path)));
             let mut folder = folder_of(Path::new(OsStr::from_bytes(path)));
             if sink.make_folder {

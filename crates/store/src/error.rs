@@ -260,6 +260,15 @@ pub enum StoreError {
         /// What was being done.
         operation: Operation,
     },
+    /// A symbolic link whose target is missing.
+    #[error(
+        "{shown} is a symbolic link to {target}, which does not exist; remove the link, or name its target", shown = shown(path), target = shown(target))]
+    LinkWithoutTarget {
+        /// The link.
+        path: PathBuf,
+        /// What it leads to, as it stands in the link.
+        target: PathBuf,
+    },
     /// A device, pipe or socket.
     #[error(
         "{shown} is a {kind}, and only files, directories and symbolic links are copied; move it out of the tree", shown = shown(path))]
@@ -449,6 +458,7 @@ impl StoreError {
             | Self::Leased { path, .. }
             | Self::NotADirectory { path, .. }
             | Self::SymbolicLink { path, .. }
+            | Self::LinkWithoutTarget { path, .. }
             | Self::SpecialFile { path, .. }
             | Self::Exists { path, .. }
             | Self::ParentMissing { path, .. }

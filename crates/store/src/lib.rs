@@ -41,5 +41,5 @@ pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Sink, SinkExtent};
 pub use source::{Extent, FileSource, Identity, Source, identity};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
-pub use tree_sink::{Part, TreeSink};
+pub use tree_sink::{Part, Standing, TreeSink};
 pub use version::{Change, Version};

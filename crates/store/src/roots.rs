@@ -78,8 +78,8 @@ impl Roots {
     /// The resolved path of something that exists or could be made below a root given for writing.
     ///
     /// # Errors
-    /// [`StoreError::OutsideRoot`], [`StoreError::RootReadOnly`], and [`StoreError::SymbolicLink`] when
-    /// the path leads on through a link to nothing.
+    /// [`StoreError::OutsideRoot`], [`StoreError::RootReadOnly`], and [`StoreError::LinkWithoutTarget`] when
+    /// the path is, or leads through, a link whose target is missing.
     pub fn resolve_write(&self, path: &Path) -> Result<PathBuf, StoreError> {
         let resolved = resolve(path).map_err(|error| self.hide(path, error))?;
         match self.access(&resolved.path) {
@@ -120,6 +120,9 @@ impl Roots {
 
 /// Resolves the longest part of a path that exists and appends the rest, which may hold no `..` and
 /// must not begin with a link.
+///
+/// # Errors
+/// [`StoreError::LinkWithoutTarget`], [`StoreError::Vanished`].
 fn resolve(path: &Path) -> Result<Resolved, StoreError> {
     let failed = |error| StoreError::from_io(Operation::Open, path, &error);
     let mut existing = std::path::absolute(path).map_err(failed)?;
@@ -137,12 +140,12 @@ fn resolve(path: &Path) -> Result<Resolved, StoreError> {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // A link to nothing in the middle of the path could be given a target later. As the last name it is
-        // harmless: whoever writes replaces the link itself.
-        if !rest.is_empty() && std::fs::symlink_metadata(&existing).is_ok() {
-            return Err(StoreError::SymbolicLink {
-                path: path.to_owned(),
-                operation: Operation::Open,
+        // A link whose target is missing. In the middle of a path the target could appear later, outside the roots. As
+        // the last name, a copy would take the place of the link: of /dev/stdout, say, where that leads to a pipe.
+        if let Ok(target) = std::fs::read_link(&existing) {
+            return Err(StoreError::LinkWithoutTarget {
+                path: existing,
+                target,
             });
         }
         // No name: the path ends in `..` here, and what that means depends on what does not exist.

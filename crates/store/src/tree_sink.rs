@@ -45,6 +45,7 @@ use crate::sys;
 
 mod commit;
 mod standing;
+pub use standing::Standing;
 use standing::Stood;
 
 /// A manifest and where its bytes begin in the data space.
@@ -153,6 +154,13 @@ impl TreeSink {
         Ok(Self {
             staging: Staging::new(layout, tree),
         })
+    }
+
+    /// Gives DEST the mode and time on commit that it had before any node of the transfer put something into it.
+    ///
+    /// * `was`: from before the first sink of a shared destination was created; each makes a folder in DEST.
+    pub fn dest_was(&self, was: Standing) {
+        self.staging.target.note_dest(was);
     }
 
     /// Where the bytes lie; objects are numbered by the entries of all parts together, sorted by path.

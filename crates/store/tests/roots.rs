@@ -98,20 +98,22 @@ fn nothing_leads_out() {
     assert!(is_outside(roots.resolve_read(Path::new("relative"))));
 }
 
-/// A link to nothing on the way is refused for writing: its target could appear outside later.
+/// A link without a target is refused for writing, on the way (the target could appear outside later) and as the last
+/// name (the copy would replace the link).
 #[test]
-fn links_to_nothing_are_not_ways() {
+fn links_without_targets_are_refused() {
     let (_keep, folder, roots) = place();
     symlink(folder.join("later"), folder.join("data/dangling")).unwrap();
     let error = roots
         .resolve_write(&folder.join("data/dangling/file"))
         .unwrap_err();
-    assert!(matches!(error, StoreError::SymbolicLink { .. }), "{error}");
-    // As the last name it may be replaced itself.
-    assert_eq!(
-        roots.resolve_write(&folder.join("data/dangling")),
-        Ok(folder.join("data/dangling"))
-    );
+    let expected = StoreError::LinkWithoutTarget {
+        path: folder.join("data/dangling"),
+        target: folder.join("later"),
+    };
+    assert_eq!(error, expected);
+    let last = roots.resolve_write(&folder.join("data/dangling"));
+    assert_eq!(last, Err(expected));
 }
 
 /// Reading and writing are different rights, and the message names the way out.

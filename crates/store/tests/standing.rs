@@ -4,7 +4,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Layout, Piece, Range};
-use ropewalk_store::{FileSink, Landed, Sink, SinkFile, StoreError, check_replaceable};
+use ropewalk_store::{
+    FileSink, FileSource, Landed, Part, Scan, Sink, SinkFile, Standing, StoreError, TreeSink,
+    check_replaceable,
+};
 
 mod support;
 use support::*;
@@ -56,6 +59,38 @@ fn folders_that_stood_there_keep_mode_and_time() {
     let fresh = commit(&from, &folder.join("new"));
     assert_eq!((fresh.merged, fresh.added_files), (None, 2));
     assert_eq!(mode(&folder.join("new")), 0o750);
+}
+
+/// A shared destination keeps its time whichever node commits: each makes the temporary folder in it, or finds it there.
+#[test]
+fn a_shared_destination_keeps_its_time() {
+    let (_keep, folder) = folder();
+    let from = folder.join("set");
+    small_tree(&from);
+    let scan = Scan::read(&from).unwrap();
+    let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+    let manifest = scan.manifest;
+    let parts = [Part { base: 0, manifest }];
+    for (at, takes_over) in [(0, false), (1, false), (1, true)] {
+        let to = folder.join(format!("to{at}{takes_over}"));
+        std::fs::create_dir(&to).unwrap();
+        set_mode(&to, 0o710);
+        set_times(&to, 1_000_000_000, 5);
+        let stood = [0, 1].map(|_| Standing::at(&to).unwrap());
+        let sinks = stood.map(|stood| {
+            let sink = TreeSink::create(&to, &parts, ID, true).unwrap();
+            sink.dest_was(stood);
+            sink
+        });
+        pump(source.layout(), &source, &sinks[0]);
+        if takes_over {
+            sinks[at].take_over();
+        }
+        sinks[at].commit().unwrap();
+        let stat = to.metadata().unwrap();
+        assert_eq!((stat.mtime(), stat.mtime_nsec()), (1_000_000_000, 5));
+        assert_eq!(mode(&to), 0o710);
+    }
 }
 
 /// A merge that is given up leaves DEST as it was, its time included.

@@ -43,6 +43,12 @@ fn what_is_named_is_found() {
         second.take_over();
         reads_back(&second);
         second.commit().unwrap();
+        if !exists {
+            // The whole tree was renamed: nothing is merged.
+            let landed = second.landed();
+            assert_eq!((&landed.merged, landed.replaced_files), (&None, 0));
+            assert!(landed.added_files > 0, "{landed:?}");
+        }
         let files = |root: &Path| -> Vec<_> {
             let all = snapshot(root).into_iter();
             all.map(|(entry, bytes)| (entry.path, entry.kind, bytes))

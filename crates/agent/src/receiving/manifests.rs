@@ -151,6 +151,7 @@ impl Fetch {
                     path,
                     shared,
                     make_folder,
+                    stood,
                 } => {
                     let mut parts = Vec::new();
                     for (at, part) in plan.parts.iter().enumerate() {
@@ -163,6 +164,9 @@ impl Fetch {
                     self.make_folder(&path, make_folder)?;
                     let sink = TreeSink::create(&path, &parts, &id, shared)
                         .map_err(|error| self.refused(&error))?;
+                    if let Some(stood) = stood {
+                        sink.dest_was(stood);
+                    }
                     let layout = sink.layout().clone();
                     (layout.ranges(), Arc::new(sink), layout)
                 }

@@ -30,6 +30,14 @@ impl Tree {
         let Some(root) = &self.root else {
             return self.commit_single();
         };
+        if self.is_renamed(root)? {
+            lock(&self.landed).bits_not_kept =
+                self.set_folders(root.as_fd())? + self.bits_of_files();
+            self.count_all_as_added();
+            self.sync_all(root, false)?;
+            return rustix::fs::fsync(&self.parent)
+                .map_err(|errno| self.failed(Operation::Sync, errno));
+        }
         if let Some(dest) = self.moved_to(root)? {
             self.note_standing(&[], dest.as_fd())?;
             // The other node may have ended before it gave folders their modes and times.
@@ -52,11 +60,7 @@ impl Tree {
                 let lost = self.set_folders(root.as_fd())?;
                 self.rename_stage()?;
                 self.sync_all(root, false)?;
-                lock(&self.landed).added_files = self
-                    .entries
-                    .iter()
-                    .filter(|entry| is_name_of_file(entry))
-                    .count() as u64;
+                self.count_all_as_added();
                 lost
             }
             Some(dest) => {
@@ -80,6 +84,25 @@ impl Tree {
 
     pub(super) fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
         StoreError::from_errno(operation, &self.dest, errno)
+    }
+
+    fn count_all_as_added(&self) {
+        let files = self.entries.iter().filter(|entry| is_name_of_file(entry));
+        lock(&self.landed).added_files = files.count() as u64;
+    }
+
+    /// Whether a commit that another node began has given the temporary folder the final name.
+    fn is_renamed(&self, root: &OwnedFd) -> Result<bool, StoreError> {
+        if !self.moving.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let failed = |errno| self.failed(Operation::Inspect, errno);
+        let staged = rustix::fs::fstat(root).map_err(failed)?;
+        match sys::stat_entry(self.parent.as_fd(), &self.name) {
+            Ok(found) => Ok((found.st_dev, found.st_ino) == (staged.st_dev, staged.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
     /// DEST, where a commit that another node began has moved everything: the temporary folder is gone, and every file

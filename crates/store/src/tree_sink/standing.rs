@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -32,8 +33,9 @@ pub(super) struct Stood {
     is_taken_over: bool,
 }
 
+/// Mode and time of a folder before anything was put into it.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+pub struct Standing {
     mode: u32,
     modified: Timespec,
 }
@@ -101,6 +103,15 @@ impl Tree {
         let standing = Standing::of(&stat);
         lock(&self.stood).first.insert(path.to_vec(), standing);
         Ok(())
+    }
+
+    /// DEST as it was before any node put something into it, a mark or the temporary folder.
+    pub(super) fn note_dest(&self, was: Standing) {
+        let mut stood = lock(&self.stood);
+        let stood = &mut *stood;
+        for known in [&mut stood.before, &mut stood.first] {
+            known.entry(Vec::new()).and_modify(|found| *found = was);
+        }
     }
 
     /// Another node has begun to move entries: what did not stand there at the start is its work.
@@ -220,6 +231,16 @@ impl Tree {
 }
 
 impl Standing {
+    /// Of the folder at a path; `None` where there is none.
+    ///
+    /// * `path`: resolved (as [`crate::Roots`] returns it).
+    #[must_use]
+    pub fn at(path: &Path) -> Option<Self> {
+        let stat = rustix::fs::lstat(path).ok()?;
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        is_folder.then(|| Self::of(&stat))
+    }
+
     fn of(stat: &Stat) -> Self {
         Self {
             mode: stat.st_mode & 0o7777,
