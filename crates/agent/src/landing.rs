@@ -41,6 +41,8 @@ pub(crate) struct PlacedSink {
     pub sink: Arc<dyn Sink>,
     /// Other nodes write the same files.
     pub shared: bool,
+    /// The copy's own name, for messages about a copy of one file.
+    pub name: String,
 }
 
 /// The sinks of one node with the stretches of data space they take.
@@ -122,10 +124,14 @@ impl SinkSet {
         let named = self.sinks.iter().find_map(|placed| {
             let (name, _) = placed.sink.object_at(range.start)?;
             let piece = self.layout.locate(range.start)?;
+            let name = if name.is_empty() {
+                placed.name.clone()
+            } else {
+                name
+            };
             Some((name, piece.object_offset))
         });
         let (name, start) = match named {
-            Some((name, start)) if name.is_empty() => ("the file".into(), start),
             Some(found) => found,
             None => ("the data".into(), range.start),
         };
@@ -504,6 +510,7 @@ mod tests {
             ranges: RangeSet::from(all()),
             sink: sink.clone(),
             shared: false,
+            name: "copy".into(),
         };
         let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
         let writer = Writer { lane: 0, stream: 0 };

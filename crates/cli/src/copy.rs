@@ -18,7 +18,7 @@ use crate::sources;
 
 /// Arguments of `ropewalk copy`.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = EXAMPLES, override_usage = "ropewalk copy [OPTIONS] SOURCE... DEST")]
+#[command(after_long_help = EXAMPLES, after_help = SHORT, override_usage = "ropewalk copy [OPTIONS] SOURCE... DEST")]
 pub(crate) struct CopyArgs {
     /// One or more sources, then the destination
     #[arg(value_name = "PATH", required = true, num_args = 1..)]
@@ -37,7 +37,7 @@ pub(crate) struct CopyArgs {
     destinations: DestinationsArg,
 
     /// What `ropewalk status` and the report call this transfer; `cancel`, `join` and `leave` take it
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, hide_short_help = true, value_name = "TEXT")]
     label: Option<String>,
 
     #[command(flatten)]
@@ -49,6 +49,11 @@ pub(crate) struct CopyArgs {
     #[command(flatten)]
     pub output: OutputArgs,
 }
+
+const SHORT: &str = "\
+Examples (--help has more, and all options):
+  ropewalk copy /data/set host:/data/          a folder, to /data/set there
+  ropewalk copy 'a[1-4]:/set' 'b[1-6]:/set'    four replicas to six copies";
 
 const EXAMPLES: &str = "\
 Sources and destinations:

@@ -5,14 +5,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 12] = [
+const SENTENCES: [(&[&str], &str); 13] = [
     (
         &["-a", "--archive"],
-        "contents, modes, times and symbolic links are always copied; owners, hard links and attributes are not kept in this version",
+        "contents, modes, times and symbolic links are always copied; owners, hard links and attributes are not kept in this version; leave it out",
     ),
     (
         &["-p", "--preserve"],
         "modes and times are always kept; a port goes into the address, host:7420:/path, or into --ssh 'ssh -p 2222'",
+    ),
+    (
+        &["-f", "--force"],
+        "files that stand at the destination are replaced without it; leave it out",
     ),
     (
         &["-n", "--dry-run"],

@@ -29,21 +29,24 @@ const MTU_MIN: u32 = 1280;
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MoveArgs {
-    /// TCP or Unix streams for each pair of nodes, 1 to 64; auto: 4, fewer where a node has many pairs, and over long
-    /// paths as many for all hosts together as --streams-policy finds
-    #[arg(long, visible_alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    /// TCP or Unix streams for each pair of nodes, 1 to 64
+    ///
+    /// auto: 4, fewer where a node has many pairs, and over long paths as many for all hosts together as --streams-policy
+    /// finds
+    #[arg(long, alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
     /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
     /// corrected by what is seen), simulate (a simulation with CUBIC beside the transfer), database (the nearest of many
     /// situations, simulated or met by earlier transfers) or off. It sets streams, not nodes: every host with work keeps one stream
-    #[arg(long, visible_alias = "tune", value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, alias = "tune", value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
     /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
     /// an equal part and keeps it, as PSockets; the first plan stays)
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "HOW",
         default_value = "pull",
         help_heading = "Moving"
@@ -52,50 +55,58 @@ pub(crate) struct MoveArgs {
 
     /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
     /// every agent
-    #[arg(long, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 
-    /// Kind of lane: auto (Unix sockets within a host, TCP between hosts), tcp, unix, rbudp (UDP at a fixed rate) or rapid
-    /// (UDP at a rate that follows the receiver)
+    /// Kind of lane: auto, tcp, unix, rbudp or rapid
+    ///
+    /// auto: Unix sockets within a host, TCP between hosts; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows
+    /// the receiver
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
-    /// Network interfaces to use side by side: auto (all that connect two hosts), one, or a list of names, addresses
-    /// or networks, of which every host must have one (eth0,10.1.0.0/16)
+    /// Network interfaces side by side: auto, one or a list
+    ///
+    /// auto: all that connect two hosts; a list: names, addresses or networks, of which every host must have one
+    /// (eth0,10.1.0.0/16)
     #[arg(long, value_name = "LIST", default_value = "auto", value_parser = rails, help_heading = "Moving")]
     rails: Rails,
 
     /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
     /// speeds) or uniform (equal shares)
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
     /// Whether work moves while bytes flow, to whoever turns out to be faster: on, or off (only away from lost hosts)
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "WHEN",
         default_value = "on",
         help_heading = "Moving"
     )]
     replan: Switch,
 
-    /// Limit for all hosts together, for instance 500Mbit or 60MB/s
+    /// Limit for all hosts together: 500Mbit or 60MB/s
     #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Moving")]
     limit: Option<ByteRate>,
 
-    /// Declare how fast a host sends and receives; repeat for each host. Gives the plan its shares and the report its bound.
-    /// Without a host: rate of every rbudp lane, bound of every rapid lane, on each rail (--rate 1.6Gbit)
+    /// How fast a host sends and receives; repeat for each
+    ///
+    /// Gives the plan its shares and the report its bound. Without a host: rate of every rbudp lane, bound of every rapid
+    /// lane, on each rail (--rate 1.6Gbit)
     #[arg(long, value_name = "[HOST=]RATE", value_parser = declared_rate, help_heading = "Moving")]
     rate: Vec<DeclaredRate>,
 
     /// Length of the packets of rbudp and rapid lanes, 1280 to 65000; auto has it found, up to 9000
-    #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
     mtu: Mtu,
 
     /// What watches the receivers of rapid lanes: native (what today's kernels report), linux26 (the paper's dynamic priority)
     /// or ule (its interactivity score, by the formula that the paper prints)
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "KIND",
         default_value = "native",
         help_heading = "Moving"
@@ -103,7 +114,7 @@ pub(crate) struct MoveArgs {
     monitor: MonitorArg,
 
     /// Receive buffer of rbudp and rapid lanes; auto: sized for the rate with the native monitor, else what the system gives
-    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
     receive_buffer: ReceiveBuffer,
 
     /// Hold back what monitors say by so many milliseconds, as if the round trip were longer; for experiments
@@ -132,13 +143,16 @@ pub(crate) struct MoveArgs {
     /// What transfers over long paths teach of streams is kept beside it, in streams.json
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "WHERE",
         default_value = "auto",
         help_heading = "Moving"
     )]
     speeds: OsString,
 
-    /// Do not encrypt the data; for networks you trust. Control traffic is always encrypted
+    /// Do not encrypt the data; for networks you trust
+    ///
+    /// Control traffic is always encrypted
     #[arg(long, help_heading = "Safety")]
     plain: bool,
 
@@ -152,35 +166,40 @@ pub(crate) struct MoveArgs {
     verify: VerifyArg,
 
     /// Call bytes delivered before they are on stable storage
-    #[arg(long, help_heading = "Safety")]
+    #[arg(long, hide_short_help = true, help_heading = "Safety")]
     no_sync: bool,
 
-    /// Keep what came of a copy that is not complete under its temporary name, .NAME.ropewalk-ID; the report says where. By
-    /// default it is removed
+    /// Keep the bytes of an incomplete copy, not remove them
+    ///
+    /// They stay under the copy's temporary name, .NAME.ropewalk-ID; the report says where
     #[arg(long, help_heading = "Safety")]
     keep_partial: bool,
 
-    /// Token of agents that already run: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
+    /// Token of agents that already run [default: ~/.config/ropewalk/token]
+    ///
+    /// 64 hexadecimal digits in a file of mode 0600
     #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
     token_file: Option<PathBuf>,
 
-    /// The ssh command with its own options, for instance 'ssh -F my.conf -p 2222'
+    /// The ssh command with its options: 'ssh -p 2222'
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
 
     /// Refuse when any host is not reached, also a replica that others can stand in for
-    #[arg(long, help_heading = "Reaching hosts")]
+    #[arg(long, hide_short_help = true, help_heading = "Reaching hosts")]
     require_all: bool,
 
-    /// TCP ports that agents started for this command listen on, at both ends, for firewalls that let these through
-    /// (50000-50100); standing agents have --listen. Whichever of two hosts reaches the other connects; where neither does,
-    /// data goes through ssh and this host, which is slower
+    /// TCP ports of started agents, for firewalls: 50000-50100
+    ///
+    /// Agents started for this command listen on them, at both ends; standing agents have --listen. Whichever of two hosts
+    /// reaches the other connects; where neither does, data goes through ssh and this host, which is slower
     #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
     ports: Option<Ports>,
 
     /// The ropewalk program on hosts reached over ssh
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "PATH",
         default_value = "ropewalk",
         help_heading = "Reaching hosts"
@@ -191,8 +210,9 @@ pub(crate) struct MoveArgs {
 /// What is said while and after moving.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
-    /// One JSON object per event and line on standard output; the last is {"event":"ended","report":...}.
-    /// docs/json.md names the fields
+    /// One JSON object per event and line on standard output
+    ///
+    /// The last is {"event":"ended","report":...}. docs/json.md names the fields
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
@@ -200,11 +220,15 @@ pub(crate) struct OutputArgs {
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
 
-    /// The whole report at the end: every node, every pair, control traffic, all notes
-    #[arg(long, short = 'v', visible_alias = "verbose", help_heading = "Output")]
+    /// The whole report at the end
+    ///
+    /// Every node, every pair, control traffic, all notes
+    #[arg(long, short = 'v', alias = "verbose", help_heading = "Output")]
     pub report: bool,
 
-    /// Progress on standard error: on a terminal, always (plain lines where it is none), or never
+    /// Progress on standard error
+    ///
+    /// On a terminal; where it is none (always), as plain lines
     #[arg(
         long,
         value_name = "WHEN",

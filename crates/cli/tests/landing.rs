@@ -63,6 +63,30 @@ fn a_folder_that_stands_there_is_merged_into() {
     assert_eq!(mode(&place.path("new")), 0o750);
 }
 
+/// A link to a file is followed, wherever the file is, and stays a link; one without a target is no destination, and stays
+/// what it is.
+#[test]
+fn links_are_destinations_where_they_lead_somewhere() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("far")).unwrap();
+    std::fs::write(place.path("far/old"), "old").unwrap();
+    std::fs::write(place.path("new"), "new").unwrap();
+    for (link, target) in [("link", "far/old"), ("lost", "/proc/self/fd/none")] {
+        std::os::unix::fs::symlink(target, place.path(link)).unwrap();
+    }
+    place.run(&["copy", "new", "link"]).assert_status(0);
+    assert!(place.path("link").is_symlink());
+    assert_eq!(std::fs::read(place.path("far/old")).unwrap(), b"new");
+    for args in [&["copy", "new", "lost"], &["copy", "far", "lost"]] {
+        place
+            .run(args)
+            .assert_status(4)
+            .assert_says("is a symbolic link to \"/proc/self/fd/none\", which does not exist");
+        let target = std::fs::read_link(place.path("lost")).unwrap();
+        assert_eq!(target, Path::new("/proc/self/fd/none"));
+    }
+}
+
 /// A part of a private file is private, also over a file that was; a longer file is not replaced by a part but may have it
 /// written into.
 #[test]

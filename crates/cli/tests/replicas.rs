@@ -110,6 +110,23 @@ fn single_bytes_are_found() {
     }
 }
 
+/// Where the replicas are files, not trees, the file is named, too.
+#[test]
+fn a_single_file_is_named() {
+    let hosts = Hosts::new(&[&[b'A'; LEN], &[b'B'; LEN]]);
+    let sources = [0, 1].map(|at| format!("{}/file", hosts.source(at)));
+    let to = hosts.agents[2].at(hosts.place.path("dst/image"));
+    let ran = hosts
+        .place
+        .run(&["copy", "--json", &sources[0], &sources[1], &to]);
+    let report = ran.assert_status(1).report();
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        error.starts_with("replicas differ: image bytes "),
+        "{error}"
+    );
+}
+
 /// Of three replicas the one that differs from the other two is told.
 #[test]
 fn the_odd_one_is_told() {

@@ -116,6 +116,21 @@ fn a_folder_in_the_way_is_a_refusal() {
     );
 }
 
+/// A source that is missing on this host is no host that is not reached.
+#[test]
+fn kinds_of_errors_are_told_apart() {
+    let place = Place::new();
+    place.make_token();
+    for (source, kind) in [
+        ("absent", "refused"),
+        ("127.0.0.1:1:/absent", "unreachable"),
+    ] {
+        let ran = place.run(&["copy", "--json", source, "g"]);
+        let report = ran.assert_status(4).report();
+        assert_eq!(report["error_kind"], kind, "{report:#}");
+    }
+}
+
 /// Every field of events and reports is in the documentation.
 #[test]
 fn all_fields_are_documented() {

@@ -41,6 +41,18 @@ fn help_is_as_recorded() {
     }
 }
 
+/// `copy -h` fits a screen; what it leaves out is in `--help`.
+#[test]
+fn short_help_is_short() {
+    let place = Place::new();
+    let mut run = place.command();
+    run.args(["copy", "-h"]).env("COLUMNS", "100");
+    let ran = common::Ran(run.output().unwrap()).assert_status(0);
+    assert_golden("short-help-copy.txt", &ran.out());
+    let lines = ran.out().lines().count();
+    assert!(lines <= 45, "{lines} lines");
+}
+
 /// Slips end with status 2 before anything is reached, and say what to write instead.
 #[test]
 fn slips_are_explained() {
@@ -138,7 +150,7 @@ fn habits_are_answered() {
             .assert_status(0);
     }
     for (option, part) in [
-        ("-a", "-a: contents, modes, times"),
+        ("-a", "not kept in this version; leave it out"),
         ("-av", "-a: contents, modes, times"),
         ("-n", "no dry run"),
         ("-z", "compressed"),

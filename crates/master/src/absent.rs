@@ -2,9 +2,10 @@
 
 use ropewalk_model::RangeSet;
 use ropewalk_proto::absence::{self, Node};
+use ropewalk_proto::report::ErrorKind;
 
 use crate::reach::{self, Answers, Reached};
-use crate::request::{Mapping, NodeRequest, Object, ObjectRequest, Request, Sources};
+use crate::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources};
 
 /// Nodes that take part, and others.
 pub(crate) struct Present {
@@ -18,8 +19,11 @@ pub(crate) struct Present {
 /// The nodes that were reached, and a note for each other one, which then is no part of the request.
 ///
 /// # Errors
-/// Why not, in words for the user; everything that was reached is sent away.
-pub(crate) async fn leave_out(request: &mut Request, answers: Answers) -> Result<Present, String> {
+/// Why not, in words for the user, and of which kind it is; everything that was reached is sent away.
+pub(crate) async fn leave_out(
+    request: &mut Request,
+    answers: Answers,
+) -> Result<Present, (ErrorKind, String)> {
     let nodes: Vec<Node> = request
         .nodes
         .iter()
@@ -39,8 +43,15 @@ pub(crate) async fn leave_out(request: &mut Request, answers: Answers) -> Result
         if let Some(advice) = advice {
             text = format!("{text}\n{advice}");
         }
+        let is_here = |node: &NodeRequest| node.reach == Reach::Local;
+        let mut failed = request.nodes.iter().zip(&answers);
+        // An agent of this host is always reached: it does not start where a source is missing.
+        let kind = match failed.all(|(node, answer)| answer.is_ok() || is_here(node)) {
+            true => ErrorKind::Refused,
+            false => ErrorKind::Unreachable,
+        };
         reach::send_away(answers.into_iter().flatten().collect()).await;
-        return Err(text);
+        return Err((kind, text));
     }
     let (mut reached, mut absent) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();

@@ -134,8 +134,8 @@ pub async fn run(
         notes: left_out,
     } = match absent::leave_out(&mut request, answers).await {
         Ok(present) => present,
-        Err(text) => {
-            return report::refused(&request, &id.to_string(), ErrorKind::Unreachable, text);
+        Err((kind, text)) => {
+            return report::refused(&request, &id.to_string(), kind, text);
         }
     };
     for message in &left_out {

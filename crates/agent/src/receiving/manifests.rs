@@ -86,6 +86,8 @@ impl Fetch {
             let mode = plan.sink_modes.get(at).and_then(|mode| mode.checked_sub(1));
             let shared = !sink.shared_paths().is_empty();
             let id = self.temporary_id(shared);
+            let name = sink.paths().first().and_then(|path| path.file_name());
+            let name = name.unwrap_or_default().to_string_lossy().into_owned();
             let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
                 // Each stream has its own buffer then; nothing reaches the sink.
                 OpenSink::Null | OpenSink::Memory if in_memory => (
@@ -135,6 +137,7 @@ impl Fetch {
                     path,
                     shared,
                     make_folder,
+                    ..
                 } if plan.parts.is_empty() => {
                     self.make_folder(&path, make_folder)?;
                     let layout = Layout::single(Range { start: 0, end });
@@ -176,6 +179,7 @@ impl Fetch {
                 ranges,
                 sink,
                 shared,
+                name,
             });
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.

@@ -54,11 +54,18 @@ fn sources(report: &Report) -> String {
         0 | 1 => None,
         copies => Some(format!("{copies} copies")),
     };
+    // What was not compared may differ; whoever reads this line only should know.
+    let sampled = match &report.replicas {
+        Some(found) if found.compared == "sample" && found.compared_units < found.units => {
+            " (compared by a sample)"
+        }
+        _ => "",
+    };
     match (&report.sources, copies) {
         (None, None) => String::new(),
         (None, Some(copies)) => format!(", {copies}"),
-        (Some(found), None) => format!(", sources: {found}"),
-        (Some(found), Some(copies)) => format!(", sources: {found} -> {copies}"),
+        (Some(found), None) => format!(", sources: {found}{sampled}"),
+        (Some(found), Some(copies)) => format!(", sources: {found}{sampled} -> {copies}"),
     }
 }
 
@@ -74,7 +81,7 @@ fn done(report: &Report) -> String {
 }
 
 fn cancelled(report: &Report) -> String {
-    let came = match (report.delivered_bytes, report.wanted_bytes) {
+    let safe = match (report.delivered_bytes, report.wanted_bytes) {
         (0, 0) => return format!("CANCELLED before anything moved{}", label(report)),
         (0, wanted) => {
             let wanted = format_bytes(wanted);
@@ -83,7 +90,7 @@ fn cancelled(report: &Report) -> String {
                 label(report)
             );
         }
-        _ => format!("{} had come", size(report)),
+        _ => format!("{} were safe", size(report)),
     };
     let kept = match complete(report) {
         named if named.is_empty() => "all of it is removed".to_owned(),
@@ -92,7 +99,7 @@ fn cancelled(report: &Report) -> String {
             listed(&named)
         ),
     };
-    format!("CANCELLED: {came}, {kept}{}", label(report))
+    format!("CANCELLED: {safe}, {kept}{}", label(report))
 }
 
 fn name(destination: &DestinationReport) -> String {
@@ -150,6 +157,8 @@ fn incomplete(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk::report::ReplicasReport;
+
     use super::super::sample::report;
     use super::*;
 
@@ -164,7 +173,7 @@ mod tests {
         report.outcome = Outcome::Cancelled;
         assert_eq!(
             headline(&report),
-            "CANCELLED: 4.1 kB of 8.19 kB in 2 files had come, all of it is removed (My Data File)"
+            "CANCELLED: 4.1 kB of 8.19 kB in 2 files were safe, all of it is removed (My Data File)"
         );
         report.delivered_bytes = 0;
         report.label = None;
@@ -179,6 +188,13 @@ mod tests {
             headline(&report),
             "done: 20 GB in 52,073 files, sources: 3 replicas, 2 s, 16.4 kbit/s"
         );
+        report.replicas = Some(ReplicasReport {
+            compared: "sample".into(),
+            units: 20,
+            compared_units: 3,
+            compared_bytes: 3_000_000,
+        });
+        assert!(headline(&report).contains("sources: 3 replicas (compared by a sample), 2 s"));
         report.sources = None;
         assert_eq!(
             headline(&report),
