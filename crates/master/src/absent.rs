@@ -43,13 +43,7 @@ pub(crate) async fn leave_out(
         if let Some(advice) = advice {
             text = format!("{text}\n{advice}");
         }
-        let is_here = |node: &NodeRequest| node.reach == Reach::Local;
-        let mut failed = request.nodes.iter().zip(&answers);
-        // An agent of this host is always reached: it does not start where a source is missing.
-        let kind = match failed.all(|(node, answer)| answer.is_ok() || is_here(node)) {
-            true => ErrorKind::Refused,
-            false => ErrorKind::Unreachable,
-        };
+        let kind = kind_of(&request.nodes, &answers);
         reach::send_away(answers.into_iter().flatten().collect()).await;
         return Err((kind, text));
     }
@@ -78,6 +72,15 @@ pub(crate) async fn leave_out(
         absent,
         notes,
     })
+}
+
+/// An agent of this host is always reached: it does not start where a source is missing.
+fn kind_of(nodes: &[NodeRequest], answers: &Answers) -> ErrorKind {
+    let mut failed = nodes.iter().zip(answers).filter(|(_, a)| a.is_err());
+    match failed.all(|(node, _)| node.reach == Reach::Local) {
+        true => ErrorKind::Refused,
+        false => ErrorKind::Unreachable,
+    }
 }
 
 fn describe(node: &NodeRequest, is_reached: bool) -> Node {
