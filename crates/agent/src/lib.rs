@@ -33,5 +33,5 @@ mod usage;
 use ropewalk_lane::{interfaces, links};
 
 pub use error::AgentError;
-pub use listen::{Agent, AgentConfig};
+pub use listen::{Agent, AgentConfig, Expanded};
 pub use log::LogSink;

@@ -13,6 +13,7 @@ use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::PairSecret;
 use ropewalk_lane::tls;
 use ropewalk_proto::admission::Source;
+use ropewalk_proto::control;
 use ropewalk_store::{Access, Roots};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -47,9 +48,14 @@ pub struct AgentConfig {
     pub token: [u8; 32],
     /// Folders served, and whether transfers may write there.
     pub roots: Vec<(PathBuf, bool)>,
+    /// Patterns that were expanded while the roots were made, beyond the roots: what to answer when a master asks for them.
+    pub expanded: Vec<Expanded>,
     /// Gets a line for each transfer that begins or ends, each refusal, and, some a second, each stranger.
     pub log: Option<LogSink>,
 }
+
+/// A pattern as a master names it, and the paths that it means or why there are none.
+pub type Expanded = (Vec<u8>, Result<Vec<Vec<u8>>, String>);
 
 impl std::fmt::Debug for AgentConfig {
     // Without the token.
@@ -67,6 +73,7 @@ pub(crate) struct Shared {
     token_key: MacKey,
     control: tokio_rustls::TlsAcceptor,
     pub roots: Roots,
+    expanded: HashMap<Vec<u8>, Result<Vec<Vec<u8>>, String>>,
     pub instance: String,
     pub port: u16,
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
@@ -77,6 +84,32 @@ pub(crate) struct Shared {
     /// For connections within this host, and for those that come through the master.
     pub local_doors: Arc<Doors>,
     pub log: Log,
+}
+
+impl Shared {
+    /// The paths that patterns mean here.
+    pub fn expand(&self, patterns: &[Vec<u8>]) -> control::Expanded {
+        let matches = patterns.iter().map(|pattern| {
+            let found = match self.expanded.get(pattern) {
+                Some(known) => known.clone(),
+                None => ropewalk_store::expand(pattern, Some(&self.roots))
+                    .map_err(|error| error.to_string()),
+            };
+            match found {
+                Ok(paths) => control::Matches {
+                    paths,
+                    error: String::new(),
+                },
+                Err(error) => control::Matches {
+                    paths: Vec::new(),
+                    error,
+                },
+            }
+        });
+        control::Expanded {
+            matches: matches.collect(),
+        }
+    }
 }
 
 /// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
@@ -150,6 +183,7 @@ impl Agent {
             token: config.token,
             control: control.into(),
             roots,
+            expanded: config.expanded.into_iter().collect(),
             instance,
             port,
             transfers: Mutex::default(),

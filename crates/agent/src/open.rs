@@ -323,7 +323,7 @@ fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
 fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, AgentError> {
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
-            let path = roots.resolve_write(path_of(path))?;
+            let path = roots.resolve_write(&ropewalk_store::from_home(path_of(path))?)?;
             outside_sources(&path, &request.sources)?;
             Ok(OpenSink::Tree {
                 stood: Standing::at(&path),

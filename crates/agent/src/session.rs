@@ -257,6 +257,11 @@ impl Session {
                     }
                 }
             }
+            Some(to_agent::Body::Expand(expand)) => {
+                let shared = self.shared.clone();
+                let expanding = tokio::task::spawn_blocking(move || shared.expand(&expand.patterns));
+                self.send(from_agent::Body::Expanded(expanding.await.unwrap_or_default()));
+            }
             Some(to_agent::Body::Route(route)) => {
                 if let Some(transfer) = &self.transfer {
                     reversed::handle(&self.shared, transfer, route);

@@ -1,16 +1,17 @@
 //! `agent`: the daemon that serves a host's folders, and the one that a master starts for one transfer.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::{BufRead as _, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use ropewalk::agent::Expanded;
 use ropewalk::{Agent, AgentConfig, AgentError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -122,6 +123,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         listen,
         token,
         roots: args.root.iter().map(|text| root(text)).collect(),
+        expanded: Vec::new(),
         log: Some(Arc::new(log)),
     };
     let agent = if args.listen.is_empty() {
@@ -198,8 +200,16 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
     }
     let mut roots = Vec::new();
+    let mut expanded: Vec<Expanded> = Vec::new();
     for _ in 0..count {
         let line = line()?;
+        if let Some(pattern) = line.strip_prefix("gl ").and_then(token::from_hex) {
+            let paths = expand(&pattern);
+            let matches = paths.iter().flatten();
+            roots.extend(matches.map(|path| (path_of(path), false)));
+            expanded.push((pattern, paths.map_err(|error| format!("{error:#}"))));
+            continue;
+        }
         let root = match line.split_once(' ') {
             Some(("ro", path)) => token::from_hex(path).map(|path| (path, false)),
             Some(("rw", path)) => token::from_hex(path).map(|path| (path, true)),
@@ -209,7 +219,7 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         let Some((path, writable)) = root else {
             bail!("`{line}` on standard input is no root")
         };
-        let mut path = PathBuf::from(OsString::from_vec(path));
+        let mut path = ropewalk::store::from_home(&path_of(&path))?.into_owned();
         if line.starts_with("in ") {
             match written_below(&path) {
                 Some(folder) => path = folder,
@@ -220,13 +230,14 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         roots.push((path, writable));
     }
     drop(input);
+    let served = Served { roots, expanded };
     let hosts: &[&str] = match loopback {
         true => &["127.0.0.1"],
         false => &["[::]", "0.0.0.0"],
     };
     let agent = match ports {
-        Some(ports) => bind_in(ports, hosts, secret, &roots)?,
-        None => bind_first(hosts, 0, secret, &roots)?,
+        Some(ports) => bind_in(ports, hosts, secret, &served)?,
+        None => bind_first(hosts, 0, secret, &served)?,
     };
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
@@ -273,7 +284,25 @@ fn server_address(connection: &str) -> Option<IpAddr> {
     connection.split(' ').nth(2)?.parse().ok()
 }
 
-/// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
+/// What a started agent serves.
+struct Served {
+    roots: Vec<(PathBuf, bool)>,
+    expanded: Vec<Expanded>,
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// The paths that a pattern means here, each of which can be a root.
+fn expand(pattern: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let paths = ropewalk::store::expand(pattern, None)?;
+    for path in &paths {
+        check(&path_of(path), false)?;
+    }
+    Ok(paths)
+}
+
 /// The folder that a copy to a path goes into, where that is not the one that holds the path: the folder at the path, or
 /// the one with the file that a link at the path leads to.
 fn written_below(path: &Path) -> Option<PathBuf> {
@@ -287,6 +316,7 @@ fn written_below(path: &Path) -> Option<PathBuf> {
     target.parent().map(Path::to_owned)
 }
 
+/// Says in the words of `copy` what is wrong with a path before the agent says it in its own.
 fn check(path: &Path, writable: bool) -> Result<()> {
     let shown = path.display();
     match std::fs::metadata(path) {
@@ -297,6 +327,15 @@ fn check(path: &Path, writable: bool) -> Result<()> {
         Err(error) if writable => bail!(
             "no copy can be put into the folder {shown}: {error}; make it first, or name another destination"
         ),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                && ropewalk::store::is_pattern(path.as_os_str().as_bytes()) =>
+        {
+            bail!(
+                "no file matches {shown}, and none has this name; patterns of paths on this host are for the shell to \
+                 expand: leave out the quotes"
+            )
+        }
         Err(error) => bail!("the source {shown} cannot be used: {error}"),
     }
 }
@@ -306,10 +345,10 @@ fn bind_in(
     ports: Ports,
     hosts: &[&str],
     token: [u8; token::TOKEN_LEN],
-    roots: &[(PathBuf, bool)],
+    served: &Served,
 ) -> Result<Agent> {
     for port in ports.range() {
-        match bind_first(hosts, port, token, roots) {
+        match bind_first(hosts, port, token, served) {
             Err(AgentError::Listen { source, .. })
                 if source.kind() == std::io::ErrorKind::AddrInUse => {}
             other => return Ok(other?),
@@ -323,14 +362,15 @@ fn bind_first(
     hosts: &[&str],
     port: u16,
     token: [u8; token::TOKEN_LEN],
-    roots: &[(PathBuf, bool)],
+    served: &Served,
 ) -> Result<Agent, AgentError> {
     let bind = |host: &str| {
         let address = format!("{host}:{port}").parse();
         Agent::bind(AgentConfig {
             listen: vec![address.expect("an address of digits")],
             token,
-            roots: roots.to_vec(),
+            roots: served.roots.clone(),
+            expanded: served.expanded.clone(),
             log: None,
         })
     };

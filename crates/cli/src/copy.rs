@@ -15,6 +15,7 @@ use ropewalk::request::{
 use crate::endpoint::{self, Endpoint, Side};
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
+use crate::wildcards::{self, Asked, Expand};
 
 /// Arguments of `ropewalk copy`.
 #[derive(Args, Clone, Debug)]
@@ -59,7 +60,9 @@ const EXAMPLES: &str = "\
 Sources and destinations:
   /data/set  set  ./a:b          a file or folder of this host (hide a colon behind ./)
   host:/data/set  me@host:/x     on a host reached over ssh; only the program is needed there
-  host:set  host:~/set  host:    below the home folder there
+  host:set  host:~/set  host:    below the home folder there; host:~user/set in that of a user
+  'host:/data/*.h5'              a source: what matches there (*, ?, [a-z]; quote it, \\* is a star); a
+                                 file of exactly this name comes first
   a[1-4]:/data/set               on four hosts
   host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
@@ -91,6 +94,8 @@ Examples:
       makes /backup/set
   ropewalk copy a.h5 b.h5 notes host:/data/run7/
       makes a.h5, b.h5 and notes in /data/run7
+  ropewalk copy 'host:run7/*.h5' h5/
+      what matches on host; from 'a[1-4]:run7/*.h5' all hosts have to have the same names
   ropewalk copy host:/data/set /tmp/set
       fetches a tree over ssh, encrypted and checked
   ropewalk copy 'a[1-4]:/data/set' 'b[1-6]:/data/set'
@@ -137,9 +142,32 @@ enum DestinationsArg {
 }
 
 impl CopyArgs {
-    /// The transfer that the arguments describe.
-    pub(crate) fn request(&self) -> Result<Request> {
-        let (sources, destinations) = self.endpoints()?;
+    /// What the arguments describe.
+    pub(crate) fn asked(&self) -> Result<Asked<'_>> {
+        let (arguments, mut destinations) = self.endpoints()?;
+        let relation = self.sources.into();
+        if !arguments.iter().flatten().any(wildcards::is_asked) {
+            let sources = arguments.into_iter().flatten().collect();
+            let sources = sources::arrange(sources, &mut destinations, relation)?;
+            return Ok(Asked::Transfer(Box::new(
+                self.request(sources, destinations)?,
+            )));
+        }
+        let nodes = asked_nodes(&arguments)?;
+        Ok(Asked::Expand(Box::new(Expand {
+            options: self.moving.options(&nodes)?,
+            nodes: nodes.clone(),
+            then: Box::new(move |expansions| {
+                let sources = wildcards::replace(&arguments, &nodes, expansions, relation)?;
+                let several = wildcards::several(&arguments, &nodes, expansions);
+                let sources =
+                    sources::arrange_matched(sources, &mut destinations, relation, several)?;
+                self.request(sources, destinations)
+            }),
+        })))
+    }
+
+    fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {
         let mut nodes = nodes(&sources, &destinations)?;
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
@@ -158,27 +186,25 @@ impl CopyArgs {
         })
     }
 
-    fn endpoints(&self) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
+    /// The sources of each argument, and the destinations.
+    fn endpoints(&self) -> Result<(Vec<Vec<Endpoint>>, Vec<Endpoint>)> {
         let Some((destination, sources)) = self.endpoints.split_last() else {
             bail!("name a source and a destination");
         };
         if sources.is_empty() {
             bail!("only one path is named\n\nUsage: ropewalk copy [OPTIONS] SOURCE... DEST");
         }
-        let all = |texts: &mut dyn Iterator<Item = &OsString>, side| -> Result<Vec<Endpoint>> {
-            let mut endpoints = Vec::new();
-            for text in texts {
-                endpoints.extend(endpoint::parse(OsStr::new(text), side)?);
-            }
-            Ok(endpoints)
-        };
+        let all =
+            |texts: &mut dyn Iterator<Item = &OsString>, side| -> Result<Vec<Vec<Endpoint>>> {
+                let parsed = texts.map(|text| endpoint::parse(OsStr::new(text), side));
+                Ok(parsed.collect::<Result<_, _>>()?)
+            };
         let sources = all(&mut sources.iter(), Side::Source)?;
-        let mut destinations = all(
+        let destinations = all(
             &mut std::iter::once(destination).chain(&self.also_to),
             Side::Destination,
         )?;
-        let sources = sources::arrange(sources, &mut destinations, self.sources.into())?;
-        Ok((sources, destinations))
+        Ok((sources, destinations.concat()))
     }
 }
 
@@ -195,8 +221,20 @@ pub(crate) fn pair(from: Endpoint, to: Endpoint) -> Result<(Vec<NodeRequest>, Ma
     Ok((nodes(&sources, &destinations)?, mapping))
 }
 
+/// The nodes that have to be asked what their patterns mean, with all that is to be read there.
+pub(crate) fn asked_nodes(arguments: &[Vec<Endpoint>]) -> Result<Vec<NodeRequest>> {
+    let all = || arguments.iter().flatten();
+    let asked: Vec<Endpoint> = all()
+        .filter(|source| {
+            all().any(|other| other.reach == source.reach && wildcards::is_asked(other))
+        })
+        .cloned()
+        .collect();
+    nodes(&asked, &[])
+}
+
 /// One node for each host and side; sources of one host share a node, destinations never do.
-fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequest>> {
+pub(crate) fn nodes(sources: &[Endpoint], destinations: &[Endpoint]) -> Result<Vec<NodeRequest>> {
     let mut nodes: Vec<NodeRequest> = Vec::new();
     for source in sources {
         let object = object(source);
@@ -262,7 +300,7 @@ fn outside(source: &Endpoint, destination: &Endpoint) -> Result<()> {
             let copy = |from: &Vec<u8>| to.join(path(Object::last_name(from)));
             paths.iter().map(|from| (path(from), copy(from))).collect()
         }
-        Object::Memory(_) | Object::Null => Vec::new(),
+        Object::Pattern(_) | Object::Memory(_) | Object::Null => Vec::new(),
     };
     for (from, copy) in pairs {
         if from == copy {
@@ -347,7 +385,11 @@ mod tests {
             .chain(also.map(OsString::from));
         let command = CopyArgs::augment_args(clap::Command::new("copy"));
         let matches = command.try_get_matches_from(words)?;
-        <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?.endpoints()
+        let args = <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?;
+        let (sources, mut destinations) = args.endpoints()?;
+        let relation = args.sources.into();
+        let sources = sources::arrange(sources.concat(), &mut destinations, relation)?;
+        Ok((sources, destinations))
     }
 
     fn names(sources: &[&str], destinations: &[&str]) -> Vec<String> {

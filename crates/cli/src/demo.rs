@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{OutputArgs, ProgressArg};
+use crate::wildcards::Asked;
 use crate::{report, run, sys, token, transfer};
 
 mod content;
@@ -289,7 +290,12 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
         report: true,
         progress: args.progress,
     };
-    let (report, _) = run::carry_out(request, &output, &mut run::Printer::default()).await?;
+    let (report, _) = run::carry_out(
+        Asked::Transfer(Box::new(request)),
+        &output,
+        &mut run::Printer::default(),
+    )
+    .await?;
     sys::say(format_args!(
         "report\n{}",
         report::text(&report, true, &[]).trim_end()

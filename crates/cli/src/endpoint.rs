@@ -5,10 +5,11 @@
 //!  a[1-4]:/data/set   me@b:/x    paths on hosts reached over ssh
 //!  a:set   a:~/set   a:      the same, below the home folder there
 //!  c:7420:/data/set  [::1]:7420:/x   a path on a host where an agent listens
+//!  a:/data/*.h5   a:~you/x   as a source, what matches there; another user's home folder there
 //!  mem:4GiB   null:   a:mem:4GiB   c:7420:null:   a pattern, or nowhere
 //! ```
 //!
-//! What a text means never depends on what exists.
+//! What a text means never depends on what exists, save patterns, which are read here and expanded at their hosts.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,7 +21,7 @@ use ropewalk::model::host_list::{self, HostListError};
 use ropewalk::model::spec::is_host;
 use ropewalk::model::units::UnitError;
 use ropewalk::request::{Object, Reach};
-use ropewalk::store::PATH_LEN_MAX;
+use ropewalk::store::{PATH_LEN_MAX, is_pattern};
 
 /// One object on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +63,6 @@ pub(crate) enum EndpointError {
         /// What to write instead.
         advice: String,
     },
-    /// The home folder of another user.
-    #[error(
-        "`{0}`: write the path of that user's home folder; ~/ is that of the user ssh logs in as"
-    )]
-    OthersHome(String),
     /// A port out of range.
     #[error("`{text}`: {port} is not a port; ports are 1 to 65535")]
     Port {
@@ -178,18 +174,28 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
         None if rest.first() == Some(&b'/') => {
             path(OsString::from_vec(rest.to_vec()), rest.ends_with(b"/"))
         }
-        None if port.is_some() => {
+        None if port.is_some() && !names_user(rest) => {
             return Err(EndpointError::Rest {
                 text: shown(),
                 host: hosts.to_owned(),
             });
         }
         None => {
-            let below = below_home(rest).ok_or_else(|| EndpointError::OthersHome(shown()))?;
-            let into = below.is_empty() || ends_as_folder(below);
-            let below = if below.is_empty() { b"." } else { below };
-            path(OsString::from_vec(below.to_vec()), into)
+            let mut below = below_home(rest).to_vec();
+            let is_home = below.is_empty() || names_user(rest) && !rest.contains(&b'/');
+            let into = is_home || ends_as_folder(&below);
+            if below.is_empty() {
+                below.push(b'.');
+            } else if below.starts_with(b"~") && !names_user(rest) {
+                // A name like any other.
+                below.splice(0..0, *b"./");
+            }
+            path(OsString::from_vec(below), into)
         }
+    };
+    let object = match object {
+        Object::Path(path) if side == Side::Source => asked(path, rest),
+        object => object,
     };
     let mut endpoints = Vec::new();
     for host in host_list::expand(hosts)? {
@@ -258,6 +264,16 @@ fn generated(bytes: &[u8], side: Side) -> Result<Option<Object>, EndpointError> 
     Ok(Some(Object::Memory(size.0)))
 }
 
+/// A path that its host has to be asked for.
+fn asked(path: Vec<u8>, typed: &[u8]) -> Object {
+    match (is_pattern(&path), path.starts_with(b"~")) {
+        // The slash asks for folders.
+        (true, _) if typed.ends_with(b"/") => Object::Pattern([path.as_slice(), b"/"].concat()),
+        (true, _) | (_, true) => Object::Pattern(path),
+        (false, false) => Object::Path(path),
+    }
+}
+
 /// The colon that ends a host list: the first one outside brackets and before any slash.
 fn host_end(bytes: &[u8]) -> Option<usize> {
     let mut inside = false;
@@ -274,16 +290,20 @@ fn host_end(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// A path below the home folder that ssh logs in to; `None` for the home of another user.
-fn below_home(rest: &[u8]) -> Option<&[u8]> {
+/// A path below the home folder that ssh logs in to; as it is where it names another user's.
+fn below_home(rest: &[u8]) -> &[u8] {
     match rest.strip_prefix(b"~") {
-        None => Some(rest),
-        Some(b"") => Some(b""),
-        Some(below) => {
+        Some(below) if !names_user(rest) => {
             let slashes = below.iter().take_while(|byte| **byte == b'/').count();
-            (slashes > 0).then_some(&below[slashes..])
+            &below[slashes..]
         }
+        _ => rest,
     }
+}
+
+/// Whether a path begins with the home folder of a user who is named.
+fn names_user(path: &[u8]) -> bool {
+    matches!(path, [b'~', first, ..] if *first != b'/')
 }
 
 /// `PORT:rest` apart; a rest without a port is given back whole.
@@ -357,7 +377,7 @@ impl Endpoint {
             Object::Path(path) => Path::new(OsStr::from_bytes(path))
                 .file_name()
                 .map(OsStr::as_bytes),
-            Object::Bundle(_) | Object::Memory(_) | Object::Null => None,
+            Object::Bundle(_) | Object::Pattern(_) | Object::Memory(_) | Object::Null => None,
         }
     }
 
@@ -392,7 +412,9 @@ impl fmt::Display for Endpoint {
         const SHOWN: usize = 3;
         let prefix = prefix(&self.reach);
         match &self.object {
-            Object::Path(path) => write!(f, "{prefix}{}", String::from_utf8_lossy(path)),
+            Object::Path(path) | Object::Pattern(path) => {
+                write!(f, "{prefix}{}", String::from_utf8_lossy(path))
+            }
             Object::Bundle(paths) => {
                 for (at, path) in paths.iter().take(SHOWN).enumerate() {
                     let comma = if at > 0 { ", " } else { "" };
@@ -490,7 +512,7 @@ mod tests {
             ("h:~/set", "set", false),
             ("h:~//set", "set", false),
             ("h:./~set", "./~set", false),
-            ("h:a*b", "a*b", false),
+            ("h:~/~set", "./~set", false),
             ("h:", ".", true),
             ("h:~", ".", true),
             ("h:~/", ".", true),
@@ -506,6 +528,42 @@ mod tests {
         }
     }
 
+    /// Wildcards and homes of other users are asked for at hosts that are reached, of sources only: a copy is called
+    /// what was typed, in the home that was named.
+    #[test]
+    fn patterns_are_asked_for() {
+        for (text, pattern) in [
+            ("h:/d/*.h5", "/d/*.h5"),
+            ("h:7:/d/r[1-3]/", "/d/r[1-3]/"),
+            ("h:~/x?", "x?"),
+            ("h:~/~x*", "./~x*"),
+            ("h:*", "*"),
+            ("h:~you/x", "~you/x"),
+            ("h:7:~you/x/", "~you/x"),
+            ("h:~you", "~you"),
+        ] {
+            let found = source(text).unwrap().remove(0);
+            assert_eq!(found.object, Object::Pattern(pattern.into()), "{text}");
+        }
+        for text in ["/d/*.h5", "./[ab]", "h:/d/a\\b"] {
+            let found = source(text).unwrap().remove(0);
+            assert!(matches!(found.object, Object::Path(_)), "{text}");
+        }
+        for (text, path, into) in [
+            ("h:/d/*", "/d/*", false),
+            ("h:~you", "~you", true),
+            ("h:7:~you/", "~you", true),
+            ("h:~you/x", "~you/x", false),
+        ] {
+            let found = destination(text).unwrap().remove(0);
+            assert_eq!(
+                (found.object, found.into),
+                (Object::Path(path.into()), into),
+                "{text}"
+            );
+        }
+    }
+
     /// Slips say what to write instead.
     #[test]
     fn slips_are_named() {
@@ -514,7 +572,6 @@ mod tests {
             ("host:7420:x", "takes an absolute path"),
             ("host:7420:", "takes an absolute path"),
             ("host:7420:~/x", "takes an absolute path"),
-            ("host:~you/x", "that user's home folder"),
             ("host:0:/x", "0 is not a port"),
             ("host:70000:/x", "70000 is not a port"),
             ("me@host:7420:/x", "belongs to ssh"),

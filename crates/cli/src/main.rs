@@ -22,13 +22,15 @@ mod status;
 mod sys;
 mod token;
 mod transfer;
+mod wildcards;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use ropewalk::Request;
 use ropewalk::report::ErrorKind;
+
+use crate::wildcards::Asked;
 
 /// Moves a data set from N machines to M machines as one flow
 #[derive(Parser, Debug)]
@@ -95,10 +97,16 @@ fn main() -> ExitCode {
         Err(error) => return misused(&error),
     };
     match arguments.command {
-        Command::Copy(args) => start(args.request(), &args.output),
-        Command::Put(args) => start(args.request(), args.output()),
-        Command::Get(args) => start(args.request(), args.output()),
-        Command::Transfer(args) => start(args.request(), &args.output),
+        Command::Copy(args) => start(args.asked(), &args.output),
+        Command::Put(args) => start(
+            args.request().map(Box::new).map(Asked::Transfer),
+            args.output(),
+        ),
+        Command::Get(args) => start(args.asked(), args.output()),
+        Command::Transfer(args) => start(
+            args.request().map(Box::new).map(Asked::Transfer),
+            &args.output,
+        ),
         Command::Plan(args) => {
             sys::end_on_closed_pipe();
             end(plan::run(&args))
@@ -151,25 +159,31 @@ fn misused(error: &clap::Error) -> ExitCode {
 }
 
 /// Runs a request. What keeps it from being made is wrong on the command line, save a bad specification.
-fn start(request: Result<Request>, output: &options::OutputArgs) -> ExitCode {
-    match request {
-        Ok(request) => end(run::run(request, output)),
+fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
+    match asked {
+        Ok(asked) => match run::run(asked, output) {
+            Err(error) if error.is::<Usage>() => misuse(&error, output),
+            outcome => end(outcome),
+        },
         Err(error) if error.is::<transfer::BadSpec>() => {
             if output.json {
                 run::print_refusal(ErrorKind::Specification, &error.to_string());
             }
             end(Err(error))
         }
-        Err(error) => {
-            let text = format!("{error:#}");
-            if output.json {
-                let first = text.lines().next().unwrap_or_default();
-                run::print_refusal(ErrorKind::Usage, first);
-            }
-            eprintln!("ropewalk: {}", escape::lines(&text));
-            ExitCode::from(USAGE)
-        }
+        Err(error) => misuse(&error, output),
     }
+}
+
+/// Prints what is wrong on the command line.
+fn misuse(error: &anyhow::Error, output: &options::OutputArgs) -> ExitCode {
+    let text = format!("{error:#}");
+    if output.json {
+        let first = text.lines().next().unwrap_or_default();
+        run::print_refusal(ErrorKind::Usage, first);
+    }
+    eprintln!("ropewalk: {}", escape::lines(&text));
+    ExitCode::from(USAGE)
 }
 
 /// What is wrong on the command line itself, found out while it is carried out.

@@ -9,12 +9,13 @@ use clap::Args;
 use ropewalk::Request;
 use ropewalk::model::{Bytes, Range};
 use ropewalk::request::{
-    Existing, Mapping, NodeRequest, ObjectRequest, Options, Reach, RowRequest,
+    Existing, Mapping, NodeRequest, ObjectRequest, Options, Reach, RowRequest, Sources,
 };
 
 use crate::copy;
 use crate::endpoint::{self, Endpoint, Side};
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
+use crate::wildcards::{self, Asked, Expand};
 
 /// Arguments of `ropewalk put`.
 #[derive(Args, Clone, Debug)]
@@ -112,8 +113,8 @@ impl PutArgs {
 }
 
 impl GetArgs {
-    /// The transfer that the arguments describe.
-    pub(crate) fn request(&self) -> Result<Request> {
+    /// What the arguments describe.
+    pub(crate) fn asked(&self) -> Result<Asked<'_>> {
         let (from, to) = (
             one(&self.from, Side::Source)?,
             one(&self.to, Side::Destination)?,
@@ -123,7 +124,26 @@ impl GetArgs {
                 "get takes a file on another host, host:/path, and a place on this one; use put for the other way, copy for anything else"
             );
         }
-        self.part.request(from, to)
+        if !wildcards::is_asked(&from) {
+            let request = self.part.request(from, to)?;
+            return Ok(Asked::Transfer(Box::new(request)));
+        }
+        let arguments = [vec![from.clone()]];
+        let nodes = copy::asked_nodes(&arguments)?;
+        Ok(Asked::Expand(Box::new(Expand {
+            options: self.part.moving.options(&nodes)?,
+            nodes: nodes.clone(),
+            then: Box::new(move |expansions| {
+                let found = wildcards::replace(&arguments, &nodes, expansions, Sources::Auto)?;
+                match <[Endpoint; 1]>::try_from(found) {
+                    Ok([found]) => self.part.request(found, to),
+                    Err(found) => bail!(
+                        "{} files match {from}; get fetches one, copy takes several into DEST/",
+                        found.len()
+                    ),
+                }
+            }),
+        })))
     }
 
     pub(crate) fn output(&self) -> &OutputArgs {

@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use ropewalk::master::Agents;
 use ropewalk::report::{ErrorKind, FORMAT_VERSION};
-use ropewalk::{Cancel, Event, Members, Outcome, Report, Request, master};
+use ropewalk::{Cancel, Event, Members, Outcome, Report, master};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -13,7 +14,8 @@ use tokio::sync::mpsc;
 use crate::desk::Desk;
 use crate::options::OutputArgs;
 use crate::progress::Progress;
-use crate::report;
+use crate::wildcards::{Asked, Expand};
+use crate::{Usage, report};
 
 /// Exit status of a second Ctrl-C, as of the first.
 const INTERRUPTED: i32 = 130;
@@ -30,10 +32,10 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 ///
 /// # Errors
 /// Only what keeps the transfer from being tried; how it went is in the exit status.
-pub(crate) fn run(request: Request, output: &OutputArgs) -> Result<ExitCode> {
+pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
     let runtime = runtime()?;
     let mut printer = Printer::default();
-    let (report, shown) = runtime.block_on(carry_out(request, output, &mut printer))?;
+    let (report, shown) = runtime.block_on(carry_out(asked, output, &mut printer))?;
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
     let status = report.outcome.exit_status();
@@ -87,7 +89,7 @@ impl Printer {
 
 /// Runs a transfer and returns its report, and the notes that stand on the screen; shows progress as `output` says.
 pub(crate) async fn carry_out(
-    request: Request,
+    asked: Asked<'_>,
     output: &OutputArgs,
     printer: &mut Printer,
 ) -> Result<(Report, Vec<String>)> {
@@ -96,6 +98,37 @@ pub(crate) async fn carry_out(
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut progress = Progress::new(output);
+    let mut signals = 0;
+    let (agents, request) = match asked {
+        Asked::Transfer(request) => (Agents::default(), *request),
+        Asked::Expand(expand) => {
+            let Expand {
+                nodes,
+                options,
+                then,
+            } = *expand;
+            let expanding = master::expand(&nodes, &options, &events, &cancel);
+            tokio::pin!(expanding);
+            let expanded = loop {
+                tokio::select! {
+                    expanded = &mut expanding => break expanded,
+                    Some(event) = incoming.recv() => handle(&event, output, printer, &mut progress, None),
+                    _ = interrupt.recv() => stop(&mut signals, &mut progress, &cancel),
+                    _ = terminate.recv() => stop(&mut signals, &mut progress, &cancel),
+                }
+            };
+            match expanded {
+                Ok((agents, expansions)) => match then(&expansions) {
+                    Ok(request) => (agents, request),
+                    Err(error) => {
+                        agents.leave().await;
+                        return Err(Usage(error).into());
+                    }
+                },
+                Err(report) => return Ok((*report, progress.finish())),
+            }
+        }
+    };
     let desk = Desk::open(&request, cancel.clone(), members.clone());
     let desk = match desk {
         Ok(desk) => Some(desk),
@@ -106,9 +139,8 @@ pub(crate) async fn carry_out(
             None
         }
     };
-    let running = master::run(request, events, cancel.clone(), members);
+    let running = master::run_with(agents, request, events, cancel.clone(), members);
     tokio::pin!(running);
-    let mut signals = 0;
     let report = loop {
         let signalled = tokio::select! {
             report = &mut running => break report,
@@ -120,20 +152,28 @@ pub(crate) async fn carry_out(
             _ = terminate.recv() => true,
         };
         if signalled {
-            signals += 1;
-            if signals > 1 {
-                // Agents started by this process end with their standard input.
+            if signals > 0 {
                 drop(desk);
                 std::process::exit(INTERRUPTED);
             }
-            progress.note("stopping; once more to leave at once");
-            cancel.cancel();
+            stop(&mut signals, &mut progress, &cancel);
         }
     };
     while let Ok(event) = incoming.try_recv() {
         handle(&event, output, printer, &mut progress, desk.as_ref());
     }
     Ok((report, progress.finish()))
+}
+
+/// Ends in order at the first signal and at once at the second: agents started by this process end with their standard
+/// input.
+fn stop(signals: &mut u32, progress: &mut Progress, cancel: &Cancel) {
+    *signals += 1;
+    if *signals > 1 {
+        std::process::exit(INTERRUPTED);
+    }
+    progress.note("stopping; once more to leave at once");
+    cancel.cancel();
 }
 
 fn handle(

@@ -32,6 +32,18 @@ pub(crate) fn arrange(
     destinations: &mut [Endpoint],
     relation: Sources,
 ) -> Result<Vec<Endpoint>> {
+    arrange_matched(sources, destinations, relation, None)
+}
+
+/// As [`arrange`] once patterns were replaced by what they match.
+///
+/// * `several`: a pattern that matches more than one thing, in words: what replicas hold then is several things.
+pub(crate) fn arrange_matched(
+    sources: Vec<Endpoint>,
+    destinations: &mut [Endpoint],
+    relation: Sources,
+    several: Option<String>,
+) -> Result<Vec<Endpoint>> {
     let mut seen: HashSet<(String, Vec<u8>)> = HashSet::new();
     for source in &sources {
         if !seen.insert((endpoint::prefix(&source.reach), source.object.to_bytes())) {
@@ -39,8 +51,9 @@ pub(crate) fn arrange(
         }
     }
     let apart = match relation {
-        Sources::Auto => apart(&sources),
-        Sources::Replicas | Sources::Parts => None,
+        Sources::Auto => several.or_else(|| apart(&sources)),
+        Sources::Replicas => several,
+        Sources::Parts => None,
     };
     let Some(apart) = apart else {
         for destination in destinations.iter_mut().filter(|d| d.into) {

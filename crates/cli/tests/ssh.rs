@@ -5,7 +5,6 @@ mod common;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -13,31 +12,6 @@ use common::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
-
-/// Makes a stand-in for ssh: reads options and host as the real one, does `case $host in` the given cases, and then what
-/// sshd does: gives the rest to a shell.
-fn make_ssh(place: &Place, cases: &str) -> String {
-    let script = format!(
-        "#!/bin/sh\n\
-         batch=no\n\
-         while [ $# -gt 0 ]; do\n\
-           case \"$1\" in\n\
-             -o) [ \"$2\" = BatchMode=yes ] && batch=yes; shift 2 ;;\n\
-             -F|-p) shift 2 ;;\n\
-             -*) shift ;;\n\
-             *) break ;;\n\
-           esac\n\
-         done\n\
-         host=$1; shift\n\
-         case $host in\n{cases}\n*) ;;\nesac\n\
-         # What is started there has no terminal.\n\
-         exec setsid sh -c \"$*\"\n"
-    );
-    let path = place.path("ssh");
-    std::fs::write(&path, script).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    place.text("ssh")
-}
 
 fn copy<'a>(ssh: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["copy", "--ssh", ssh, "--remote-path", PROGRAM];

@@ -105,7 +105,7 @@ fn describe(node: &NodeRequest, is_reached: bool) -> Node {
 /// What replicas have in common: the last component, or the size of a pattern.
 fn name_of(object: &Object) -> Vec<u8> {
     match object {
-        Object::Path(path) => Object::last_name(path).to_vec(),
+        Object::Path(path) | Object::Pattern(path) => Object::last_name(path).to_vec(),
         Object::Bundle(paths) => paths.join(&b'/'),
         Object::Memory(size) => format!("mem:{size}").into_bytes(),
         Object::Null => Vec::new(),

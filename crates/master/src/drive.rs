@@ -17,6 +17,7 @@ use crate::absent;
 use crate::adviser::Adviser;
 use crate::compare;
 use crate::connections::{Connections, Input, Issuer};
+use crate::expand::Agents;
 use crate::lessons;
 use crate::link::{count_received, count_sent};
 use crate::members::{Command, Doorman, Members, Party};
@@ -61,7 +62,7 @@ impl Cancel {
         *self.0.borrow()
     }
 
-    async fn cancelled(&self) {
+    pub(crate) async fn cancelled(&self) {
         let mut seen = self.0.subscribe();
         // The sender lives as long as `self`.
         let _ = seen.wait_for(|thrown| *thrown).await;
@@ -107,6 +108,17 @@ struct After {
 ///
 /// Events go to `events` while it runs; the report is the return value only. Nodes join and leave by `members`.
 pub async fn run(
+    request: Request,
+    events: UnboundedSender<Event>,
+    cancel: Cancel,
+    members: Members,
+) -> Report {
+    run_with(Agents::default(), request, events, cancel, members).await
+}
+
+/// As [`run`], with agents that were asked before ([`expand`](crate::expand)).
+pub async fn run_with(
+    mut agents: Agents,
     mut request: Request,
     events: UnboundedSender<Event>,
     cancel: Cancel,
@@ -118,14 +130,16 @@ pub async fn run(
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if let Err(text) = check(&request) {
+        agents.leave().await;
         return report::refused(&request, &id.to_string(), ErrorKind::Refused, text);
     }
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
     let notice = |event: Event| {
         let _ = events.send(event);
     };
+    let known = agents.take(&request.nodes);
     let answers = tokio::select! {
-        answers = reach_each(&request.nodes, &request.options, loopback, notice) => answers,
+        answers = reach_each(&request.nodes, &request.options, loopback, known, notice) => answers,
         () = cancel.cancelled() => return report::ended_early(&request, &id.to_string(), Outcome::Cancelled, "interrupted".into()),
     };
     let absent::Present {
@@ -164,6 +178,8 @@ pub async fn run(
     };
     let reaching = started.elapsed();
     let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
+    report.control.plan_messages += agents.control.plan_messages;
+    report.control.plan_bytes += agents.control.plan_bytes;
     report::count_reaching(&mut report, reaching);
     let notes = left_out.into_iter().chain(hint_notes).chain(lessons_note);
     report.notes.splice(0..0, notes);
@@ -179,6 +195,16 @@ fn check(request: &Request) -> Result<(), String> {
             "two nodes are named {}; name each once",
             pair[0].name
         ));
+    }
+    let objects = request
+        .nodes
+        .iter()
+        .flat_map(|node| node.sources.iter().chain(&node.sinks));
+    if let Some(pattern) = objects
+        .map(|o| &o.object)
+        .find(|o| matches!(o, Object::Pattern(_)))
+    {
+        return Err(format!("{pattern} is a pattern; expand it first"));
     }
     if !request.nodes.iter().any(|n| !n.sources.is_empty()) {
         return Err("nobody sends: name at least one source".into());
@@ -215,7 +241,7 @@ fn sources_beside(nodes: &[NodeRequest], at: &Reach) -> Vec<control::Beside> {
                 path: path.clone(),
                 name: Object::last_name(path).to_vec(),
             })),
-            Object::Memory(_) | Object::Null => {}
+            Object::Pattern(_) | Object::Memory(_) | Object::Null => {}
         }
     }
     beside

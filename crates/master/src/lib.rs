@@ -16,6 +16,7 @@ mod adviser;
 mod compare;
 mod connections;
 mod drive;
+mod expand;
 mod kept;
 mod landing;
 mod lessons;
@@ -30,7 +31,8 @@ mod speeds;
 mod tunnels;
 mod wire;
 
-pub use drive::{Cancel, run};
+pub use drive::{Cancel, run, run_with};
+pub use expand::{Agents, Expansion, expand};
 pub use members::{Joined, Joining, Members};
 pub use query::{query_cancel, query_status};
 pub use request::Request;

@@ -74,16 +74,23 @@ pub(crate) type Answers = Vec<Result<Reached, Failure>>;
 /// Reaches nodes: all at once as far as no question is asked; then, at a terminal, those where ssh has questions, one after
 /// the other.
 ///
+/// * `known`: the answers of nodes that were reached before, by their positions.
+///
 /// `notice` gets an event for each node that is reached or asked for, and about once a second those that are awaited.
 pub(crate) async fn reach_each(
     nodes: &[NodeRequest],
     options: &Options,
     loopback: bool,
+    known: BTreeMap<usize, Result<Reached, Failure>>,
     notice: impl Fn(Event),
 ) -> Answers {
     let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
     let mut tasks = JoinSet::new();
-    for (number, node) in nodes.iter().enumerate() {
+    let unknown = nodes
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| !known.contains_key(number));
+    for (number, node) in unknown {
         let (node, options, gate) = (node.clone(), options.clone(), gate.clone());
         tasks.spawn(async move {
             let _permit = gate.acquire_owned().await;
@@ -93,7 +100,7 @@ pub(crate) async fn reach_each(
     }
     let mut round = Round {
         nodes,
-        answers: BTreeMap::new(),
+        answers: known,
         told: Vec::new(),
         notice,
     };
@@ -192,7 +199,7 @@ pub(crate) async fn reach_all(
     options: &Options,
     loopback: bool,
 ) -> Result<Vec<Reached>, String> {
-    let answers = reach_each(nodes, options, loopback, |_| {}).await;
+    let answers = reach_each(nodes, options, loopback, BTreeMap::new(), |_| {}).await;
     if answers.iter().all(Result::is_ok) {
         return Ok(answers.into_iter().flatten().collect());
     }
@@ -295,6 +302,7 @@ fn roots(node: &NodeRequest) -> Vec<String> {
             Object::Bundle(paths) => {
                 lines.extend(paths.iter().map(|path| format!("ro {}", hex(path))));
             }
+            Object::Pattern(pattern) => lines.push(format!("gl {}", hex(pattern))),
             Object::Memory(_) | Object::Null => {}
         }
     }
@@ -307,7 +315,10 @@ fn roots(node: &NodeRequest) -> Vec<String> {
                 lines.push(format!("in {}", hex(folder.as_os_str().as_bytes())));
                 folder = folder_of(folder);
             }
-            lines.push(format!("rw {}", hex(folder.as_os_str().as_bytes())));
+            // What holds the home folder of another user is none of the copy's.
+            if !path.starts_with(b"~") || folder != Path::new(".") {
+                lines.push(format!("rw {}", hex(folder.as_os_str().as_bytes())));
+            }
         }
     }
     lines

@@ -27,6 +27,7 @@ impl TestAgent {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             token: TOKEN,
             roots: vec![(root.to_owned(), true)],
+            expanded: Vec::new(),
             log: None,
         };
         let agent = Agent::bind(config).unwrap();

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::manifest::ManifestError;
 use crate::sys;
 use crate::version::Change;
+use crate::wildcard::MATCHES_MAX;
 
 /// What was being done when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +211,28 @@ pub enum StoreError {
     Overtaken {
         /// The final name.
         path: PathBuf,
+    },
+    /// Nothing has a name that a pattern means.
+    #[error(
+        "no file matches {shown}; check the pattern (a leading dot has to be written, \\* is a star itself)", shown = shown(pattern)
+    )]
+    NoMatch {
+        /// The pattern as asked.
+        pattern: PathBuf,
+    },
+    /// A pattern means more paths than fit into one request.
+    #[error("more than {MATCHES_MAX} files match {shown}; copy their folder instead", shown = shown(pattern))]
+    TooManyMatches {
+        /// The pattern as asked.
+        pattern: PathBuf,
+    },
+    /// `~user` of a user that this host does not know.
+    #[error(
+        "~{user}: this host has no user {user:?}, or no home folder of that user; write the path instead"
+    )]
+    NoUser {
+        /// What follows the tilde.
+        user: String,
     },
     /// A path leads to a place the agent was not given.
     #[error(
@@ -472,6 +495,9 @@ impl StoreError {
             | Self::NotKept { .. }
             | Self::Ended
             | Self::BadId { .. }
+            | Self::NoMatch { .. }
+            | Self::TooManyMatches { .. }
+            | Self::NoUser { .. }
             | Self::Layout(_) => None,
         }
     }

@@ -15,6 +15,7 @@ mod error;
 mod file_sink;
 mod file_systems;
 mod folders;
+mod home;
 mod manifest;
 mod memory_sink;
 mod open_files;
@@ -27,9 +28,11 @@ mod staging;
 mod sys;
 mod tree_sink;
 mod version;
+mod wildcard;
 
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, SinkFile, check_replaceable};
+pub use home::from_home;
 pub use manifest::{
     COMPONENT_LEN_MAX, Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, PATH_LEN_MAX, Scan,
 };
@@ -43,3 +46,4 @@ pub use source::{Extent, FileSource, Identity, Source, identity};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{Part, Standing, TreeSink};
 pub use version::{Change, Version};
+pub use wildcard::{MATCHES_MAX, expand, is_pattern};

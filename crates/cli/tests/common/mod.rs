@@ -84,6 +84,31 @@ impl Place {
     }
 }
 
+/// Makes a stand-in for ssh: reads options and host as the real one, does `case $host in` the given cases, and then what
+/// sshd does: gives the rest to a shell.
+pub fn make_ssh(place: &Place, cases: &str) -> String {
+    let script = format!(
+        "#!/bin/sh\n\
+         batch=no\n\
+         while [ $# -gt 0 ]; do\n\
+           case \"$1\" in\n\
+             -o) [ \"$2\" = BatchMode=yes ] && batch=yes; shift 2 ;;\n\
+             -F|-p) shift 2 ;;\n\
+             -*) shift ;;\n\
+             *) break ;;\n\
+           esac\n\
+         done\n\
+         host=$1; shift\n\
+         case $host in\n{cases}\n*) ;;\nesac\n\
+         # What is started there has no terminal.\n\
+         exec setsid sh -c \"$*\"\n"
+    );
+    let path = place.path("ssh");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    place.text("ssh")
+}
+
 /// Starts an agent and waits until it listens.
 pub fn start_agent(mut command: Command) -> RunningAgent {
     let mut child = command
