@@ -225,7 +225,7 @@ enum Token {
 
 enum Item {
     Range(Letter, Letter),
-    Class(fn(&u8) -> bool),
+    Class(Class),
 }
 
 fn letters(bytes: &[u8]) -> Vec<Letter> {
@@ -295,9 +295,12 @@ fn set(letters: &[Letter]) -> Option<(Token, usize)> {
     Some((Token::Set { others, items }, at + 1))
 }
 
+/// Whether a byte belongs to a class of letters.
+type Class = fn(&u8) -> bool;
+
 /// `[:digit:]` at the front, and its length.
-fn class(letters: &[Letter]) -> Option<(fn(&u8) -> bool, usize)> {
-    const CLASSES: [(&str, fn(&u8) -> bool); 8] = [
+fn class(letters: &[Letter]) -> Option<(Class, usize)> {
+    const CLASSES: [(&str, Class); 8] = [
         ("[:alnum:]", u8::is_ascii_alphanumeric),
         ("[:alpha:]", u8::is_ascii_alphabetic),
         ("[:digit:]", u8::is_ascii_digit),
