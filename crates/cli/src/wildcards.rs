@@ -27,12 +27,15 @@ pub(crate) enum Asked<'a> {
     Expand(Box<Expand<'a>>),
 }
 
+/// Makes the request once the hosts have answered.
+pub(crate) type Then<'a> = Box<dyn FnOnce(&[Expansion]) -> Result<Request> + 'a>;
+
 /// What has to be asked, and what becomes of the answers.
 pub(crate) struct Expand<'a> {
     pub nodes: Vec<NodeRequest>,
     pub options: Options,
     /// Takes what each of the nodes said.
-    pub then: Box<dyn FnOnce(&[Expansion]) -> Result<Request> + 'a>,
+    pub then: Then<'a>,
 }
 
 /// Whether a source has to be asked for.
