@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::PairSecret;
 use ropewalk_lane::tls;
@@ -71,7 +72,7 @@ pub(crate) struct Shared {
     pub token: [u8; 32],
     token_id: [u8; 16],
     token_key: MacKey,
-    control: tokio_rustls::TlsAcceptor,
+    control: Arc<rustls::ServerConfig>,
     pub roots: Roots,
     expanded: HashMap<Vec<u8>, Result<Vec<Vec<u8>>, String>>,
     pub instance: String,
@@ -172,7 +173,7 @@ impl Agent {
             .first()
             .and_then(|l| l.local_addr().ok())
             .map_or(0, |a| a.port());
-        let control = tls::control_server()?;
+        let control = tls::control_server(&config.token)?;
         let (log, writer) = match config.log.map(Log::start).transpose() {
             Ok(started) => started.unzip(),
             Err(error) => return Err(AgentError::Log(error)),
@@ -181,7 +182,7 @@ impl Agent {
             token_id: preface::key_id(&config.token),
             token_key: MacKey::new(&config.token),
             token: config.token,
-            control: control.into(),
+            control,
             roots,
             expanded: config.expanded.into_iter().collect(),
             instance,
@@ -314,6 +315,8 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
+    // Connections inherit it: what a peer sends first is answered at once, and the answer acknowledges it.
+    let _ = socket.set_tcp_quickack(false);
     Ok(socket.into())
 }
 
@@ -322,6 +325,10 @@ pub(crate) trait Incoming: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'stati
     fn into_data(self) -> std::io::Result<DataSocket>;
     /// Makes the connection fail when the peer's host is gone without a word.
     fn expect_answers(&self) {}
+    /// What is written from now on leaves when the connection ends, or when packets are full.
+    fn hold_back(&self) {}
+    /// Whether what comes is acknowledged at once, or by what is sent next.
+    fn acknowledge_at_once(&self, _is_wanted: bool) {}
 }
 
 impl Incoming for tokio::net::TcpStream {
@@ -337,8 +344,16 @@ impl Incoming for tokio::net::TcpStream {
         let _ = socket.set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
         // A status that a full trunk drops again and again is not put off twice as long each time.
         let _ = socket.set_tcp_thin_linear_timeouts(true);
-        // Most messages are answered at once, and the answer acknowledges them.
-        let _ = socket.set_tcp_quickack(false);
+    }
+
+    fn hold_back(&self) {
+        // Best effort: it saves packets.
+        let _ = socket2::SockRef::from(self).set_tcp_cork(true);
+    }
+
+    fn acknowledge_at_once(&self, is_wanted: bool) {
+        // Best effort, too.
+        let _ = socket2::SockRef::from(self).set_tcp_quickack(is_wanted);
     }
 }
 
@@ -472,6 +487,7 @@ async fn welcome<S: Incoming>(
 ) -> Result<(), Refusal> {
     let bytes = hear(&mut stream, caller.patience, &place).await?;
     let head = Preface::parse(&bytes).map_err(|_| Refusal::NoPreface)?;
+    stream.acknowledge_at_once(head.kind != Kind::Control);
     match head.kind {
         Kind::Control => {
             if head.key_id != shared.token_id || !Preface::verify(&bytes, &shared.token_key) {
@@ -480,7 +496,8 @@ async fn welcome<S: Incoming>(
             drop(place);
             let place = doors.prove(caller.source);
             stream.expect_answers();
-            let stream = handshake(shared.control.accept(stream), &place).await?;
+            let accept = accept(stream, shared.control.clone(), &shared.token);
+            let stream = handshake(accept, &place).await?.before_end(S::hold_back);
             session::run(stream, caller, shared, place).await
         }
         Kind::Pair | Kind::Join => {
@@ -579,8 +596,8 @@ pub(crate) async fn serve_peer<S: Incoming>(
 }
 
 /// A TLS handshake, as long as the connection has its place.
-async fn handshake<T>(
-    accept: impl Future<Output = std::io::Result<T>>,
+async fn handshake<T, E>(
+    accept: impl Future<Output = Result<T, E>>,
     place: &Place,
 ) -> Result<T, Refusal> {
     tokio::select! {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_lane::tls::{self, Side};
+use ropewalk_lane::control::Sealed;
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc};
@@ -26,12 +26,15 @@ const STATUS_TUNING: Duration = Duration::from_millis(200);
 /// Longest list of files that is sent for comparing: one message carries it, with a few bytes around it.
 const MANIFEST_SENT_MAX: usize = control::MESSAGE_MAX - 64;
 
+/// Messages that are due at once are joined up to so many bytes.
+const TOGETHER_MAX: usize = 64 << 10;
+
 /// Shortest time between two status messages, whatever the master asks for.
 const STATUS_MIN: Duration = Duration::from_millis(100);
 
 /// Runs until the connection ends, then stops what the master started: an agent never goes on alone.
 pub(crate) async fn run<S>(
-    mut stream: tokio_rustls::server::TlsStream<S>,
+    mut stream: Sealed<S>,
     caller: Caller,
     shared: Arc<Shared>,
     place: Place,
@@ -39,14 +42,17 @@ pub(crate) async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let proved = tokio::select! {
+    let proven = tokio::select! {
         biased;
-        proved = exchange_proofs(&mut stream, &shared.token) => proved,
+        proven = stream.proven() => proven,
         () = place.taken() => return Err(Refusal::GaveWay),
         () = tokio::time::sleep(PROOF_TIMEOUT) => return Err(Refusal::Handshake),
     };
-    if !proved {
-        return Err(Refusal::WrongToken);
+    if let Err(error) = proven {
+        return Err(match error.kind() {
+            std::io::ErrorKind::InvalidData => Refusal::WrongToken,
+            _ => Refusal::Handshake,
+        });
     }
     // Until here anybody can get who has seen a master's preface go by.
     drop(place);
@@ -99,46 +105,27 @@ pub(crate) async fn converse<S>(
             }
             _ = beat.tick() => session.status(),
         };
-        if let Some(message) = message
-            && (writer.write_all(&control::encode(&message)).await.is_err()
-                || writer.flush().await.is_err())
+        // What one input has caused leaves together.
+        let mut bytes = message.as_ref().map(control::encode).unwrap_or_default();
+        while bytes.len() < TOGETHER_MAX
+            && let Ok(more) = outgoing.try_recv()
         {
+            bytes.extend_from_slice(&control::encode(&more));
+        }
+        if writer.write_all(&bytes).await.is_err() {
             break;
         }
+        // The last answer leaves with the end of the connection.
         if session.ended && outgoing.is_empty() {
+            break;
+        }
+        if writer.flush().await.is_err() {
             break;
         }
     }
     let _ = writer.shutdown().await;
     reading.abort();
     session.close().await;
-}
-
-async fn exchange_proofs<S>(
-    stream: &mut tokio_rustls::server::TlsStream<S>,
-    token: &[u8; 32],
-) -> bool
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let Ok(exporter) = stream
-        .get_ref()
-        .1
-        .export_keying_material([0; 32], tls::CONTROL_LABEL, None)
-    else {
-        return false;
-    };
-    let mut proof = [0; 32];
-    if stream.read_exact(&mut proof).await.is_err()
-        || !tls::proven(token, &exporter, Side::Master, &proof)
-    {
-        return false;
-    }
-    stream
-        .write_all(&tls::prove(token, &exporter, Side::Agent))
-        .await
-        .is_ok()
-        && stream.flush().await.is_ok()
 }
 
 async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
@@ -159,9 +146,9 @@ fn too_long(bytes: usize) -> String {
     )
 }
 
-/// Statuses with this pause, the first one at once.
+/// Statuses with this pause, the first one after it: until then there is nothing to tell.
 fn every(pause: Duration) -> tokio::time::Interval {
-    let mut beat = tokio::time::interval(pause);
+    let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     beat
 }

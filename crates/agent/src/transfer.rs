@@ -97,7 +97,7 @@ impl Transfer {
         })?;
         let identity = tls::Identity {
             certificate: credentials.certificate.clone(),
-            private_key: credentials.private_key.clone(),
+            seed: credentials.seed.clone(),
         };
         let is_restricted = !open.rails.is_empty();
         let usable = interfaces::usable(&open.rails);

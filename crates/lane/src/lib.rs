@@ -56,6 +56,7 @@
 //! ```
 
 mod checksum;
+pub mod control;
 mod error;
 pub mod exchange;
 pub mod faulty;

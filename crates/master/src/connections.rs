@@ -1,16 +1,19 @@
-//! The driver's ends of all control connections: a writer and a reader task for each node.
+//! The driver's ends of all control connections: a task for each node.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_lane::preface;
 use ropewalk_lane::tls::{Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
 use ropewalk_proto::report::ControlReport;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 
-use crate::link::{Link, LinkWriter};
+use crate::link::{LinkReader, LinkWriter};
 use crate::members::Party;
 use crate::reach::{Reached, Started};
 use crate::tunnels::Tunnels;
@@ -18,9 +21,6 @@ use crate::wire::{Carried, Meter};
 
 /// What last messages may take to leave when everything ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-
-/// Messages that are due at once are joined up to so many bytes.
-const TOGETHER_MAX: usize = 64 << 10;
 
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {
@@ -34,12 +34,13 @@ pub(crate) enum Input {
 
 /// Connections in order of node number; they only grow.
 pub(crate) struct Connections {
-    outboxes: Vec<UnboundedSender<Vec<u8>>>,
+    outboxes: Vec<Arc<Outbox>>,
+    // Nodes with messages that wait for a flush; some twice.
+    waiting: Vec<u32>,
     inputs: UnboundedSender<Input>,
     // Agents that are being reached, and tunnels between nodes.
     tasks: JoinSet<()>,
-    readers: JoinSet<()>,
-    writers: JoinSet<()>,
+    links: JoinSet<()>,
     started: Vec<Started>,
     tunnels: Tunnels,
     meters: Vec<Arc<Meter>>,
@@ -51,10 +52,10 @@ impl Connections {
         let (inputs, received) = mpsc::unbounded_channel();
         let connections = Self {
             outboxes: Vec::new(),
+            waiting: Vec::new(),
             inputs,
             tasks: JoinSet::new(),
-            readers: JoinSet::new(),
-            writers: JoinSet::new(),
+            links: JoinSet::new(),
             started: Vec::new(),
             tunnels: Tunnels::default(),
             meters: Vec::new(),
@@ -81,29 +82,14 @@ impl Connections {
             let tunnels = self.tunnels.clone();
             self.tasks.spawn(tunnels.serve(number, requests));
         }
-        let (outbox, outgoing) = mpsc::unbounded_channel();
-        self.outboxes.push(outbox);
+        let outbox = Arc::new(Outbox::default());
+        self.outboxes.push(outbox.clone());
         self.started.extend(started);
-        let Link {
-            mut reader,
-            writer,
-            meter,
-        } = link;
-        self.meters.extend(meter);
-        let inputs = self.inputs.clone();
-        self.writers.spawn(write_all(writer, outgoing));
-        self.readers.spawn(async move {
-            loop {
-                let (input, is_last) = match reader.read().await {
-                    Ok((message, bytes)) => {
-                        (Input::Message(number, Box::new(message), bytes), false)
-                    }
-                    Err(reason) => (Input::Lost(number, reason), true),
-                };
-                if inputs.send(input).is_err() || is_last {
-                    return;
-                }
-            }
+        self.meters.extend(link.meter);
+        let reading = read_all(link.reader, number, self.inputs.clone(), outbox.clone());
+        let writing = write_all(link.writer, outbox);
+        self.links.spawn(async move {
+            tokio::join!(reading, writing);
         });
     }
 
@@ -113,10 +99,19 @@ impl Connections {
         report.bridged_bytes = self.tunnels.bridged();
     }
 
-    /// Sends an encoded message to a node.
-    pub fn send(&self, node: u32, bytes: Vec<u8>) {
-        // A closed outbox means a lost node, which its reader reports.
-        let _ = self.outboxes[node as usize].send(bytes);
+    /// Takes a message to a node; it leaves at the next flush.
+    pub fn send(&mut self, node: u32, message: &ToAgent) -> usize {
+        self.waiting.push(node);
+        self.outboxes[node as usize].add(message)
+    }
+
+    /// Messages leave, those to one node together.
+    pub fn flush(&mut self) {
+        for node in self.waiting.drain(..) {
+            self.outboxes[node as usize].ready.notify_one();
+        }
+        // Thousands wait at the start only.
+        self.waiting.shrink_to(0);
     }
 
     /// Does something that ends in an input, without keeping the driver waiting.
@@ -129,13 +124,13 @@ impl Connections {
 
     /// Last messages leave, connections close, started agents go. Says what the connections carried from first to last.
     pub async fn close(mut self) -> Carried {
-        self.outboxes.clear();
+        self.flush();
         let _ = tokio::time::timeout(LAST_WORDS, async {
-            while self.writers.join_next().await.is_some() {}
-            // Agents close their ends in turn.
-            while self.readers.join_next().await.is_some() {}
+            // Agents end their connections after their last word; this side ends with them.
+            while self.links.join_next().await.is_some() {}
         })
         .await;
+        self.links.abort_all();
         self.tasks.abort_all();
         leave_all(self.started).await;
         let mut carried = Carried::default();
@@ -155,19 +150,67 @@ pub(crate) async fn leave_all(started: impl IntoIterator<Item = Started>) {
     while leaving.join_next().await.is_some() {}
 }
 
-async fn write_all(mut writer: LinkWriter, mut outgoing: UnboundedReceiver<Vec<u8>>) {
-    while let Some(mut bytes) = outgoing.recv().await {
-        // What waits already leaves in the same packets.
-        while bytes.len() < TOGETHER_MAX
-            && let Ok(more) = outgoing.try_recv()
-        {
-            bytes.extend_from_slice(&more);
+/// What is to be sent to a node.
+#[derive(Default)]
+struct Outbox {
+    waiting: Mutex<Vec<u8>>,
+    is_over: AtomicBool,
+    ready: Notify,
+}
+
+impl Outbox {
+    /// Gives the length of the message as it is sent.
+    fn add(&self, message: &ToAgent) -> usize {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of a lost node, which its reader reports, nothing is kept.
+        let before = waiting.len();
+        control::encode_into(&mut waiting, message);
+        let length = waiting.len() - before;
+        if self.is_over.load(Relaxed) {
+            waiting.clear();
         }
-        if writer.write(&bytes).await.is_err() {
-            return;
+        length
+    }
+
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Nothing more is sent.
+    fn end(&self) {
+        self.is_over.store(true, Relaxed);
+        self.ready.notify_one();
+    }
+}
+
+async fn read_all(
+    mut reader: LinkReader,
+    number: u32,
+    inputs: UnboundedSender<Input>,
+    outbox: Arc<Outbox>,
+) {
+    loop {
+        let (input, is_last) = match reader.read().await {
+            Ok((message, bytes)) => (Input::Message(number, message, bytes), false),
+            Err(reason) => (Input::Lost(number, reason), true),
+        };
+        if inputs.send(input).is_err() || is_last {
+            return outbox.end();
         }
     }
-    writer.close().await;
+}
+
+async fn write_all(mut writer: LinkWriter, outbox: Arc<Outbox>) {
+    loop {
+        outbox.ready.notified().await;
+        let bytes = outbox.take();
+        if !bytes.is_empty() && writer.write(&bytes).await.is_err() {
+            return;
+        }
+        if outbox.is_over.load(Relaxed) {
+            return writer.close().await;
+        }
+    }
 }
 
 /// Makes what the nodes of one transfer know each other by; kept for those that join later.
@@ -189,7 +232,7 @@ impl Issuer {
         let identity = self.authority.issue(node)?;
         let credentials = control::Credentials {
             certificate: identity.certificate,
-            private_key: identity.private_key,
+            seed: identity.seed,
             authority: self.authority.public_key().to_vec(),
             secret: self.secret.to_vec(),
         };

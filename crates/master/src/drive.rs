@@ -531,9 +531,8 @@ impl Driver {
     }
 
     fn send(&mut self, node: u32, message: &ToAgent) {
-        let bytes = control::encode(message);
-        count_sent(&mut self.control, message, bytes.len());
-        self.connections.send(node, bytes);
+        let bytes = self.connections.send(node, message);
+        count_sent(&mut self.control, message, bytes);
     }
 
     async fn run(
@@ -668,6 +667,7 @@ impl Driver {
                     }
                     let scheduler = self.request.options.scheduler.clone();
                     let (first, spares) = (purpose.first, purpose.spares);
+                    self.connections.flush();
                     let result = tokio::task::spawn_blocking(move || {
                         plan(&problem, &scheduler, first, spares)
                     })
@@ -700,6 +700,7 @@ impl Driver {
                 Action::End(outcome, error) => self.end = Some((outcome, error)),
             }
         }
+        self.connections.flush();
     }
 }
 

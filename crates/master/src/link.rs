@@ -1,16 +1,17 @@
 //! The authenticated connection to one agent.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_lane::control::{ControlError, connect};
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
-use ropewalk_lane::tls::{self, Side};
 use ropewalk_pipe::{Pipe, PipeError, Purpose};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::ControlReport;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::MasterError;
 use crate::wire::{Counted, Meter};
@@ -18,7 +19,7 @@ use crate::wire::{Counted, Meter};
 /// One address that does not answer costs at most this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Handshake and proof take at most this.
+/// The handshake takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host that acknowledges nothing for this long is gone. Agents say nothing for minutes while they open large trees or
@@ -34,12 +35,12 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// ... this often: as long as [`HOST_SILENCE_MAX`] together.
 const PROBES: u32 = 4;
 
-/// What a link runs over: TLS, or a stream of a pipe that ssh or the system protects.
+/// What a link runs over: sealed records, or a stream of a pipe that ssh or the system protects.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection whose two ends have proved the token, or to an agent that this process started.
+/// A connection to an agent that has proved the token, or that this process started.
 pub(crate) struct Link {
     pub reader: LinkReader,
     pub writer: LinkWriter,
@@ -48,14 +49,14 @@ pub(crate) struct Link {
 }
 
 pub(crate) struct LinkReader(ReadHalf<Box<dyn Stream>>);
-pub(crate) struct LinkWriter(WriteHalf<Box<dyn Stream>>, Option<Arc<Meter>>);
+pub(crate) struct LinkWriter(WriteHalf<Box<dyn Stream>>);
 
 impl Link {
     fn new(stream: Box<dyn Stream>, meter: Option<Arc<Meter>>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self {
             reader: LinkReader(reader),
-            writer: LinkWriter(writer, meter.clone()),
+            writer: LinkWriter(writer),
             meter,
         }
     }
@@ -83,8 +84,7 @@ impl Link {
             address: address.clone(),
             reason,
         };
-        let connecting =
-            tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, open(host, port)).await;
         let stream = match connecting {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
@@ -107,41 +107,22 @@ impl Link {
         };
         let _ = stream.set_nodelay(true);
         expect_answers(&stream);
-        let mut stream = Counted::tcp(stream);
+        let stream = Counted::tcp(stream);
         let meter = stream.meter();
-        let proven = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
-            let head = Preface {
-                kind: Kind::Control,
-                flags: 0,
-                key_id: preface::key_id(token),
-                transfer_id: [0; 16],
-                nonce: preface::random_bytes(),
-                extra: [0; 16],
-            };
-            // Preface and first message of TLS leave together: a packet, and its acknowledgement, less.
-            stream
-                .write_before_more(&head.encode(&MacKey::new(token)))
-                .await
-                .ok()?;
-            let connector = tokio_rustls::TlsConnector::from(tls::control_client().ok()?);
-            let mut stream = connector.connect(tls::control_name(), stream).await.ok()?;
-            let exporter = stream
-                .get_ref()
-                .1
-                .export_keying_material([0; 32], tls::CONTROL_LABEL, None)
-                .ok()?;
-            stream
-                .write_all(&tls::prove(token, &exporter, Side::Master))
-                .await
-                .ok()?;
-            stream.flush().await.ok()?;
-            let mut proof = [0; 32];
-            stream.read_exact(&mut proof).await.ok()?;
-            tls::proven(token, &exporter, Side::Agent, &proof).then_some(stream)
-        });
-        match proven.await {
-            Ok(Some(stream)) => Ok(Self::new(Box::new(stream), Some(meter))),
-            Ok(None) => Err(MasterError::Token {
+        let head = Preface {
+            kind: Kind::Control,
+            flags: 0,
+            key_id: preface::key_id(token),
+            transfer_id: [0; 16],
+            nonce: preface::random_bytes(),
+            extra: [0; 16],
+        };
+        let head = head.encode(&MacKey::new(token));
+        let handshake = connect(stream, &head, token);
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => Ok(Self::new(Box::new(stream), Some(meter))),
+            Ok(Err(ControlError::Tls(error))) => Err(error.into()),
+            Ok(Err(_)) => Err(MasterError::Token {
                 node: node.into(),
                 address,
             }),
@@ -151,6 +132,32 @@ impl Link {
             ))),
         }
     }
+}
+
+/// Connects to the first address that answers. The acknowledgement that completes a connection leaves with the first data.
+async fn open(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let mut failed = std::io::Error::new(
+        std::io::ErrorKind::InvalidInput,
+        "the host's name has no address",
+    );
+    for address in tokio::net::lookup_host((host, port)).await? {
+        let socket = match address.is_ipv4() {
+            true => TcpSocket::new_v4()?,
+            false => TcpSocket::new_v6()?,
+        };
+        acknowledge_late(&socket);
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Most messages are answered at once, and the answer acknowledges them.
+fn acknowledge_late(socket: &impl AsFd) {
+    // Best effort: it saves packets.
+    let _ = SockRef::from(socket).set_tcp_quickack(false);
 }
 
 /// Makes the connection fail when the agent's host is gone without a word.
@@ -165,20 +172,19 @@ pub(crate) fn expect_answers(stream: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX));
     // What a full trunk drops again and again is not put off twice as long each time.
     let _ = socket.set_tcp_thin_linear_timeouts(true);
-    // Most messages are answered at once, and the answer acknowledges them.
-    let _ = socket.set_tcp_quickack(false);
+    acknowledge_late(stream);
 }
 
 impl LinkReader {
     /// Next message and its size on the wire before encryption.
-    pub async fn read(&mut self) -> Result<(FromAgent, usize), String> {
+    pub async fn read(&mut self) -> Result<(Box<FromAgent>, usize), String> {
         let mut length = [0; LENGTH_LEN];
         self.0.read_exact(&mut length).await.map_err(closed)?;
         let length = control::decode_length(length).map_err(|e| e.to_string())?;
         let mut bytes = vec![0; length];
         self.0.read_exact(&mut bytes).await.map_err(closed)?;
         Ok((
-            control::decode(&bytes).map_err(|e| e.to_string())?,
+            Box::new(control::decode(&bytes).map_err(|e| e.to_string())?),
             LENGTH_LEN + length,
         ))
     }
@@ -199,11 +205,15 @@ impl LinkWriter {
         self.0.flush().await.map_err(closed)
     }
 
+    /// Sends what is written and not sent; with nothing to say, what makes the agent sure of this master.
+    pub async fn flush(&mut self) {
+        // A broken connection shows where it is read.
+        let _ = self.0.flush().await;
+    }
+
+    /// Ends this side.
     pub async fn close(&mut self) {
-        // An agent that has closed its end already would only answer with a reset.
-        if !self.1.as_ref().is_some_and(|meter| meter.has_ended()) {
-            let _ = self.0.shutdown().await;
-        }
+        let _ = self.0.shutdown().await;
     }
 }
 

@@ -115,8 +115,14 @@ pub(crate) async fn reach_each(
                 Some(Err(_)) => {}
                 None => break,
             },
-            _ = tick.tick() => round.tell_awaited(),
+            _ = tick.tick() => {
+                round.tell_awaited();
+                round.greet().await;
+            }
         }
+    }
+    if round.reached() < nodes.len() {
+        round.greet().await;
     }
     if options.ask {
         for number in round.questions() {
@@ -156,6 +162,14 @@ impl<N: Fn(Event)> Round<'_, N> {
                 reached: self.reached(),
                 nodes: self.nodes.len(),
             });
+        }
+    }
+
+    /// Where others are waited for, or are missing, the agents that are reached learn that this master has their token. Else
+    /// they learn it with the first message: a packet less.
+    async fn greet(&mut self) {
+        for reached in self.answers.values_mut().flatten() {
+            reached.link.writer.flush().await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Counts what control connections carry as it crosses the wire: TLS and its handshake, headers, segments without data.
+//! Counts what control connections carry as it crosses the wire: handshakes, sealed records, headers, segments without data.
 //!
 //! Bytes are counted where the connection hands them to the socket; packets are the kernel's own count of segments
 //! (`tcp_info`), each with its Ethernet, IP and TCP headers. So the sum is what an interface's counters show, but for the last
@@ -8,13 +8,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Context, Poll};
 
 use ropewalk_lane::TcpInfo;
-use rustix::net::SendFlags;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Ethernet header, TCP header and its timestamps.
@@ -49,16 +48,9 @@ pub(crate) struct Meter {
     packets_out: AtomicU64,
     packets_in: AtomicU64,
     header: u64,
-    // The peer has sent its last byte.
-    ended: AtomicBool,
 }
 
 impl Meter {
-    /// Whether the peer has closed its end.
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Relaxed)
-    }
-
     /// So far.
     pub fn carried(&self) -> Carried {
         let (out, back) = (
@@ -103,18 +95,6 @@ impl Counted<TcpStream> {
             packets,
         }
     }
-
-    /// Sends bytes that more follow, so that they leave with these in one packet.
-    ///
-    /// # Errors
-    /// Those of the socket.
-    pub async fn write_before_more(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let now = rustix::net::send(&self.inner, bytes, SendFlags::MORE | SendFlags::NOSIGNAL);
-        // Whatever does not fit now goes the usual way.
-        let sent = now.unwrap_or(0);
-        self.meter.sent.fetch_add(sent as u64, Relaxed);
-        self.write_all(&bytes[sent..]).await
-    }
 }
 
 impl<S> Counted<S> {
@@ -142,9 +122,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         if polled.is_ready() {
             let more = (buffer.filled().len() - before) as u64;
             self.meter.received.fetch_add(more, Relaxed);
-            if more == 0 {
-                self.meter.ended.store(true, Relaxed);
-            }
             self.look();
         }
         polled
@@ -164,23 +141,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         polled
     }
 
-    // The records of a handshake leave together.
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
-        if let Poll::Ready(Ok(count)) = polled {
-            self.meter.sent.fetch_add(count as u64, Relaxed);
-        }
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_flush(context)
     }
@@ -194,7 +154,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 

@@ -39,11 +39,17 @@ pub enum ControlError {
 
 /// Length prefix and message, ready to be written.
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
-    let length = message.encoded_len();
-    let mut out = Vec::with_capacity(LENGTH_LEN + length);
-    out.extend_from_slice(&(length as u32).to_le_bytes());
-    out.extend_from_slice(&message.encode_to_vec());
+    let mut out = Vec::new();
+    encode_into(&mut out, message);
     out
+}
+
+/// Adds length prefix and message to what is to be written.
+pub fn encode_into<M: Message>(out: &mut Vec<u8>, message: &M) {
+    let length = message.encoded_len();
+    out.reserve_exact(LENGTH_LEN + length);
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+    message.encode_raw(out);
 }
 
 /// Checks an announced length.
