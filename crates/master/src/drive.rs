@@ -177,7 +177,8 @@ pub async fn run_with(
         absent,
     };
     let reaching = started.elapsed();
-    let (mut report, after) = drive(&request, id, links, before, events, cancel, commands).await;
+    let (mut report, request, after) =
+        drive(request, id, links, before, events, cancel, commands).await;
     report.control.plan_messages += agents.control.plan_messages;
     report.control.plan_bytes += agents.control.plan_bytes;
     report::count_reaching(&mut report, reaching);
@@ -426,23 +427,23 @@ fn source_name(nodes: &[NodeRequest]) -> String {
 }
 
 async fn drive(
-    request: &Request,
+    request: Request,
     id: uuid::Uuid,
     reached: Vec<Reached>,
     before: Before,
     events: UnboundedSender<Event>,
     cancel: Cancel,
     commands: mpsc::Receiver<Command>,
-) -> (Report, After) {
+) -> (Report, Request, After) {
     let began = Instant::now();
-    let (setup, sources) = setup(request, id, &before);
+    let (setup, sources) = setup(&request, id, &before);
     let issuer = match Issuer::new() {
         Ok(issuer) => issuer,
         Err(error) => {
             reach::send_away(reached).await;
             let text = error.to_string();
-            let refused = report::refused(request, &id.to_string(), ErrorKind::Other, text);
-            return (refused, After::default());
+            let refused = report::refused(&request, &id.to_string(), ErrorKind::Other, text);
+            return (refused, request, After::default());
         }
     };
     let (mut connections, mut inputs) = Connections::new();
@@ -452,15 +453,15 @@ async fn drive(
     let mut driver = Driver {
         coordinator: Coordinator::new(setup, 0),
         connections,
-        doorman: Doorman::new(request),
+        doorman: Doorman::new(&request),
         issuer,
         adviser: Adviser::default(),
         sharing: Sharing::new(request.options.sharing.as_deref(), &id.to_string()),
-        request: request.clone(),
         control: ControlReport {
             nodes: request.nodes.len() as u64,
             ..ControlReport::default()
         },
+        request,
         events,
         began,
         sources,
@@ -503,7 +504,7 @@ async fn drive(
         observations: speeds::observe(&driver.request, &driver.coordinator),
         lessons: driver.coordinator.lessons(),
     };
-    (report, after)
+    (report, driver.request, after)
 }
 
 impl Driver {

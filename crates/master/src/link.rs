@@ -84,6 +84,16 @@ impl Link {
             address: address.clone(),
             reason,
         };
+        // First of all: the process's first random numbers take a tenth of a second.
+        let head = Preface {
+            kind: Kind::Control,
+            flags: 0,
+            key_id: preface::key_id(token),
+            transfer_id: [0; 16],
+            nonce: preface::random_bytes(),
+            extra: [0; 16],
+        };
+        let head = head.encode(&MacKey::new(token));
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, open(host, port)).await;
         let stream = match connecting {
             Ok(Ok(stream)) => stream,
@@ -109,15 +119,6 @@ impl Link {
         expect_answers(&stream);
         let stream = Counted::tcp(stream);
         let meter = stream.meter();
-        let head = Preface {
-            kind: Kind::Control,
-            flags: 0,
-            key_id: preface::key_id(token),
-            transfer_id: [0; 16],
-            nonce: preface::random_bytes(),
-            extra: [0; 16],
-        };
-        let head = head.encode(&MacKey::new(token));
         let handshake = connect(stream, &head, token);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => Ok(Self::new(Box::new(stream), Some(meter))),

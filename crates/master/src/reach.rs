@@ -84,20 +84,12 @@ pub(crate) async fn reach_each(
     known: BTreeMap<usize, Result<Reached, Failure>>,
     notice: impl Fn(Event),
 ) -> Answers {
-    let gate = Arc::new(tokio::sync::Semaphore::new(REACH_AT_ONCE));
     let mut tasks = JoinSet::new();
-    let unknown = nodes
-        .iter()
-        .enumerate()
-        .filter(|(number, _)| !known.contains_key(number));
-    for (number, node) in unknown {
-        let (node, options, gate) = (node.clone(), options.clone(), gate.clone());
-        tasks.spawn(async move {
-            let _permit = gate.acquire_owned().await;
-            let questions = Questions::Never;
-            (number, reach(&node, &options, loopback, questions).await)
-        });
-    }
+    let shared = Arc::new(options.clone());
+    let unknown = nodes.iter().enumerate();
+    let unknown = unknown.filter(|(number, _)| !known.contains_key(number));
+    let unknown: Vec<(usize, &NodeRequest)> = unknown.collect();
+    let mut next = unknown.into_iter();
     let mut round = Round {
         nodes,
         answers: known,
@@ -108,6 +100,15 @@ pub(crate) async fn reach_each(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick.tick().await;
     loop {
+        while tasks.len() < REACH_AT_ONCE
+            && let Some((number, node)) = next.next()
+        {
+            let (node, options) = (node.clone(), shared.clone());
+            tasks.spawn(async move {
+                let questions = Questions::Never;
+                (number, reach(&node, &options, loopback, questions).await)
+            });
+        }
         tokio::select! {
             joined = tasks.join_next() => match joined {
                 Some(Ok((number, answer))) => round.take(number, answer),
@@ -269,7 +270,8 @@ async fn reach(
                 false => words.extend(ssh::ports(options)),
             }
             // What it says is of paths of this host, and needs no name before it.
-            start::start(&words, true, Questions::Never, &roots(node)).await
+            // On the heap: most nodes are attached, and need no room for it.
+            Box::pin(start::start(&words, true, Questions::Never, &roots(node))).await
         }
         Reach::Ssh(target) => {
             let name = &node.name;
@@ -279,7 +281,7 @@ async fn reach(
                 )));
             }
             let words = ssh::words(options, target, questions);
-            let started = start::start(&words, false, questions, &roots(node)).await;
+            let started = Box::pin(start::start(&words, false, questions, &roots(node))).await;
             started.map_err(|failure| Failure {
                 text: match failure.text.contains('\n') {
                     true => format!("{name}:\n{}", failure.text),

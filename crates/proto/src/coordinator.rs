@@ -83,6 +83,9 @@ pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
 /// Speed assumed for a node when nobody knows better (1 Gbit/s): only ratios matter to the plan.
 pub const SPEED_UNKNOWN: u64 = 125_000_000;
 
+/// Actions for which room is kept while there are none.
+const ACTIONS_KEPT: usize = 16;
+
 /// Temporary names of a node that are remembered.
 const TEMPORARY_MAX: usize = 8;
 
@@ -195,6 +198,7 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
 /// One transfer as its master sees it. See the module documentation.
 #[derive(Debug)]
 pub struct Coordinator {
+    // Its nodes are in `nodes`.
     setup: Setup,
     nodes: Vec<Node>,
     phase: Phase,
@@ -265,11 +269,10 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that has sent nothing yet.
-    pub fn new(setup: Setup, now_ns: u64) -> Self {
-        let nodes = setup
-            .nodes
-            .iter()
-            .map(|node| Node::new(node.clone(), now_ns))
+    pub fn new(mut setup: Setup, now_ns: u64) -> Self {
+        let nodes = std::mem::take(&mut setup.nodes)
+            .into_iter()
+            .map(|node| Node::new(node, now_ns))
             .collect();
         Self {
             setup,
@@ -328,7 +331,7 @@ impl Coordinator {
         self.start_ns = now_ns;
         for index in 0..self.nodes.len() {
             self.nodes[index].heard_ns = now_ns;
-            let open = setup::open_message(&self.setup, index as u32);
+            let open = setup::open_message(&self.setup, &self.nodes[index].setup, index as u32);
             self.send(index as u32, to_agent::Body::Open(open));
         }
     }
@@ -362,7 +365,12 @@ impl Coordinator {
 
     /// Next thing for the driver to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front();
+        // Of thousands of nodes there are that many at the start only.
+        if action.is_none() {
+            self.actions.shrink_to(ACTIONS_KEPT);
+        }
+        action
     }
 
     /// Takes a message of a node. A message that does not fit the state is ignored, and so is all that a node says which
@@ -382,7 +390,7 @@ impl Coordinator {
                     let text = format!("{}: {text}", self.name(node));
                     return self.refuse(text);
                 }
-                state.opened = Some(opened);
+                state.opened = Some(Box::new(opened));
                 if self.is_true_for_all(|n| n.opened.is_some()) {
                     self.all_opened();
                 }
@@ -393,7 +401,7 @@ impl Coordinator {
                 if let Err(text) = state.check_opened(&opened) {
                     return self.turn_away(node, &text);
                 }
-                state.pending = Some(opened);
+                state.pending = Some(Box::new(opened));
                 if !self.ask_joined(node) {
                     self.take_in(node);
                 }
@@ -488,7 +496,7 @@ impl Coordinator {
                 };
                 let error = error.to_owned();
                 let told_commit = state.told_commit;
-                state.finished = Some(finished);
+                state.finished = Some(Box::new(finished));
                 if told_commit {
                     self.handle_named(node, &error);
                 } else if !error.is_empty() {
@@ -614,7 +622,7 @@ impl Coordinator {
         }
         let error = done.error.clone();
         let differs = done.differs;
-        self.nodes[node as usize].done = Some(done);
+        self.nodes[node as usize].done = Some(Box::new(done));
         if differs {
             return self.end_differing(&error);
         }
@@ -639,7 +647,7 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         state.alive()
             && state.opened.is_some()
-            && state.done.as_ref().is_none_or(|d| d.error.is_empty())
+            && state.done.as_deref().is_none_or(|d| d.error.is_empty())
     }
 
     /// What nodes said while the driver was stopped lies in its connections: their silence begins after that.

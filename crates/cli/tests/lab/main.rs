@@ -2,6 +2,7 @@
 //! where namespaces cannot be made.
 
 mod changes;
+mod control;
 mod hosts;
 mod paths;
 mod rails;

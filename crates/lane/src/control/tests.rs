@@ -235,7 +235,7 @@ async fn the_last_bytes_are_announced() {
     }
     let counting = Counting(AtomicUsize::new(0), AtomicUsize::new(0));
     let mut end = Sealed::new(counting, &[1; 32], &[2; 32])
-        .before_end(|inner| drop(inner.0.fetch_add(1, Relaxed)));
+        .before_end(|inner| _ = inner.0.fetch_add(1, Relaxed));
     end.write_all(b"last").await.unwrap();
     end.shutdown().await.unwrap();
     assert_eq!(end.inner.1.load(Relaxed), LENGTH_LEN + 4 + TAG_LEN);

@@ -46,7 +46,7 @@ impl Coordinator {
     fn problem_at(&self, here: impl Fn(&Node) -> f64) -> Problem {
         let is_interface = self.basis == Basis::Interface;
         let carried = |node: &Node, declared: Option<u64>| {
-            let interface = node.opened.as_ref().map(|opened| opened.interface_rate);
+            let interface = node.opened.as_deref().map(|opened| opened.interface_rate);
             let interface = interface.filter(|rate| is_interface && *rate > 0);
             let rate = declared.or(interface).unwrap_or(UNLIMITED);
             // Rounded up: it must stay a lower bound.

@@ -71,13 +71,13 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         state.alive()
             && !state.finish_sent
-            && state.done.as_ref().is_some_and(|d| d.error.is_empty())
+            && state.done.as_deref().is_some_and(|d| d.error.is_empty())
     }
 
     /// Whether a shared destination has its name.
     pub(super) fn is_named(&self, group: u32) -> bool {
         let mut members = self.nodes.iter().filter(|n| n.group == Some(group));
-        members.any(|n| n.told_commit && n.finished.as_ref().is_some_and(|f| f.committed))
+        members.any(|n| n.told_commit && n.finished.as_deref().is_some_and(|f| f.committed))
     }
 
     /// Has the next node of a shared destination give it its name, when all of it is safe.
@@ -158,7 +158,7 @@ impl Coordinator {
         let others = self
             .receivers()
             .filter(|&n| n != node && self.destination(n) == name);
-        let done = others.filter_map(|n| self.nodes[n as usize].done.as_ref());
+        let done = others.filter_map(|n| self.nodes[n as usize].done.as_deref());
         done.filter(|done| done.error.is_empty())
             .filter_map(|done| done.sample.clone())
             .collect()
@@ -166,7 +166,7 @@ impl Coordinator {
 
     /// Whether all receivers have refused what they were to write, so that nothing has moved and nothing changed.
     fn is_refused(&self) -> bool {
-        let refused = |node: &Node| node.done.as_ref().is_some_and(|done| done.refused);
+        let refused = |node: &Node| node.done.as_deref().is_some_and(|done| done.refused);
         let mut receivers = self.nodes.iter().filter(|node| node.is_receiver());
         self.receivers().next().is_some() && receivers.all(refused)
     }

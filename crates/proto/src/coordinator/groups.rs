@@ -126,7 +126,7 @@ impl Coordinator {
                 .sinks
                 .first()
                 .is_some_and(|s| s.destination.as_deref() == Some(name));
-            if let Some(done) = node.done.as_ref().filter(|d| same && d.error.is_empty()) {
+            if let Some(done) = node.done.as_deref().filter(|d| same && d.error.is_empty()) {
                 covered = covered.union(
                     &node
                         .assigned()

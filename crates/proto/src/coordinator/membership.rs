@@ -32,13 +32,13 @@ impl Coordinator {
             ));
         }
         let number = self.nodes.len() as u32;
-        let mut node = Node::new(setup.clone(), now_ns);
-        node.up = Estimate::told(setup.told_up());
-        node.down = Estimate::told(setup.told_down());
+        let open = setup::open_message(&self.setup, &setup, number);
+        let (up, down) = (setup.told_up(), setup.told_down());
+        let mut node = Node::new(setup, now_ns);
+        node.up = Estimate::told(up);
+        node.down = Estimate::told(down);
         node.joined = true;
         self.nodes.push(node);
-        self.setup.nodes.push(setup);
-        let open = setup::open_message(&self.setup, number);
         self.send(number, to_agent::Body::Open(open));
         Ok(number)
     }

@@ -11,9 +11,9 @@ use crate::control::{self, Done, Finished, Opened, Run};
 #[derive(Debug)]
 pub(super) struct Node {
     pub setup: NodeSetup,
-    pub opened: Option<Opened>,
+    pub opened: Option<Box<Opened>>,
     // What it opened, while it is asked whether it may join.
-    pub pending: Option<Opened>,
+    pub pending: Option<Box<Opened>>,
     pub lost: Option<String>,
     pub heard_ns: u64,
     pub holds: RangeSet,
@@ -24,8 +24,8 @@ pub(super) struct Node {
     pub sent_by_pair: BTreeMap<u32, u64>,
     // What it has still to get from each sender: as it last told, and as changed since.
     pub left_by_pair: BTreeMap<u32, u64>,
-    pub done: Option<Done>,
-    pub finished: Option<Finished>,
+    pub done: Option<Box<Done>>,
+    pub finished: Option<Box<Finished>>,
     pub finish_sent: bool,
     // It was told to give the files of its destination their names, maybe after another one began to.
     pub told_commit: bool,
@@ -79,7 +79,7 @@ impl Node {
             .finished
             .as_ref()
             .and_then(|finished| finished.landed.as_ref());
-        finished.or(self.done.as_ref().and_then(|done| done.landed.as_ref()))
+        finished.or(self.done.as_deref().and_then(|done| done.landed.as_ref()))
     }
 
     pub fn new(setup: NodeSetup, now_ns: u64) -> Self {

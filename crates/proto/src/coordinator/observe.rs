@@ -466,7 +466,7 @@ impl Coordinator {
     /// other side were seen to carry was what those before it could exchange with them.
     pub(super) fn hope_for_room(&mut self, node: u32, now_ns: u64) {
         let at = node as usize;
-        let interface = self.nodes[at].opened.as_ref().map(|o| o.interface_rate);
+        let interface = self.nodes[at].opened.as_deref().map(|o| o.interface_rate);
         let interface = interface.filter(|rate| *rate > 0).map(|rate| rate as f64);
         let guess = |side: &dyn Fn(&super::Node) -> Estimate| {
             let known = self.nodes.iter().filter_map(|node| side(node).rate());

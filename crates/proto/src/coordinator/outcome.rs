@@ -165,14 +165,14 @@ impl Coordinator {
 impl Node {
     /// All it wants is safe and has its name; of a copy of its own.
     pub(super) fn is_complete(&self) -> bool {
-        let done = self.done.as_ref();
+        let done = self.done.as_deref();
         done.is_some_and(|done| done.error.is_empty() && done.missing.is_empty())
     }
 
     /// Why its part did not end well, if it did not.
     fn trouble(&self) -> Option<String> {
-        let own = self.done.as_ref().map(|done| done.error.as_str());
-        let last = self.finished.as_ref().map(|last| last.error.as_str());
+        let own = self.done.as_deref().map(|done| done.error.as_str());
+        let last = self.finished.as_deref().map(|last| last.error.as_str());
         let said = [own, last].into_iter().flatten().find(|s| !s.is_empty());
         if let Some(said) = said {
             return Some(said.to_owned());
@@ -180,7 +180,7 @@ impl Node {
         if let Some(lost) = &self.lost {
             return Some(format!("its agent is gone ({lost})"));
         }
-        let missing = control::range_set(&self.done.as_ref()?.missing).len_bytes();
+        let missing = control::range_set(&self.done.as_deref()?.missing).len_bytes();
         (missing > 0).then(|| format!("{missing} bytes are missing"))
     }
 }

@@ -42,7 +42,7 @@ impl Coordinator {
 
     fn place(&self, (node, place): Spot) -> Option<&Place> {
         let node = self.nodes.get(node as usize)?;
-        let opened = node.opened.as_ref().or(node.pending.as_ref())?;
+        let opened = node.opened.as_deref().or(node.pending.as_deref())?;
         opened.places.get(place as usize)
     }
 
@@ -73,7 +73,7 @@ impl Coordinator {
     fn alike(&self) -> BTreeMap<(u64, &[u8]), Vec<Spot>> {
         let mut alike: BTreeMap<(u64, &[u8]), Vec<Spot>> = BTreeMap::new();
         for (number, node) in self.nodes.iter().enumerate() {
-            let opened = node.opened.as_ref().or(node.pending.as_ref());
+            let opened = node.opened.as_deref().or(node.pending.as_deref());
             let places = opened.map_or(&[][..], |opened| &opened.places);
             for (at, place) in places.iter().enumerate() {
                 let spots = alike.entry((place.folder, &place.rest)).or_default();

@@ -81,7 +81,7 @@ impl Coordinator {
             && self
                 .nodes
                 .iter()
-                .all(|n| n.opened.as_ref().is_some_and(|o| o.interface_rate > 0));
+                .all(|n| n.opened.as_deref().is_some_and(|o| o.interface_rate > 0));
         self.basis = if declared {
             Basis::Declared
         } else if interface {
@@ -115,7 +115,7 @@ impl Coordinator {
             _ => sum / f64::from(count),
         };
         let speed = |node: &Node| {
-            let interface = node.opened.as_ref().map_or(0, |o| o.interface_rate);
+            let interface = node.opened.as_deref().map_or(0, |o| o.interface_rate);
             known(node).unwrap_or(match interface {
                 0 => others,
                 rate => rate as f64,
@@ -471,7 +471,7 @@ impl Coordinator {
     }
 
     pub(super) fn peer(&self, node: u32) -> control::Peer {
-        let opened = self.nodes[node as usize].opened.as_ref();
+        let opened = self.nodes[node as usize].opened.as_deref();
         control::Peer {
             node,
             name: self.name(node).into(),

@@ -68,7 +68,7 @@ impl Coordinator {
     /// name yet gets none.
     pub(super) fn end_differing(&mut self, error: &str) {
         let has_names = |node: u32| {
-            let done = self.nodes[node as usize].done.as_ref();
+            let done = self.nodes[node as usize].done.as_deref();
             done.is_some_and(|done| done.committed)
         };
         let named: Vec<&str> = self
@@ -137,7 +137,7 @@ impl Coordinator {
             .into(),
             ..ReplicasReport::default()
         };
-        for done in self.nodes.iter().filter_map(|node| node.done.as_ref()) {
+        for done in self.nodes.iter().filter_map(|node| node.done.as_deref()) {
             report.units += done.units;
             report.compared_units += done.compared_units;
             report.compared_bytes += done.compared_bytes;

@@ -126,8 +126,7 @@ pub enum Destinations {
     Shared,
 }
 
-pub(super) fn open_message(setup: &Setup, node: u32) -> control::Open {
-    let state = &setup.nodes[node as usize];
+pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> control::Open {
     control::Open {
         transfer: setup.transfer.clone(),
         node,

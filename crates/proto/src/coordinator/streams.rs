@@ -127,7 +127,7 @@ impl Coordinator {
                 .nodes
                 .iter()
                 .filter(|node| node.alive() && is_end(node));
-            let told = nodes.filter_map(|node| node.opened.as_ref());
+            let told = nodes.filter_map(|node| node.opened.as_deref());
             let texts = told.flat_map(|opened| &opened.addresses);
             texts
                 .filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()))

@@ -75,8 +75,8 @@ impl Coordinator {
                 )),
                 planned: planned[at],
                 sent: sent[at],
-                done: node.done.as_ref(),
-                finished: node.finished.as_ref(),
+                done: node.done.as_deref(),
+                finished: node.finished.as_deref(),
                 lost: node.lost.as_deref(),
                 landed: node.landed(),
                 skipped: node
@@ -209,10 +209,10 @@ impl Coordinator {
         let summary = self.summary();
         let best = |at: usize, node: &super::Node, sending: bool| {
             let (seen, mean, declared) = if sending {
-                let seen = node.finished.as_ref().map_or(0, |f| f.best_second);
+                let seen = node.finished.as_deref().map_or(0, |f| f.best_second);
                 (seen, mean(summary[at].sent), node.setup.up)
             } else {
-                let seen = node.done.as_ref().map_or(0, |d| d.best_second);
+                let seen = node.done.as_deref().map_or(0, |d| d.best_second);
                 (seen, mean(node.delivered), node.setup.down)
             };
             // A node that was lost never told its best second.
