@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ropewalk_proto::control::{self, FromAgent, ToAgent, from_agent, to_agent};
+use ropewalk_proto::control::{self, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
@@ -228,7 +228,7 @@ async fn ask(mut reached: Reached, patterns: Vec<Vec<u8>>) -> Asked {
         count_sent(&mut control, &message, bytes.len());
         reached.link.writer.write(&bytes).await?;
         loop {
-            let (message, bytes): (FromAgent, usize) = reached.link.reader.read().await?;
+            let (message, bytes) = reached.link.reader.read().await?;
             count_received(&mut control, &message, bytes);
             match message.body {
                 Some(from_agent::Body::Expanded(expanded)) if expanded.matches.len() == count => {
