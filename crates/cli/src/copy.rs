@@ -182,6 +182,7 @@ impl CopyArgs {
             label: self.label.clone(),
             nodes,
             mapping,
+            links: Vec::new(),
             options,
         })
     }

@@ -282,6 +282,7 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
         label: spec.id,
         nodes,
         mapping: Mapping::Rows,
+        links: Vec::new(),
         options,
     };
     let output = OutputArgs {

@@ -82,6 +82,12 @@ Examples:
   ropewalk plan figure2.spec --what-if 'node1 up=10Gbit'
       the time with a faster node1, and what would limit it then
 
+Speeds that a specification file declares: up=RATE and down=RATE at the end of writer and reader
+rows, and rows for one direction between nodes (a host alone is every node on it):
+  cap a[1-4]:7420 b1:7420 1Gbit             what each of these pairs carries
+  trunk wan 10Gbit from a[1-4] to b[1-4]    what all of these pairs carry together
+Schedulers greedy and uniform do not follow caps and trunks; their predicted time counts them.
+
 Changes for --what-if (a NAME is a node of the file; its host alone will do where that is unique):
   'w0 up=10Gbit'                         a writer's speed; up=0 stops it
   'r0 down=x2'                           a reader's speed, twice what it is; x0.5 is half
@@ -91,7 +97,7 @@ Changes for --what-if (a NAME is a node of the file; its host alone will do wher
   'add writer w9 up=1Gbit like w0'       the same with its own speed
   'add reader r5 down=1Gbit 0-999'       one more that wants these; dest=NAME shares a copy
   'pair w0 r0 cap=100Mbit'               a limit between two nodes; cap=0 closes it, cap=none frees
-  'trunk 0 cap=x2'                       a trunk of the file, counted from 0
+  'trunk wan cap=x2'                     a trunk of the file, by name or counted from 0
   'add trunk w0,w1 r0 cap=1Gbit'         a limit that several pairs share
 
 The bound is the least time any plan can take at these speeds; the binding nodes are the ones that
@@ -181,11 +187,15 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
         schedulers,
         advice: advice::advice(&before.problem, &before.bound)?,
         what_if,
-        notes: [&input.remembered, &input.note]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect(),
+        notes: [
+            &input.remembered,
+            &input.note,
+            &ignores_links(scheduler, &before.problem),
+        ]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect(),
     };
     if args.json {
         print_json(&printed)?;
@@ -193,6 +203,14 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
         write_out(&people::text(input, &before, after.as_ref(), &printed)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the scheduler plans without regard to declared caps and trunks.
+fn ignores_links(scheduler: &str, problem: &Problem) -> Option<String> {
+    let heeds = sched::by_name(scheduler).is_ok_and(|scheduler| scheduler.heeds_links());
+    (problem.has_links() && !heeds).then(|| {
+        format!("{scheduler} plans without caps and trunks; the predicted time counts them")
+    })
 }
 
 /// A refusal as [`PlanError`], so that it can be told from what else may go wrong.

@@ -178,6 +178,7 @@ impl PartArgs {
             label: None,
             nodes,
             mapping,
+            links: Vec::new(),
             options,
         })
     }

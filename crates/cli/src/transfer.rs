@@ -1,5 +1,6 @@
 //! `transfer`: turns a specification file into a request.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk::Request;
 use ropewalk::model::spec::SpecErrors;
-use ropewalk::model::{HostPort, Role, TransferSpec, Uri};
+use ropewalk::model::{HostPort, Link, NodeSet, Role, TransferSpec, Uri};
 use ropewalk::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +53,12 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
   writer  node2:7420   \"file:///data/half2\"  0               1024+1KiB
   reader  node3:7420   \"file:///tmp/copy\"    0               0-2047  down=1Gbit
 
-  A row may end in up=RATE, down=RATE (the node's speed: gives the bound) and dest=NAME
-  (readers with one name share one destination). URIs: file:///path, /path, mem:SIZE, null:.
+  A writer's row may end in up=RATE, a reader's in down=RATE (the node's speed: gives the bound) and
+  dest=NAME (readers with one name share one destination). Rows for what pairs of nodes, and links
+  that several pairs share, carry in one direction, which plan and bound follow:
+    cap    node1:7420 node3:7420 1Gbit
+    trunk  wan 10Gbit from node[1-2] to node3      (a host alone: all nodes on it)
+  URIs: file:///path, /path, mem:SIZE, null:.
   A reader's file is made anew: bytes before and between its rows are zero, what it held is gone.
   Readers that write different ranges of one file share it by dest=. Without that, one path on
   hosts with a common file system is refused before anything moves: from the rows where the host is
@@ -100,10 +105,23 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     };
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
-        Err(error) => bail!(BadSpec(format!(
-            "{shown}: byte {} is not UTF-8; write names that are not with %XX in a file:// URI",
-            error.utf8_error().valid_up_to()
-        ))),
+        Err(error) => {
+            let good = error.utf8_error().valid_up_to();
+            let before = String::from_utf8_lossy(&error.as_bytes()[..good]);
+            let line = before.split('\n').count();
+            let column = before
+                .rsplit('\n')
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .count()
+                + 1;
+            bail!(BadSpec(format!(
+                "{shown}: line {line}, column {column}: byte 0x{:02x} is not UTF-8; write names that are not with %XX \
+                 in a file:// URI",
+                error.as_bytes()[good]
+            )))
+        }
     }
 }
 
@@ -147,9 +165,10 @@ impl TransferArgs {
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
         Ok(Request {
-            label: spec.id,
+            label: spec.id.clone(),
             nodes,
             mapping: Mapping::Rows,
+            links: links(&spec),
             options,
         })
     }
@@ -191,13 +210,47 @@ pub(crate) fn nodes(spec: &TransferSpec, reach: impl Fn(&HostPort) -> Reach) -> 
             }
         }
     }
-    let hosts: Vec<String> = nodes.iter().map(|(at, _)| at.host.clone()).collect();
+    let names = names(spec);
     let name = |(at, mut node): (HostPort, NodeRequest)| {
-        let alone = hosts.iter().filter(|host| **host == at.host).count() == 1;
-        node.name = if alone { at.host } else { at.to_string() };
+        node.name = names.get(&at).cloned().unwrap_or_default();
         node
     };
     nodes.into_iter().map(name).collect()
+}
+
+/// What each node is called: as its host where no other node is there.
+fn names(spec: &TransferSpec) -> BTreeMap<HostPort, String> {
+    let all: BTreeSet<&HostPort> = spec.rows.iter().map(|row| &row.host_port).collect();
+    let mut on_host: BTreeMap<&str, usize> = BTreeMap::new();
+    for at in &all {
+        *on_host.entry(&at.host).or_default() += 1;
+    }
+    let name = |at: &&HostPort| match on_host.get(at.host.as_str()) {
+        Some(1) => at.host.clone(),
+        _ => at.to_string(),
+    };
+    all.iter().map(|at| ((*at).clone(), name(at))).collect()
+}
+
+/// Caps and trunks with the nodes' names in the transfer.
+pub(crate) fn links(spec: &TransferSpec) -> Vec<Link> {
+    let names = names(spec);
+    let set = |set: &NodeSet| {
+        // A host alone stays one, so that it counts for nodes that join on it.
+        let nodes = names
+            .iter()
+            .filter(|(at, _)| set.nodes.contains(&at.to_string()));
+        NodeSet {
+            nodes: nodes.map(|(_, name)| name.clone()).collect(),
+            hosts: set.hosts.clone(),
+        }
+    };
+    let links = spec.links.iter().map(|link| Link {
+        from: set(&link.from),
+        to: set(&link.to),
+        ..link.clone()
+    });
+    links.collect()
 }
 
 fn objects(

@@ -284,7 +284,56 @@ fn malformed_files_are_pictured() {
     place
         .run(&["plan", "latin1"])
         .assert_status(4)
-        .assert_says("byte 12 is not UTF-8");
+        .assert_says("latin1: line 1, column 13: byte 0xe9 is not UTF-8");
+    std::fs::write(place.path("late"), "# \u{e9}\nwriter a:1 /x".as_bytes()).unwrap();
+    let mut bytes = std::fs::read(place.path("late")).unwrap();
+    bytes.push(0xff);
+    std::fs::write(place.path("late"), bytes).unwrap();
+    place
+        .run(&["plan", "late"])
+        .assert_status(4)
+        .assert_says("line 2, column 14: byte 0xff");
+}
+
+/// Caps and trunks of the file set plan and bound, are named, and can be changed; rules that do not follow them say so.
+#[test]
+fn links_of_the_file_are_planned_with() {
+    let place = Place::new();
+    let text = "writer a1:1 /x 0 0-999999 up=80Mbit\nwriter a2:1 /x 0 0-999999 up=80Mbit\n\
+                writer c:1 /x 0 0-999999 up=8Mbit\nreader b:2 /y 0 0-999999 down=80Mbit\n\
+                trunk wan 8Mbit from a[1-2] to b\ncap c:1 b:2 4Mbit\n";
+    std::fs::write(place.path("s"), text).unwrap();
+    let plan = |args: &[&str]| -> Value {
+        let args = [&["plan", "--json", "s"], args].concat();
+        serde_json::from_str(&place.run(&args).assert_status(0).out()).unwrap()
+    };
+    // 8 Mbit in 8 + 4 Mbit/s.
+    let found = plan(&[]);
+    let near =
+        |value: &Value, seconds: f64| (value.as_f64().unwrap() - seconds).abs() < 1e-5 * seconds;
+    assert!(near(&found["bound_seconds"], 2.0 / 3.0), "{found:#}");
+    assert!(near(&found["predicted_seconds"], 2.0 / 3.0), "{found:#}");
+    assert_eq!(found["binding"], json!(["c:1 -> b:2", "trunk wan"]));
+    assert!(found.get("notes").is_none(), "{found:#}");
+    let wider = plan(&["--what-if", "trunk wan cap=x2"]);
+    assert!(near(&wider["what_if"]["bound_seconds"], 0.4), "{wider:#}");
+    let uniform = plan(&["--scheduler", "uniform"]);
+    assert!(near(&uniform["bound_seconds"], 2.0 / 3.0), "{uniform:#}");
+    let notes = uniform["notes"].to_string();
+    assert!(
+        notes.contains("uniform plans without caps and trunks"),
+        "{notes}"
+    );
+    place
+        .run(&["plan", "s"])
+        .assert_status(0)
+        .assert_says("bound      667 ms, set by c:1 -> b:2, trunk wan");
+    std::fs::write(place.path("bad"), text.replace("a[1-2]", "a[1-3]")).unwrap();
+    place
+        .run(&["plan", "bad"])
+        .assert_status(4)
+        .assert_says("bad:5:22")
+        .assert_says("no row has a node a3");
 }
 
 /// Two writers of the same bytes, one of them slow, and a fast reader.
@@ -452,7 +501,10 @@ fn what_if_slips_are_explained() {
             "\"faster\" is not a speed; write for instance 'w0 up=10Gbit'",
         ),
         ("add writer a:1 like b", "already"),
-        ("trunk 0 cap=x2", "there is no trunk 0; the transfer has 0"),
+        (
+            "trunk 0 cap=x2",
+            "there is no trunk 0; the transfer has none",
+        ),
     ] {
         what_if(&place, &[change])
             .assert_status(2)

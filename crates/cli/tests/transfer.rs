@@ -180,3 +180,39 @@ fn the_demonstration_succeeds_and_cleans_up() {
         2 << 20
     );
 }
+
+/// The report's bound is that of the declared trunk and caps, which it names; a rule that plans without them says so.
+#[test]
+fn declared_links_set_the_bound() {
+    let place = Place::new();
+    let text = "writer a1:1 mem:4MB 0 0-3999999\nwriter a2:1 mem:4MB 0 0-3999999\nwriter c:1 mem:4MB 0 0-3999999\n\
+                reader b:2 null: 0 0-3999999\n\
+                trunk wan 160Mbit from a[1-2] to b:2\ncap c:1 b:2 40Mbit\n";
+    std::fs::write(place.path("spec"), text).unwrap();
+    let run = |more: &[&str]| {
+        let args = [&["transfer", "--json", "--start", "local", "spec"], more].concat();
+        place.run(&args).assert_status(0).report()
+    };
+    let report = run(&[]);
+    let bound = &report["bound"];
+    // 32 Mbit over 160 + 40 Mbit/s.
+    let seconds = bound["seconds"].as_f64().unwrap();
+    assert!((seconds - 0.16).abs() < 1e-6, "{report:#}");
+    let binding: std::collections::BTreeSet<&str> = bound["binding"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|name| name.as_str())
+        .collect();
+    assert_eq!(binding, ["c -> b", "trunk wan"].into(), "{report:#}");
+    assert_eq!(bound["basis"], "declared");
+    let notes = run(&["--scheduler", "greedy"])["notes"].to_string();
+    assert!(
+        notes.contains("--scheduler greedy plans without the caps and trunks"),
+        "{notes}"
+    );
+    let said = place
+        .run(&["transfer", "--start", "local", "spec"])
+        .assert_status(0);
+    said.assert_says("set by c -> b, trunk wan");
+}

@@ -182,7 +182,12 @@ pub async fn run_with(
     report.control.plan_messages += agents.control.plan_messages;
     report.control.plan_bytes += agents.control.plan_bytes;
     report::count_reaching(&mut report, reaching);
-    let notes = left_out.into_iter().chain(hint_notes).chain(lessons_note);
+    let links_note = links_note(&request);
+    let notes = left_out
+        .into_iter()
+        .chain(hint_notes)
+        .chain(lessons_note)
+        .chain(links_note);
     report.notes.splice(0..0, notes);
     let speeds = speeds::remember(&request, report.outcome, after.observations).await;
     let lessons = lessons::remember(&request.options, after.lessons).await;
@@ -216,6 +221,15 @@ fn check(request: &Request) -> Result<(), String> {
     ropewalk_sched::by_name(&request.options.scheduler)
         .map(|_| ())
         .map_err(|e| e.to_string())
+}
+
+/// Says that the scheduler plans without regard to declared caps and trunks.
+fn links_note(request: &Request) -> Option<String> {
+    let scheduler = &request.options.scheduler;
+    let heeds = ropewalk_sched::by_name(scheduler).is_ok_and(|scheduler| scheduler.heeds_links());
+    (!request.links.is_empty() && !heeds).then(|| {
+        format!("--scheduler {scheduler} plans without the caps and trunks of the file; the bound counts them")
+    })
 }
 
 fn rows(object: &ObjectRequest) -> Vec<control::Row> {
@@ -404,6 +418,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         tune: options.tuned_by(),
         lessons: before.lessons.clone(),
         keep_partial: options.keep_partial,
+        links: request.links.clone(),
         source_name: source_name(&request.nodes),
     };
     (setup, sources)

@@ -86,6 +86,7 @@ mod tests {
             label: None,
             nodes: Vec::new(),
             mapping: Mapping::Rows,
+            links: Vec::new(),
             options: Options::default(),
         };
         let mut report = ended_early(&request, "id", Outcome::Done, String::new());

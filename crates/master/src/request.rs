@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ropewalk_model::Range;
+use ropewalk_model::{Link, Range};
 
 pub use ropewalk_tuner::PolicyName;
 
@@ -19,6 +19,8 @@ pub struct Request {
     pub nodes: Vec<NodeRequest>,
     /// How the nodes' objects relate to the data space.
     pub mapping: Mapping,
+    /// What pairs of nodes and shared trunks are declared to carry, nodes by their names; plans and bounds follow it.
+    pub links: Vec<Link>,
     /// How to move.
     pub options: Options,
 }

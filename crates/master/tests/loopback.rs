@@ -99,6 +99,7 @@ fn trees(nodes: Vec<NodeRequest>, options: Options) -> Request {
         label: None,
         nodes,
         mapping,
+        links: Vec::new(),
         options,
     }
 }
@@ -247,6 +248,7 @@ async fn rows_of_figure_2() {
         label: Some("My Data File".into()),
         nodes,
         mapping: Mapping::Rows,
+        links: Vec::new(),
         options: options(),
     })
     .await;
@@ -346,6 +348,7 @@ async fn disjoint_sources_are_parts() {
         label: None,
         nodes,
         mapping,
+        links: Vec::new(),
         options: options(),
     })
     .await;
@@ -475,6 +478,7 @@ async fn who_is_cancelled_when_done_is_not_asked_for_more() {
         label: None,
         nodes,
         mapping: Mapping::Rows,
+        links: Vec::new(),
         options: Options {
             limit: Some(512 << 10),
             ..options()

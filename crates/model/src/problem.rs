@@ -61,14 +61,27 @@ pub struct PairCap {
 }
 
 /// A limit for all traffic from any of the senders to any of the receivers together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trunk {
+    /// For people; without one it is called by its position.
+    pub name: String,
     /// Positions in [`Problem::senders`].
     pub senders: Vec<usize>,
     /// Positions in [`Problem::receivers`].
     pub receivers: Vec<usize>,
     /// Bytes per second; 0 closes every pair that crosses the trunk.
     pub cap: u64,
+}
+
+impl Trunk {
+    /// What the trunk at a position is called: "trunk wan", or "trunk 0" when it has no name.
+    #[must_use]
+    pub fn label(&self, position: usize) -> String {
+        match self.name.is_empty() {
+            true => format!("trunk {position}"),
+            false => format!("trunk {}", self.name),
+        }
+    }
 }
 
 /// Something that wants one copy: a named shared destination, or a single receiver.

@@ -18,6 +18,9 @@
 //! * After the range come words `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
 //!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`
 //!   (one that the node may use, by name, address or network; several may be given).
+//! * Rows `cap FROM TO RATE` and `trunk NAME RATE from NODES to NODES`, an extension too, say what pairs of nodes, and links
+//!   that several pairs share, carry in that direction: plans and bounds follow them. Nodes are written as in other rows,
+//!   host lists such as `a[1-4]:7420,b:7420` stand for several, and a host without a port for all nodes on it.
 //!
 //! The file keeps the paper's words writer and reader. Left out on purpose: tokens and secrets; a
 //! specification file may be mailed about.
@@ -25,6 +28,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::link::{Link, NodeSet, add_links};
 use crate::problem::{Problem, Receiver, Sender};
 use crate::range::Range;
 use crate::units::ByteRate;
@@ -32,6 +36,7 @@ use crate::units::ByteRate;
 mod address;
 mod error;
 mod lex;
+mod links;
 mod parse;
 mod uri;
 mod validate;
@@ -49,6 +54,8 @@ pub struct TransferSpec {
     pub master: Option<HostPort>,
     /// The writer and reader rows, in the order written.
     pub rows: Vec<Row>,
+    /// The cap and trunk rows, in the order written.
+    pub links: Vec<Link>,
 }
 
 /// Which side a row is on, in the paper's words.
@@ -176,14 +183,16 @@ impl TransferSpec {
             name: node.host_port.to_string(),
             down: node.hints.down.unwrap_or(speed).0,
             ranges: ranges(&node),
-            relay_up: node.hints.up.map(|up| up.0),
+            relay_up: None,
             destination: node.hints.destination,
         });
-        Problem {
+        let mut problem = Problem {
             senders: senders.collect(),
             receivers: receivers.collect(),
             ..Problem::default()
-        }
+        };
+        add_links(&mut problem, &self.links, |link, _| link.rate.0);
+        problem
     }
 
     /// The specification as text that parses back to the same rows.
@@ -237,6 +246,27 @@ impl fmt::Display for TransferSpec {
             }
             row.hints.format(f)?;
             writeln!(f)?;
+        }
+        for link in &self.links {
+            let nodes = |set: &NodeSet| {
+                let hosts = set.hosts.iter().map(|host| match host.contains(':') {
+                    true => format!("[{host}]"),
+                    false => host.clone(),
+                });
+                let all: Vec<String> = set.nodes.iter().cloned().chain(hosts).collect();
+                all.join(",")
+            };
+            let (from, to, rate) = (nodes(&link.from), nodes(&link.to), link.rate.0);
+            match &link.trunk {
+                Some(name) => {
+                    writeln!(
+                        f,
+                        "trunk \"{}\" {rate}B/s from {from} to {to}",
+                        quotable(name)
+                    )?;
+                }
+                None => writeln!(f, "cap {from} {to} {rate}B/s")?,
+            }
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ mod finish;
 mod groups;
 mod layout;
 mod limit;
+mod links;
 mod membership;
 #[cfg(test)]
 mod membership_tests;

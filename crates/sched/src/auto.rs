@@ -146,6 +146,10 @@ impl Scheduler for Auto {
         true
     }
 
+    fn heeds_links(&self) -> bool {
+        true
+    }
+
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         Ok(plan_auto(problem)?.0)
     }

@@ -33,7 +33,7 @@ pub struct Bound {
     /// large for the linear program; no plan takes less all the same.
     pub is_exact: bool,
     /// Names of what sets the bound: as long as none of these gets faster, it stays. Senders before
-    /// receivers, pairs as "w0 -> r0", trunks as "trunk 0"; empty when nothing is wanted, and where
+    /// receivers, pairs as "w0 -> r0", trunks as "trunk wan", or "trunk 0" without a name; empty when nothing is wanted, and where
     /// `is_exact` is false possibly not all of them.
     pub binding: Vec<String>,
     /// Least time in seconds if only sending speeds counted.

@@ -68,6 +68,11 @@ pub trait Scheduler: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether its plans follow pair caps and trunks; one that does not only leaves closed pairs out.
+    fn heeds_links(&self) -> bool {
+        false
+    }
+
     /// Time in seconds of the rule's shares before they are rounded to whole bytes, pair caps and
     /// trunks counted.
     ///

@@ -91,7 +91,7 @@ impl Limits {
         limits
     }
 
-    /// A node's name, "w0 -> r0" for a pair, "trunk 0" for a trunk, which have no names.
+    /// A node's name, "w0 -> r0" for a pair, [`Trunk::label`](ropewalk_model::Trunk::label) of a trunk.
     pub(crate) fn name(&self, problem: &Problem, limit: usize) -> String {
         let pairs_from = self.senders + self.receivers;
         if limit < self.senders {
@@ -106,7 +106,8 @@ impl Limits {
             );
             format!("{} -> {}", from.name, to.name)
         } else {
-            format!("trunk {}", limit - pairs_from - self.pair_caps)
+            let position = limit - pairs_from - self.pair_caps;
+            problem.trunks[position].label(position)
         }
     }
 }

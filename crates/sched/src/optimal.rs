@@ -79,6 +79,10 @@ impl Scheduler for Optimal {
         true
     }
 
+    fn heeds_links(&self) -> bool {
+        true
+    }
+
     fn plan(&self, problem: &Problem) -> Result<Schedule, PlanError> {
         Ok(self.plan_certified(problem)?.schedule)
     }

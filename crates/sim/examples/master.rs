@@ -61,6 +61,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         tune: None,
         lessons: Vec::new(),
         keep_partial: false,
+        links: Vec::new(),
         source_name: String::new(),
     };
     let mut master = Coordinator::new(setup, 0);

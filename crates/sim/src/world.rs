@@ -65,6 +65,7 @@ impl<'a> World<'a> {
             tune: None,
             lessons: Vec::new(),
             keep_partial: false,
+            links: Vec::new(),
             source_name: String::new(),
         };
         let mut script = scenario.script.clone();

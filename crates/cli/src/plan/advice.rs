@@ -35,12 +35,12 @@ pub(crate) fn advice(problem: &Problem, bound: &Bound) -> Result<Option<Advice>,
     }))
 }
 
-/// Doubles the speeds of everything that the bound names: nodes, pairs as `w0 -> r0`, trunks as `trunk 0`.
+/// Doubles the speeds of everything that the bound names: nodes, pairs as `w0 -> r0`, trunks by their labels.
 fn double(problem: &mut Problem, bound: &Bound) {
     let names: HashSet<&str> = bound.binding.iter().map(String::as_str).collect();
     let binds = |name: &str| names.contains(name);
     for (number, trunk) in problem.trunks.iter_mut().enumerate() {
-        if binds(&format!("trunk {number}")) {
+        if binds(&trunk.label(number)) {
             trunk.cap = trunk.cap.saturating_mul(2);
         }
     }

@@ -65,8 +65,8 @@ pub(crate) enum Action {
     },
     /// Another limit of a trunk of the file.
     Trunk {
-        /// Its position in the file, from 0.
-        number: usize,
+        /// Its name, or its position in the file, from 0.
+        trunk: String,
         /// The limit.
         cap: Speed,
     },
@@ -290,12 +290,12 @@ fn pair(rest: &[&str]) -> Result<Action, String> {
 }
 
 fn trunk(rest: &[&str]) -> Result<Action, String> {
-    const FORM: &str = "write trunk N cap=RATE, where N counts the trunks of the file from 0";
-    let [number, cap] = rest else {
+    const FORM: &str = "write trunk NAME cap=RATE; a trunk without a name is counted from 0";
+    let [trunk, cap] = rest else {
         return Err(FORM.to_owned());
     };
     Ok(Action::Trunk {
-        number: number.parse().map_err(|_| FORM)?,
+        trunk: (*trunk).to_owned(),
         cap: speed(cap.strip_prefix("cap=").ok_or(FORM)?)?,
     })
 }
@@ -436,7 +436,7 @@ mod tests {
         ));
         assert!(matches!(
             action("trunk 1 cap=x3"),
-            Action::Trunk { number: 1, .. }
+            Action::Trunk { ref trunk, .. } if trunk == "1"
         ));
         assert!(matches!(
             action("add trunk a,b c cap=1Gbit"),
@@ -485,7 +485,7 @@ mod tests {
             ("add writer x like", "like whom?"),
             ("pair a b", "cap=0 closes"),
             ("pair a b up=1Gbit", "cap=0 closes"),
-            ("trunk one cap=x2", "counts the trunks"),
+            ("trunk one x2", "is counted from 0"),
             ("add trunk a b", "add trunk WRITER"),
             ("w0 'up=1Gbit", "quote is not closed"),
         ] {

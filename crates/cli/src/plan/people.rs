@@ -64,7 +64,8 @@ pub(super) fn text(
             "speeds     {remembered} (--speeds off plans without; up= and down= in the rows declare them)"
         )?;
     }
-    if let Some(note) = &input.note {
+    let ignores = super::ignores_links(&plan.scheduler, problem);
+    for note in input.note.iter().chain(&ignores) {
         writeln!(out, "note       {note}")?;
     }
     if let Some((silent, rate)) = input.assumed {

@@ -73,12 +73,12 @@ pub(crate) enum ChangeError {
         reader: String,
     },
     /// There are fewer trunks.
-    #[error("there is no trunk {number}; the transfer has {count}, counted from 0")]
+    #[error("there is no trunk {trunk}; the transfer has {known}")]
     NoTrunk {
         /// What was written.
-        number: usize,
-        /// How many there are.
-        count: usize,
+        trunk: String,
+        /// Those that there are.
+        known: String,
     },
 }
 
@@ -138,13 +138,19 @@ pub(crate) fn apply(problem: &mut Problem, change: &Change) -> Result<(), Change
             }));
             Ok(())
         }
-        Action::Trunk { number, cap } => {
-            let count = problem.trunks.len();
-            let trunk = problem.trunks.get_mut(*number);
-            let trunk = trunk.ok_or(ChangeError::NoTrunk {
-                number: *number,
-                count,
-            })?;
+        Action::Trunk { trunk, cap } => {
+            let labels = problem.trunks.iter().enumerate();
+            let labels: Vec<String> = labels.map(|(at, trunk)| trunk.label(at)).collect();
+            let named = problem.trunks.iter().position(|known| known.name == *trunk);
+            let at = named.or_else(|| trunk.parse().ok().filter(|at| *at < labels.len()));
+            let no_trunk = || ChangeError::NoTrunk {
+                trunk: trunk.clone(),
+                known: match labels.is_empty() {
+                    true => "none".to_owned(),
+                    false => labels.join(", "),
+                },
+            };
+            let trunk = &mut problem.trunks[at.ok_or_else(no_trunk)?];
             trunk.cap = cap.of(trunk.cap);
             Ok(())
         }
@@ -158,6 +164,7 @@ pub(crate) fn apply(problem: &mut Problem, change: &Change) -> Result<(), Change
                 found.collect::<Result<Vec<usize>, _>>()
             };
             let trunk = Trunk {
+                name: String::new(),
                 senders: all(Side::Writer, writers)?,
                 receivers: all(Side::Reader, readers)?,
                 cap: *cap,

@@ -199,3 +199,42 @@ fn transfers_share_a_trunk() {
     let left = std::fs::read_dir(lab.path_in("b1", "/run/ropewalk")).unwrap();
     assert_eq!(left.count(), 0);
 }
+
+/// A trunk that the file declares is the bound of what crosses it, by its name, and the transfer comes near it.
+#[test]
+fn a_declared_trunk_is_the_bound() {
+    if ropewalk_lab::skip("a_declared_trunk_is_the_bound") {
+        return;
+    }
+    let link = LinkSpec::rate_bits(100_000_000).delay(std::time::Duration::from_millis(2));
+    let clusters = ClusterSpec {
+        hosts: [2, 2],
+        access_bits_per_second: Some(80_000_000),
+        trunk: TrunkSpec::symmetric(link.queue(QueueLimit::Packets(200))),
+    };
+    let builder = LabBuilder::from(Topology::clusters(&clusters));
+    let lab = builder.congestion_control("cubic").build().unwrap();
+    let _agents = ["a1", "a2", "b1", "b2"].map(|host| agent(&lab, host, 7100, &["/tmp:rw"]));
+    let spec = "writer a1:7100 mem:20MB 0 0-19999999 up=80Mbit\n\
+                writer a2:7100 mem:20MB 0 0-19999999 up=80Mbit\n\
+                reader b1:7100 null: 0 0-19999999 down=80Mbit\n\
+                reader b2:7100 null: 0 0-19999999 down=80Mbit\n\
+                trunk wan 100Mbit from a[1-2] to b[1-2]\n";
+    std::fs::write(lab.path_in("b1", "/run/spec"), spec).unwrap();
+    let (status, report) = master(&lab, "b1", &["transfer", "/run/spec"]);
+    assert_eq!(status, Some(0), "{report:#}");
+    let bound = &report["bound"];
+    assert_eq!(
+        bound["binding"],
+        serde_json::json!(["trunk wan"]),
+        "{bound}"
+    );
+    // 320 Mbit over 100 Mbit/s; the nodes alone would need 2 s.
+    assert!(
+        (bound["seconds"].as_f64().unwrap() - 3.2).abs() < 1e-9,
+        "{bound}"
+    );
+    assert_eq!(bound["is_exact"], true, "{bound}");
+    assert_eq!(bound["exceeded"], false, "{bound}");
+    println!("share of the bound {}", bound["share"]);
+}

@@ -105,6 +105,7 @@ impl Case {
             let senders = trunk.writers.iter().map(|name| writer("trunks", name));
             let receivers = trunk.readers.iter().map(|name| reader("trunks", name));
             Ok(Trunk {
+                name: trunk.name.clone(),
                 senders: senders.collect::<Result<_, CaseError>>()?,
                 receivers: receivers.collect::<Result<_, CaseError>>()?,
                 cap: trunk.cap,
@@ -210,6 +211,8 @@ struct CasePairCap {
 
 #[derive(Deserialize)]
 struct CaseTrunk {
+    #[serde(default)]
+    name: String,
     writers: Vec<String>,
     readers: Vec<String>,
     cap: u64,

@@ -243,6 +243,7 @@ mod tests {
             }];
             let mut trunked = problem();
             trunked.trunks = vec![Trunk {
+                name: String::new(),
                 senders: vec![1, 0],
                 receivers: vec![0],
                 cap,

@@ -2,11 +2,13 @@
 
 use std::ops::Range as Span;
 
+use crate::link::Link;
 use crate::range::Range;
 use crate::units::{ByteRate, Bytes};
 
 use super::error::ERRORS_MAX;
 use super::lex::{Word, words};
+use super::links::{self, LinkSpans};
 use super::validate;
 use super::{Hints, HostPort, Role, Row, SpecError, SpecErrors, TransferSpec, Uri};
 
@@ -53,7 +55,7 @@ impl Fault {
     }
 
     /// An error whose message is "what is wrong; what to do", as the other modules write them.
-    fn from_sentence(span: Span<usize>, sentence: &str) -> Self {
+    pub(super) fn from_sentence(span: Span<usize>, sentence: &str) -> Self {
         let (message, advice) = sentence.rsplit_once("; ").unwrap_or((sentence, ""));
         Self::new(span, message).advice(advice)
     }
@@ -67,6 +69,10 @@ impl<'t> Errors<'t> {
             line_starts: std::iter::once(0).chain(breaks).collect(),
             found: Vec::new(),
         }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
     }
 
     pub(super) fn push(&mut self, fault: Fault) {
@@ -116,6 +122,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<TransferSpec, SpecErrors
         errors: Errors::new(text),
         spec: TransferSpec::default(),
         spans: Vec::new(),
+        link_spans: Vec::new(),
         id_at: None,
         master_at: None,
     };
@@ -140,6 +147,12 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<TransferSpec, SpecErrors
         scope,
         readable,
     );
+    links::check(
+        &parser.spec,
+        &parser.link_spans,
+        &mut parser.errors,
+        readable,
+    );
     if parser.errors.found.is_empty() {
         return Ok(parser.spec);
     }
@@ -154,6 +167,7 @@ struct Parser<'t> {
     errors: Errors<'t>,
     spec: TransferSpec,
     spans: Vec<RowSpans>,
+    link_spans: Vec<LinkSpans>,
     id_at: Option<Span<usize>>,
     master_at: Option<Span<usize>>,
 }
@@ -172,6 +186,13 @@ impl Parser<'_> {
             return;
         };
         match keyword.text.as_str() {
+            "cap" | "trunk" if self.scope == Scope::Added => {
+                let message = "caps and trunks belong to the transfer that runs";
+                let fault = Fault::new(keyword.span.clone(), message).label("not here");
+                self.errors.push(fault.advice(
+                    "take the row out; a node that joins is behind those of its host that name no port",
+                ));
+            }
             "id" | "master" if self.scope == Scope::Added => {
                 let message = format!("the transfer that runs has its {} already", keyword.text);
                 let fault = Fault::new(keyword.span.clone(), message).label("not here");
@@ -183,10 +204,12 @@ impl Parser<'_> {
             "master" => self.master(keyword, rest),
             "writer" => self.row(Role::Writer, keyword, rest, number),
             "reader" => self.row(Role::Reader, keyword, rest, number),
+            "cap" | "trunk" => self.link(keyword, rest),
             other => {
                 let message = format!("\"{other}\" is not a kind of row");
                 let fault = Fault::new(keyword.span.clone(), message).label("unknown");
-                let fault = fault.advice("rows begin with id, master, writer or reader");
+                let fault =
+                    fault.advice("rows begin with id, master, writer, reader, cap or trunk");
                 self.errors.push(fault);
             }
         }
@@ -286,6 +309,45 @@ impl Parser<'_> {
         });
     }
 
+    fn link(&mut self, keyword: &Word, rest: &[Word]) {
+        let (name, rate, from, to) = match links::parts(keyword, rest) {
+            Ok(parts) => parts,
+            Err(fault) => return self.errors.push(fault),
+        };
+        let errors_before = self.errors.found.len();
+        let read = self.read::<ByteRate>(rate);
+        let zero = read.and_then(|read| links::check_rate(read, rate));
+        let sets = [links::node_set(from), links::node_set(to)];
+        if let Some(name) = name.filter(|name| name.text.is_empty()) {
+            let fault = Fault::new(name.span.clone(), "the name is empty");
+            self.errors.push(fault.advice(links::TRUNK_FORM));
+        }
+        let trunk = name.map(|name| name.text.clone());
+        let [from_set, to_set] = sets.map(|set| set.map_err(|fault| self.errors.push(fault)));
+        if let Some(fault) = zero {
+            self.errors.push(fault);
+        }
+        let (Some(rate_read), Ok(from_set), Ok(to_set)) = (read, from_set, to_set) else {
+            return;
+        };
+        if self.errors.found.len() > errors_before {
+            return;
+        }
+        let last = rest.last().unwrap_or(keyword);
+        self.link_spans.push(LinkSpans {
+            all: keyword.span.start..last.span.end,
+            name: name.map_or(keyword.span.clone(), |name| name.span.clone()),
+            from: from.span.clone(),
+            to: to.span.clone(),
+        });
+        self.spec.links.push(Link {
+            trunk,
+            rate: rate_read,
+            from: from_set,
+            to: to_set,
+        });
+    }
+
     fn offset(&mut self, word: &Word) -> Option<u64> {
         if let Some(dash) = word.text.find('-')
             && dash > 0
@@ -369,6 +431,20 @@ impl Parser<'_> {
                 ..word.clone()
             };
             let twice = match key {
+                "down" if role == Role::Writer => {
+                    let fault = Fault::new(word.span.clone(), "a writer receives nothing");
+                    self.errors.push(fault.advice(
+                        "up=RATE is the speed at which it sends; down= belongs on reader rows",
+                    ));
+                    false
+                }
+                "up" if role == Role::Reader => {
+                    let fault = Fault::new(word.span.clone(), "a reader sends nothing");
+                    self.errors.push(fault.advice(
+                        "down=RATE is the speed at which it receives; up= belongs on writer rows",
+                    ));
+                    false
+                }
                 "up" => std::mem::replace(&mut hints.up, self.read::<ByteRate>(&value)).is_some(),
                 "down" => {
                     std::mem::replace(&mut hints.down, self.read::<ByteRate>(&value)).is_some()

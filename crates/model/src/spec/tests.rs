@@ -114,6 +114,48 @@ fn slips_are_placed_and_named() {
             "at one place of the destination",
         ),
         ("reader b:2 /c 0 0-9 dest=d", 21, "differ in dest="),
+        (
+            "writer a:1 /x 0 0-9 down=1Gbit",
+            21,
+            "a writer receives nothing",
+        ),
+        ("reader c:1 /x 0 0-9 up=1Gbit", 21, "a reader sends nothing"),
+        ("reader c:1 /x 0 5-12", 17, "no writer holds bytes 10-12"),
+        ("cap a:1 b:2", 9, "cap row without rate"),
+        ("cap a:1 b:2 fast", 13, "does not start with a number"),
+        ("cap a:1 b:2 0Gbit", 13, "a link of rate 0"),
+        ("cap a:1 b:2 1Gbit now", 19, "ends with its rate"),
+        ("cap z:1 b:2 1Gbit", 5, "no row has a node z:1"),
+        (
+            "cap a:1 b[1-3] 1Gbit",
+            9,
+            "no row has a node b1, nor 2 more",
+        ),
+        ("cap a:1 a:1 1Gbit", 9, "no node here is a reader"),
+        ("cap b:2 a:1 1Gbit", 5, "no node here is a writer"),
+        ("cap a[2-1] b 1Gbit", 5, "counts down"),
+        ("cap a:x b 1Gbit", 5, "not a port"),
+        ("cap a,a:1 b,b:2 -1Gbit", 17, "does not start with a number"),
+        ("trunk wan 1Gbit", 11, "trunk row without from"),
+        ("trunk wan 1Gbit from a b", 24, "without \"to\""),
+        (
+            "trunk wan 1Gbit from a to",
+            24,
+            "without nodes that receive",
+        ),
+        ("trunk wan from a to b", 7, "trunk row without rate"),
+        ("trunk wan 0bit from a to b", 11, "a link of rate 0"),
+        (
+            "trunk wan 1Gbit from a to b c",
+            29,
+            "ends with the nodes that receive",
+        ),
+        ("trunk \"\" 1Gbit from a to b", 7, "the name is empty"),
+        (
+            "trunk wan 1Gbit from b to a",
+            22,
+            "no node here is a writer",
+        ),
         ("id a b", 6, "one label"),
         ("master a:1 b:2", 12, "one address"),
     ] {
@@ -295,7 +337,12 @@ prop_compose! {
             uri,
             file_offset,
             range: Range::new(start, start + length),
-            hints: Hints { up: up.map(ByteRate), down: down.map(ByteRate), destination, interfaces },
+            hints: Hints {
+                up: up.map(ByteRate).filter(|_| role == Role::Writer),
+                down: down.map(ByteRate).filter(|_| role == Role::Reader),
+                destination,
+                interfaces,
+            },
             line: 0,
         }
     }
@@ -308,9 +355,30 @@ proptest! {
         id in proptest::option::of(name()),
         writers in (row(1, Role::Writer), row(2, Role::Writer)),
         readers in (row(3, Role::Reader), row(4, Role::Reader)),
+        trunk in proptest::option::of(name()),
+        rate in 1..u64::MAX,
+        by_host in any::<bool>(),
     ) {
-        let rows = vec![writers.0, readers.0, readers.1, writers.1];
-        let spec = TransferSpec { id, master: None, rows };
+        let mut rows = vec![writers.0, readers.0, readers.1, writers.1];
+        // What is wanted is there.
+        (rows[1].range, rows[2].range) = (rows[0].range, rows[3].range);
+        let set = |rows: &[&Row]| match by_host {
+            true => NodeSet {
+                hosts: rows.iter().map(|row| row.host_port.host.clone()).collect(),
+                ..NodeSet::default()
+            },
+            false => NodeSet {
+                nodes: rows.iter().map(|row| row.host_port.to_string()).collect(),
+                ..NodeSet::default()
+            },
+        };
+        let link = Link {
+            trunk,
+            rate: ByteRate(rate),
+            from: set(&[&rows[0], &rows[3]]),
+            to: set(&[&rows[1]]),
+        };
+        let spec = TransferSpec { id, master: None, rows, links: vec![link] };
         let text = spec.format();
         let mut back = TransferSpec::parse(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
         for row in &mut back.rows {
@@ -327,4 +395,83 @@ proptest! {
             prop_assert!(!errors.render(&text, "x", false).is_empty());
         }
     }
+}
+
+/// Links name nodes, host lists, and hosts for all nodes on them; the problem has them between the pairs meant.
+#[test]
+fn links_are_read() {
+    let text = "writer a1:1 /a 0 0-9\nwriter a2:1 /a 0 0-9\nwriter a2:2 /b 0 0-9\n\
+                reader b:2 /b 0 0-9\nreader c:2 /b 0 0-9\n\
+                cap a1:1,a2:1 b:2 80bit\ntrunk \"my wan\" 1kB/s from a[1-2] to c\ntrunk wan2 1kB/s from a2 to b,c:2";
+    let spec = TransferSpec::parse(text).unwrap();
+    let problem = spec.to_problem(ByteRate(7));
+    let caps = problem.pair_caps.iter();
+    let caps: Vec<_> = caps
+        .map(|cap| (cap.sender, cap.receiver, cap.cap))
+        .collect();
+    assert_eq!(caps, [(0, 0, 10), (1, 0, 10)]);
+    let trunks = problem.trunks.iter();
+    let trunks: Vec<_> = trunks
+        .map(|t| {
+            (
+                t.name.as_str(),
+                t.senders.as_slice(),
+                t.receivers.as_slice(),
+                t.cap,
+            )
+        })
+        .collect();
+    assert_eq!(
+        trunks,
+        [
+            ("my wan", &[0, 1, 2][..], &[1][..], 1000),
+            ("wan2", &[1, 2], &[0, 1], 1000)
+        ]
+    );
+    let again = TransferSpec::parse(&spec.format()).unwrap();
+    assert_eq!(again.links, spec.links);
+}
+
+/// What links say twice or of one node on both sides is refused, with both places; who joins brings none.
+#[test]
+fn links_that_contradict_are_refused() {
+    let nodes =
+        "writer a:1 /a 0 0-9\nwriter b:2 /a 0 0-9\nreader b:2 /b 0 0-9\nreader c:3 /c 0 0-9\n";
+    for (rows, part, line, column) in [
+        (
+            "cap a c 1Gbit\ncap a:1 b,c 1Gbit",
+            "a second cap from a:1 to c:3",
+            6,
+            1,
+        ),
+        (
+            "trunk t 1Gbit from a to b\ntrunk t 1Gbit from b to c",
+            "a second trunk \"t\"",
+            6,
+            7,
+        ),
+        ("cap b:2 b:2 1Gbit", "from a node to itself", 5, 5),
+        (
+            "trunk t 1Gbit from a,b to b,c",
+            "b:2 is at both ends",
+            5,
+            20,
+        ),
+    ] {
+        let errors = errors(&format!("{nodes}{rows}"));
+        assert_eq!(errors.errors.len(), 1, "{errors}");
+        let error = &errors.errors[0];
+        assert!(error.message.contains(part), "{errors}");
+        assert_eq!((error.line, error.column), (line, column), "{errors}");
+        assert!(!error.advice.is_empty());
+    }
+    TransferSpec::parse(&format!("{nodes}cap a,b b,c 1Gbit\n"))
+        .expect("a node to itself is left out");
+    let added = TransferSpec::parse_added("writer d:1 /a 0 0-9\ncap d:1 c:3 1Gbit").unwrap_err();
+    assert!(
+        added
+            .to_string()
+            .contains("belong to the transfer that runs"),
+        "{added}"
+    );
 }

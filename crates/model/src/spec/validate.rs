@@ -5,7 +5,7 @@ use std::ops::Range as Span;
 
 use super::parse::{Errors, Fault, RowSpans, Scope};
 use super::{HostPort, Role, Row, TransferSpec, Uri};
-use crate::range::Range;
+use crate::range::{Range, RangeSet};
 
 /// Largest offset a file can have: offsets are signed 64-bit numbers to the operating system.
 const FILE_END_MAX: u64 = i64::MAX as u64;
@@ -37,12 +37,46 @@ pub(super) fn check(
         }
         return;
     }
+    check_covered(spec, spans, errors);
     for (role, what) in [(Role::Writer, "has"), (Role::Reader, "wants")] {
         if !spec.rows.iter().any(|row| row.role == role) {
             let fault = Fault::new(0..0, format!("no {role} row: nobody {what} any data"));
             let advice = format!("add a row {role} host:port \"file:///path\" OFFSET START-END");
             errors.push(fault.advice(advice));
         }
+    }
+}
+
+/// Each byte that a reader wants must be some writer's.
+fn check_covered(spec: &TransferSpec, spans: &[RowSpans], errors: &mut Errors<'_>) {
+    const SHOWN: usize = 3;
+    let writers = spec.rows.iter().filter(|row| row.role == Role::Writer);
+    let held = RangeSet::from_ranges(writers.map(|row| row.range));
+    // Without any writer that is what is said.
+    if held.is_empty() && !spec.rows.iter().any(|row| row.role == Role::Writer) {
+        return;
+    }
+    let readers = spec
+        .rows
+        .iter()
+        .zip(spans)
+        .filter(|(row, _)| row.role == Role::Reader);
+    for (row, span) in readers {
+        let lacking = RangeSet::from(row.range).difference(&held);
+        if lacking.is_empty() {
+            continue;
+        }
+        let runs = lacking.iter().take(SHOWN);
+        let mut runs: Vec<String> = runs
+            .map(|run| format!("{}-{}", run.start, run.end - 1))
+            .collect();
+        match lacking.as_slice().len().saturating_sub(SHOWN) {
+            0 => {}
+            more => runs.push(format!("{more} more ranges")),
+        }
+        let message = format!("no writer holds bytes {}", runs.join(", "));
+        let fault = Fault::new(span.range.clone(), message).label("wanted here");
+        errors.push(fault.advice("add a writer row that holds them, or ask for less"));
     }
 }
 

@@ -1,5 +1,6 @@
-//! What the least possible time of the transfer follows from: declared speeds, and which node was there when.
+//! What the least possible time of the transfer follows from: declared speeds of nodes, pairs and trunks, and which node was there when.
 
+use ropewalk_model::add_links;
 use ropewalk_model::problem::{Problem, Receiver, Sender};
 
 use super::{Basis, Coordinator, Node};
@@ -14,20 +15,20 @@ impl Coordinator {
         self.nodes.iter().any(changed)
     }
 
-    /// Whether a speed is declared for a node that takes part.
+    /// Whether a speed is declared for a node that takes part, or for a pair or trunk.
     pub fn has_declared(&self) -> bool {
         let declared = |node: &Node| {
             (node.is_sender() && node.setup.up.is_some())
                 || (node.is_receiver() && node.setup.down.is_some())
         };
-        self.nodes.iter().any(declared)
+        !self.setup.links.is_empty() || self.nodes.iter().any(declared)
     }
 
     /// The transfer as it was first planned, at the speeds that are declared, or the interfaces' where these are the
     /// base; other nodes count as unlimited.
     pub fn declared_problem(&self) -> Problem {
         let here = |node: &Node| if node.came_ns.is_some() { 0.0 } else { 1.0 };
-        self.problem_at(here)
+        self.problem_at(here, 1.0)
     }
 
     /// The same for the nodes as they came and went, with what each could carry in the first `seconds` of moving in place
@@ -40,10 +41,11 @@ impl Coordinator {
             let to = node.gone_ns.map_or(f64::MAX, since);
             (to.min(seconds) - from).max(0.0)
         };
-        self.problem_at(here)
+        self.problem_at(here, seconds)
     }
 
-    fn problem_at(&self, here: impl Fn(&Node) -> f64) -> Problem {
+    /// * `here`: how long each node was there, of `whole`.
+    fn problem_at(&self, here: impl Fn(&Node) -> f64, whole: f64) -> Problem {
         let is_interface = self.basis == Basis::Interface;
         let carried = |node: &Node, declared: Option<u64>| {
             let interface = node.opened.as_deref().map(|opened| opened.interface_rate);
@@ -56,8 +58,10 @@ impl Coordinator {
         // Nobody waits for the copy of one that is gone.
         let is_awaited = |node: &&Node| node.group.is_some() || node.lost.is_none();
         let mut problem = Problem::default();
+        let (mut senders, mut receivers_here) = (Vec::new(), Vec::new());
         for node in self.nodes.iter().filter(takes_part) {
             if node.is_sender() {
+                senders.push(here(node));
                 problem.senders.push(Sender {
                     name: node.setup.name.clone(),
                     up: carried(node, node.setup.up),
@@ -67,6 +71,7 @@ impl Coordinator {
         }
         let receivers = self.nodes.iter().filter(|node| node.is_receiver());
         for node in receivers.filter(is_awaited) {
+            receivers_here.push(here(node));
             problem.receivers.push(Receiver {
                 name: node.setup.name.clone(),
                 down: carried(node, node.setup.down),
@@ -75,6 +80,13 @@ impl Coordinator {
                 relay_up: None,
             });
         }
+        add_links(&mut problem, &self.setup.links, |link, pair| {
+            let there = match pair {
+                Some((sender, receiver)) => senders[sender].min(receivers_here[receiver]),
+                None => whole,
+            };
+            (link.rate.0 as f64 * there).ceil() as u64
+        });
         problem
     }
 }

@@ -281,6 +281,7 @@ impl Coordinator {
         for member in members {
             for (sender, left) in self.left_by_sender(member) {
                 load[sender as usize] += left;
+                room.kept.push((sender, member.node, left / seconds));
             }
             let down = &mut room.down[member.node as usize];
             *down = (*down - member.left / seconds).max(0.0);

@@ -1,11 +1,12 @@
 //! Nodes that come, go and fail at bad moments: what is said to be done is done, and it always ends.
 
 use super::tests::{
-    actions, answer, done, done_after, finish, from, node, opened, outcome, pass, released, sent,
-    started, started_with,
+    actions, answer, begun_over, done, done_after, finish, from, node, opened, outcome, pass,
+    released, sent, started, started_with,
 };
 use super::*;
 use crate::control::{Need, Opened, Sink, Source, Stretch, sink, source};
+use ropewalk_model::{ByteRate, Link, NodeSet};
 
 /// Answers whatever plans are asked for.
 fn settle(c: &mut Coordinator) -> Vec<Action> {
@@ -280,6 +281,7 @@ fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
         tune: None,
         lessons: Vec::new(),
         keep_partial: false,
+        links: Vec::new(),
         source_name: String::new(),
     };
     let mut c = Coordinator::new(setup, 0);
@@ -472,6 +474,65 @@ fn the_bound_counts_nodes_while_they_are_there() {
     assert_eq!(ups(4.0), [400, 200]);
     assert_eq!(ups(9.0), [900, 300]);
     assert_eq!(c.declared_problem().senders.len(), 1);
+}
+
+/// Caps and trunks are part of every plan and of the bound, also for nodes that join on a host that is named, and with nodes
+/// that are gone: a trunk carries what it carries for the whole time, a pair while both are there.
+#[test]
+fn plans_and_bounds_count_links() {
+    let set = |nodes: &[&str], hosts: &[&str]| NodeSet {
+        nodes: nodes.iter().map(|name| name.to_string()).collect(),
+        hosts: hosts.iter().map(|name| name.to_string()).collect(),
+    };
+    let link = |trunk: Option<&str>, rate, from, to| Link {
+        trunk: trunk.map(str::to_owned),
+        rate: ByteRate(rate),
+        from,
+        to,
+    };
+    let links = vec![
+        link(Some("wan"), 50, set(&["s"], &["n"]), set(&["r"], &[])),
+        link(None, 30, set(&["s"], &["n"]), set(&["r"], &[])),
+        link(Some("elsewhere"), 1, set(&["x"], &[]), set(&["r"], &[])),
+    ];
+    let nodes = vec![
+        node("s", &[(0, 1000)], &[], None),
+        node("r", &[], &[(0, 1000)], None),
+    ];
+    let mut c = begun_over(nodes.clone(), None, links);
+    for (at, node) in nodes.iter().enumerate() {
+        c.handle_message(at as u32, opened(node, 7), 1);
+    }
+    let first = actions(&mut c);
+    let planned = first.iter().find_map(|action| match action {
+        Action::Plan(_, problem) => Some(problem.clone()),
+        _ => None,
+    });
+    let planned = planned.unwrap();
+    assert_eq!((planned.trunks[0].cap, planned.trunks.len()), (50, 1));
+    assert_eq!((planned.pair_caps[0].cap, planned.pair_caps.len()), (30, 1));
+    answer(&mut c, first);
+    let start = c.moving_ns().unwrap();
+    assert!(c.has_declared());
+    assert_eq!(c.declared_problem().trunks[0].cap, 50);
+    let new = node("n:7", &[(0, 1000)], &[], None);
+    let at = c.handle_join(new.clone(), start + 2 * SECOND).unwrap();
+    c.handle_message(at, opened(&new, 7), start + 2 * SECOND);
+    settle(&mut c);
+    c.handle_lost(at, "killed", start + 5 * SECOND);
+    settle(&mut c);
+    let limits = |seconds: f64| -> (u64, Vec<usize>, Vec<u64>) {
+        let problem = c.carried_problem(seconds);
+        let caps = problem.pair_caps.iter().map(|cap| cap.cap).collect();
+        (
+            problem.trunks[0].cap,
+            problem.trunks[0].senders.clone(),
+            caps,
+        )
+    };
+    assert_eq!(limits(1.0), (50, vec![0], vec![30]));
+    assert_eq!(limits(4.0), (200, vec![0, 1], vec![120, 60]));
+    assert_eq!(limits(9.0), (450, vec![0, 1], vec![270, 90]));
 }
 
 /// Rates and received bytes follow what came, not what is safe: right from the first word on, and within the limit.

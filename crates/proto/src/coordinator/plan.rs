@@ -54,6 +54,8 @@ pub(super) struct Room {
     pub up: Vec<f64>,
     /// And receive.
     pub down: Vec<f64>,
+    /// What work that is kept takes of pairs, bytes per second by sender and receiver: not free on their links.
+    pub kept: Vec<(u32, u32, f64)>,
 }
 
 impl Coordinator {
@@ -129,6 +131,7 @@ impl Coordinator {
         Room {
             up: self.speeds(|node| node.up.rate().filter(|_| node.is_sender())),
             down: self.speeds(|node| node.down.rate().filter(|_| node.is_receiver())),
+            kept: Vec::new(),
         }
     }
 
@@ -210,7 +213,7 @@ impl Coordinator {
         let in_round = room.is_some();
         let room = room.unwrap_or_else(|| self.whole_room());
         let whole = |rate: f64| (rate as u64).max(1);
-        let problem = Problem {
+        let mut problem = Problem {
             senders: senders
                 .iter()
                 .map(|&n| Sender {
@@ -231,6 +234,8 @@ impl Coordinator {
                 .collect(),
             ..Problem::default()
         };
+        let numbers: Vec<u32> = receivers.iter().map(|(n, _)| *n).collect();
+        self.add_links_left(&mut problem, &room, &senders, &numbers);
         let purpose = Purpose {
             first,
             in_round,
@@ -239,7 +244,7 @@ impl Coordinator {
                 false => SPARES,
             },
             senders,
-            receivers: receivers.into_iter().map(|(n, _)| n).collect(),
+            receivers: numbers,
         };
         self.plan_asked_ns = self.now_ns;
         self.actions.push_back(Action::Plan(purpose, problem));

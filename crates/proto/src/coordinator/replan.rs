@@ -478,7 +478,8 @@ impl Coordinator {
         let left: f64 = members.iter().map(|member| member.left).sum();
         let limit = self.setup.limit.map_or(f64::MAX, |limit| limit as f64);
         let mut groups: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
-        let mut least = left / up.min(limit).max(1.0);
+        let mut least = self.least_over_trunks(members);
+        least = least.max(left / up.min(limit).max(1.0));
         for member in members {
             let down = room.down[member.node as usize].max(1.0);
             match self.nodes[member.node as usize].group {

@@ -1,6 +1,6 @@
 //! What the coordinator is told at the start, free of how agents are reached.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Link, Range};
 
 use crate::control;
 
@@ -25,6 +25,8 @@ pub struct Setup {
     pub lessons: Vec<String>,
     /// What came of a copy that is not complete stays under its temporary name.
     pub keep_partial: bool,
+    /// What pairs and trunks are declared to carry; their nodes by name.
+    pub links: Vec<Link>,
     /// The name of the sources' folder or file, when all have one; files of reports are named below it.
     pub source_name: String,
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::control::{
     Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
 };
+use ropewalk_model::Link;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
@@ -136,6 +137,15 @@ pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec
 
 /// A transfer that has asked its nodes to open what they have.
 pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
+    begun_over(nodes, limit, Vec::new())
+}
+
+/// The same, with caps and trunks.
+pub(super) fn begun_over(
+    nodes: Vec<NodeSetup>,
+    limit: Option<u64>,
+    links: Vec<Link>,
+) -> Coordinator {
     let setup = Setup {
         transfer: vec![1; 16],
         nodes,
@@ -146,6 +156,7 @@ pub(super) fn begun(nodes: Vec<NodeSetup>, limit: Option<u64>) -> Coordinator {
         tune: None,
         lessons: Vec::new(),
         keep_partial: false,
+        links,
         source_name: String::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
@@ -598,6 +609,7 @@ fn the_limit_is_shared_by_use() {
         tune: None,
         lessons: Vec::new(),
         keep_partial: false,
+        links: Vec::new(),
         source_name: String::new(),
     };
     let mut c = Coordinator::new(setup, 0);

@@ -51,6 +51,7 @@ prop_compose! {
             sender: s % senders, receiver: r % receivers, cap,
         }).collect();
         problem.trunks = trunks.into_iter().map(|(from, to, cap, kind)| Trunk {
+            name: String::new(),
             senders: if kind == 0 { (0..senders).collect() } else { from.iter().map(|s| s % senders).collect() },
             receivers: if kind == 0 { (0..receivers).collect() } else { to.iter().map(|r| r % receivers).collect() },
             cap,

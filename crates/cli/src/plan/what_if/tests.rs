@@ -100,6 +100,7 @@ fn links_change() {
     let after = changed(&["trunk 0 cap=x2", "add trunk w0,w1 r0 cap=8bit"]).unwrap();
     assert_eq!(after.trunks[0].cap, 80);
     let new = Trunk {
+        name: String::new(),
         senders: vec![0, 1],
         receivers: vec![0],
         cap: 1,
@@ -135,7 +136,10 @@ fn what_does_not_fit_is_named() {
         ),
         ("pair w0 r0 cap=x2", "the pair w0 r0 has no cap to multiply"),
         ("pair r0 w0 cap=0", "there is no writer \"r0\""),
-        ("trunk 1 cap=x2", "there is no trunk 1; the transfer has 1"),
+        (
+            "trunk 1 cap=x2",
+            "there is no trunk 1; the transfer has trunk 0",
+        ),
         ("add trunk w0 r7 cap=0", "there is no reader \"r7\""),
     ] {
         let error = refusal(change);

@@ -32,6 +32,7 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         tune,
         lessons: Vec::new(),
         keep_partial: false,
+        links: Vec::new(),
         source_name: String::new(),
     };
     let mut coordinator = Coordinator::new(setup, 0);
