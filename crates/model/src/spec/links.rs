@@ -31,17 +31,17 @@ pub(super) struct LinkSpans {
     pub to: Span<usize>,
 }
 
-/// The words of a row that matter: name, rate, from, to.
-pub(super) fn parts<'w>(
-    keyword: &'w Word,
-    rest: &'w [Word],
-) -> Result<(Option<&'w Word>, &'w Word, &'w Word, &'w Word), Fault> {
+/// Name of a trunk, rate, from, to.
+type Parts<'w> = (Option<&'w Word>, &'w Word, &'w Word, &'w Word);
+
+/// The words of a row that matter.
+pub(super) fn parts<'w>(keyword: &'w Word, rest: &'w [Word]) -> Result<Parts<'w>, Box<Fault>> {
     if keyword.text == "cap" {
         return match rest {
             [from, to, rate] => Ok((None, rate, from, to)),
             [_, _, _, more, ..] => {
                 let fault = Fault::new(more.span.clone(), "a cap row ends with its rate");
-                Err(fault.label("one word too many").advice(CAP_FORM))
+                Err(Box::new(fault.label("one word too many").advice(CAP_FORM)))
             }
             _ => {
                 let missing = ["the node that sends", "the node that receives", "rate"];
@@ -66,9 +66,8 @@ pub(super) fn parts<'w>(
         if let Some(found) = rest.get(at).filter(|found| found.text != word) {
             let message = format!("a trunk row without \"{word}\"");
             let fault = Fault::new(found.span.clone(), message);
-            return Err(fault
-                .label(format!("\"{word}\" expected here"))
-                .advice(TRUNK_FORM));
+            let fault = fault.label(format!("\"{word}\" expected here"));
+            return Err(Box::new(fault.advice(TRUNK_FORM)));
         }
     }
     match rest {
@@ -79,26 +78,27 @@ pub(super) fn parts<'w>(
                 "a trunk row ends with the nodes that receive",
             );
             let fault = fault.label("one word too many");
-            Err(fault.advice("one word lists all of them, without spaces: b[1-4],c"))
+            Err(Box::new(fault.advice(
+                "one word lists all of them, without spaces: b[1-4],c",
+            )))
         }
         _ => Err(short(keyword, rest, columns[rest.len()], TRUNK_FORM)),
     }
 }
 
-fn short(keyword: &Word, rest: &[Word], missing: &str, form: &str) -> Fault {
+fn short(keyword: &Word, rest: &[Word], missing: &str, form: &str) -> Box<Fault> {
     let last = rest.last().unwrap_or(keyword);
     let fault = Fault::new(
         last.span.clone(),
         format!("{} row without {missing}", keyword.text),
     );
-    fault
-        .label(format!("{missing} expected after this"))
-        .advice(form)
+    let fault = fault.label(format!("{missing} expected after this"));
+    Box::new(fault.advice(form))
 }
 
 /// Nodes and hosts of a list.
-pub(super) fn node_set(word: &Word) -> Result<NodeSet, Fault> {
-    let sentence = |text: String| Fault::from_sentence(word.span.clone(), &text);
+pub(super) fn node_set(word: &Word) -> Result<NodeSet, Box<Fault>> {
+    let sentence = |text: String| Box::new(Fault::from_sentence(word.span.clone(), &text));
     let mut set = NodeSet::default();
     let listed = host_list::expand(&word.text).map_err(|error| sentence(error.to_string()))?;
     for item in listed {

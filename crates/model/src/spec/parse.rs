@@ -312,7 +312,7 @@ impl Parser<'_> {
     fn link(&mut self, keyword: &Word, rest: &[Word]) {
         let (name, rate, from, to) = match links::parts(keyword, rest) {
             Ok(parts) => parts,
-            Err(fault) => return self.errors.push(fault),
+            Err(fault) => return self.errors.push(*fault),
         };
         let errors_before = self.errors.found.len();
         let read = self.read::<ByteRate>(rate);
@@ -323,7 +323,7 @@ impl Parser<'_> {
             self.errors.push(fault.advice(links::TRUNK_FORM));
         }
         let trunk = name.map(|name| name.text.clone());
-        let [from_set, to_set] = sets.map(|set| set.map_err(|fault| self.errors.push(fault)));
+        let [from_set, to_set] = sets.map(|set| set.map_err(|fault| self.errors.push(*fault)));
         if let Some(fault) = zero {
             self.errors.push(fault);
         }
