@@ -1,24 +1,23 @@
-//! Reaches a peer: which address, which kind of lane, the pair's handshake, the joins.
+//! A peer that is connected: the pair's handshake, the joins. [`crate::find`] says how it is found.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
-use ropewalk_proto::control::{self, Peer, from_agent};
-use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step, Way};
+use ropewalk_proto::control::Peer;
+use ropewalk_proto::route::Way;
 
-use crate::dial::{self, POLL, Target};
-use crate::listen::local_name;
+use crate::dial::Target;
 use crate::rails::{Rail, Search};
-use crate::streams::{self, DataSocket, STACK_LEN, lane};
+use crate::streams::{self, DataSocket};
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
-use crate::{AgentError, reversed};
+use crate::{AgentError, find};
 
 /// The handshake, once connected, takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,8 +55,9 @@ impl std::fmt::Debug for Connected {
     }
 }
 
+/// What streams to a peer connect to.
 #[derive(Clone)]
-enum Address {
+pub(crate) enum Address {
     Tcp(SocketAddr),
     Rail(Rail),
     Unix(Vec<u8>),
@@ -80,7 +80,7 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    fn connect(&self, transfer: &Transfer) -> std::io::Result<DataSocket> {
+    pub fn connect(&self, transfer: &Transfer) -> std::io::Result<DataSocket> {
         match self {
             Self::Tcp(address) => Ok(DataSocket::Tcp(Target::Tcp(*address).connect()?)),
             Self::Rail(rail) => Ok(DataSocket::Tcp(Target::Rail(rail.clone()).connect()?)),
@@ -99,10 +99,7 @@ pub(crate) fn pair(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connecte
     if let Some(known) = transfer.ways.lock().get(&peer.node) {
         return Ok(known.clone());
     }
-    let connected = Arc::new(find(transfer, peer)?);
-    let mut ways = transfer.ways.lock();
-    ways.insert(peer.node, connected.clone());
-    Ok(connected)
+    find::find(transfer, peer)
 }
 
 /// The way does not work any more, so that another one is looked for; unless that has happened already.
@@ -114,173 +111,8 @@ pub(crate) fn forget(transfer: &Transfer, gone: &Arc<Connected>) {
     }
 }
 
-/// Whether an agent of that name runs in this network namespace, without connecting to it.
-fn is_on_this_host(instance: &str) -> bool {
-    let name = local_name(instance);
-    let wanted = format!("@{}", String::from_utf8_lossy(&name));
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    sockets.lines().any(|line| line.ends_with(&wanted))
-}
-
-/// Does something that blocks on a thread of its own; in words when there is none.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let builder = std::thread::Builder::new().name(name.into());
-    match builder.stack_size(STACK_LEN).spawn(work) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("no thread can be started: {error}")),
-    }
-}
-
-/// How an attempt ended.
-enum Event {
-    Dialled(usize, std::io::Result<(TcpStream, Duration)>),
-    Reversed(Result<TcpStream, String>),
-    Through(Result<UnixStream, String>),
-}
-
-/// Tries one way after the other, as [`ropewalk_proto::route`] says.
-fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Connected, AgentError> {
-    let targets = dial::targets(transfer, peer);
-    let mut route = Route::new(Facts {
-        receiver: transfer.name.clone(),
-        sender: peer.name.clone(),
-        addresses: targets.iter().map(Target::address).collect(),
-        lanes: match transfer.options.lane {
-            lane::AUTO => Lanes::Any,
-            lane::UNIX => Lanes::Local,
-            lane::RBUDP | lane::RAPID => Lanes::Datagrams,
-            _ => Lanes::Tcp,
-        },
-        is_restricted: transfer.is_restricted,
-    });
-    let (told, events) = mpsc::channel();
-    loop {
-        if transfer.has_ended() {
-            return Err(AgentError::Unconnected("the transfer has ended".into()));
-        }
-        let now = transfer.now_ns();
-        while let Some(step) = route.poll(now) {
-            let told = told.clone();
-            match step {
-                Step::Local => {
-                    let is_local = match route.may_be_local() {
-                        false => is_on_this_host(&peer.instance),
-                        true => {
-                            let address = Address::Unix(local_name(&peer.instance));
-                            let socket = address.connect(transfer);
-                            let is_local = socket.is_ok();
-                            let made = socket
-                                .and_then(|socket| shake(transfer, peer, address, socket, None));
-                            if let Ok(connected) = made {
-                                return Ok(connected);
-                            }
-                            is_local
-                        }
-                    };
-                    route.handle_local(is_local, transfer.now_ns());
-                }
-                Step::Dial(place) => {
-                    let target = targets[place].clone();
-                    dial::begin(
-                        target,
-                        |_| Ok(()),
-                        move |result| {
-                            let _ = told.send(Event::Dialled(place, result));
-                        },
-                    );
-                }
-                Step::Reverse => {
-                    let (transfer, sender) = (transfer.clone(), peer.node);
-                    let work = move || {
-                        let taken = reversed::ask(&transfer, sender);
-                        let _ = told.send(Event::Reversed(taken));
-                    };
-                    if let Err(error) = spawn("reversed", work) {
-                        route.handle_reverse_failed(error);
-                    }
-                }
-                Step::Through => match &transfer.tunnel {
-                    None => route.handle_through_failed(format!(
-                        "{} was not started over ssh",
-                        transfer.name
-                    )),
-                    Some(tunnel) => {
-                        let (tunnel, sender) = (tunnel.clone(), peer.node);
-                        let work = move || {
-                            let opened = tunnel.connect(sender);
-                            let opened = opened.map_err(|error| error.to_string());
-                            let _ = told.send(Event::Through(opened));
-                        };
-                        if let Err(error) = spawn("through", work) {
-                            route.handle_through_failed(error);
-                        }
-                    }
-                },
-            }
-        }
-        if route.is_over() {
-            return Err(AgentError::Unconnected(route.describe()));
-        }
-        let pause = route.next_ns().map_or(POLL, |at| {
-            Duration::from_nanos(at.saturating_sub(transfer.now_ns())).min(POLL)
-        });
-        let Ok(event) = events.recv_timeout(pause) else {
-            continue;
-        };
-        match event {
-            Event::Dialled(place, Err(error)) => {
-                route.handle_dial_failed(place, dial::failure(&error));
-            }
-            Event::Dialled(place, Ok((stream, took))) => {
-                let address = match &targets[place] {
-                    Target::Tcp(address) => Address::Tcp(*address),
-                    Target::Rail(rail) => Address::Rail(rail.clone()),
-                };
-                let socket = DataSocket::Tcp(stream);
-                match shake(transfer, peer, address, socket, Some(took)) {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) => {
-                        let why = Failure::Other(format!("the handshake failed: {error}"));
-                        route.handle_dial_failed(place, why);
-                    }
-                }
-            }
-            Event::Reversed(Ok(stream)) => {
-                let address = Address::Reversed(peer.node);
-                match shake(transfer, peer, address, DataSocket::Tcp(stream), None) {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) => route.handle_reverse_failed(format!(
-                        "{} connected, and the handshake failed: {error}",
-                        peer.name
-                    )),
-                }
-            }
-            Event::Reversed(Err(why)) => route.handle_reverse_failed(why),
-            Event::Through(Ok(stream)) => {
-                let Some(tunnel) = transfer.tunnel.clone() else {
-                    continue;
-                };
-                let address = Address::Through(tunnel, peer.node);
-                match shake(transfer, peer, address, DataSocket::Unix(stream), None) {
-                    Ok(connected) => {
-                        transfer.send(from_agent::Body::Route(control::Route {
-                            node: peer.node,
-                            step: Some(control::route::Step::Through(route.why_not_direct())),
-                        }));
-                        return Ok(connected);
-                    }
-                    Err(error) => {
-                        route.handle_through_failed(format!("the handshake failed: {error}"));
-                    }
-                }
-            }
-            Event::Through(Err(why)) => route.handle_through_failed(why),
-        }
-    }
-}
-
 /// Does the pair's handshake over a connection.
-fn shake(
+pub(crate) fn shake(
     transfer: &Transfer,
     peer: &Peer,
     address: Address,
@@ -288,10 +120,9 @@ fn shake(
     took: Option<Duration>,
 ) -> std::io::Result<Connected> {
     let ends = match &socket {
-        DataSocket::Tcp(stream) => stream.local_addr().ok().zip(stream.peer_addr().ok()),
+        DataSocket::Tcp(stream) => ends_of(stream),
         DataSocket::Unix(_) => None,
     };
-    let ends = ends.map(|(near, far)| (near.ip().to_canonical(), far.ip().to_canonical()));
     let (secret, trip) = handshake(transfer, peer, socket, took)?;
     let join_key = MacKey::new(&derive(&secret.0, "join", b""));
     Ok(Connected {
@@ -303,6 +134,12 @@ fn shake(
         join_key,
         trip,
     })
+}
+
+/// The addresses of a connection between hosts: this host's, and the peer's.
+fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
+    let (near, far) = stream.local_addr().ok().zip(stream.peer_addr().ok())?;
+    Some((near.ip().to_canonical(), far.ip().to_canonical()))
 }
 
 trait Wire: Read + Write {
@@ -371,19 +208,23 @@ fn handshake(
     let mut secret = PairSecret([0; 32]);
     tls.export_keying_material(&mut secret.0, tls::PAIR_LABEL, None)
         .map_err(other)?;
+    let trip = match &tcp {
+        Some(_) => least_trip(tcp.as_ref(), took),
+        None => Duration::ZERO,
+    };
+    Ok((secret, trip))
+}
+
+/// The least round trip of a connection's first packets, as far as it is known.
+fn least_trip(stream: Option<&TcpStream>, took: Option<Duration>) -> Duration {
     // The kernel's clock stops when a packet comes, this thread's when it is its turn.
-    let seen = tcp.as_ref().and_then(TcpInfo::of);
     let known = |info: TcpInfo| {
         let trips = [info.rtt_microseconds_min, info.rtt_microseconds];
         let least = trips.into_iter().filter(|trip| *trip > 0).min()?;
         Some(Duration::from_micros(least.into()))
     };
-    let seen = seen.and_then(known);
-    let trip = match tcp {
-        Some(_) => [seen, took].into_iter().flatten().min(),
-        None => None,
-    };
-    Ok((secret, trip.unwrap_or_default()))
+    let seen = stream.and_then(TcpInfo::of).and_then(known);
+    [seen, took].into_iter().flatten().min().unwrap_or_default()
 }
 
 impl Connected {
@@ -397,6 +238,44 @@ impl Connected {
         let local = self.local.filter(|_| !transfer.one_rail)?;
         let here = transfer.interfaces.clone();
         Some(Search::new(here, &self.peer, local, remote))
+    }
+
+    /// The same peer and keys over a connection that was found later. `is_proved`: the peer has shown that it is the one.
+    pub fn moved(
+        &self,
+        transfer: &Transfer,
+        address: Address,
+        mut stream: TcpStream,
+        (took, is_proved): (Option<Duration>, bool),
+    ) -> std::io::Result<(Self, TcpStream)> {
+        if !is_proved {
+            let head = self.join_head(transfer, 0, true);
+            stream.write_all(&head.encode(&self.join_key))?;
+            self.expect_proof(&mut stream, &head.nonce)?;
+        }
+        let trip = least_trip(Some(&stream), took);
+        let ends = ends_of(&stream);
+        let moved = Self {
+            peer: self.peer.clone(),
+            ends: ends.map(|(near, far)| format!("{near} - {far}")),
+            local: ends.map(|(near, _)| near),
+            address,
+            secret: self.secret.clone(),
+            join_key: MacKey::new(&derive(&self.secret.0, "join", b"")),
+            trip,
+        };
+        Ok((moved, stream))
+    }
+
+    fn join_head(&self, transfer: &Transfer, index: u32, is_rail: bool) -> Preface {
+        Preface {
+            kind: Kind::Join,
+            flags: 0,
+            key_id: [0; 16],
+            transfer_id: transfer.id,
+            nonce: preface::random_bytes(),
+            extra: extra(transfer.node, index, is_rail),
+        }
     }
 
     /// What the first rail is called in reports; empty within a host.
@@ -433,14 +312,7 @@ impl Connected {
             reason: error.to_string(),
         };
         let mut socket = address.connect(transfer).map_err(failed)?;
-        let head = Preface {
-            kind: Kind::Join,
-            flags: 0,
-            key_id: [0; 16],
-            transfer_id: transfer.id,
-            nonce: preface::random_bytes(),
-            extra: extra(transfer.node, index, matches!(address, Address::Rail(_))),
-        };
+        let head = self.join_head(transfer, index, matches!(address, Address::Rail(_)));
         let bytes = head.encode(&self.join_key);
         match &mut socket {
             DataSocket::Tcp(stream) => stream.write_all(&bytes),

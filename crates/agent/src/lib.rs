@@ -16,6 +16,7 @@ mod connect;
 mod dial;
 mod door;
 mod error;
+mod find;
 mod landing;
 mod listen;
 mod log;

@@ -89,8 +89,9 @@ struct LaneInfo {
     open: u32,
     // Numbers of streams given so far.
     numbered: u32,
-    // How more of them connect, once the first has.
+    // How more of them connect, once the first has; another way has been opened since.
     opens: Option<Way>,
+    is_moved: bool,
     waited: Duration,
     // What its streams of datagrams saw.
     datagrams: Datagrams,

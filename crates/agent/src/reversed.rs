@@ -93,6 +93,14 @@ impl Pool {
         self.changed.notify_all();
     }
 
+    /// A connection that was taken and not used.
+    pub fn give_back(&self, sender: u32, stream: TcpStream) {
+        if let Some(ready) = self.senders.lock().get_mut(&sender) {
+            ready.streams.push_front(stream);
+        }
+        self.changed.notify_all();
+    }
+
     /// The sender does not get through.
     pub fn fail(&self, sender: u32, why: String) {
         if let Some(ready) = self.senders.lock().get_mut(&sender) {

@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 use crate::connect::Connected;
+use crate::find::Carried;
 use crate::interfaces::{self, Interface};
 use crate::landing::Holdings;
 use crate::listen::{Shared, Work};
@@ -69,6 +70,7 @@ pub(crate) struct Transfer {
     pub ended: watch::Sender<bool>,
     /// Peers that this node is connected to: how, for all that follows.
     pub ways: Mutex<HashMap<u32, Arc<Connected>>>,
+    pub carried: Carried,
     /// Connections that senders have made to this node, and receivers that this node keeps one ready for.
     pub pool: Pool,
     pub dialled: Mutex<HashSet<u32>>,
@@ -163,6 +165,7 @@ impl Transfer {
             stopped: AtomicBool::new(false),
             ended: watch::Sender::new(false),
             ways: Mutex::default(),
+            carried: Carried::default(),
             pool: Pool::default(),
             dialled: Mutex::default(),
             work: shared.work.clone(),
@@ -311,6 +314,26 @@ impl Transfer {
     pub fn limit(&self, rate: u64) {
         if let Some(fetch) = self.fetch.lock().as_ref() {
             fetch.limit(rate);
+        }
+    }
+
+    /// A better way to a peer works: what is opened from now on goes there, and what is open moves.
+    pub fn move_way(&self, from: &Arc<Connected>, to: Arc<Connected>) {
+        let node = to.peer.node;
+        {
+            let mut ways = self.ways.lock();
+            // It was given up meanwhile.
+            if !ways
+                .get(&node)
+                .is_some_and(|known| Arc::ptr_eq(known, from))
+            {
+                return;
+            }
+            ways.insert(node, to.clone());
+        }
+        let fetch = self.fetch.lock().clone();
+        if let Some(fetch) = fetch {
+            fetch.move_way(from, to);
         }
     }
 
@@ -527,6 +550,7 @@ impl Transfer {
             stopped: AtomicBool::new(false),
             ended: watch::Sender::new(false),
             ways: Mutex::default(),
+            carried: Carried::default(),
             pool: Pool::default(),
             dialled: Mutex::default(),
             work: Work::default(),

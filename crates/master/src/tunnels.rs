@@ -7,14 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_pipe::{Pipe, PipeError, Purpose, Request, Requests};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// Time in which an agent's port takes a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Buffer of each direction of a connection that is bridged.
-const BUFFER_LEN: usize = 64 << 10;
 
 /// How a node's agent is connected to.
 #[derive(Clone, Debug)]
@@ -32,7 +28,7 @@ pub(crate) struct Tunnels(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     ways: Mutex<Vec<Way>>,
-    bridged: AtomicU64,
+    bridged: Arc<AtomicU64>,
 }
 
 impl Tunnels {
@@ -72,53 +68,18 @@ impl Tunnels {
             return request.refuse("the master takes no such stream");
         };
         let way = self.ways().get(node as usize).cloned();
+        let tally = self.0.bridged.clone();
         match way {
             None => request.refuse(&format!("the transfer has no node {node}")),
             Some(Way::Pipe(pipe)) => {
-                let opened = pipe.open(&Purpose::FromNode(from).encode()).await;
-                self.join(request, opened).await;
+                let header = Purpose::FromNode(from).encode();
+                request.join(&pipe, &header, &tally).await;
             }
-            Some(Way::Port(host, port)) => {
-                let opened = connect(&host, port).await;
-                self.join(request, opened).await;
-            }
-        }
-    }
-
-    async fn join<S>(&self, request: Request, opened: Result<S, PipeError>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let far = match opened {
-            Ok(far) => far,
-            Err(error) => return request.refuse(&error.to_string()),
-        };
-        let Ok(near) = request.accept().await else {
-            return;
-        };
-        let (mut near_reader, mut near_writer) = near.into_split();
-        let (mut far_reader, mut far_writer) = tokio::io::split(far);
-        // What breaks one direction ends both; the nodes see that it ended.
-        let _ = tokio::try_join!(
-            self.copy(&mut near_reader, &mut far_writer),
-            self.copy(&mut far_reader, &mut near_writer),
-        );
-    }
-
-    /// Copies until the end, which it passes on.
-    async fn copy<R, W>(&self, reader: &mut R, writer: &mut W) -> std::io::Result<()>
-    where
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
-    {
-        let mut buffer = vec![0; BUFFER_LEN];
-        loop {
-            let read = reader.read(&mut buffer).await?;
-            if read == 0 {
-                return writer.shutdown().await;
-            }
-            writer.write_all(&buffer[..read]).await?;
-            self.0.bridged.fetch_add(read as u64, Ordering::Relaxed);
+            Some(Way::Port(host, port)) => match connect(&host, port).await {
+                // An end that is gone shows at the other.
+                Ok(far) => drop(request.accept_onto(far, tally).await),
+                Err(error) => request.refuse(&error.to_string()),
+            },
         }
     }
 }
@@ -145,6 +106,7 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, PipeError> {
 mod tests {
     use super::*;
     use ropewalk_pipe::Side;
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
     /// The two ends of a pipe: the master's, and an agent's.
     fn pipe() -> ((Pipe, Requests), (Pipe, Requests)) {

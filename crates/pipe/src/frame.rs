@@ -15,12 +15,12 @@
 /// Length of a frame's header.
 pub const HEADER_LEN: usize = 9;
 
-/// Most bytes of one data frame: what another stream waits behind at least.
-pub const DATA_MAX: usize = 32 << 10;
+/// Most bytes of one data frame: what another stream waits behind at least. Half of it costs a tenth more processor time.
+pub const DATA_MAX: usize = 64 << 10;
 
 /// Most bytes that are on their way in one stream and one direction without being taken at the other end. ssh itself
-/// has 2 MiB a session on its way, which four streams fill.
-pub const WINDOW: u32 = 512 << 10;
+/// has 2 MiB a session on its way, which two streams fill.
+pub const WINDOW: u32 = 1 << 20;
 
 /// Longest header of a stream, and longest reason.
 pub const WORDS_MAX: usize = 512;
@@ -110,11 +110,21 @@ pub fn encode(kind: Kind, stream: u32, payload: &[u8]) -> Vec<u8> {
     };
     let payload = &payload[..payload.len().min(most)];
     let mut frame = Vec::with_capacity(HEADER_LEN + payload.len());
-    frame.push(kind.number());
-    frame.extend(stream.to_le_bytes());
-    frame.extend((payload.len() as u32).to_le_bytes());
+    frame.extend([0; HEADER_LEN]);
     frame.extend(payload);
+    put_header(&mut frame, kind, stream);
     frame
+}
+
+/// Makes a frame of bytes that leave room for its header in front.
+///
+/// # Panics
+/// Without that room.
+pub fn put_header(frame: &mut [u8], kind: Kind, stream: u32) {
+    let len = (frame.len() - HEADER_LEN) as u32;
+    frame[0] = kind.number();
+    frame[1..5].copy_from_slice(&stream.to_le_bytes());
+    frame[5..HEADER_LEN].copy_from_slice(&len.to_le_bytes());
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,14 +33,19 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use bytes::BufMut as _;
 pub use purpose::Purpose;
-use stream::{Entry, Runner};
+pub use stream::Socket;
+use stream::{End, Entry, Start};
 
 /// The other end takes or refuses a stream within this time.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Data frames that wait for the pipe; more wait in their streams.
 const BULK_QUEUE: usize = 4;
+
+/// Bytes that a pipe of the system holds: a few frames. Control messages wait behind them.
+const PIPE_LEN: usize = 256 << 10;
 
 /// Frames without data that wait for the pipe. Two ends that keep to their credits never have as many: two credits, an
 /// answer and an end for each stream.
@@ -178,6 +183,8 @@ impl Pipe {
         use tokio::net::unix::pipe;
         rustix::io::ioctl_fionbio(&input, true)?;
         rustix::io::ioctl_fionbio(&output, true)?;
+        widen(&input);
+        widen(&output);
         let reader = pipe::Receiver::from_owned_fd_unchecked(input)?;
         let writer = pipe::Sender::from_owned_fd_unchecked(output)?;
         Ok(Self::start(reader, writer, side))
@@ -188,6 +195,31 @@ impl Pipe {
     /// # Errors
     /// [`PipeError`] says whether it was refused, and why.
     pub async fn open(&self, header: &[u8]) -> Result<UnixStream, PipeError> {
+        let (shared, number) = (&self.shared, self.ask(header).await?);
+        shared
+            .connect(number)
+            .map_err(|error| shared.give_up(number, &error))
+    }
+
+    /// Opens a stream whose bytes go to a socket and come from there; returns once the other end has taken it. Bytes of
+    /// both directions are added to `tally`.
+    ///
+    /// # Errors
+    /// As [`Pipe::open`].
+    pub async fn open_onto(
+        &self,
+        header: &[u8],
+        socket: impl Socket,
+        tally: Arc<AtomicU64>,
+    ) -> Result<(), PipeError> {
+        let (shared, number) = (&self.shared, self.ask(header).await?);
+        shared
+            .run(number, socket, Some(tally))
+            .map_err(|error| shared.give_up(number, &error))
+    }
+
+    /// Asks for a stream; its number, once the other end has taken it.
+    async fn ask(&self, header: &[u8]) -> Result<u32, PipeError> {
         let shared = &self.shared;
         let number = shared.next.fetch_add(2, Ordering::Relaxed);
         let (taken, answer) = oneshot::channel();
@@ -200,9 +232,7 @@ impl Pipe {
             return Err(PipeError::Closed);
         }
         match tokio::time::timeout(OPEN_TIMEOUT, answer).await {
-            Ok(Ok(Ok(()))) => shared
-                .connect(number)
-                .map_err(|error| shared.give_up(number, &error)),
+            Ok(Ok(Ok(()))) => Ok(number),
             Ok(Ok(Err(reason))) => Err(PipeError::Refused(reason)),
             Ok(Err(_)) => Err(PipeError::Closed),
             Err(_) => {
@@ -243,6 +273,12 @@ impl Pipe {
     }
 }
 
+/// Lets a pipe hold more, so that its ends wait for each other less often. Best effort: it may be no pipe, and an ordinary
+/// user's pipes hold so much together and no more.
+pub fn widen(end: impl AsFd) {
+    let _ = rustix::pipe::fcntl_setpipe_size(end, PIPE_LEN);
+}
+
 /// The same socket for a thread that waits on it.
 ///
 /// # Errors
@@ -274,6 +310,54 @@ impl Request {
         let accepted = shared.urgent.send(frame::encode(Kind::Accept, number, &[]));
         accepted.await.map_err(|_| PipeError::Closed)?;
         Ok(stream)
+    }
+
+    /// Takes the stream; its bytes go to a socket and come from there. Those of both directions are added to `tally`.
+    ///
+    /// # Errors
+    /// [`PipeError`] when the pipe is closed.
+    pub async fn accept_onto(
+        mut self,
+        socket: impl Socket,
+        tally: Arc<AtomicU64>,
+    ) -> Result<(), PipeError> {
+        self.is_answered = true;
+        let (shared, number) = (&self.shared, self.number);
+        shared
+            .run(number, socket, Some(tally))
+            .map_err(|error| shared.give_up(number, &error))?;
+        let accepted = shared.urgent.send(frame::encode(Kind::Accept, number, &[]));
+        accepted.await.map_err(|_| PipeError::Closed)
+    }
+
+    /// Opens a stream in another pipe and joins both, frame by frame, until they end. When it is not taken there, this
+    /// one is refused in the same words. Bytes of both directions are added to `tally`.
+    pub async fn join(mut self, far: &Pipe, header: &[u8], tally: &AtomicU64) {
+        let far_number = match far.ask(header).await {
+            Ok(number) => number,
+            Err(error) => return self.refuse(&error.to_string()),
+        };
+        self.is_answered = true;
+        let near = End {
+            shared: self.shared.clone(),
+            number: self.number,
+        };
+        let far = End {
+            shared: far.shared.clone(),
+            number: far_number,
+        };
+        let starts = (near.shared.begin(near.number), far.shared.begin(far.number));
+        let (Ok(start), Ok(far_start)) = starts else {
+            for end in [near, far] {
+                end.shared.reset(end.number, "the other node's end is gone");
+            }
+            return;
+        };
+        let accept = frame::encode(Kind::Accept, near.number, &[]);
+        if near.shared.urgent.send(accept).await.is_err() {
+            return far.shared.reset(far.number, "the other node's end is gone");
+        }
+        near.join(start, &far, far_start, tally).await;
     }
 
     /// Refuses the stream in words.
@@ -340,14 +424,30 @@ impl Shared {
     /// Makes the pair of sockets and starts what moves bytes between it and the pipe.
     fn connect(self: &Arc<Self>, number: u32) -> io::Result<UnixStream> {
         let (theirs, ours) = UnixStream::pair()?;
-        let start = self.streams.lock().get_mut(&number).and_then(Entry::begin);
-        let start = start.ok_or(io::ErrorKind::ConnectionReset)?;
-        let runner = Runner {
+        self.run(number, ours, None)?;
+        Ok(theirs)
+    }
+
+    /// Starts what moves bytes between a socket and the pipe.
+    fn run(
+        self: &Arc<Self>,
+        number: u32,
+        socket: impl Socket,
+        tally: Option<Arc<AtomicU64>>,
+    ) -> io::Result<()> {
+        let start = self.begin(number)?;
+        let end = End {
             shared: self.clone(),
             number,
         };
-        tokio::spawn(runner.run(ours, start));
-        Ok(theirs)
+        tokio::spawn(end.run(socket, start, tally));
+        Ok(())
+    }
+
+    /// What the task of a stream needs, unless the stream is gone.
+    fn begin(&self, number: u32) -> io::Result<Start> {
+        let start = self.streams.lock().get_mut(&number).and_then(Entry::begin);
+        start.ok_or(io::ErrorKind::ConnectionReset.into())
     }
 
     /// Ends everything.
@@ -411,11 +511,16 @@ async fn read_all<R: AsyncRead + Unpin>(
         let mut bytes = [0; HEADER_LEN];
         reader.read_exact(&mut bytes).await.ok()?;
         let header = Header::decode(&bytes)?;
-        let mut payload = vec![0; header.len];
-        reader.read_exact(&mut payload).await.ok()?;
-        let len = (HEADER_LEN + payload.len()) as u64;
-        shared.read.fetch_add(len, Ordering::Relaxed);
-        handle(shared, header, payload, &requests).await?;
+        let len = HEADER_LEN + header.len;
+        let mut frame = Vec::with_capacity(len);
+        frame.extend(bytes);
+        while frame.len() < len {
+            let rest = len - frame.len();
+            let read = reader.read_buf(&mut (&mut frame).limit(rest)).await;
+            read.ok().filter(|read| *read > 0)?;
+        }
+        shared.read.fetch_add(len as u64, Ordering::Relaxed);
+        handle(shared, header, frame, &requests).await?;
     }
 }
 
@@ -423,10 +528,11 @@ async fn read_all<R: AsyncRead + Unpin>(
 async fn handle(
     shared: &Arc<Shared>,
     header: Header,
-    payload: Vec<u8>,
+    frame: Vec<u8>,
     requests: &mpsc::Sender<Request>,
 ) -> Option<()> {
     let number = header.stream;
+    let payload = &frame[HEADER_LEN..];
     match header.kind {
         Kind::Open => {
             if shared.is_own(number) || shared.streams.lock().contains_key(&number) {
@@ -435,7 +541,7 @@ async fn handle(
             let refused = |error: PipeError| error.to_string();
             let added = shared.insert(number, Entry::new(None)).map_err(refused);
             let request = Request {
-                header: payload,
+                header: payload.to_vec(),
                 number,
                 shared: shared.clone(),
                 // Not before it has a place.
@@ -459,7 +565,7 @@ async fn handle(
             let mut streams = shared.streams.lock();
             // Without one, it was reset here while this was on its way.
             if let Some(entry) = streams.get_mut(&number) {
-                entry.arrived(payload)?;
+                entry.arrived(frame)?;
             }
         }
         Kind::Credit => {
@@ -477,7 +583,7 @@ async fn handle(
         }
         Kind::Reset => {
             if let Some(entry) = shared.remove(number) {
-                entry.refused(&String::from_utf8_lossy(&payload));
+                entry.refused(&String::from_utf8_lossy(payload));
             }
         }
     }

@@ -1,19 +1,23 @@
-//! One stream of a pipe: its account, and the task that moves its bytes to and from the local socket.
+//! One stream of a pipe: its account, and the task that moves its bytes to and from a socket, or another pipe.
 
+use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::BufMut;
 use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{Interest, Ready};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::frame::{self, DATA_MAX, Kind, WINDOW};
+use crate::frame::{self, DATA_MAX, HEADER_LEN, Kind, WINDOW};
 use crate::{GRANT, Shared};
 
 /// What the pipe brings for a stream.
 pub(crate) enum Inbound {
+    /// A frame with its header.
     Data(Vec<u8>),
     End,
 }
@@ -124,13 +128,14 @@ impl Entry {
         }
     }
 
-    /// Bytes came; `None` when they are more than were granted.
-    pub fn arrived(&mut self, payload: Vec<u8>) -> Option<()> {
+    /// A frame of bytes came; `None` when they are more than were granted.
+    pub fn arrived(&mut self, frame: Vec<u8>) -> Option<()> {
         if self.is_ended {
             return None;
         }
-        self.window = self.window.checked_sub(payload.len() as u32)?;
-        let _ = self.inbound.send(Inbound::Data(payload));
+        let len = frame.len() - HEADER_LEN;
+        self.window = self.window.checked_sub(len as u32)?;
+        let _ = self.inbound.send(Inbound::Data(frame));
         Some(())
     }
 
@@ -150,23 +155,82 @@ impl Entry {
     }
 }
 
-/// Moves the bytes of one stream.
-pub(crate) struct Runner {
+/// Sockets that streams are made of.
+pub trait Socket: AsFd + Send + Sync + 'static {
+    /// Waits until it can be read or written.
+    fn ready(&self, interest: Interest) -> impl Future<Output = io::Result<Ready>> + Send;
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is; else as the system says.
+    fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize>;
+    /// Writes what there is room for.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none; else as the system says.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+                self.ready(interest).await
+            }
+
+            fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
+                self.try_read_buf(buffer)
+            }
+
+            fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+                self.try_write(bytes)
+            }
+        }
+    };
+}
+
+socket!(UnixStream);
+socket!(TcpStream);
+
+async fn write_all(socket: &impl Socket, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                socket.ready(Interest::WRITABLE).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn closed() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+/// One stream at this end.
+#[derive(Clone)]
+pub(crate) struct End {
     pub shared: Arc<Shared>,
     pub number: u32,
 }
 
-impl Runner {
-    /// Until both directions have ended, the local socket breaks, or the entry is dropped.
-    pub async fn run(self, socket: UnixStream, start: Start) {
+impl End {
+    /// Moves the bytes between the pipe and a socket until both directions have ended, the socket breaks, or the entry is
+    /// dropped. Both directions are added to `tally`.
+    pub async fn run(self, socket: impl Socket, start: Start, tally: Option<Arc<AtomicU64>>) {
         let Start {
             inbound,
             mut dropped,
             credit,
         } = start;
-        let (reader, writer) = socket.into_split();
-        let both =
-            async { tokio::try_join!(self.send(reader, &credit), self.receive(writer, inbound)) };
+        let both = async {
+            tokio::try_join!(
+                self.send(&socket, &credit, tally.as_deref()),
+                self.receive(&socket, inbound, tally.as_deref())
+            )
+        };
         let ended = tokio::select! {
             ended = both => ended,
             _ = &mut dropped => return,
@@ -178,22 +242,25 @@ impl Runner {
     }
 
     /// From the local socket into the pipe.
-    async fn send(&self, reader: OwnedReadHalf, credit: &Credit) -> io::Result<()> {
-        let closed = |_| io::Error::from(io::ErrorKind::ConnectionReset);
+    async fn send(
+        &self,
+        socket: &impl Socket,
+        credit: &Credit,
+        tally: Option<&AtomicU64>,
+    ) -> io::Result<()> {
         loop {
             let most = credit.available().await;
             // Nothing is allocated while nothing is there.
-            reader.readable().await?;
-            let mut payload = vec![0; most];
-            match reader.try_read(&mut payload) {
-                Ok(0) => {
-                    let end = frame::encode(Kind::End, self.number, &[]);
-                    return self.shared.bulk.send(end).await.map_err(closed);
-                }
+            socket.ready(Interest::READABLE).await?;
+            let mut frame = Vec::with_capacity(HEADER_LEN + most);
+            frame.extend([0; HEADER_LEN]);
+            match socket.try_read(&mut (&mut frame).limit(most)) {
+                Ok(0) => return self.end().await,
                 Ok(read) => {
                     credit.spend(read);
-                    let frame = frame::encode(Kind::Data, self.number, &payload[..read]);
-                    self.shared.bulk.send(frame).await.map_err(closed)?;
+                    count(tally, read);
+                    frame::put_header(&mut frame, Kind::Data, self.number);
+                    self.shared.bulk.send(frame).await.map_err(|_| closed())?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -201,40 +268,119 @@ impl Runner {
         }
     }
 
+    async fn end(&self) -> io::Result<()> {
+        let end = frame::encode(Kind::End, self.number, &[]);
+        self.shared.bulk.send(end).await.map_err(|_| closed())
+    }
+
     /// From the pipe into the local socket.
     async fn receive(
         &self,
-        mut writer: OwnedWriteHalf,
+        socket: &impl Socket,
         mut inbound: mpsc::UnboundedReceiver<Inbound>,
+        tally: Option<&AtomicU64>,
     ) -> io::Result<()> {
         let mut taken = 0;
         loop {
             match inbound.recv().await {
-                Some(Inbound::Data(payload)) => {
-                    writer.write_all(&payload).await?;
-                    taken += payload.len() as u32;
-                    if taken >= GRANT {
-                        self.grant(taken).await;
-                        taken = 0;
-                    }
+                Some(Inbound::Data(frame)) => {
+                    let payload = &frame[HEADER_LEN..];
+                    write_all(socket, payload).await?;
+                    count(tally, payload.len());
+                    self.took(&mut taken, payload.len()).await;
                 }
                 // The pipe is closed, which ends this task in a moment.
-                None => return Err(io::ErrorKind::ConnectionReset.into()),
+                None => return Err(closed()),
                 Some(Inbound::End) => {
                     // The user of the stream may have closed it already.
-                    let _ = writer.shutdown().await;
+                    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
                     return Ok(());
                 }
             }
         }
     }
 
-    async fn grant(&self, taken: u32) {
-        if let Some(entry) = self.shared.streams.lock().get_mut(&self.number) {
-            entry.window += taken;
+    /// Grants as much again once half a window has been taken.
+    async fn took(&self, taken: &mut u32, more: usize) {
+        *taken += more as u32;
+        if *taken < GRANT {
+            return;
         }
-        let frame = frame::encode(Kind::Credit, self.number, &taken.to_le_bytes());
+        let granted = std::mem::take(taken);
+        if let Some(entry) = self.shared.streams.lock().get_mut(&self.number) {
+            entry.window += granted;
+        }
+        let frame = frame::encode(Kind::Credit, self.number, &granted.to_le_bytes());
         // A closed pipe shows elsewhere.
         let _ = self.shared.urgent.send(frame).await;
+    }
+
+    /// Frames of this stream become frames of another one.
+    async fn flow(
+        &self,
+        mut inbound: mpsc::UnboundedReceiver<Inbound>,
+        to: &Self,
+        credit: &Credit,
+        tally: &AtomicU64,
+    ) -> io::Result<()> {
+        let mut taken = 0;
+        loop {
+            match inbound.recv().await {
+                Some(Inbound::Data(mut frame)) => {
+                    let len = frame.len() - HEADER_LEN;
+                    let mut sent = 0;
+                    while sent < len {
+                        let most = credit.available().await;
+                        let part = match (sent, most >= len) {
+                            (0, true) => {
+                                frame::put_header(&mut frame, Kind::Data, to.number);
+                                std::mem::take(&mut frame)
+                            }
+                            _ => {
+                                let rest = &frame[HEADER_LEN + sent..];
+                                let rest = &rest[..rest.len().min(most)];
+                                frame::encode(Kind::Data, to.number, rest)
+                            }
+                        };
+                        let carried = part.len() - HEADER_LEN;
+                        credit.spend(carried);
+                        sent += carried;
+                        to.shared.bulk.send(part).await.map_err(|_| closed())?;
+                    }
+                    count(Some(tally), len);
+                    self.took(&mut taken, len).await;
+                }
+                None => return Err(closed()),
+                Some(Inbound::End) => return to.end().await,
+            }
+        }
+    }
+
+    /// Joins two streams, of two pipes, until both directions have ended or either stream is gone.
+    pub async fn join(&self, start: Start, far: &Self, far_start: Start, tally: &AtomicU64) {
+        let (mut dropped, mut far_dropped) = (start.dropped, far_start.dropped);
+        let both = async {
+            tokio::try_join!(
+                self.flow(start.inbound, far, &far_start.credit, tally),
+                far.flow(far_start.inbound, self, &start.credit, tally)
+            )
+        };
+        let is_whole = tokio::select! {
+            ended = both => ended.is_ok(),
+            _ = &mut dropped => false,
+            _ = &mut far_dropped => false,
+        };
+        for end in [self, far] {
+            match is_whole {
+                true => drop(end.shared.remove(end.number)),
+                false => end.shared.reset(end.number, "the other node's end is gone"),
+            }
+        }
+    }
+}
+
+fn count(tally: Option<&AtomicU64>, bytes: usize) {
+    if let Some(tally) = tally {
+        tally.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }

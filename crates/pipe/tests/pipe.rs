@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ropewalk_pipe::frame::{self, Kind, STREAMS_MAX, WINDOW};
@@ -216,4 +218,50 @@ async fn threads_use_streams() {
     });
     assert!(got.await.unwrap() == bytes(2 << 20, 1));
     sender.join().unwrap();
+}
+
+/// Streams of two pipes are joined: more than their windows goes both ways, each byte is counted once, each end is passed on,
+/// and what breaks at one end ends at the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_two_pipes_are_joined() {
+    let ((to_a, mut asked), (a, _none)) = ends();
+    let ((to_b, _none), (_b, mut taken)) = ends();
+    let tally = Arc::new(AtomicU64::new(0));
+    let joining = tally.clone();
+    tokio::spawn(async move {
+        while let Some(request) = asked.next().await {
+            let (to_b, joining) = (to_b.clone(), joining.clone());
+            tokio::spawn(async move { request.join(&to_b, b"on", &joining).await });
+        }
+    });
+    let taking = async { taken.next().await.unwrap().accept().await.unwrap() };
+    let (near, far) = tokio::join!(a.open(b"to b"), taking);
+    let len = 3 * WINDOW as usize + 17;
+    let end = |stream: UnixStream, seed: usize| async move {
+        let (mut reader, mut writer) = stream.into_split();
+        let (sent, expected) = (bytes(len, seed), bytes(len, 1 - seed));
+        let sending = async {
+            writer.write_all(&sent).await.unwrap();
+            writer.shutdown().await.unwrap();
+        };
+        let mut got = Vec::new();
+        let (_, read) = tokio::join!(sending, reader.read_to_end(&mut got));
+        read.unwrap();
+        assert!(got == expected, "{seed}");
+    };
+    let both = async { tokio::join!(end(near.unwrap(), 0), end(far, 1)) };
+    tokio::time::timeout(DEADLINE, both).await.unwrap();
+    assert_eq!(tally.load(Ordering::Relaxed), 2 * len as u64);
+
+    // One end is gone.
+    let taking = async { taken.next().await.unwrap().accept().await.unwrap() };
+    let (near, far) = tokio::join!(a.open(b"to b"), taking);
+    let mut near = near.unwrap();
+    drop(far);
+    let gone = async { while near.write_all(&[0; 1 << 10]).await.is_ok() {} };
+    tokio::time::timeout(DEADLINE, gone).await.unwrap();
+    // The far end refuses.
+    let refusing = async { taken.next().await.unwrap().refuse("full") };
+    let (refused, ()) = tokio::join!(a.open(b"to b"), refusing);
+    assert_eq!(refused.unwrap_err(), PipeError::Refused("full".into()));
 }

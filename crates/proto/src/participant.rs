@@ -599,6 +599,15 @@ impl Receiving {
         self.check_progress();
     }
 
+    /// The lane carries nothing more, since another one to the same peer does its work.
+    pub fn handle_lane_left(&mut self, lane: LaneId) {
+        if self.ledger.is_alive(lane) && self.has_other_rail(lane) {
+            self.ledger.lane_failed(lane);
+            self.call_needed();
+            self.check_progress();
+        }
+    }
+
     fn lane_down(&mut self, lane: LaneId, reason: &str) {
         if !self.ledger.is_alive(lane) {
             return;

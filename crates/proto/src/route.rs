@@ -1,21 +1,24 @@
 //! How a receiver and a sender are connected: which side dials, which addresses, what is tried next and when.
 //!
 //! A machine without I/O. The receiver's driver begins each [`Step`] that [`Route::poll`] gives, beside those that are under
-//! way, and tells how each ended; the first that connects is the pair's way for the whole transfer.
+//! way, and tells how each ended; the first that connects is the pair's way.
 //!
 //! | step | begins | needs |
 //! | --- | --- | --- |
 //! | [`Step::Local`]: the peer's abstract socket | at once | a lane that may be a Unix socket |
 //! | [`Step::Dial`]: the receiver dials the sender's addresses in order | when that has failed; the next one when one fails, or 250 ms later | |
-//! | [`Step::Reverse`]: the sender dials the receiver | when all have failed, or 1 s after the first | no lane of datagrams |
-//! | [`Step::Through`]: through the command's own host | when that has failed, too, or 1.5 s later | as above, and no `--rails` |
+//! | [`Step::Reverse`]: the sender dials the receiver | when all have failed, or 200 ms after the first | no lane of datagrams |
+//! | [`Step::Through`]: through the command's own host | when that has failed, too, or 100 ms later | as above, and no `--rails` |
 //!
-//! So a firewall that drops packets costs one second, one at each end two and a half, and a closed port nothing. An abstract
-//! socket answers within one network namespace only, which is what one host is here: loopback addresses of a peer are
-//! dialled when it does, and never otherwise.
+//! So a firewall that drops packets costs 0.3 s at most, and a closed port nothing. The way through the command's host is used
+//! while the others are still tried: the first of them that connects takes over ([`Route::is_carried`]), and the pair stays
+//! with the command's host when none does. Where what a stream carries is fixed before it begins ([`Facts::is_fixed`])
+//! nothing takes over later, and the last resort waits longer: 1.5 s after the sender was asked.
 //!
-//! Left out on purpose: punching holes into two NATs at once (TCP needs luck with both), and several interfaces at once
-//! where the sender dials.
+//! An abstract socket answers within one network namespace only, which is what one host is here: loopback addresses of a
+//! peer are dialled when it does, and never otherwise.
+//!
+//! Left out on purpose: punching holes into two NATs at once (TCP needs luck with both).
 
 use core::net::SocketAddr;
 
@@ -25,11 +28,14 @@ mod tests;
 /// The next address is dialled so long after the one before, when that has not failed by then.
 pub const STAGGER_NS: u64 = 250_000_000;
 
-/// The receiver dials alone for so long: a round trip around the earth three times over.
-pub const DIRECT_ALONE_NS: u64 = 1_000_000_000;
+/// The receiver dials alone for so long: most round trips are shorter, and both may try without harm.
+pub const DIRECT_ALONE_NS: u64 = 200_000_000;
 
-/// Then the sender does, for so long, before the last resort is tried: it is asked through the master first.
-pub const REVERSED_ALONE_NS: u64 = 1_500_000_000;
+/// The last resort is tried so long after the sender was asked, through the master: it can be left again.
+pub const THROUGH_AFTER_NS: u64 = 100_000_000;
+
+/// The same where it cannot: time for several round trips around the earth.
+pub const THROUGH_FIXED_AFTER_NS: u64 = 1_500_000_000;
 
 /// Addresses of one peer that are dialled at most.
 pub const ADDRESSES_MAX: usize = 16;
@@ -113,6 +119,8 @@ pub struct Facts {
     pub lanes: Lanes,
     /// The user named the interfaces that carry data.
     pub is_restricted: bool,
+    /// Streams keep what they were dealt, so that the way cannot change later.
+    pub is_fixed: bool,
 }
 
 /// What to begin now.
@@ -248,6 +256,7 @@ enum Other {
     Idle,
     Never(&'static str),
     Trying(u64),
+    Works,
     Failed(String),
 }
 
@@ -326,11 +335,21 @@ impl Route {
     }
 
     fn is_last_due(&self, now_ns: u64, dials_over: bool) -> bool {
+        let is_time = self.through_ns().is_some_and(|at| now_ns >= at);
+        is_time || (self.reverse.is_over() && dials_over)
+    }
+
+    /// When the last resort is due, as long as the ways before it have not failed.
+    fn through_ns(&self) -> Option<u64> {
+        let after = match self.facts.is_fixed {
+            true => THROUGH_FIXED_AFTER_NS,
+            false => THROUGH_AFTER_NS,
+        };
         match self.reverse {
-            Other::Idle => false,
-            Other::Trying(since) => now_ns >= since + REVERSED_ALONE_NS,
-            Other::Never(_) | Other::Failed(_) => {
-                dials_over || now_ns >= self.began_ns + DIRECT_ALONE_NS + REVERSED_ALONE_NS
+            Other::Idle => None,
+            Other::Trying(since) => Some(since + after),
+            Other::Never(_) | Other::Works | Other::Failed(_) => {
+                Some(self.began_ns + DIRECT_ALONE_NS + after)
             }
         }
     }
@@ -340,11 +359,8 @@ impl Route {
     pub fn next_ns(&self) -> Option<u64> {
         let dial = self.dials.as_ref().and_then(Dials::next_ns);
         let reverse = (self.reverse == Other::Idle).then_some(self.began_ns + DIRECT_ALONE_NS);
-        let through = match (&self.through, &self.reverse) {
-            (Other::Idle, Other::Trying(since)) => Some(since + REVERSED_ALONE_NS),
-            (Other::Idle, Other::Never(_) | Other::Failed(_)) => {
-                Some(self.began_ns + DIRECT_ALONE_NS + REVERSED_ALONE_NS)
-            }
+        let through = match self.through {
+            Other::Idle => self.through_ns(),
             _ => None,
         };
         [dial, reverse, through].into_iter().flatten().min()
@@ -380,11 +396,23 @@ impl Route {
         self.through = Other::Failed(why);
     }
 
-    /// Everything has failed.
+    /// Data goes through the command's host from now on, until another way connects.
+    pub fn handle_through_works(&mut self) {
+        self.through = Other::Works;
+    }
+
+    /// Whether data goes through the command's host meanwhile.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        self.through == Other::Works
+    }
+
+    /// Nothing is left to try: all has failed, or all but the way through the command's host.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let dials_over = self.dials.as_ref().is_some_and(Dials::is_over);
-        dials_over && self.reverse.is_over() && self.through.is_over()
+        let has_last = self.through.is_over() || self.is_carried();
+        dials_over && self.reverse.is_over() && has_last
     }
 
     /// Whether dialling has brought nothing and the sender was asked: then why data does not go directly.

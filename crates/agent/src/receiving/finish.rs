@@ -231,6 +231,7 @@ impl Fetch {
         }
         let done = self.done(&mut state, sample);
         drop(state);
+        self.transfer.tell_all_carried();
         self.transfer.send(from_agent::Body::Done(done));
     }
 

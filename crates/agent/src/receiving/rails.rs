@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use ropewalk_proto::participant::far_streams;
+use ropewalk_proto::route;
 
 use super::{Fetch, LaneInfo, State};
 use crate::connect::Connected;
@@ -33,6 +34,9 @@ const LINKS_POLL: Duration = Duration::from_millis(250);
 /// One that worked for so long did not flap: its pause begins anew.
 const STEADY: Duration = Duration::from_secs(20);
 
+/// A further rail, its place in the search, and the search.
+type Further = (((usize, usize), Rail), Search);
+
 /// How the streams of a lane connect.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
@@ -53,6 +57,14 @@ impl Way {
 }
 
 impl State {
+    /// Whether streams of the lane bring what they were asked for and end: they go through the command's host, and others
+    /// to the same peer work that do not.
+    pub(super) fn is_left(&self, lane: usize) -> bool {
+        let is_carried = |lane: usize| self.lanes[lane].connected == route::Way::Through;
+        let mut others = self.receiving.other_rails(lane);
+        is_carried(lane) && others.any(|other| self.lanes[other].open > 0 && !is_carried(other))
+    }
+
     /// Lanes whose rail is gone while another one to the same peer is there. Where all are gone at once TCP may outlast
     /// that, as it does where there is one.
     pub(super) fn dispensable(&self, here: &[Interface]) -> Vec<usize> {
@@ -72,20 +84,7 @@ impl State {
 impl Fetch {
     /// The streams of a peer that has just been connected, the first one on this thread; further rails beside.
     pub(super) fn run_first_rail(self: &Arc<Self>, lane: usize, connected: Arc<Connected>) {
-        // Parts that are dealt out once are no work for lanes that are found later.
-        let search = match self.transfer.options.equal {
-            true => None,
-            false => connected.search(&self.transfer),
-        };
-        let first = search.and_then(|mut search| Some((search.next()?, search)));
-        let way = Way {
-            // Where there are others it keeps to its own interface, too.
-            rail: first
-                .as_ref()
-                .and_then(|(_, search)| search.first().cloned()),
-            connected,
-            pause: REGAIN_MIN,
-        };
+        let (way, first) = self.first_way(connected);
         {
             let mut state = self.state.lock();
             state.lanes[lane].rail = way.name();
@@ -104,7 +103,70 @@ impl Fetch {
             });
         }
         self.add_streams(lane);
+        let node = way.connected.peer.node;
+        let newest = self.transfer.ways.lock().get(&node).cloned();
+        if let Some(newest) = newest.filter(|newest| !Arc::ptr_eq(newest, &way.connected)) {
+            // A better way was found meanwhile.
+            self.move_way(&way.connected, newest);
+        }
         self.run_stream(lane, &way, index);
+    }
+
+    /// The first way to a peer, and the first of further rails.
+    fn first_way(&self, connected: Arc<Connected>) -> (Way, Option<Further>) {
+        // Parts that are dealt out once are no work for lanes that are found later.
+        let search = match self.transfer.options.equal {
+            true => None,
+            false => connected.search(&self.transfer),
+        };
+        let first = search.and_then(|mut search| Some((search.next()?, search)));
+        let way = Way {
+            // Where there are others it keeps to its own interface, too.
+            rail: first
+                .as_ref()
+                .and_then(|(_, search)| search.first().cloned()),
+            connected,
+            pause: REGAIN_MIN,
+        };
+        (way, first)
+    }
+
+    /// The streams over one way to a peer move to another, with all rails that it has.
+    pub fn move_way(self: &Arc<Self>, from: &Arc<Connected>, to: Arc<Connected>) {
+        let mut state = self.state.lock();
+        let is_there = |info: &LaneInfo| {
+            let way = info.opens.as_ref().filter(|_| info.live > 0);
+            way.is_some_and(|way| Arc::ptr_eq(&way.connected, from))
+        };
+        // Otherwise it is found when the lane is opened, or does nothing any more.
+        let Some(lane) = state.lanes.iter().position(is_there) else {
+            return;
+        };
+        // Once.
+        let is_moved = std::mem::replace(&mut state.lanes[lane].is_moved, true);
+        drop(state);
+        if is_moved {
+            return;
+        }
+        let (way, first) = self.first_way(to);
+        let Some(lane) = self.open_rail(lane, way.clone()) else {
+            return;
+        };
+        self.take_trip(way.connected.trip);
+        if let Some((first, search)) = first {
+            self.spawn("rails", move |fetch| {
+                fetch.find_rails(lane, &way, first, search)
+            });
+        }
+    }
+
+    /// A stream that goes nowhere any more has ended, with all it was asked for.
+    pub(super) fn leave(self: &Arc<Self>, mut state: MutexGuard<'_, State>, lane: usize) {
+        state.lanes[lane].live -= 1;
+        if state.lanes[lane].live == 0 {
+            state.receiving.handle_lane_left(lane);
+        }
+        self.drain(state);
     }
 
     /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
@@ -277,12 +339,12 @@ impl Fetch {
         self.changed.notify_all();
     }
 
-    /// One more lane to the peer of `lane`.
-    fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
+    /// One more lane to the peer of `lane`; its number.
+    fn open_rail(self: &Arc<Self>, lane: usize, way: Way) -> Option<usize> {
         let mut state = self.state.lock();
         // Who has been given up by all rails is the master's to replace.
         if !state.receiving.is_reachable(lane) {
-            return;
+            return None;
         }
         let rail = state.receiving.add_rail(lane, self.transfer.now_ns());
         if state.lanes.len() <= rail {
@@ -297,6 +359,7 @@ impl Fetch {
             state.notes.push(warning);
         }
         state.lanes[rail].rail = way.name();
+        state.lanes[rail].connected = way.connected.way();
         self.drain(state);
         if !watches {
             self.spawn("links", |fetch| fetch.watch_links());
@@ -304,6 +367,7 @@ impl Fetch {
         let index = self.is_open(rail, &way);
         self.add_streams(rail);
         self.spawn("receive", move |fetch| fetch.run_stream(rail, &way, index));
+        Some(rail)
     }
 
     /// Tries a rail that failed again as long as the peer can be reached over another one.
@@ -323,7 +387,8 @@ impl Fetch {
         }
         while self.state.lock().receiving.is_reachable(lane) {
             if way.connected.is_answered(&self.transfer, way.rail.as_ref()) {
-                return self.open_rail(lane, way);
+                self.open_rail(lane, way);
+                return;
             }
             if self.pause_for_links(next) {
                 return;

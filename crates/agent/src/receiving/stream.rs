@@ -47,6 +47,8 @@ struct Moved {
     hopeless: bool,
     // Fewer streams are wanted.
     is_surplus: bool,
+    // Another way does the work of this one.
+    is_left: bool,
     reason: String,
 }
 
@@ -58,6 +60,9 @@ impl Fetch {
         loop {
             {
                 let mut state = self.state.lock();
+                if state.is_left(lane) {
+                    return self.leave(state, lane);
+                }
                 let streams = state.streams;
                 let info = &mut state.lanes[lane];
                 if info.live > streams {
@@ -81,7 +86,12 @@ impl Fetch {
                             if moved.is_surplus {
                                 return;
                             }
-                            self.state.lock().lanes[lane].open -= 1;
+                            let mut state = self.state.lock();
+                            state.lanes[lane].open -= 1;
+                            if moved.is_left {
+                                return self.leave(state, lane);
+                            }
+                            drop(state);
                             if !moved.reopen {
                                 return;
                             }
@@ -169,10 +179,11 @@ impl Fetch {
             let now = self.transfer.now_ns();
             let (take, cancel) = {
                 let mut state = self.state.lock();
+                moved.is_left = state.is_left(lane);
                 let streams = state.streams;
                 let info = &mut state.lanes[lane];
                 // Those that only try to connect leave by themselves.
-                if !moved.is_surplus && info.open > streams {
+                if !moved.is_left && !moved.is_surplus && info.open > streams {
                     // It brings what it was asked for, then it ends.
                     info.live -= 1;
                     info.open -= 1;
@@ -183,7 +194,7 @@ impl Fetch {
                     true => u64::MAX,
                     false => outstanding,
                 };
-                let take = match moved.is_surplus {
+                let take = match moved.is_surplus || moved.is_left {
                     true => Take::Closed,
                     false => state.receiving.take(lane, outstanding, now, &unit_at),
                 };

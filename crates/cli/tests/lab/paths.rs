@@ -158,6 +158,50 @@ fn data_goes_through_ssh_at_last() {
     close(lab, []);
 }
 
+/// What a firewall lets through late takes over from the way through the command's host, and the report has both.
+#[test]
+fn better_ways_take_over() {
+    if skip("better_ways_take_over") {
+        return;
+    }
+    // The first packets to all ports but ssh's are lost, at both; what is sent again after a second passes.
+    let lose_first = [
+        "type filter hook input priority 0",
+        "iifname lo accept",
+        "tcp flags & (syn | ack) == syn tcp dport != 22 quota until 90 bytes drop",
+        "meta l4proto udp drop",
+    ];
+    let rules_of = format!(
+        "table inet f {{\nchain in {{\n{}\n}}\n}}\n",
+        lose_first.join("\n")
+    );
+    for (from, to) in [("a", "m"), ("m", "a")] {
+        let lab = hosts(&["m", "a"]);
+        for host in ["m", "a"] {
+            rules(&lab, host, &rules_of);
+        }
+        let (ways, report) = copied(&lab, from, to, &["--limit", "16Mbit"]);
+        assert_eq!(ways.len(), 2, "{from} to {to}: {ways:?}");
+        assert_eq!(ways[0], "through this host", "{from} to {to}");
+        assert!(
+            ["direct", "reversed"].contains(&ways[1].as_str()),
+            "{from} to {to}: {ways:?}"
+        );
+        let bytes: Vec<u64> = report["pairs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pair| pair["bytes"].as_u64().unwrap())
+            .collect();
+        assert!(bytes.iter().all(|bytes| *bytes > 0), "{bytes:?}");
+        assert_eq!(bytes.iter().sum::<u64>(), 5_000_000);
+        // Nothing is left that the user could do something about.
+        let notes = report["notes"].to_string();
+        assert!(!notes.contains("through this host"), "{notes}");
+        close(lab, []);
+    }
+}
+
 /// A host behind a jump host, on a network that the command's host has no address in.
 #[test]
 fn a_jump_host_is_enough() {

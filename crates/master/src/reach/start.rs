@@ -83,6 +83,11 @@ pub(super) async fn start(
             let Some(input) = child.stdin.take() else {
                 return Err(failed("its input is gone".into()));
             };
+            ropewalk_pipe::widen(&input);
+            ropewalk_pipe::widen(output.get_ref());
+            // Frames are longer than its buffer.
+            let read_already = std::io::Cursor::new(output.buffer().to_vec());
+            let output = read_already.chain(output.into_inner());
             let (pipe, requests) = Pipe::start(output, input, Side::Starter);
             let link = Link::over(&pipe)
                 .await

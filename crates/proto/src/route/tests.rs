@@ -25,6 +25,7 @@ fn facts(addresses: &[&str]) -> Facts {
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         lanes: Lanes::Any,
         is_restricted: false,
+        is_fixed: false,
     }
 }
 
@@ -43,9 +44,16 @@ fn world() -> World {
 const NOW: Answer = Some((10, Ok(())));
 const REFUSED: Answer = Some((0, Err(Failure::Refused)));
 
-/// Plays a world to its end: the step that connected, when, and all that was begun with its time in milliseconds; or why not.
+/// Plays a world until a step connects: which and when, and all that was begun with its time in milliseconds; or why none.
 fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
+    let (found, begun) = play_on(world);
+    (found.map(|found| found[0]), begun)
+}
+
+/// Plays a world to its end: all steps that carried data, in order.
+fn play_on(world: &World) -> (Result<Vec<Found>, String>, Vec<(u64, Step)>) {
     let mut route = Route::new(world.facts.clone());
+    let mut found = Vec::new();
     let mut now = 0;
     let mut begun = Vec::new();
     // Answers that are on their way.
@@ -54,7 +62,7 @@ fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
         while let Some(step) = route.poll(now) {
             if step == Step::Local {
                 if world.is_same_host && route.may_be_local() {
-                    return (Ok((step, now / MS)), begun);
+                    return (Ok(vec![(step, now / MS)]), begun);
                 }
                 route.handle_local(world.is_same_host, now);
                 continue;
@@ -71,7 +79,11 @@ fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
             due.push((now + after * MS, step, result));
         }
         if route.is_over() {
-            return (Err(route.describe()), begun);
+            assert_eq!(route.is_carried(), !found.is_empty());
+            return match route.is_carried() {
+                true => (Ok(found), begun),
+                false => (Err(route.describe()), begun),
+            };
         }
         due.sort_by_key(|(at, ..)| *at);
         let wake = route.next_ns().filter(|at| *at > now);
@@ -80,7 +92,17 @@ fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
         while due.first().is_some_and(|(at, ..)| *at <= now) {
             let (_, step, result) = due.remove(0);
             match (step, result) {
-                (_, Ok(())) => return (Ok((step, now / MS)), begun),
+                (Step::Through, Ok(())) => {
+                    found.push((step, now / MS));
+                    if world.facts.is_fixed {
+                        return (Ok(found), begun);
+                    }
+                    route.handle_through_works();
+                }
+                (_, Ok(())) => {
+                    found.push((step, now / MS));
+                    return (Ok(found), begun);
+                }
                 (Step::Dial(place), Err(why)) => route.handle_dial_failed(place, why),
                 (Step::Reverse, Err(_)) => {
                     route.handle_reverse_failed("a gets no answer from b".into());
@@ -134,7 +156,7 @@ fn ways_of_a_pair() {
                 reverse: NOW,
                 ..world()
             },
-            Ok((Step::Reverse, 1010)),
+            Ok((Step::Reverse, 210)),
         ),
         (
             "inbound refused at the sender",
@@ -151,7 +173,7 @@ fn ways_of_a_pair() {
                 through: NOW,
                 ..world()
             },
-            Ok((Step::Through, 2510)),
+            Ok((Step::Through, 310)),
         ),
         (
             "refused at both",
@@ -170,7 +192,7 @@ fn ways_of_a_pair() {
                 through: NOW,
                 ..world()
             },
-            Ok((Step::Through, 2510)),
+            Ok((Step::Through, 310)),
         ),
         (
             "a slow answer is waited for",
@@ -222,11 +244,88 @@ fn silence_costs_bounded_time() {
     let (_, begun) = play(&world());
     let expected = [
         (0, Step::Dial(0)),
+        (200, Step::Reverse),
         (250, Step::Dial(1)),
-        (1000, Step::Reverse),
-        (2500, Step::Through),
+        (300, Step::Through),
     ];
     assert_eq!(begun, expected);
+    // Where the way cannot change later, the last resort gives the others more time.
+    let fixed = World {
+        facts: Facts {
+            is_fixed: true,
+            ..facts(&TOLD)
+        },
+        ..world()
+    };
+    let (_, begun) = play(&fixed);
+    let expected = [
+        (0, Step::Dial(0)),
+        (200, Step::Reverse),
+        (250, Step::Dial(1)),
+        (1700, Step::Through),
+    ];
+    assert_eq!(begun, expected);
+}
+
+/// Data begins to flow through the command's host, and the first way that connects after that takes over.
+#[test]
+fn better_ways_take_over() {
+    type Row = (&'static str, World, &'static [Found]);
+    let late = Some((2000, Ok(())));
+    let rows: [Row; 5] = [
+        (
+            "the sender answers late",
+            World {
+                dial: |_| Some((2000, Ok(()))),
+                through: NOW,
+                ..world()
+            },
+            &[(Step::Through, 310), (Step::Dial(0), 2000)],
+        ),
+        (
+            "the second address of two works, the first is silent, and the sender is asked in vain",
+            World {
+                dial: |at| if at == 1 { Some((100, Ok(()))) } else { None },
+                through: NOW,
+                ..world()
+            },
+            &[(Step::Through, 310), (Step::Dial(1), 350)],
+        ),
+        (
+            "the sender gets through late",
+            World {
+                reverse: late.clone(),
+                through: NOW,
+                ..world()
+            },
+            &[(Step::Through, 310), (Step::Reverse, 2200)],
+        ),
+        (
+            "nothing else works",
+            World {
+                through: NOW,
+                ..world()
+            },
+            &[(Step::Through, 310)],
+        ),
+        (
+            "what streams carry is fixed",
+            World {
+                facts: Facts {
+                    is_fixed: true,
+                    ..facts(&TOLD)
+                },
+                reverse: late,
+                through: NOW,
+                ..world()
+            },
+            &[(Step::Through, 1710)],
+        ),
+    ];
+    for (name, world, expected) in rows {
+        let (found, begun) = play_on(&world);
+        assert_eq!(found.as_deref(), Ok(expected), "{name}: {begun:?}");
+    }
 }
 
 /// Lanes and interfaces that the user chose close ways, and the reason is given.

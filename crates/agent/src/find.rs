@@ -1,0 +1,343 @@
+//! Finds a way to a peer, as [`ropewalk_proto::route`] says, and goes on looking while data goes through the command's host.
+//!
+//! ```text
+//!  find ── dialled, reversed ─────────────▶ the pair's way
+//!    └──── through ──▶ the pair's way ──▶ a thread looks on ── dialled, reversed ──▶ the pair's way from now on
+//!                                                └── nothing ──▶ the master hears why
+//! ```
+//!
+//! A way that is found later has the keys of the first handshake: the peer proves that it knows them, as on a further rail.
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ropewalk_proto::control::{self, Peer, from_agent};
+use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step};
+
+use crate::connect::{Address, Connected, shake};
+use crate::dial::{self, POLL, Target};
+use crate::listen::local_name;
+use crate::streams::{DataSocket, STACK_LEN, lane};
+use crate::transfer::Transfer;
+use crate::{AgentError, reversed};
+
+/// Peers whose data goes through the command's host, and what is being tried meanwhile; those that the master heard of have
+/// no entry.
+pub(crate) type Carried = Mutex<HashMap<u32, Arc<Mutex<Route>>>>;
+
+/// Whether an agent of that name runs in this network namespace, without connecting to it.
+fn is_on_this_host(instance: &str) -> bool {
+    let name = local_name(instance);
+    let wanted = format!("@{}", String::from_utf8_lossy(&name));
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    sockets.lines().any(|line| line.ends_with(&wanted))
+}
+
+/// Does something that blocks on a thread of its own; in words when there is none.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let builder = std::thread::Builder::new().name(name.into());
+    match builder.stack_size(STACK_LEN).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("no thread can be started: {error}")),
+    }
+}
+
+/// How an attempt ended.
+enum Event {
+    Dialled(usize, std::io::Result<(TcpStream, Duration)>),
+    Reversed(Result<TcpStream, String>),
+    Through(Result<UnixStream, String>),
+}
+
+/// A pair that is being connected.
+struct Finder {
+    transfer: Arc<Transfer>,
+    peer: Peer,
+    targets: Vec<Target>,
+    // Shared with those that say how data goes.
+    route: Arc<Mutex<Route>>,
+    told: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+}
+
+/// Connects to a peer, does the pair's handshake and keeps the way with the transfer.
+pub(crate) fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
+    let targets = dial::targets(transfer, peer);
+    let route = Route::new(Facts {
+        receiver: transfer.name.clone(),
+        sender: peer.name.clone(),
+        addresses: targets.iter().map(Target::address).collect(),
+        lanes: match transfer.options.lane {
+            lane::AUTO => Lanes::Any,
+            lane::UNIX => Lanes::Local,
+            lane::RBUDP | lane::RAPID => Lanes::Datagrams,
+            _ => Lanes::Tcp,
+        },
+        is_restricted: transfer.is_restricted,
+        is_fixed: transfer.options.equal,
+    });
+    let (told, events) = mpsc::channel();
+    let finder = Finder {
+        transfer: transfer.clone(),
+        peer: peer.clone(),
+        targets,
+        route: Arc::new(Mutex::new(route)),
+        told,
+        events,
+    };
+    finder.find()
+}
+
+impl Finder {
+    fn find(self) -> Result<Arc<Connected>, AgentError> {
+        let keep = |finder: &Self, connected: Connected| {
+            let connected = Arc::new(connected);
+            let mut ways = finder.transfer.ways.lock();
+            ways.insert(finder.peer.node, connected.clone());
+            connected
+        };
+        loop {
+            if let Some(connected) = self.begin() {
+                return Ok(keep(&self, connected));
+            }
+            let Some(event) = self.next()? else { continue };
+            let connected = match event {
+                Event::Dialled(place, Ok((stream, took))) => {
+                    let shaken =
+                        self.shake(self.address(place), DataSocket::Tcp(stream), Some(took));
+                    shaken.map_err(|why| self.dial_failed(place, why))
+                }
+                Event::Reversed(Ok(stream)) => {
+                    let address = Address::Reversed(self.peer.node);
+                    let shaken = self.shake(address, DataSocket::Tcp(stream), None);
+                    shaken.map_err(|why| self.reverse_failed(&why))
+                }
+                Event::Through(Ok(stream)) => match self.shake_through(stream) {
+                    Ok(connected) => {
+                        let connected = keep(&self, connected);
+                        self.look_on(connected.clone());
+                        return Ok(connected);
+                    }
+                    Err(why) => {
+                        self.route.lock().handle_through_failed(why);
+                        continue;
+                    }
+                },
+                failed => {
+                    self.fail(failed);
+                    continue;
+                }
+            };
+            if let Ok(connected) = connected {
+                return Ok(keep(&self, connected));
+            }
+        }
+    }
+
+    /// Begins what is due; the way to a peer on this host, which is there at once.
+    fn begin(&self) -> Option<Connected> {
+        loop {
+            let step = self.route.lock().poll(self.transfer.now_ns())?;
+            let told = self.told.clone();
+            match step {
+                Step::Local => {
+                    let may_be_local = self.route.lock().may_be_local();
+                    let is_local = match may_be_local {
+                        false => is_on_this_host(&self.peer.instance),
+                        true => {
+                            let address = Address::Unix(local_name(&self.peer.instance));
+                            let socket = address.connect(&self.transfer);
+                            let is_local = socket.is_ok();
+                            let made = socket
+                                .and_then(|s| shake(&self.transfer, &self.peer, address, s, None));
+                            if let Ok(connected) = made {
+                                return Some(connected);
+                            }
+                            is_local
+                        }
+                    };
+                    let now = self.transfer.now_ns();
+                    self.route.lock().handle_local(is_local, now);
+                }
+                Step::Dial(place) => dial::begin(
+                    self.targets[place].clone(),
+                    |_| Ok(()),
+                    move |result| {
+                        let _ = told.send(Event::Dialled(place, result));
+                    },
+                ),
+                Step::Reverse => {
+                    let (transfer, sender) = (self.transfer.clone(), self.peer.node);
+                    let work = move || {
+                        let taken = reversed::ask(&transfer, sender);
+                        let _ = told.send(Event::Reversed(taken));
+                    };
+                    if let Err(error) = spawn("reversed", work) {
+                        self.route.lock().handle_reverse_failed(error);
+                    }
+                }
+                Step::Through => self.begin_through(told),
+            }
+        }
+    }
+
+    fn begin_through(&self, told: mpsc::Sender<Event>) {
+        let Some(tunnel) = self.transfer.tunnel.clone() else {
+            let why = format!("{} was not started over ssh", self.transfer.name);
+            return self.route.lock().handle_through_failed(why);
+        };
+        let sender = self.peer.node;
+        let work = move || {
+            let opened = tunnel.connect(sender);
+            let opened = opened.map_err(|error| error.to_string());
+            let _ = told.send(Event::Through(opened));
+        };
+        if let Err(error) = spawn("through", work) {
+            self.route.lock().handle_through_failed(error);
+        }
+    }
+
+    /// What has ended, if anything within a moment.
+    ///
+    /// # Errors
+    /// Nothing is left that could, or nobody needs it any more.
+    fn next(&self) -> Result<Option<Event>, AgentError> {
+        if self.transfer.has_ended() {
+            return Err(AgentError::Unconnected("the transfer has ended".into()));
+        }
+        let next = {
+            let route = self.route.lock();
+            if route.is_over() {
+                return Err(AgentError::Unconnected(route.describe()));
+            }
+            route.next_ns()
+        };
+        let pause = next.map_or(POLL, |at| {
+            Duration::from_nanos(at.saturating_sub(self.transfer.now_ns())).min(POLL)
+        });
+        Ok(self.events.recv_timeout(pause).ok())
+    }
+
+    fn address(&self, place: usize) -> Address {
+        match &self.targets[place] {
+            Target::Tcp(address) => Address::Tcp(*address),
+            Target::Rail(rail) => Address::Rail(rail.clone()),
+        }
+    }
+
+    fn shake(
+        &self,
+        address: Address,
+        socket: DataSocket,
+        took: Option<Duration>,
+    ) -> Result<Connected, String> {
+        let shaken = shake(&self.transfer, &self.peer, address, socket, took);
+        shaken.map_err(|error| format!("the handshake failed: {error}"))
+    }
+
+    fn shake_through(&self, stream: UnixStream) -> Result<Connected, String> {
+        let tunnel = self.transfer.tunnel.clone().ok_or("there is no tunnel")?;
+        let address = Address::Through(tunnel, self.peer.node);
+        self.shake(address, DataSocket::Unix(stream), None)
+    }
+
+    fn dial_failed(&self, place: usize, why: String) {
+        let mut route = self.route.lock();
+        route.handle_dial_failed(place, Failure::Other(why));
+    }
+
+    fn reverse_failed(&self, why: &str) {
+        let why = format!("{} connected, and {why}", self.peer.name);
+        self.route.lock().handle_reverse_failed(why);
+    }
+
+    fn fail(&self, event: Event) {
+        let mut route = self.route.lock();
+        match event {
+            Event::Dialled(place, Err(error)) => {
+                route.handle_dial_failed(place, dial::failure(&error));
+            }
+            Event::Reversed(Err(why)) => route.handle_reverse_failed(why),
+            Event::Through(Err(why)) => route.handle_through_failed(why),
+            Event::Dialled(_, Ok(_)) | Event::Reversed(Ok(_)) | Event::Through(Ok(_)) => {}
+        }
+    }
+
+    /// Data goes through the command's host from now on; other ways are tried until one works or none is left.
+    fn look_on(self, carried: Arc<Connected>) {
+        self.route.lock().handle_through_works();
+        let node = self.peer.node;
+        let (transfer, route) = (self.transfer.clone(), self.route.clone());
+        transfer.carried.lock().insert(node, route);
+        if self.transfer.options.equal {
+            return self.transfer.tell_carried(node);
+        }
+        let work = move || match self.better(&carried) {
+            Some(connected) => {
+                self.transfer.carried.lock().remove(&node);
+                self.transfer.move_way(&carried, Arc::new(connected));
+            }
+            None => self.transfer.tell_carried(node),
+        };
+        if spawn("ways", work).is_err() {
+            transfer.tell_carried(node);
+        }
+    }
+
+    /// The first other way that works.
+    fn better(&self, carried: &Connected) -> Option<Connected> {
+        loop {
+            // On this host it would have been there at once.
+            let _ = self.begin();
+            match self.next().ok()? {
+                None => {}
+                Some(Event::Dialled(place, Ok((stream, took)))) => {
+                    let how = (Some(took), false);
+                    let moved = carried.moved(&self.transfer, self.address(place), stream, how);
+                    match moved {
+                        Ok((connected, _)) => return Some(connected),
+                        Err(error) => self.dial_failed(place, error.to_string()),
+                    }
+                }
+                Some(Event::Reversed(Ok(stream))) => {
+                    // Its preface was verified.
+                    let (address, how) = (Address::Reversed(self.peer.node), (None, true));
+                    match carried.moved(&self.transfer, address, stream, how) {
+                        Ok((connected, stream)) => {
+                            self.transfer.pool.give_back(self.peer.node, stream);
+                            return Some(connected);
+                        }
+                        Err(error) => self.reverse_failed(&error.to_string()),
+                    }
+                }
+                Some(failed) => self.fail(failed),
+            }
+        }
+    }
+}
+
+impl Transfer {
+    /// The master hears that a peer's data goes through its host, and why: once.
+    fn tell_carried(&self, node: u32) {
+        let Some(route) = self.carried.lock().remove(&node) else {
+            return;
+        };
+        let why = route.lock().why_not_direct();
+        self.send(from_agent::Body::Route(control::Route {
+            node,
+            step: Some(control::route::Step::Through(why)),
+        }));
+    }
+
+    /// As [`Transfer::tell_carried`], of all peers of which it has not heard.
+    pub fn tell_all_carried(&self) {
+        let nodes: Vec<u32> = self.carried.lock().keys().copied().collect();
+        for node in nodes {
+            self.tell_carried(node);
+        }
+    }
+}
