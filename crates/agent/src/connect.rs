@@ -16,7 +16,7 @@ use crate::dial::Target;
 use crate::rails::{Rail, Search};
 use crate::streams::{self, DataSocket};
 use crate::transfer::Transfer;
-use crate::tunnel::Tunnel;
+use crate::tunnel::Bridge;
 use crate::{AgentError, find};
 
 /// The handshake, once connected, takes at most this.
@@ -55,6 +55,17 @@ impl std::fmt::Debug for Connected {
     }
 }
 
+/// Which rail a stream to a peer takes.
+#[derive(Clone, Debug)]
+pub(crate) enum Via {
+    /// As the pair was connected.
+    Pair,
+    /// This one.
+    Rail(Rail),
+    /// One that the peer connects over, by its number, and what reports call it.
+    Ready(u32, String),
+}
+
 /// What streams to a peer connect to.
 #[derive(Clone)]
 pub(crate) enum Address {
@@ -62,9 +73,9 @@ pub(crate) enum Address {
     Rail(Rail),
     Unix(Vec<u8>),
     /// To the node of this number, through the master.
-    Through(Arc<Tunnel>, u32),
-    /// The peer connects.
-    Reversed(u32),
+    Through(Bridge, u32),
+    /// The peer connects, over the rail of this number.
+    Reversed(u32, u32),
 }
 
 impl std::fmt::Display for Address {
@@ -74,7 +85,7 @@ impl std::fmt::Display for Address {
             Self::Rail(rail) => write!(f, "{rail}"),
             Self::Unix(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
             Self::Through(..) => write!(f, "through the master"),
-            Self::Reversed(_) => write!(f, "a connection that it makes"),
+            Self::Reversed(..) => write!(f, "a connection that it makes"),
         }
     }
 }
@@ -85,10 +96,10 @@ impl Address {
             Self::Tcp(address) => Ok(DataSocket::Tcp(Target::Tcp(*address).connect()?)),
             Self::Rail(rail) => Ok(DataSocket::Tcp(Target::Rail(rail.clone()).connect()?)),
             Self::Unix(name) => Ok(DataSocket::Unix(unix::connect(name)?)),
-            Self::Through(tunnel, node) => Ok(DataSocket::Unix(tunnel.connect(*node)?)),
-            Self::Reversed(sender) => {
-                let taken = transfer.pool.take(transfer, *sender);
-                Ok(DataSocket::Tcp(taken.map_err(std::io::Error::other)?))
+            Self::Through(bridge, node) => bridge.connect(transfer, *node),
+            Self::Reversed(sender, rail) => {
+                let taken = transfer.pool.take(transfer, (*sender, *rail));
+                taken.map_err(std::io::Error::other)
             }
         }
     }
@@ -137,7 +148,7 @@ pub(crate) fn shake(
 }
 
 /// The addresses of a connection between hosts: this host's, and the peer's.
-fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
     let (near, far) = stream.local_addr().ok().zip(stream.peer_addr().ok())?;
     Some((near.ip().to_canonical(), far.ip().to_canonical()))
 }
@@ -233,7 +244,7 @@ impl Connected {
         let remote = match &self.address {
             Address::Tcp(remote) => *remote,
             Address::Rail(rail) => rail.remote(),
-            Address::Unix(_) | Address::Reversed(_) | Address::Through(..) => return None,
+            Address::Unix(_) | Address::Reversed(..) | Address::Through(..) => return None,
         };
         let local = self.local.filter(|_| !transfer.one_rail)?;
         let here = transfer.interfaces.clone();
@@ -245,17 +256,17 @@ impl Connected {
         &self,
         transfer: &Transfer,
         address: Address,
-        mut stream: TcpStream,
+        stream: &mut TcpStream,
         (took, is_proved): (Option<Duration>, bool),
-    ) -> std::io::Result<(Self, TcpStream)> {
+    ) -> std::io::Result<Self> {
         if !is_proved {
             let head = self.join_head(transfer, 0, true);
             stream.write_all(&head.encode(&self.join_key))?;
-            self.expect_proof(&mut stream, &head.nonce)?;
+            self.expect_proof(stream, &head.nonce)?;
         }
-        let trip = least_trip(Some(&stream), took);
-        let ends = ends_of(&stream);
-        let moved = Self {
+        let trip = least_trip(Some(stream), took);
+        let ends = ends_of(stream);
+        Ok(Self {
             peer: self.peer.clone(),
             ends: ends.map(|(near, far)| format!("{near} - {far}")),
             local: ends.map(|(near, _)| near),
@@ -263,8 +274,7 @@ impl Connected {
             secret: self.secret.clone(),
             join_key: MacKey::new(&derive(&self.secret.0, "join", b"")),
             trip,
-        };
-        Ok((moved, stream))
+        })
     }
 
     fn join_head(&self, transfer: &Transfer, index: u32, is_rail: bool) -> Preface {
@@ -289,7 +299,7 @@ impl Connected {
     /// How the two are connected.
     pub fn way(&self) -> Way {
         match &self.address {
-            Address::Reversed(_) => Way::Reversed,
+            Address::Reversed(..) => Way::Reversed,
             Address::Through(..) => Way::Through,
             Address::Tcp(_) | Address::Rail(_) | Address::Unix(_) => Way::Direct,
         }
@@ -299,12 +309,13 @@ impl Connected {
     fn greet(
         &self,
         transfer: &Transfer,
-        rail: Option<&Rail>,
+        via: &Via,
         index: u32,
     ) -> Result<(DataSocket, [u8; 32]), AgentError> {
-        let address = match rail {
-            Some(rail) => Address::Rail(rail.clone()),
-            None => self.address.clone(),
+        let address = match via {
+            Via::Rail(rail) => Address::Rail(rail.clone()),
+            Via::Ready(number, _) => Address::Reversed(self.peer.node, *number),
+            Via::Pair => self.address.clone(),
         };
         let failed = |error: std::io::Error| AgentError::Peer {
             node: self.peer.name.clone(),
@@ -338,21 +349,21 @@ impl Connected {
 
     /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses, have
     /// no proof of it.
-    pub fn is_answered(&self, transfer: &Transfer, rail: Option<&Rail>) -> bool {
-        self.greet(transfer, rail, 0).is_ok()
+    pub fn is_answered(&self, transfer: &Transfer, via: &Via) -> bool {
+        self.greet(transfer, via, 0).is_ok()
     }
 
     /// Opens one more stream, over a rail or as the pair was connected.
     pub fn join(
         &self,
         transfer: &Transfer,
-        rail: Option<&Rail>,
+        via: &Via,
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
-        let (socket, nonce) = self.greet(transfer, rail, index)?;
+        let (socket, nonce) = self.greet(transfer, via, index)?;
         let options = streams::of_stream(&transfer.options, index);
-        let kind = match self.address {
-            Address::Through(..) => "ssh",
+        let kind = match &self.address {
+            Address::Through(bridge, _) => bridge.kind(transfer),
             _ => socket.kind(&options),
         };
         let half = socket

@@ -10,20 +10,19 @@
 
 use std::collections::HashMap;
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use ropewalk_lane::unix;
 use ropewalk_proto::control::{self, Peer, from_agent};
 use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step};
 
 use crate::connect::{Address, Connected, shake};
 use crate::dial::{self, POLL, Target};
-use crate::listen::local_name;
 use crate::streams::{DataSocket, STACK_LEN, lane};
 use crate::transfer::Transfer;
-use crate::{AgentError, reversed};
+use crate::{AgentError, reversed, tunnel};
 
 /// Peers whose data goes through the command's host, and what is being tried meanwhile; those that the master heard of have
 /// no entry.
@@ -31,7 +30,7 @@ pub(crate) type Carried = Mutex<HashMap<u32, Arc<Mutex<Route>>>>;
 
 /// Whether an agent of that name runs in this network namespace, without connecting to it.
 fn is_on_this_host(instance: &str) -> bool {
-    let name = local_name(instance);
+    let name = unix::agent_name(instance);
     let wanted = format!("@{}", String::from_utf8_lossy(&name));
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     sockets.lines().any(|line| line.ends_with(&wanted))
@@ -49,8 +48,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String>
 /// How an attempt ended.
 enum Event {
     Dialled(usize, std::io::Result<(TcpStream, Duration)>),
-    Reversed(Result<TcpStream, String>),
-    Through(Result<UnixStream, String>),
+    Reversed(Result<DataSocket, String>),
+    Through(Result<(Address, DataSocket), String>),
 }
 
 /// A pair that is being connected.
@@ -112,11 +111,11 @@ impl Finder {
                     shaken.map_err(|why| self.dial_failed(place, why))
                 }
                 Event::Reversed(Ok(stream)) => {
-                    let address = Address::Reversed(self.peer.node);
-                    let shaken = self.shake(address, DataSocket::Tcp(stream), None);
+                    let address = Address::Reversed(self.peer.node, 0);
+                    let shaken = self.shake(address, stream, None);
                     shaken.map_err(|why| self.reverse_failed(&why))
                 }
-                Event::Through(Ok(stream)) => match self.shake_through(stream) {
+                Event::Through(Ok((address, socket))) => match self.shake(address, socket, None) {
                     Ok(connected) => {
                         let connected = keep(&self, connected);
                         self.look_on(connected.clone());
@@ -149,7 +148,7 @@ impl Finder {
                     let is_local = match may_be_local {
                         false => is_on_this_host(&self.peer.instance),
                         true => {
-                            let address = Address::Unix(local_name(&self.peer.instance));
+                            let address = Address::Unix(unix::agent_name(&self.peer.instance));
                             let socket = address.connect(&self.transfer);
                             let is_local = socket.is_ok();
                             let made = socket
@@ -186,14 +185,19 @@ impl Finder {
     }
 
     fn begin_through(&self, told: mpsc::Sender<Event>) {
-        let Some(tunnel) = self.transfer.tunnel.clone() else {
-            let why = format!("{} was not started over ssh", self.transfer.name);
-            return self.route.lock().handle_through_failed(why);
-        };
-        let sender = self.peer.node;
+        let (transfer, sender) = (self.transfer.clone(), self.peer.node);
         let work = move || {
-            let opened = tunnel.connect(sender);
-            let opened = opened.map_err(|error| error.to_string());
+            let mut opened = Err("no way leads there".to_owned());
+            for bridge in tunnel::bridges(&transfer) {
+                let address = Address::Through(bridge, sender);
+                opened = match address.connect(&transfer) {
+                    Ok(socket) => Ok((address, socket)),
+                    Err(error) => Err(error.to_string()),
+                };
+                if opened.is_ok() {
+                    break;
+                }
+            }
             let _ = told.send(Event::Through(opened));
         };
         if let Err(error) = spawn("through", work) {
@@ -237,12 +241,6 @@ impl Finder {
     ) -> Result<Connected, String> {
         let shaken = shake(&self.transfer, &self.peer, address, socket, took);
         shaken.map_err(|error| format!("the handshake failed: {error}"))
-    }
-
-    fn shake_through(&self, stream: UnixStream) -> Result<Connected, String> {
-        let tunnel = self.transfer.tunnel.clone().ok_or("there is no tunnel")?;
-        let address = Address::Through(tunnel, self.peer.node);
-        self.shake(address, DataSocket::Unix(stream), None)
     }
 
     fn dial_failed(&self, place: usize, why: String) {
@@ -295,20 +293,22 @@ impl Finder {
             let _ = self.begin();
             match self.next().ok()? {
                 None => {}
-                Some(Event::Dialled(place, Ok((stream, took)))) => {
-                    let how = (Some(took), false);
-                    let moved = carried.moved(&self.transfer, self.address(place), stream, how);
-                    match moved {
-                        Ok((connected, _)) => return Some(connected),
+                Some(Event::Dialled(place, Ok((mut stream, took)))) => {
+                    let (address, how) = (self.address(place), (Some(took), false));
+                    match carried.moved(&self.transfer, address, &mut stream, how) {
+                        Ok(connected) => return Some(connected),
                         Err(error) => self.dial_failed(place, error.to_string()),
                     }
                 }
-                Some(Event::Reversed(Ok(stream))) => {
+                // Senders connect over TCP only.
+                Some(Event::Reversed(Ok(DataSocket::Unix(_)))) => {}
+                Some(Event::Reversed(Ok(DataSocket::Tcp(mut stream)))) => {
                     // Its preface was verified.
-                    let (address, how) = (Address::Reversed(self.peer.node), (None, true));
-                    match carried.moved(&self.transfer, address, stream, how) {
-                        Ok((connected, stream)) => {
-                            self.transfer.pool.give_back(self.peer.node, stream);
+                    let (address, how) = (Address::Reversed(self.peer.node, 0), (None, true));
+                    match carried.moved(&self.transfer, address, &mut stream, how) {
+                        Ok(connected) => {
+                            let stream = DataSocket::Tcp(stream);
+                            self.transfer.pool.give_back((self.peer.node, 0), stream);
                             return Some(connected);
                         }
                         Err(error) => self.reverse_failed(&error.to_string()),

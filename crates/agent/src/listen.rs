@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::PairSecret;
-use ropewalk_lane::tls;
+use ropewalk_lane::{tls, unix};
 use ropewalk_proto::admission::Source;
 use ropewalk_proto::control;
 use ropewalk_store::{Access, Roots};
@@ -128,11 +128,6 @@ pub struct Agent {
 /// A master that acknowledges no status for this long is gone; what it started is cleaned up.
 const MASTER_SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Name of the abstract socket on which an agent takes streams from its own host.
-pub(crate) fn local_name(instance: &str) -> Vec<u8> {
-    format!("ropewalk-{instance}").into_bytes()
-}
-
 impl Agent {
     /// Listens on every address. Nothing is served before [`Agent::serve`].
     ///
@@ -167,7 +162,7 @@ impl Agent {
             .map(|b| format!("{b:02x}"))
             .collect();
         // Streams within the host are an extra: where abstract sockets are not to be had, TCP serves.
-        let local = ropewalk_lane::unix::listen(&local_name(&instance)).ok();
+        let local = unix::listen(&unix::agent_name(&instance)).ok();
         let (shutdown, shutdown_seen) = watch::channel(false);
         let port = listeners
             .first()

@@ -92,6 +92,7 @@ fn datagrams(options: &Options) -> Option<udp::Options> {
 }
 
 /// A connection that carries frames.
+#[derive(Debug)]
 pub(crate) enum DataSocket {
     Tcp(TcpStream),
     Unix(UnixStream),

@@ -24,7 +24,7 @@ use crate::listen::{Shared, Work};
 use crate::log::Log;
 use crate::open::{self, OpenSink, OpenSource};
 use crate::receiving::Fetch;
-use crate::reversed::Pool;
+use crate::reversed::{CARRIERS_MAX, Pool, READY_MAX};
 use crate::sending::Serving;
 use crate::tunnel::Tunnel;
 use crate::{AgentError, usage};
@@ -75,8 +75,10 @@ pub(crate) struct Transfer {
     pub pool: Pool,
     pub dialled: Mutex<HashSet<u32>>,
     pub work: Work,
-    /// Through the master, where this agent has a pipe to it.
+    /// Through the master, where this agent has a pipe to it; whether that is on this host; connections that it made.
     pub tunnel: Option<Arc<Tunnel>>,
+    pub is_near_master: bool,
+    pub carriers: Pool,
     log: Log,
     // Its end is logged once, and only if its beginning was.
     is_logged: AtomicBool,
@@ -166,10 +168,12 @@ impl Transfer {
             ended: watch::Sender::new(false),
             ways: Mutex::default(),
             carried: Carried::default(),
-            pool: Pool::default(),
+            pool: Pool::of(READY_MAX),
             dialled: Mutex::default(),
             work: shared.work.clone(),
             tunnel: shared.tunnel.get().cloned(),
+            is_near_master: open.is_near_master,
+            carriers: Pool::of(CARRIERS_MAX),
             log: shared.log.clone(),
             is_logged: AtomicBool::new(false),
             outbox,
@@ -551,7 +555,9 @@ impl Transfer {
             ended: watch::Sender::new(false),
             ways: Mutex::default(),
             carried: Carried::default(),
-            pool: Pool::default(),
+            pool: Pool::of(READY_MAX),
+            is_near_master: false,
+            carriers: Pool::of(CARRIERS_MAX),
             dialled: Mutex::default(),
             work: Work::default(),
             tunnel: None,

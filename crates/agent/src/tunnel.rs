@@ -3,11 +3,12 @@
 //! ```text
 //!  agent A ══ stream ══▶ master ══ stream ══▶ agent B        B started by the master, too
 //!                               ── TCP ─────▶ agent B        B running already: the master connects to its port
+//!  agent C ◀── TCP ────── master                             C running already: it asks, over its control connection
 //! ```
 //!
+//! A connection that the master makes begins with a preface of kind `Reversed`, as one that a sender makes.
 //! [`Tunnel::connect`] gives a socket that is connected to another node as if to the port where its agent listens: preface,
-//! handshake, joins and frames stay what they are, and the master cannot read what is sealed. A node that was not started
-//! over a pipe has no tunnel, but can be connected to by those that have one.
+//! handshake, joins and frames stay what they are, and the master cannot read what is sealed.
 //!
 //! A one-shot agent serves its pipe for as long as it lasts, and ends when no master opens the control stream in time.
 
@@ -24,12 +25,51 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::listen::{Shared, take_local};
-use crate::{Agent, AgentError, session};
+use crate::streams::DataSocket;
+use crate::transfer::Transfer;
+use crate::{Agent, AgentError, reversed, session};
 
 /// A master that started an agent opens the control stream at once. One that does not by then is gone.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The way to other nodes through the master.
+/// How a connection through the master begins.
+#[derive(Clone)]
+pub(crate) enum Bridge {
+    /// Over the pipe to it.
+    Pipe(Arc<Tunnel>),
+    /// It connects to this node.
+    Carried,
+}
+
+impl Bridge {
+    /// Connects to a node of the transfer, from a thread that may wait.
+    pub fn connect(&self, transfer: &Transfer, node: u32) -> io::Result<DataSocket> {
+        match self {
+            Self::Pipe(tunnel) => Ok(DataSocket::Unix(tunnel.connect(node)?)),
+            Self::Carried => reversed::carry(transfer, node).map_err(io::Error::other),
+        }
+    }
+
+    /// For reports.
+    pub fn kind(&self, transfer: &Transfer) -> &'static str {
+        match (self, &transfer.tunnel) {
+            (Self::Carried, None) => "tcp",
+            (Self::Pipe(_), _) | (Self::Carried, Some(_)) => "ssh",
+        }
+    }
+}
+
+/// The ways through the master, the best one first: on its own host a connection costs less than the pipe.
+pub(crate) fn bridges(transfer: &Transfer) -> Vec<Bridge> {
+    let pipe = transfer.tunnel.clone().map(Bridge::Pipe);
+    match (pipe, transfer.is_near_master) {
+        (None, _) => vec![Bridge::Carried],
+        (Some(pipe), true) => vec![Bridge::Carried, pipe],
+        (Some(pipe), false) => vec![pipe],
+    }
+}
+
+/// The pipe to the master, as a way to other nodes.
 pub(crate) struct Tunnel {
     pipe: Pipe,
     handle: Handle,

@@ -147,6 +147,9 @@ fn cut<const N: usize>(bytes: &[u8; PREFACE_LEN], at: usize) -> [u8; N] {
     out
 }
 
+/// [`Preface::flags`] of kind [`Kind::Reversed`]: the master connects and passes on what a sender and a receiver say.
+pub const CARRIED: u8 = 1;
+
 /// The public name of a token: the first 16 bytes of its SHA-256.
 #[must_use]
 pub fn key_id(token: &[u8]) -> [u8; 16] {

@@ -18,6 +18,12 @@ use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 /// Bytes asked for in the socket's buffer; the default of 208 KiB holds less than one fragment.
 const BUFFER_LEN: usize = 4 << 20;
 
+/// Name of the abstract socket on which an agent takes streams from its own host.
+#[must_use]
+pub fn agent_name(instance: &str) -> Vec<u8> {
+    format!("ropewalk-{instance}").into_bytes()
+}
+
 /// Listens under an abstract name. Not blocking options are left to the caller.
 ///
 /// # Errors

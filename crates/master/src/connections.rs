@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_lane::preface;
-use ropewalk_lane::tls::{Authority, TlsError};
+use ropewalk_lane::tls::{self, Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
 use ropewalk_proto::report::ControlReport;
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::link::{LinkReader, LinkWriter};
 use crate::members::Party;
 use crate::reach::{Reached, Started};
-use crate::tunnels::Tunnels;
+use crate::tunnels::{Pass, Tunnels};
 use crate::wire::{Carried, Meter};
 
 /// What last messages may take to leave when everything ends.
@@ -28,6 +28,12 @@ pub(crate) enum Input {
     Message(u32, Box<FromAgent>, usize),
     /// A node's connection broke.
     Lost(u32, String),
+    /// A receiver asked for a connection to a sender through this process, and has none for this reason.
+    Uncarried {
+        receiver: u32,
+        sender: u32,
+        why: String,
+    },
     /// Nodes that want to join were reached, or not.
     Reached(Party, Result<Vec<Reached>, String>),
 }
@@ -90,6 +96,21 @@ impl Connections {
         let writing = write_all(link.writer, outbox);
         self.links.spawn(async move {
             tokio::join!(reading, writing);
+        });
+    }
+
+    /// Connects a receiver that waits at its port to a sender.
+    pub fn carry(&mut self, receiver: u32, sender: u32, pass: Pass) {
+        let (tunnels, inputs) = (self.tunnels.clone(), self.inputs.clone());
+        self.tasks.spawn(async move {
+            if let Err(error) = tunnels.carry(receiver, sender, &pass).await {
+                let why = error.to_string();
+                let _ = inputs.send(Input::Uncarried {
+                    receiver,
+                    sender,
+                    why,
+                });
+            }
         });
     }
 
@@ -215,16 +236,26 @@ async fn write_all(mut writer: LinkWriter, outbox: Arc<Outbox>) {
 
 /// Makes what the nodes of one transfer know each other by; kept for those that join later.
 pub(crate) struct Issuer {
+    transfer: [u8; 16],
     authority: Authority,
     secret: [u8; 32],
 }
 
 impl Issuer {
-    pub fn new() -> Result<Self, TlsError> {
+    pub fn new(transfer: [u8; 16]) -> Result<Self, TlsError> {
         Ok(Self {
+            transfer,
             authority: Authority::new()?,
             secret: preface::random_bytes(),
         })
+    }
+
+    /// What a connection of this transfer is known by at an agent's port.
+    pub fn pass(&self) -> Pass {
+        Pass {
+            transfer: self.transfer,
+            key: tls::transfer_key(&self.secret),
+        }
     }
 
     /// Credentials of the node with this number.

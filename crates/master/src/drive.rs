@@ -452,7 +452,7 @@ async fn drive(
 ) -> (Report, Request, After) {
     let began = Instant::now();
     let (setup, sources) = setup(&request, id, &before);
-    let issuer = match Issuer::new() {
+    let issuer = match Issuer::new(*id.as_bytes()) {
         Ok(issuer) => issuer,
         Err(error) => {
             reach::send_away(reached).await;
@@ -617,6 +617,11 @@ impl Driver {
                 let now = self.now_ns();
                 self.coordinator.handle_lost(node, &reason, now);
             }
+            Input::Uncarried {
+                receiver,
+                sender,
+                why,
+            } => self.coordinator.handle_uncarried(receiver, sender, why),
             Input::Reached(party, Ok(links)) => self.take_in(party, links).await,
             Input::Reached(party, Err(reason)) => party.refuse(reason),
         }
@@ -700,6 +705,10 @@ impl Driver {
                         .collect();
                     let result = compare::compare(self.sources, &named);
                     self.coordinator.handle_compared(result);
+                }
+                Action::Carry { receiver, sender } => {
+                    let pass = self.issuer.pass();
+                    self.connections.carry(receiver, sender, pass);
                 }
                 Action::Simulate(question) => self.adviser.ask(question),
                 Action::Note(message) => {

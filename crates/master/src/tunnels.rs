@@ -1,22 +1,34 @@
 //! Bytes of nodes that cannot connect to each other: each stream that an agent opens to a node goes through this process.
 //!
-//! Agents that this process started are at the other end of a pipe; to others it connects at their port, as any peer.
+//! Agents that this process started elsewhere are at the other end of a pipe; to others it connects at their port, as any peer.
+//! Those have no pipe to ask over: they ask the coordinator, and wait for the connection at their port, too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ropewalk_pipe::{Pipe, PipeError, Purpose, Request, Requests};
-use tokio::net::TcpStream;
+use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
+use ropewalk_lane::unix;
+use ropewalk_pipe::{Pipe, PipeError, Purpose, Request, Requests, Socket};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 
 /// Time in which an agent's port takes a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An agent answers a preface within this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Buffer of each direction between two sockets.
+const BUFFER_LEN: usize = 256 << 10;
 
 /// How a node's agent is connected to.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     /// Over its pipe.
     Pipe(Pipe),
+    /// On this host: by its name, or over its pipe.
+    Local(Pipe, String),
     /// At its port.
     Port(String, u16),
 }
@@ -50,7 +62,7 @@ impl Tunnels {
     pub fn piped(&self) -> u64 {
         let ways = self.ways();
         let piped = ways.iter().map(|way| match way {
-            Way::Pipe(pipe) => pipe.carried(),
+            Way::Pipe(pipe) | Way::Local(pipe, _) => pipe.carried(),
             Way::Port(..) => (0, 0),
         });
         piped.map(|(read, written)| read + written).sum()
@@ -69,19 +81,169 @@ impl Tunnels {
         };
         let way = self.ways().get(node as usize).cloned();
         let tally = self.0.bridged.clone();
-        match way {
-            None => request.refuse(&format!("the transfer has no node {node}")),
-            Some(Way::Pipe(pipe)) => {
+        let (pipe, socket) = match way {
+            None => return request.refuse(&format!("the transfer has no node {node}")),
+            Some(Way::Pipe(pipe)) => (Some(pipe), None),
+            // Its socket costs less than its pipe.
+            Some(Way::Local(pipe, instance)) => (Some(pipe), near(&instance).await.ok()),
+            Some(Way::Port(host, port)) => match connect(&host, port).await {
+                // An end that is gone shows at the other.
+                Ok(far) => return drop(request.accept_onto(far, tally).await),
+                Err(error) => return request.refuse(&error.to_string()),
+            },
+        };
+        match (socket, pipe) {
+            (Some(far), _) => drop(request.accept_onto(far, tally).await),
+            (None, Some(pipe)) => {
                 let header = Purpose::FromNode(from).encode();
                 request.join(&pipe, &header, &tally).await;
             }
-            Some(Way::Port(host, port)) => match connect(&host, port).await {
-                // An end that is gone shows at the other.
-                Ok(far) => drop(request.accept_onto(far, tally).await),
-                Err(error) => request.refuse(&error.to_string()),
-            },
+            (None, None) => request.refuse("no way leads there"),
         }
     }
+
+    /// Connects to a receiver as a sender would that it cannot reach, and to the sender as the receiver would; then passes on
+    /// what they say. Returns when that has ended.
+    ///
+    /// # Errors
+    /// One of the two is not connected to.
+    pub async fn carry(self, receiver: u32, sender: u32, pass: &Pass) -> Result<(), PipeError> {
+        let way = |node: u32| {
+            let known = self.ways().get(node as usize).cloned();
+            known.ok_or_else(|| PipeError::Refused(format!("the transfer has no node {node}")))
+        };
+        match way(receiver)? {
+            Way::Port(host, port) => {
+                let mut near = connect(&host, port).await?;
+                pass.show(&mut near, receiver, sender).await?;
+                self.carry_on(near, receiver, way(sender)?).await
+            }
+            Way::Local(_, instance) => {
+                let mut near = near(&instance).await?;
+                pass.show(&mut near, receiver, sender).await?;
+                self.carry_on(near, receiver, way(sender)?).await
+            }
+            Way::Pipe(_) => Err(PipeError::Refused("its pipe leads there".into())),
+        }
+    }
+
+    async fn carry_on(
+        &self,
+        near: impl Socket + AsyncRead + AsyncWrite + Unpin,
+        receiver: u32,
+        way: Way,
+    ) -> Result<(), PipeError> {
+        let tally = self.0.bridged.clone();
+        match way {
+            Way::Pipe(pipe) => {
+                let header = Purpose::FromNode(receiver).encode();
+                pipe.open_onto(&header, near, tally).await
+            }
+            Way::Local(_, instance) => {
+                let far = self::near(&instance).await?;
+                self.pass_on(near, far).await;
+                Ok(())
+            }
+            Way::Port(host, port) => {
+                let far = connect(&host, port).await?;
+                self.pass_on(near, far).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes on what each of two sockets says to the other, until the end.
+    async fn pass_on(
+        &self,
+        near: impl AsyncRead + AsyncWrite + Unpin,
+        far: impl AsyncRead + AsyncWrite + Unpin,
+    ) {
+        let (mut near_reader, mut near_writer) = tokio::io::split(near);
+        let (mut far_reader, mut far_writer) = tokio::io::split(far);
+        // What breaks one direction ends both; the nodes see that it ended.
+        let _ = tokio::try_join!(
+            self.copy(&mut near_reader, &mut far_writer),
+            self.copy(&mut far_reader, &mut near_writer),
+        );
+    }
+
+    /// Copies until the end, which it passes on.
+    async fn copy<R, W>(&self, reader: &mut R, writer: &mut W) -> std::io::Result<()>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let mut buffer = vec![0; BUFFER_LEN];
+        loop {
+            let read = reader.read(&mut buffer).await?;
+            if read == 0 {
+                return writer.shutdown().await;
+            }
+            writer.write_all(&buffer[..read]).await?;
+            self.0.bridged.fetch_add(read as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What connections of one transfer are known by at an agent's port.
+pub(crate) struct Pass {
+    pub transfer: [u8; 16],
+    pub key: MacKey,
+}
+
+impl Pass {
+    fn head(&self, node: u32, nonce: [u8; 32]) -> Preface {
+        let mut extra = [0; 16];
+        extra[..4].copy_from_slice(&node.to_le_bytes());
+        Preface {
+            kind: Kind::Reversed,
+            flags: preface::CARRIED,
+            key_id: [0; 16],
+            transfer_id: self.transfer,
+            nonce,
+            extra,
+        }
+    }
+
+    /// Says to a receiver which sender the connection leads to, and sees that the receiver is there.
+    async fn show(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        receiver: u32,
+        sender: u32,
+    ) -> Result<(), PipeError> {
+        let nonce = preface::random_bytes();
+        let mut answer = [0; PREFACE_LEN];
+        let asking = async {
+            stream
+                .write_all(&self.head(sender, nonce).encode(&self.key))
+                .await?;
+            stream.read_exact(&mut answer).await
+        };
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
+        let expected = self.head(receiver, nonce);
+        let is_answer = |head: Preface| {
+            let named = (head.kind, head.nonce, &head.extra[..4]);
+            named == (Kind::Reversed, nonce, &expected.extra[..4])
+                && Preface::verify(&answer, &self.key)
+        };
+        match asked {
+            Ok(Ok(_)) if Preface::parse(&answer).is_ok_and(is_answer) => Ok(()),
+            _ => Err(PipeError::Refused(
+                "the master connects there, and another program answers".into(),
+            )),
+        }
+    }
+}
+
+/// The socket of an agent on this host.
+async fn near(instance: &str) -> Result<UnixStream, PipeError> {
+    let connect = || {
+        let stream = unix::connect(&unix::agent_name(instance))?;
+        stream.set_nonblocking(true)?;
+        UnixStream::from_std(stream)
+    };
+    connect().map_err(|error| PipeError::Refused(error.to_string()))
 }
 
 async fn connect(host: &str, port: u16) -> Result<TcpStream, PipeError> {
@@ -106,7 +268,6 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, PipeError> {
 mod tests {
     use super::*;
     use ropewalk_pipe::Side;
-    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
     /// The two ends of a pipe: the master's, and an agent's.
     fn pipe() -> ((Pipe, Requests), (Pipe, Requests)) {

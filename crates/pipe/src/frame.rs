@@ -15,7 +15,7 @@
 /// Length of a frame's header.
 pub const HEADER_LEN: usize = 9;
 
-/// Most bytes of one data frame: what another stream waits behind at least. Half of it costs a tenth more processor time.
+/// Most bytes of one data frame: what another stream waits behind at least.
 pub const DATA_MAX: usize = 64 << 10;
 
 /// Most bytes that are on their way in one stream and one direction without being taken at the other end. ssh itself

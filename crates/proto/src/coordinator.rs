@@ -138,6 +138,13 @@ pub enum Action {
     /// Say which of these manifests (node, its source, bytes) are replicas of each other, in the answer
     /// [`Coordinator::handle_compared`].
     Compare(Vec<(u32, u32, Vec<u8>)>),
+    /// Connect to both nodes and pass on what they say; [`Coordinator::handle_uncarried`] when that fails.
+    Carry {
+        /// It waits for a connection at its port.
+        receiver: u32,
+        /// It takes one as from any peer.
+        sender: u32,
+    },
     /// Tell the user.
     Note(String),
     /// Simulate this beside the transfer and answer with [`Coordinator::handle_simulated`]; a wish, not a need.

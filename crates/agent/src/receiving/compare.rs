@@ -16,7 +16,7 @@ use ropewalk_store::StoreError;
 use super::rails::Way;
 use super::{Fetch, RETRIES};
 use crate::AgentError;
-use crate::connect::{self, Connected, HASH_STREAM};
+use crate::connect::{self, Connected, HASH_STREAM, Via};
 use crate::landing::BufferLanding;
 use crate::transfer::Transfer;
 
@@ -79,15 +79,15 @@ impl Fetch {
     /// Opens a stream and asks over it; in words when it breaks.
     fn compare_over(self: &Arc<Self>, lane: usize, peer: &Peer) -> Result<(), String> {
         let way = self.way_of(lane);
-        let (connected, rail) = match &way {
-            Some(way) => (way.connected.clone(), way.rail.as_ref()),
+        let (connected, via) = match &way {
+            Some(way) => (way.connected.clone(), &way.via),
             None => {
                 let connected = self.pairs.connect(&self.transfer, peer);
-                (connected.map_err(|e| e.to_string())?, None)
+                (connected.map_err(|e| e.to_string())?, &Via::Pair)
             }
         };
         let (mut half, _) = connected
-            .join(&self.transfer, rail, HASH_STREAM)
+            .join(&self.transfer, via, HASH_STREAM)
             .map_err(|e| e.to_string())?;
         let key = self.transfer.remember(half.stopper());
         let result = self.ask_hashes(peer.node, half.as_mut());

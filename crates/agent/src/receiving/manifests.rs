@@ -13,7 +13,7 @@ use ropewalk_store::{
 };
 
 use super::Fetch;
-use crate::connect::MANIFEST_STREAM;
+use crate::connect::{MANIFEST_STREAM, Via};
 use crate::landing::{BufferLanding, PlacedSink, SinkSet};
 use crate::open::OpenSink;
 use crate::streams::verify;
@@ -241,7 +241,7 @@ impl Fetch {
         let connected = self.pairs.connect(&self.transfer, peer);
         let connected = connected.map_err(|e| e.to_string())?;
         let (mut half, _) = connected
-            .join(&self.transfer, None, MANIFEST_STREAM)
+            .join(&self.transfer, &Via::Pair, MANIFEST_STREAM)
             .map_err(|e| e.to_string())?;
         let key = self.transfer.remember(half.stopper());
         let mut landing = BufferLanding {

@@ -8,7 +8,7 @@ use ropewalk_proto::participant::far_streams;
 use ropewalk_proto::route;
 
 use super::{Fetch, LaneInfo, State};
-use crate::connect::Connected;
+use crate::connect::{Connected, Via};
 use crate::interfaces::{self, Interface};
 use crate::links::Links;
 use crate::rails::{Rail, Search};
@@ -41,17 +41,25 @@ type Further = (((usize, usize), Rail), Search);
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub connected: Arc<Connected>,
-    /// `None`: as the pair was connected.
-    pub rail: Option<Rail>,
+    pub via: Via,
     // Before it is tried again once it fails: longer for one that flaps.
     pause: Duration,
 }
 
 impl Way {
     fn name(&self) -> String {
-        match &self.rail {
-            Some(rail) => rail.to_string(),
-            None => self.connected.first_rail(),
+        match &self.via {
+            Via::Rail(rail) => rail.to_string(),
+            Via::Ready(_, name) => name.clone(),
+            Via::Pair => self.connected.first_rail(),
+        }
+    }
+
+    /// The interface here that it keeps to, where it does.
+    fn rail(&self) -> Option<&Rail> {
+        match &self.via {
+            Via::Rail(rail) => Some(rail),
+            Via::Ready(..) | Via::Pair => None,
         }
     }
 }
@@ -88,7 +96,7 @@ impl Fetch {
         {
             let mut state = self.state.lock();
             state.lanes[lane].rail = way.name();
-            state.lanes[lane].way = way.rail.clone();
+            state.lanes[lane].way = way.rail().cloned();
             state.lanes[lane].connected = way.connected.way();
         }
         let index = self.is_open(lane, &way);
@@ -96,12 +104,7 @@ impl Fetch {
         if self.transfer.options.equal {
             self.deal(lane, &way);
         }
-        if let Some((first, search)) = first {
-            let way = way.clone();
-            self.spawn("rails", move |fetch| {
-                fetch.find_rails(lane, &way, first, search)
-            });
-        }
+        self.find_more(lane, &way, first);
         self.add_streams(lane);
         let node = way.connected.peer.node;
         let newest = self.transfer.ways.lock().get(&node).cloned();
@@ -122,9 +125,10 @@ impl Fetch {
         let first = search.and_then(|mut search| Some((search.next()?, search)));
         let way = Way {
             // Where there are others it keeps to its own interface, too.
-            rail: first
+            via: first
                 .as_ref()
-                .and_then(|(_, search)| search.first().cloned()),
+                .and_then(|(_, search)| search.first().cloned())
+                .map_or(Via::Pair, Via::Rail),
             connected,
             pause: REGAIN_MIN,
         };
@@ -153,10 +157,29 @@ impl Fetch {
             return;
         };
         self.take_trip(way.connected.trip);
+        self.find_more(lane, &way, first);
+    }
+
+    /// Looks for further rails beside the first one.
+    fn find_more(self: &Arc<Self>, lane: usize, way: &Way, first: Option<Further>) {
+        let way = way.clone();
         if let Some((first, search)) = first {
             self.spawn("rails", move |fetch| {
                 fetch.find_rails(lane, &way, first, search)
             });
+        } else if way.connected.way() == route::Way::Reversed && !self.transfer.options.equal {
+            self.spawn("rails", move |fetch| fetch.take_rails(lane, &way));
+        }
+    }
+
+    /// Takes rails that the peer connects over, as they come.
+    fn take_rails(self: &Arc<Self>, lane: usize, way: &Way) {
+        let mut known = 1;
+        let (transfer, node) = (&self.transfer, way.connected.peer.node);
+        while let Some(name) = transfer.pool.next_rail(transfer, node, known) {
+            let via = Via::Ready(known, name);
+            self.open_rail(lane, Way { via, ..way.clone() });
+            known += 1;
         }
     }
 
@@ -184,7 +207,7 @@ impl Fetch {
         for &stripe in &added {
             state.lanes[stripe].live = 1;
             state.lanes[stripe].rail = way.name();
-            state.lanes[stripe].way = way.rail.clone();
+            state.lanes[stripe].way = way.rail().cloned();
             state.lanes[stripe].connected = way.connected.way();
         }
         self.drain(state);
@@ -299,15 +322,10 @@ impl Fetch {
             if self.stopped() {
                 return;
             }
-            if way.connected.is_answered(&self.transfer, Some(&rail)) {
+            let via = Via::Rail(rail);
+            if way.connected.is_answered(&self.transfer, &via) {
                 search.works(pair);
-                self.open_rail(
-                    lane,
-                    Way {
-                        rail: Some(rail),
-                        ..way.clone()
-                    },
-                );
+                self.open_rail(lane, Way { via, ..way.clone() });
             }
             next = search.next();
         }
@@ -351,9 +369,9 @@ impl Fetch {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
         }
         state.lanes[rail].live = 1;
-        state.lanes[rail].way = way.rail.clone();
+        state.lanes[rail].way = way.rail().cloned();
         let watches = std::mem::replace(&mut state.watches_links, true);
-        if let Some(warning) = way.rail.as_ref().and_then(Rail::warning)
+        if let Some(warning) = way.rail().and_then(Rail::warning)
             && !state.notes.contains(&warning)
         {
             state.notes.push(warning);
@@ -386,7 +404,7 @@ impl Fetch {
             return;
         }
         while self.state.lock().receiving.is_reachable(lane) {
-            if way.connected.is_answered(&self.transfer, way.rail.as_ref()) {
+            if way.connected.is_answered(&self.transfer, &way.via) {
                 self.open_rail(lane, way);
                 return;
             }

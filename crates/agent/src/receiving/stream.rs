@@ -70,8 +70,7 @@ impl Fetch {
                     return;
                 }
             }
-            let rail = way.rail.as_ref();
-            let (reason, gives_up) = match way.connected.join(&self.transfer, rail, index) {
+            let (reason, gives_up) = match way.connected.join(&self.transfer, &way.via, index) {
                 Ok((half, kind)) => {
                     {
                         let mut state = self.state.lock();

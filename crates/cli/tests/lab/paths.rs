@@ -7,7 +7,7 @@ use std::process::Stdio;
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
 use serde_json::Value;
 
-use crate::hosts::{PROGRAM, bytes, close, master};
+use crate::hosts::{PROGRAM, agent, bytes, close, master};
 
 /// Whether a test is left out, visibly: it needs namespaces, an ssh server and nft.
 fn skip(test: &str) -> bool {
@@ -35,6 +35,9 @@ fn rules(lab: &Lab, host: &str, rules: &str) {
         .unwrap();
     assert!(child.wait().unwrap().success(), "{rules}");
 }
+
+/// Nothing is connected to over IPv6.
+const NO_IPV6: &str = "meta nfproto ipv6 tcp flags & (syn | ack) == syn drop";
 
 /// Nothing but ssh, and the ports named, may be connected to from outside; packets to others are dropped.
 fn drop_inbound(lab: &Lab, host: &str, open: &str) {
@@ -158,6 +161,109 @@ fn data_goes_through_ssh_at_last() {
     close(lab, []);
 }
 
+/// Agents that run as services and do not reach each other: the command's host, which reaches both, passes the bytes on, also
+/// where only the receiver is one of them.
+#[test]
+fn standing_agents_are_connected_through_the_command() {
+    if skip("standing_agents_are_connected_through_the_command") {
+        return;
+    }
+    let lab = hosts(&["m", "a", "b"]);
+    for (host, other) in [("a", "b"), ("b", "a")] {
+        let other = lab.addresses(other)[0];
+        let shut = format!(
+            "table inet f {{\nchain in {{\ntype filter hook input priority 0\n{NO_IPV6}\nip saddr {other} drop\n}}\n}}\n"
+        );
+        rules(&lab, host, &shut);
+    }
+    let agents = ["a", "b"].map(|host| agent(&lab, host, 7420, &["/data:rw"]));
+    let data = bytes(5_000_000);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    for (source, copy, lane) in [
+        ("a:7420:/data/set", "b:7420:/data/copy", "tcp"),
+        ("a:/data/set", "b:7420:/data/copy2", "tcp"),
+        ("a:7420:/data/set", "b:/data/copy3", "ssh"),
+    ] {
+        let args = ["copy", "--remote-path", PROGRAM, source, copy];
+        let (status, report) = master(&lab, "m", &args);
+        assert_eq!(status, Some(0), "{source} {copy}: {report:#}");
+        let path = copy.rsplit(':').next().unwrap();
+        assert!(std::fs::read(lab.path_in("b", path)).unwrap() == data);
+        let pair = &report["pairs"][0];
+        let way = (
+            pair["way"].as_str().unwrap(),
+            pair["lane"].as_str().unwrap(),
+        );
+        assert_eq!(way, ("through this host", lane), "{source} {copy}");
+        let bridged = report["control"]["bridged_bytes"].as_u64();
+        assert!(bridged > Some(5_000_000), "{report:#}");
+        let notes = report["notes"].to_string();
+        let expected = "goes through this host, which is slower: b";
+        assert!(notes.contains(expected), "{notes}");
+        assert!(notes.contains("gets no answer from"), "{notes}");
+    }
+    close(lab, agents);
+}
+
+/// A sender that no packet from the receiver may begin a connection to connects over all interfaces itself, and over one where
+/// no more are wanted.
+#[test]
+fn senders_connect_over_all_interfaces() {
+    if skip("senders_connect_over_all_interfaces") {
+        return;
+    }
+    let railed = |name| {
+        let nic = || NicSpec::rate_bits(100_000_000);
+        HostSpec::new(name).nic(nic()).nic(nic())
+    };
+    let master_host = HostSpec::new("m").nic(NicSpec::rate_bits(100_000_000));
+    let builder = LabBuilder::new().host(railed("a")).host(railed("b"));
+    let lab = builder.host(master_host).build().unwrap();
+    let own = lab.addresses("b").into_iter().filter(|own| own.is_ipv4());
+    let own: Vec<String> = own.map(|own| own.to_string()).collect();
+    let shut = format!(
+        "table inet f {{\nchain in {{\ntype filter hook input priority 0\n{NO_IPV6}\n\
+         ip saddr {{ {} }} tcp flags & (syn | ack) == syn drop\n}}\n}}\n",
+        own.join(", ")
+    );
+    rules(&lab, "a", &shut);
+    let agents = ["a", "b"].map(|host| agent(&lab, host, 7420, &["/data:rw"]));
+    let data = bytes(24 << 20);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    for (rails, expected) in [("auto", 2), ("one", 1)] {
+        let copy = format!("b:7420:/data/{rails}");
+        let args = ["copy", "--rails", rails, "a:7420:/data/set", &copy];
+        let (status, report) = master(&lab, "m", &args);
+        assert_eq!(status, Some(0), "{rails}: {report:#}");
+        assert!(std::fs::read(lab.path_in("b", format!("/data/{rails}"))).unwrap() == data);
+        let pairs = report["pairs"].as_array().unwrap();
+        let direct: Vec<&Value> = pairs
+            .iter()
+            .filter(|pair| pair["way"] == "reversed")
+            .collect();
+        // What went through the command's host before is a row of its own.
+        let others = pairs.iter().filter(|pair| pair["way"] != "reversed");
+        assert!(
+            others
+                .map(|pair| &pair["way"])
+                .all(|way| way == "through this host"),
+            "{rails}: {pairs:#?}"
+        );
+        assert_eq!(direct.len(), expected, "{rails}: {pairs:#?}");
+        let names: std::collections::BTreeSet<&str> = direct
+            .iter()
+            .map(|pair| pair["rail"].as_str().unwrap())
+            .collect();
+        assert_eq!(names.len(), expected, "{rails}: {pairs:#?}");
+        let busy = direct.iter().map(|pair| pair["bytes"].as_u64().unwrap());
+        assert!(
+            busy.clone().all(|bytes| bytes > 4 << 20),
+            "{rails}: {pairs:#?}"
+        );
+    }
+    close(lab, agents);
+}
+
 /// What a firewall lets through late takes over from the way through the command's host, and the report has both.
 #[test]
 fn better_ways_take_over() {
@@ -168,6 +274,7 @@ fn better_ways_take_over() {
     let lose_first = [
         "type filter hook input priority 0",
         "iifname lo accept",
+        NO_IPV6,
         "tcp flags & (syn | ack) == syn tcp dport != 22 quota until 90 bytes drop",
         "meta l4proto udp drop",
     ];

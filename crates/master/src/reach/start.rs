@@ -78,7 +78,7 @@ pub(super) async fn start(
         Questions::AtTerminal => ANSWER_TIMEOUT,
     };
     match tokio::time::timeout(patience, greet(&mut child, roots)).await {
-        Ok(Some((true, output))) => {
+        Ok(Some((Some(instance), output))) => {
             said.pass_on();
             let Some(input) = child.stdin.take() else {
                 return Err(failed("its input is gone".into()));
@@ -94,12 +94,15 @@ pub(super) async fn start(
                 .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
             Ok(Reached {
                 link,
-                way: Way::Pipe(pipe.clone()),
+                way: match is_local {
+                    true => Way::Local(pipe.clone(), instance),
+                    false => Way::Pipe(pipe.clone()),
+                },
                 started: Some(Started { child, pipe }),
                 requests: Some(requests),
             })
         }
-        Ok(Some((false, _))) => Err(failed(
+        Ok(Some((None, _))) => Err(failed(
             "the program there is another version; install the same Ropewalk on all hosts".into(),
         )),
         Ok(None) => {
@@ -122,8 +125,12 @@ pub(super) async fn start(
     }
 }
 
-/// Gives the agent its secret and roots, and waits until it is ready: whether it is of this version, and what comes after.
-async fn greet(child: &mut Child, roots: &[String]) -> Option<(bool, BufReader<ChildStdout>)> {
+/// Gives the agent its secret and roots, and waits until it is ready: its name, unless it is of another version, and what comes
+/// after.
+async fn greet(
+    child: &mut Child,
+    roots: &[String],
+) -> Option<(Option<String>, BufReader<ChildStdout>)> {
     let secret: [u8; 32] = preface::random_bytes();
     let mut input = format!("{}\n{}\n", super::hex(&secret), roots.len());
     for root in roots {
@@ -148,13 +155,15 @@ async fn greet(child: &mut Child, roots: &[String]) -> Option<(bool, BufReader<C
             let mut words = line.split_whitespace();
             // Login scripts may print first.
             if words.next() == Some(READY) {
-                return Some(words.next() == Some(VERSION));
+                let is_this_version = words.next() == Some(VERSION);
+                let instance = words.next().unwrap_or_default().to_owned();
+                return Some(is_this_version.then_some(instance));
             }
         }
     };
     // What ends early reads no input to its end.
-    let (_, is_this_version) = tokio::join!(writing, reading);
-    Some((is_this_version?, output))
+    let (_, instance) = tokio::join!(writing, reading);
+    Some((instance?, output))
 }
 
 /// What a child says on standard error: kept until its agent is up, then passed on.

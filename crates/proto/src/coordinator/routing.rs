@@ -1,6 +1,6 @@
 //! What the nodes of a pair tell each other about how they get connected: see [`crate::route`].
 
-use super::Coordinator;
+use super::{Action, Coordinator};
 use crate::control::{self, Peer, Route, route, to_agent};
 
 impl Coordinator {
@@ -16,16 +16,31 @@ impl Coordinator {
                 return self.send_route(from, to, route::Step::Failed(why));
             }
             Some(route::Step::Failed(why)) if is_there => (to, route::Step::Failed(why)),
+            Some(route::Step::Carry(_)) if is_there => {
+                return self.actions.push_back(Action::Carry {
+                    receiver: from,
+                    sender: to,
+                });
+            }
+            Some(route::Step::Carry(_)) => {
+                let why = format!("{} is not there any more", self.name(to));
+                return self.handle_uncarried(from, to, why);
+            }
             Some(route::Step::Through(why)) => {
                 let (receiver, sender) = (self.name(from), self.name(to));
                 return self.note(format!(
                     "data from {sender} to {receiver} goes through this host, which is slower: {why}; \
-                     --ports A-B says which TCP ports would have to be open"
+                     --ports A-B says which TCP ports would have to be open, an agent's --listen which of its own"
                 ));
             }
-            Some(route::Step::Failed(_)) | None => return,
+            Some(route::Step::Failed(_) | route::Step::Uncarried(_)) | None => return,
         };
         self.send_route(to, from, step);
+    }
+
+    /// The driver could not connect the two for a receiver that asked.
+    pub fn handle_uncarried(&mut self, receiver: u32, sender: u32, why: String) {
+        self.send_route(receiver, sender, route::Step::Uncarried(why));
     }
 
     fn send_route(&mut self, to: u32, about: u32, step: route::Step) {
@@ -92,6 +107,23 @@ mod tests {
             ),
             "{noted}"
         );
+        master.handle_message(1, say(0, Step::Carry(true)), SECOND);
+        let is_carry = |action| {
+            matches!(
+                action,
+                Action::Carry {
+                    receiver: 1,
+                    sender: 0
+                }
+            )
+        };
+        let carried = std::iter::from_fn(|| master.poll_action()).any(is_carry);
+        assert!(carried);
+        master.handle_uncarried(1, 0, "no port".into());
+        let told = routes(&mut master).remove(0);
+        assert!(told.0 == 1 && told.2.contains("no port"), "{told:?}");
+        master.handle_message(1, say(9, Step::Carry(true)), SECOND);
+        assert!(routes(&mut master)[0].2.contains("not there any more"));
         // Nodes that there are not, and words without a step, change nothing.
         master.handle_message(1, say(9, Step::Failed(String::new())), SECOND);
         assert!(routes(&mut master).is_empty());

@@ -141,6 +141,7 @@ pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> contr
         },
         one_rail: setup.rails.one,
         name: state.name.clone(),
+        is_near_master: state.is_here,
     }
 }
 
