@@ -1,18 +1,21 @@
 //! `agent`: the daemon that serves a host's folders, and the one that a master starts for one transfer.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead as _, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk::agent::Expanded;
 use ropewalk::{Agent, AgentConfig, AgentError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ports::Ports;
@@ -28,6 +31,9 @@ const LISTEN_FALLBACK: &str = "0.0.0.0:7420";
 
 /// Roots that a one-shot agent takes at most; a bound on what is read before anything is served.
 const ROOTS_MAX: usize = 65_536;
+
+/// A master that started a one-shot agent gives secret and roots at once. One that has not by then is gone.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest line of a one-shot agent's input: two digits a byte, and the longest path there is.
 const LINE_MAX: u64 = 16_384;
@@ -175,14 +181,21 @@ fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
 
 /// Reads secret and roots, says where it listens, and serves until standard input closes.
 fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
-    let mut input = std::io::stdin().lock();
+    let mut input = BufReader::new(Patient {
+        input: std::io::stdin(),
+        until: Instant::now() + INPUT_TIMEOUT,
+    });
     let mut line = || -> Result<String> {
         let mut text = String::new();
-        input
-            .by_ref()
-            .take(LINE_MAX)
-            .read_line(&mut text)
-            .context("cannot read standard input")?;
+        let read = input.by_ref().take(LINE_MAX).read_line(&mut text);
+        match read {
+            Err(error) if error.kind() == ErrorKind::TimedOut => bail!(
+                "no secret and roots on standard input within {} s; this mode is for `ropewalk copy` and `ropewalk \
+                 transfer` to use",
+                INPUT_TIMEOUT.as_secs()
+            ),
+            read => read.context("cannot read standard input")?,
+        };
         match text.strip_suffix('\n') {
             Some(line) => Ok(line.to_owned()),
             None => bail!(
@@ -248,6 +261,28 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     sys::ignore_hangup();
     serve_pipe(agent)
+}
+
+/// Standard input, as long as the master's patience lasts.
+struct Patient {
+    input: std::io::Stdin,
+    until: Instant,
+}
+
+impl std::io::Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(std::io::Error::other)?;
+            let mut inputs = [PollFd::new(&self.input, PollFlags::IN)];
+            match poll(&mut inputs, Some(&left)) {
+                Ok(0) => return Err(ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(rustix::io::read(&self.input, &mut *buffer)?),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 /// Serves the master at the other end of standard input and output until it is gone.

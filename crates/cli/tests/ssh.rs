@@ -338,3 +338,30 @@ fn interrupts_at_the_terminal_end_in_order() {
         entries(&place.path("to")).is_empty().then_some(())
     });
 }
+
+/// An agent whose input stays open without a secret, or without all roots, ends by itself and says why.
+#[test]
+fn agents_that_get_nothing_end() {
+    let place = Place::new();
+    let secret = "00".repeat(32);
+    let inputs = [String::new(), format!("{secret}\n2\nro 2f\n")];
+    let begun = inputs.map(|text| {
+        let mut command = place.command();
+        command.args(["agent", "--one-shot"]).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        (child, input)
+    });
+    for (child, _input) in begun {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("no secret and roots on standard input within 30 s"),
+            "{said}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
