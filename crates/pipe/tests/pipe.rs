@@ -224,7 +224,7 @@ async fn threads_use_streams() {
 /// and what breaks at one end ends at the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_of_two_pipes_are_joined() {
-    let ((to_a, mut asked), (a, _none)) = ends();
+    let ((_to_a, mut asked), (a, _none)) = ends();
     let ((to_b, _none), (_b, mut taken)) = ends();
     let tally = Arc::new(AtomicU64::new(0));
     let joining = tally.clone();
