@@ -10,6 +10,9 @@ type Answer = Option<(u64, Result<(), Failure>)>;
 /// The step that connected and when, in milliseconds.
 type Found = (Step, u64);
 
+/// What was begun and when, in milliseconds.
+type Begun = Vec<(u64, Step)>;
+
 struct World {
     facts: Facts,
     is_same_host: bool,
@@ -45,13 +48,13 @@ const NOW: Answer = Some((10, Ok(())));
 const REFUSED: Answer = Some((0, Err(Failure::Refused)));
 
 /// Plays a world until a step connects: which and when, and all that was begun with its time in milliseconds; or why none.
-fn play(world: &World) -> (Result<Found, String>, Vec<(u64, Step)>) {
+fn play(world: &World) -> (Result<Found, String>, Begun) {
     let (found, begun) = play_on(world);
     (found.map(|found| found[0]), begun)
 }
 
 /// Plays a world to its end: all steps that carried data, in order.
-fn play_on(world: &World) -> (Result<Vec<Found>, String>, Vec<(u64, Step)>) {
+fn play_on(world: &World) -> (Result<Vec<Found>, String>, Begun) {
     let mut route = Route::new(world.facts.clone());
     let mut found = Vec::new();
     let mut now = 0;
