@@ -9,6 +9,7 @@ pub mod control;
 pub mod coordinator;
 pub mod ledger;
 pub mod message;
+pub mod node;
 pub mod participant;
 pub mod rapid;
 pub mod report;

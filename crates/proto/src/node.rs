@@ -1,0 +1,384 @@
+//! A receiving node of one transfer, from its plan to its report: what it has, what of that is safe, what it has vouched for.
+//!
+//! ```text
+//!  Preparing --> Fetching --> Settling --> Checking --> Renaming --> Concluded --> Done
+//!      |            ^  all received |  synced   |  read back |   renamed  |  reported |
+//!      |            |               |           |            |            |           |
+//!      |            +---------------+-----------+------------+------------+-----------+
+//!      |                    a revision brings more work
+//!      +--> reported with an error, also from every state to the right but Done --> Failed
+//!                                      the master ends the transfer, from every state --> Ended
+//! ```
+//!
+//! A state machine without I/O. The driver sinks bytes and hands in what happened; one thread of it asks
+//! [`Node::next_task`] what is to be done with the sinks and does that. What is fetched from whom is decided by
+//! [`Receiving`], which is inside.
+
+use ropewalk_model::Range;
+
+use crate::control::{self, Done, Plan, Revision, Status};
+use crate::participant::{Difference, Event, Receiving};
+
+mod durable;
+mod life;
+#[cfg(test)]
+mod tests;
+
+pub use durable::{Promise, Syncs};
+pub use life::Life;
+
+use durable::Durable;
+
+/// Why a node's part of the transfer failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Its sinks could not be made: its destination has not changed.
+    Refused(String),
+    /// Holders gave different contents for the same bytes.
+    Differs(String),
+    /// Its disk, its memory, or a peer that sends damaged bytes.
+    Other(String),
+}
+
+impl Failure {
+    /// The reason, in words.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        let (Self::Refused(text) | Self::Differs(text) | Self::Other(text)) = self;
+        text
+    }
+}
+
+/// What this node is to do besides fetching.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Duties {
+    /// It renames its files into place when it has all of them.
+    pub renames: bool,
+    /// It reads the sink back before that.
+    pub reads_back: bool,
+    /// When received bytes are synced.
+    pub syncs: Syncs,
+}
+
+/// Answer to [`Node::next_task`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Nothing before this time, unless something is handed in; `None`: not at any time.
+    Wait(Option<u64>),
+    /// Bring all that was received to stable storage; then [`Node::handle_synced`].
+    Sync(Promise),
+    /// Read all that was received back from the sink and compare; then [`Node::handle_read_back`].
+    ReadBack,
+    /// Rename the files into place; then [`Node::handle_renamed`].
+    Rename,
+    /// Send [`Node::take_done`] to the master.
+    Report,
+    /// Nothing more, for good.
+    End,
+}
+
+/// How a transfer ended, as the master said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// What is temporary is removed ...
+    pub discards: bool,
+    /// ... and what other nodes write, too.
+    pub discards_shared: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Node {
+    life: Life,
+    fetch: Receiving,
+    duties: Duties,
+    durable: Durable,
+    // Revisions received while sinks were being made; `None` once the plan is taken.
+    early: Option<Vec<Revision>>,
+    // Number of the newest plan or revision; the report names it.
+    revision: u32,
+    failure: Option<Failure>,
+    // When the last byte was there; `None` while some are missing.
+    complete_ns: Option<u64>,
+    is_renamed: bool,
+    notes: Vec<String>,
+    end: Option<End>,
+}
+
+impl Node {
+    /// A node that was sent a plan and makes its sinks.
+    ///
+    /// * `revision`: of the plan.
+    #[must_use]
+    pub fn new(fetch: Receiving, revision: u32, duties: Duties, now_ns: u64) -> Self {
+        Self {
+            life: Life::Preparing,
+            fetch,
+            duties,
+            durable: Durable::new(duties.syncs, now_ns),
+            early: Some(Vec::new()),
+            revision,
+            failure: None,
+            complete_ns: None,
+            is_renamed: false,
+            notes: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// What it fetches from whom.
+    #[must_use]
+    pub fn fetch(&self) -> &Receiving {
+        &self.fetch
+    }
+
+    /// As [`Node::fetch`], for grants and what becomes of them. Events are polled by [`Node::poll_event`].
+    pub fn fetch_mut(&mut self) -> &mut Receiving {
+        &mut self.fetch
+    }
+
+    /// Bytes on stable storage (or checked, where there is no storage).
+    #[must_use]
+    pub fn safe_bytes(&self) -> u64 {
+        self.durable.safe_bytes()
+    }
+
+    /// Why its part failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether its files have their final names.
+    #[must_use]
+    pub fn is_renamed(&self) -> bool {
+        self.is_renamed
+    }
+
+    /// How the master ended the transfer, once it did.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    fn enter(&mut self, life: Life) {
+        debug_assert!(self.life.may_become(life), "{:?} to {life:?}", self.life);
+        self.life = life;
+    }
+
+    /// The sinks are made: takes the plan, and the revisions received since.
+    ///
+    /// * `unit_at`: the unit of the sinks' layout around an offset.
+    pub fn handle_prepared(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+        if self.life != Life::Preparing {
+            return;
+        }
+        self.enter(Life::Fetching);
+        self.fetch.handle_plan(plan, now_ns, unit_at);
+        for revision in self.early.take().unwrap_or_default() {
+            self.revise(&revision, now_ns);
+        }
+    }
+
+    /// Takes a changed plan.
+    pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+        match &mut self.early {
+            Some(early) => early.push(revision.clone()),
+            None => self.revise(revision, now_ns),
+        }
+    }
+
+    fn revise(&mut self, revision: &Revision, now_ns: u64) {
+        self.revision = self.revision.max(revision.number);
+        if !revision.runs.is_empty() && self.life != Life::Ended {
+            self.enter(Life::Fetching);
+            self.complete_ns = None;
+        }
+        self.fetch.handle_revision(revision, now_ns);
+    }
+
+    /// Its part has failed, for a reason of its own; the first reason stays.
+    pub fn handle_failed(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// The master ends the transfer.
+    pub fn handle_end(&mut self, end: End) {
+        self.enter(Life::Ended);
+        self.end = Some(end);
+    }
+
+    /// Time has passed.
+    pub fn handle_timer(&mut self, now_ns: u64) {
+        self.fetch.handle_timer(now_ns);
+    }
+
+    /// What the driver has to do for the fetch. What concerns the node's own life is dealt with here.
+    pub fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
+        loop {
+            match self.fetch.poll_event()? {
+                Event::Note(text) => self.notes.push(text),
+                Event::Complete => self.complete_ns = Some(now_ns),
+                Event::Failed(text) => self.handle_failed(Failure::Other(text)),
+                event => return Some(event),
+            }
+        }
+    }
+
+    /// Holders gave different contents for the same bytes.
+    ///
+    /// * `place`: the bytes as users know them, of a file.
+    pub fn handle_difference(&mut self, difference: &Difference, place: &str) {
+        self.handle_failed(Failure::Differs(difference.describe(place)));
+    }
+
+    /// Something for the report.
+    pub fn add_note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    /// What is to be done with the sinks now. Asked by one thread, which does it before it asks again.
+    pub fn next_task(&mut self, now_ns: u64) -> Task {
+        match self.life {
+            Life::Ended => return Task::End,
+            Life::Done | Life::Failed => return Task::Wait(None),
+            _ if self.failure.is_some() => return Task::Report,
+            _ => {}
+        }
+        if self.life == Life::Fetching && self.fetch.is_finished() {
+            self.enter(Life::Settling);
+        }
+        let received = self.fetch.ledger().delivered_bytes();
+        match self.life {
+            Life::Fetching => match self.durable.due_ns(received) {
+                Some(due_ns) if due_ns <= now_ns => Task::Sync(self.durable.promise(received)),
+                due_ns => Task::Wait(due_ns),
+            },
+            Life::Settling => Task::Sync(self.durable.promise(received)),
+            Life::Checking => Task::ReadBack,
+            Life::Renaming => Task::Rename,
+            Life::Concluded => Task::Report,
+            Life::Preparing | Life::Done | Life::Failed | Life::Ended => Task::Wait(None),
+        }
+    }
+
+    /// A sync has ended: what it promised is safe, or why it is not.
+    pub fn handle_synced(&mut self, promise: Promise, synced: Result<(), String>, now_ns: u64) {
+        if let Err(text) = synced {
+            return self.handle_failed(Failure::Other(text));
+        }
+        self.durable.keep(promise, now_ns);
+        // Not where a revision has brought more work meanwhile.
+        if self.life == Life::Settling {
+            match self.duties.reads_back {
+                true => self.enter(Life::Checking),
+                false => self.checked(),
+            }
+        }
+    }
+
+    fn checked(&mut self) {
+        let is_whole = self.fetch.missing().is_empty();
+        match self.duties.renames && is_whole && !self.is_renamed {
+            true => self.enter(Life::Renaming),
+            false => self.enter(Life::Concluded),
+        }
+    }
+
+    /// The sink was read back, and is as it should be, or not.
+    pub fn handle_read_back(&mut self, found: Result<(), String>) {
+        match found {
+            Err(text) => self.handle_failed(Failure::Other(text)),
+            Ok(()) if self.life == Life::Checking => self.checked(),
+            Ok(()) => {}
+        }
+    }
+
+    /// The files were renamed into place, as its own task or because the master said so; or why not.
+    pub fn handle_renamed(&mut self, renamed: Result<(), String>) {
+        match renamed {
+            Err(text) => self.handle_failed(Failure::Other(text)),
+            Ok(()) => {
+                self.is_renamed = true;
+                if self.life == Life::Renaming {
+                    self.enter(Life::Concluded);
+                }
+            }
+        }
+    }
+
+    /// The report, once its part is concluded or has failed; `None` before, and where that was reported.
+    ///
+    /// The driver adds what it alone knows: sample, what stood at the destination, names of files, processor time, and the
+    /// streams of pairs. Pairs are in the order of lanes.
+    pub fn take_done(&mut self, now_ns: u64) -> Option<Done> {
+        match (self.life, &self.failure) {
+            (Life::Done | Life::Failed | Life::Ended, _) => return None,
+            (_, Some(_)) => self.enter(Life::Failed),
+            (Life::Concluded, None) => self.enter(Life::Done),
+            (_, None) => return None,
+        }
+        Some(self.done(now_ns))
+    }
+
+    fn done(&mut self, now_ns: u64) -> Done {
+        let overcome = self.fetch.overcome_refusals();
+        self.notes.extend(overcome);
+        let watch = *self.fetch.watch();
+        // Nothing was received after the last arrival: part of the stalls.
+        let trailing_ns = self.complete_ns.unwrap_or(now_ns);
+        let trailing_ns = trailing_ns.saturating_sub(watch.last_ns());
+        let compared = self.fetch.compared();
+        let ledger = self.fetch.ledger();
+        let pairs = self.fetch.pairs().iter();
+        Done {
+            delivered: self.durable.safe_bytes(),
+            duplicate: ledger.duplicate_bytes(),
+            corrupt: self.fetch.corrupt(),
+            pairs: pairs
+                .map(|pair| control::PairDone {
+                    sender: pair.sender,
+                    delivered: pair.delivered,
+                    corrupt: pair.corrupt,
+                    ..control::PairDone::default()
+                })
+                .collect(),
+            missing: control::stretches(&self.fetch.missing()),
+            moving: now_ns.saturating_sub(watch.start_ns()),
+            best_second: watch.best_second(),
+            committed: self.is_renamed,
+            error: self
+                .failure
+                .as_ref()
+                .map_or_else(String::new, |failure| failure.text().to_owned()),
+            syncing: self.complete_ns.map_or(0, |at| now_ns.saturating_sub(at)),
+            notes: std::mem::take(&mut self.notes),
+            longest_stall: watch.longest_stall_ns().max(trailing_ns),
+            revision: self.revision,
+            differs: matches!(self.failure, Some(Failure::Differs(_))),
+            refused: matches!(self.failure, Some(Failure::Refused(_))),
+            units: self.fetch.hashed_units(),
+            compared_units: compared.units,
+            compared_bytes: compared.bytes,
+            ..Done::default()
+        }
+    }
+
+    /// Progress for the master.
+    pub fn status(&mut self, now_ns: u64) -> Status {
+        Status {
+            delivered: self.durable.safe_bytes(),
+            checked: self.fetch.ledger().delivered_bytes(),
+            pairs: self.fetch.pair_statuses(now_ns),
+            ..Status::default()
+        }
+    }
+}

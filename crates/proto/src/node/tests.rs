@@ -1,0 +1,301 @@
+//! The table of states and inputs, and what a report vouches for.
+
+use ropewalk_model::{CHUNK_LEN, Range};
+
+use super::*;
+use crate::control::{Peer, Run};
+use crate::participant::Take;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn unit_at(offset: u64) -> Range {
+    let start = offset / CHUNK_LEN * CHUNK_LEN;
+    Range::new(start, start + CHUNK_LEN)
+}
+
+fn run(unit: u64) -> Run {
+    Run {
+        start: unit * CHUNK_LEN,
+        length: CHUNK_LEN,
+        sender: 1,
+        ..Run::default()
+    }
+}
+
+fn plan() -> Plan {
+    Plan {
+        peers: vec![Peer {
+            node: 1,
+            name: "a".into(),
+            ..Peer::default()
+        }],
+        runs: vec![run(0)],
+        commit: true,
+        ..Plan::default()
+    }
+}
+
+fn revision(number: u32, runs: Vec<Run>) -> Revision {
+    Revision {
+        number,
+        runs,
+        ..Revision::default()
+    }
+}
+
+const DUTIES: Duties = Duties {
+    renames: true,
+    reads_back: true,
+    syncs: Syncs {
+        every_ns: SECOND,
+        bytes: 10 * CHUNK_LEN,
+    },
+};
+
+/// What can happen to a node.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Prepared,
+    Received,
+    Asked,
+    Synced,
+    NotSynced,
+    ReadBack,
+    Renamed,
+    Failed,
+    Reported,
+    MoreWork,
+    OtherRevision,
+    Ended,
+}
+
+use Input::*;
+
+const INPUTS: [Input; 12] = [
+    Prepared,
+    Received,
+    Asked,
+    Synced,
+    NotSynced,
+    ReadBack,
+    Renamed,
+    Failed,
+    Reported,
+    MoreWork,
+    OtherRevision,
+    Ended,
+];
+
+struct Bench {
+    node: Node,
+    now_ns: u64,
+    promise: Promise,
+    units: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let fetch = Receiving::new(4 << 20, 1, 0);
+        let node = Node::new(fetch, 1, DUTIES, 0);
+        let promise = Durable::new(DUTIES.syncs, 0).promise(0);
+        Self {
+            node,
+            now_ns: 0,
+            promise,
+            units: 1,
+        }
+    }
+
+    /// All wanted units.
+    fn receive(&mut self) {
+        while let Take::Units(units) = self.node.fetch_mut().take(0, 0, self.now_ns, &unit_at) {
+            for unit in units {
+                let fetch = self.node.fetch_mut();
+                fetch.handle_unit(0, unit.range, None, self.now_ns);
+            }
+        }
+        while self.node.poll_event(self.now_ns).is_some() {}
+    }
+
+    fn apply(&mut self, input: Input) -> Life {
+        let node = &mut self.node;
+        match input {
+            Prepared => node.handle_prepared(&plan(), self.now_ns, &unit_at),
+            Received if node.life() == Life::Preparing => {}
+            Received => self.receive(),
+            Asked => {
+                if let Task::Sync(promise) = node.next_task(self.now_ns) {
+                    self.promise = promise;
+                }
+            }
+            Synced => node.handle_synced(self.promise, Ok(()), self.now_ns),
+            NotSynced => node.handle_synced(self.promise, Err("disk".into()), self.now_ns),
+            ReadBack => node.handle_read_back(Ok(())),
+            Renamed => node.handle_renamed(Ok(())),
+            Failed => node.handle_failed(Failure::Other("memory".into())),
+            Reported => drop(node.take_done(self.now_ns)),
+            MoreWork => {
+                self.units += 1;
+                node.handle_revision(&revision(2, vec![run(self.units - 1)]), self.now_ns);
+            }
+            OtherRevision => node.handle_revision(&revision(3, Vec::new()), self.now_ns),
+            Ended => node.handle_end(End::default()),
+        }
+        self.node.life()
+    }
+
+    fn after(inputs: &[Input]) -> Self {
+        let mut bench = Self::new();
+        for input in inputs {
+            bench.apply(*input);
+        }
+        bench
+    }
+}
+
+/// The shortest way to each state.
+const WAYS: [(Life, &[Input]); 9] = [
+    (Life::Preparing, &[]),
+    (Life::Fetching, &[Prepared]),
+    (Life::Settling, &[Prepared, Received, Asked]),
+    (Life::Checking, &[Prepared, Received, Asked, Synced]),
+    (
+        Life::Renaming,
+        &[Prepared, Received, Asked, Synced, ReadBack],
+    ),
+    (
+        Life::Concluded,
+        &[Prepared, Received, Asked, Synced, ReadBack, Renamed],
+    ),
+    (
+        Life::Done,
+        &[
+            Prepared, Received, Asked, Synced, ReadBack, Renamed, Reported,
+        ],
+    ),
+    (Life::Failed, &[Failed, Reported]),
+    (Life::Ended, &[Ended]),
+];
+
+/// Every input in every state, the ones that change nothing included.
+#[test]
+fn table_of_states_and_inputs() {
+    let mut table = String::new();
+    for (life, way) in WAYS {
+        assert_eq!(Bench::after(way).node.life(), life);
+        for input in INPUTS {
+            let next = Bench::after(way).apply(input);
+            if next != life {
+                table += &format!("{life:?} {input:?} -> {next:?}\n");
+            }
+        }
+    }
+    let expected = "\
+Preparing Prepared -> Fetching
+Preparing Ended -> Ended
+Fetching Ended -> Ended
+Settling Synced -> Checking
+Settling MoreWork -> Fetching
+Settling Ended -> Ended
+Checking ReadBack -> Renaming
+Checking MoreWork -> Fetching
+Checking Ended -> Ended
+Renaming Renamed -> Concluded
+Renaming MoreWork -> Fetching
+Renaming Ended -> Ended
+Concluded Reported -> Done
+Concluded MoreWork -> Fetching
+Concluded Ended -> Ended
+Done MoreWork -> Fetching
+Done Ended -> Ended
+Failed Ended -> Ended
+";
+    assert_eq!(table, expected, "\n{table}");
+}
+
+/// A failure is reported once, from every state in which nothing was; a complete node stays complete.
+#[test]
+fn failures_are_reported_once() {
+    for (life, way) in WAYS {
+        let mut bench = Bench::after(way);
+        bench.apply(Failed);
+        let is_past = matches!(life, Life::Done | Life::Failed | Life::Ended);
+        let is_asked = matches!(life, Life::Preparing);
+        if !is_past && !is_asked {
+            assert_eq!(bench.node.next_task(0), Task::Report, "{life:?}");
+        }
+        let done = bench.node.take_done(0);
+        assert_eq!(done.is_some(), !is_past, "{life:?}");
+        assert!(done.is_none_or(|done| done.error == "memory"));
+        assert_eq!(bench.node.take_done(0), None);
+        if life != Life::Ended {
+            assert_eq!(bench.node.next_task(0), Task::Wait(None), "{life:?}");
+        }
+    }
+}
+
+/// A sync vouches for what was there when it began; work that a revision brings meanwhile is synced before the report.
+#[test]
+fn reports_vouch_for_what_was_synced() {
+    let mut bench = Bench::after(&[Prepared, Received, Asked]);
+    bench.apply(MoreWork);
+    bench.receive();
+    assert_eq!(bench.apply(Synced), Life::Fetching);
+    assert_eq!(bench.node.safe_bytes(), CHUNK_LEN);
+    assert_eq!(bench.node.take_done(0), None);
+    for input in [Asked, Synced, ReadBack, Renamed] {
+        bench.apply(input);
+    }
+    let done = bench.node.take_done(0).unwrap();
+    assert_eq!(
+        (done.delivered, done.revision, done.committed),
+        (2 * CHUNK_LEN, 2, true)
+    );
+    // Not renamed again.
+    bench.apply(MoreWork);
+    bench.receive();
+    for input in [Asked, Synced, ReadBack] {
+        bench.apply(input);
+    }
+    assert_eq!(bench.node.life(), Life::Concluded);
+}
+
+/// Received bytes wait a second for a sync, or until there are many; what is safe waits for nothing.
+#[test]
+fn syncs_are_due_in_time() {
+    let mut bench = Bench::after(&[Prepared]);
+    assert_eq!(bench.node.next_task(0), Task::Wait(None));
+    bench.apply(MoreWork);
+    let Take::Units(units) = bench.node.fetch_mut().take(0, 0, 0, &unit_at) else {
+        panic!("nothing to fetch")
+    };
+    let fetch = bench.node.fetch_mut();
+    fetch.handle_unit(0, units[0].range, None, 0);
+    assert_eq!(bench.node.next_task(0), Task::Wait(Some(SECOND)));
+    let Task::Sync(promise) = bench.node.next_task(SECOND) else {
+        panic!("no sync is due")
+    };
+    bench.node.handle_synced(promise, Ok(()), 2 * SECOND);
+    assert_eq!(bench.node.next_task(2 * SECOND), Task::Wait(None));
+    for unit in 3..14 {
+        let now_ns = 2 * SECOND;
+        let more = revision(unit as u32, vec![run(unit)]);
+        bench.node.handle_revision(&more, now_ns);
+    }
+    bench.receive();
+    let more = revision(20, vec![run(20)]);
+    bench.node.handle_revision(&more, 2 * SECOND);
+    assert!(matches!(bench.node.next_task(2 * SECOND), Task::Sync(_)));
+}
+
+/// Revisions that arrive while sinks are being made count once the plan does.
+#[test]
+fn early_revisions_wait_for_the_plan() {
+    let mut bench = Bench::after(&[MoreWork, Prepared]);
+    assert_eq!(bench.node.fetch().ledger().wanted_bytes(), 2 * CHUNK_LEN);
+    bench.receive();
+    for input in [Asked, Synced, ReadBack, Renamed] {
+        bench.apply(input);
+    }
+    assert_eq!(bench.node.take_done(0).unwrap().revision, 2);
+}
