@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -14,6 +14,7 @@ use ropewalk_lane::{BlastSeen, Observation};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, Peer, from_agent};
 use ropewalk_proto::coordinator;
+use ropewalk_proto::node::{Duties, End, Failure, Node};
 use ropewalk_proto::participant::{Event, Receiving, Writer};
 use ropewalk_proto::route;
 
@@ -49,12 +50,6 @@ const STREAMS_PER_PAIR: u32 = 4;
 
 /// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
 const STREAMS_PER_NODE: u32 = 32;
-
-/// Unsynced bytes that start a sync before its second is over (256 MiB).
-const SYNC_BYTES: u64 = 256 << 20;
-
-/// Time between syncs.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// What the streams of one lane of datagrams saw.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,7 +101,7 @@ struct LaneInfo {
 }
 
 struct State {
-    receiving: Receiving,
+    node: Node,
     // Streams that each lane keeps.
     streams: u32,
     // What they are while round trips are short, and the least round trip seen.
@@ -118,35 +113,7 @@ struct State {
     watches_links: bool,
     links_changed: u64,
     lanes: Vec<LaneInfo>,
-    notes: Vec<String>,
-    error: Option<String>,
-    // It is that contents of replicas differ.
-    differs: bool,
-    done_sent: bool,
-    committed: bool,
-    last_arrival_ns: u64,
-    complete_ns: Option<u64>,
-    // Number of the newest plan or revision; the final word names it.
-    revision: u32,
-    // Revisions that came while sinks were being made; `None` once the plan is taken.
-    early: Option<Vec<control::Revision>>,
-    // How it was told to end: temporary files go; so do those that other nodes write, too.
-    discard: bool,
-    discard_shared: bool,
     temporary_told: bool,
-    // Its sinks could not be made, so that nothing has changed.
-    refused: bool,
-}
-
-impl State {
-    fn take_revision(&mut self, revision: &control::Revision, now_ns: u64) {
-        self.revision = self.revision.max(revision.number);
-        if !revision.runs.is_empty() {
-            self.done_sent = false;
-            self.complete_ns = None;
-        }
-        self.receiving.handle_revision(revision, now_ns);
-    }
 }
 
 /// The receiving side of one transfer on one node.
@@ -161,11 +128,8 @@ pub(crate) struct Fetch {
     made_folders: Mutex<Vec<PathBuf>>,
     // What was read back from the sink and found right.
     read_back: Mutex<RangeSet>,
-    // Bytes on stable storage (or checked, where there is no storage).
-    safe: AtomicU64,
     // Peers with whom the handshake is done, or being done.
     pairs: compare::Pairs,
-    commits: bool,
     of_datagrams: bool,
     // Lanes over each rail among which its work is dealt out.
     stripes: u32,
@@ -211,8 +175,13 @@ impl Fetch {
             coordinator::compare(options.verify),
             compare::seed(&transfer.id, transfer.node),
         );
+        let duties = Duties {
+            renames: plan.commit,
+            reads_back: options.verify == verify::SINK,
+            ..Duties::default()
+        };
         let state = State {
-            receiving,
+            node: Node::new(receiving, plan.revision, duties, transfer.now_ns()),
             streams,
             streams_near: streams,
             trip_min: None,
@@ -220,19 +189,7 @@ impl Fetch {
             watches_links: false,
             links_changed: 0,
             lanes: Vec::new(),
-            notes: Vec::new(),
-            error: None,
-            differs: false,
-            done_sent: false,
-            committed: false,
-            last_arrival_ns: 0,
-            complete_ns: None,
-            revision: plan.revision,
-            early: Some(Vec::new()),
-            discard: false,
-            discard_shared: false,
             temporary_told: false,
-            refused: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -241,9 +198,7 @@ impl Fetch {
             unmade: Mutex::default(),
             made_folders: Mutex::default(),
             read_back: Mutex::default(),
-            safe: AtomicU64::new(0),
             pairs: compare::Pairs::default(),
-            commits: plan.commit,
             of_datagrams: blast.is_some(),
             stripes,
             sharers: plan.sharers,
@@ -290,39 +245,35 @@ impl Fetch {
                     *fetch.sinks.lock() = Some(sinks.clone());
                     if fetch.stopped() {
                         // It ended while files were being made.
-                        let (discard, shared) = fetch.told_to_discard();
-                        if discard {
-                            sinks.discard(shared);
+                        let end = fetch.end();
+                        if end.discards {
+                            sinks.discard(end.discards_shared);
                             fetch.remove_made_folders();
                         }
                         return;
                     }
                     let mut state = fetch.state.lock();
                     let now = fetch.transfer.now_ns();
-                    state
-                        .receiving
-                        .handle_plan(&plan, now, &|offset| sinks.unit_at(offset));
-                    for revision in state.early.take().unwrap_or_default() {
-                        state.take_revision(&revision, now);
-                    }
+                    let unit_at = |offset| sinks.unit_at(offset);
+                    state.node.handle_prepared(&plan, now, &unit_at);
                     fetch.drain(state);
                     fetch.keep_safe();
                 }
                 Err(reason) => {
-                    // The word may have come while they were being made.
-                    if fetch.told_to_discard() == (true, true) {
+                    // The transfer may have ended while they were being made.
+                    let end = fetch.end();
+                    if end.discards && end.discards_shared {
                         fetch.remove_unmade();
                     }
-                    fetch.fail(reason);
+                    fetch.fail_by(reason);
                 }
             }
         });
     }
 
-    /// Whether temporary files are to go, and whether those that other nodes write are, too.
-    fn told_to_discard(&self) -> (bool, bool) {
-        let state = self.state.lock();
-        (state.discard, state.discard_shared)
+    /// How the master ended the transfer; nothing is to be removed while it did not.
+    fn end(&self) -> End {
+        self.state.lock().node.end().unwrap_or_default()
     }
 
     /// The transfer's id as it is in temporary names. A copy of this node's own has its number, too: another node may see
@@ -347,18 +298,14 @@ impl Fetch {
 
     pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
         let mut state = self.state.lock();
-        match &mut state.early {
-            Some(early) => early.push(revision.clone()),
-            None => state.take_revision(revision, self.transfer.now_ns()),
-        }
+        let now = self.transfer.now_ns();
+        state.node.handle_revision(revision, now);
         self.drain(state);
     }
 
     pub fn limit(&self, rate: u64) {
-        self.state
-            .lock()
-            .receiving
-            .set_limit(rate, self.transfer.now_ns());
+        let now = self.transfer.now_ns();
+        self.state.lock().node.fetch_mut().set_limit(rate, now);
         self.changed.notify_all();
     }
 
@@ -367,9 +314,8 @@ impl Fetch {
             return Vec::new();
         };
         let mut state = self.state.lock();
-        let released = state
-            .receiving
-            .release(bytes, &|offset| sinks.unit_at(offset));
+        let unit_at = |offset| sinks.unit_at(offset);
+        let released = state.node.fetch_mut().release(bytes, &unit_at);
         self.drain(state);
         control::stretches(&released)
     }
@@ -386,8 +332,9 @@ impl Fetch {
     fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut connect = Vec::new();
         let mut compare = Vec::new();
-        let mut failed = None;
-        while let Some(event) = state.receiving.poll_event() {
+        let had_failed = state.node.failure().is_some();
+        let now = self.transfer.now_ns();
+        while let Some(event) = state.node.poll_event(now) {
             match event {
                 Event::Connect(lane, peer) => {
                     if state.lanes.len() <= lane {
@@ -405,25 +352,16 @@ impl Fetch {
                         reason,
                     }));
                 }
-                Event::Note(text) => state.notes.push(text),
-                Event::Failed(text) => {
-                    // Under the lock: nobody may take the machine's end for success.
-                    state.error.get_or_insert_with(|| text.clone());
-                    failed = Some(text);
-                }
                 Event::Compare(lane, peer) => compare.push((lane, peer)),
-                // Those who wait are woken below.
-                Event::Wake => {}
                 Event::Differ(difference) => {
-                    let text = self.describe(&difference);
-                    state.differs |= state.error.is_none();
-                    state.error.get_or_insert_with(|| text.clone());
-                    failed = Some(text);
+                    let place = self.place(&difference);
+                    state.node.handle_difference(&difference, &place);
                 }
-                // The thread that makes bytes safe sees it.
-                Event::Complete => state.complete_ns = Some(self.transfer.now_ns()),
+                // Threads that wait are woken below; the rest is the node's own.
+                Event::Wake | Event::Note(_) | Event::Complete | Event::Failed(_) => {}
             }
         }
+        let fails = !had_failed && state.node.failure().is_some();
         drop(state);
         self.changed.notify_all();
         for (lane, peer) in connect {
@@ -432,8 +370,9 @@ impl Fetch {
         for (lane, peer) in compare {
             self.spawn("compare", move |fetch| fetch.run_compare(lane, &peer));
         }
-        if let Some(text) = failed {
-            self.fail(text);
+        // Without sinks no thread asks for the node's tasks.
+        if fails && self.sinks.lock().is_none() {
+            self.send_done();
         }
     }
 
@@ -455,7 +394,7 @@ impl Fetch {
             }
         }
         let mut state = self.state.lock();
-        state.receiving.handle_lane_down(lane, &last);
+        state.node.fetch_mut().handle_lane_down(lane, &last);
         self.drain(state);
     }
 
@@ -472,18 +411,19 @@ impl Fetch {
 
     /// All bytes this node is to fetch.
     pub fn wanted(&self) -> u64 {
-        self.state.lock().receiving.ledger().wanted_bytes()
+        self.state.lock().node.fetch().ledger().wanted_bytes()
     }
 
     /// Safe bytes.
     pub fn delivered(&self) -> u64 {
-        self.safe.load(Ordering::Acquire)
+        self.state.lock().node.safe_bytes()
     }
 
-    /// Bytes that came and were checked, safe or not yet.
+    /// Bytes that were received and checked, safe or not yet.
     pub fn checked(&self) -> u64 {
-        let checked = self.state.lock().receiving.ledger().delivered_bytes();
-        checked.max(self.delivered())
+        let state = self.state.lock();
+        let checked = state.node.fetch().ledger().delivered_bytes();
+        checked.max(state.node.safe_bytes())
     }
 
     /// Another node began to give the files their names, and is gone.
@@ -497,26 +437,23 @@ impl Fetch {
     pub fn status(&self) -> control::Status {
         let temporary = self.told_temporary();
         let mut state = self.state.lock();
-        let State {
-            receiving, lanes, ..
-        } = &mut *state;
+        let State { node, lanes, .. } = &mut *state;
         for (lane, info) in lanes.iter_mut().enumerate() {
-            receiving.handle_bytes(lane, info.meter.fresh());
+            node.fetch_mut().handle_bytes(lane, info.meter.fresh());
         }
         control::Status {
-            delivered: self.safe.load(Ordering::Acquire),
-            checked: state.receiving.ledger().delivered_bytes(),
-            pairs: state.receiving.pair_statuses(self.transfer.now_ns()),
-            tcp: None,
             temporary,
+            ..node.status(self.transfer.now_ns())
         }
     }
 
     /// Stops the fetch for a reason that lies on this node.
     pub fn fail(&self, reason: String) {
-        let mut state = self.state.lock();
-        state.error.get_or_insert(reason);
-        drop(state);
+        self.fail_by(Failure::Other(reason));
+    }
+
+    fn fail_by(&self, failure: Failure) {
+        self.state.lock().node.handle_failed(failure);
         self.changed.notify_all();
         // Before the sinks exist nobody else can tell the master.
         if self.sinks.lock().is_none() {
@@ -524,24 +461,24 @@ impl Fetch {
         }
     }
 
-    /// Bytes on stable storage.
-    pub fn safe_bytes(&self) -> u64 {
-        self.safe.load(Ordering::Acquire)
-    }
-
     /// Why this node's part failed, if it did.
     pub fn failure(&self) -> Option<String> {
-        self.state.lock().error.clone()
+        let state = self.state.lock();
+        let failure = state.node.failure()?;
+        Some(failure.text().to_owned())
     }
 
     /// Ends everything; with `discard`, temporary files are removed.
     ///
     /// Files that other nodes write too are removed only when `shared` says that nobody goes on.
     pub fn stop(&self, discard: bool, shared: bool) {
-        self.changed.notify_all();
         let mut state = self.state.lock();
-        (state.discard, state.discard_shared) = (discard, shared);
-        if discard && !state.committed {
+        state.node.handle_end(End {
+            discards: discard,
+            discards_shared: shared,
+        });
+        self.changed.notify_all();
+        if discard && !state.node.is_renamed() {
             drop(state);
             if let Some(sinks) = self.sinks() {
                 sinks.discard(shared);
@@ -555,32 +492,32 @@ impl Fetch {
 
     /// A stream is about to write; false when it must not.
     pub fn begin_write(&self, writer: Writer, range: Range) -> bool {
-        self.state.lock().receiving.begin_write(writer, range)
+        let mut state = self.state.lock();
+        state.node.fetch_mut().begin_write(writer, range)
     }
 
     /// It has written.
     pub fn end_write(&self, writer: Writer, range: Range) {
-        if self.state.lock().receiving.end_write(writer, range) {
+        let mut state = self.state.lock();
+        let is_awaited = state.node.fetch_mut().end_write(writer, range);
+        drop(state);
+        if is_awaited {
             self.changed.notify_all();
         }
     }
 
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
-        let Some(sinks) = self.sinks() else {
-            return Ok(());
+        let renamed = match self.sinks() {
+            Some(sinks) => sinks.commit().map_err(|error| error.to_string()),
+            None => Ok(()),
         };
-        sinks.commit().map_err(|error| error.to_string())?;
-        self.state.lock().committed = true;
-        Ok(())
+        self.state.lock().node.handle_renamed(renamed.clone());
+        renamed
     }
 
     /// What stood where files got their names; nothing where there are no sinks.
     pub fn landed(&self) -> Option<control::Landed> {
         self.sinks().map(|sinks| sinks.landed())
-    }
-
-    fn missing(state: &State) -> RangeSet {
-        state.receiving.missing()
     }
 }

@@ -414,7 +414,7 @@ impl Transfer {
         }
         self.log.say(|| {
             let fetch = self.fetch.lock().clone();
-            let received = fetch.map_or(0, |fetch| fetch.safe_bytes());
+            let received = fetch.map_or(0, |fetch| fetch.delivered());
             let seconds = self.began.elapsed().as_secs_f64();
             format!(
                 "transfer {} ends after {seconds:.1} s: {outcome}, sent {} bytes, received {received} bytes",

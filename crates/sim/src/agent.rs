@@ -1,13 +1,14 @@
 //! One agent: what it does on each control message, and the lanes its receiver pulls bytes over.
 //!
-//! Everything about the agent's side of the control protocol is in this file; a new message is a new arm of
-//! [`Agent::hear`]. The decisions are `ropewalk_proto::participant`'s.
+//! Messages go to the same machine that the agents drive, `ropewalk_proto::node`; here are its network, which brings bytes
+//! over lanes, and its disk, which takes a while for the last sync and none for those before.
 
 use ropewalk_model::layout::Layout;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{
     self, Opened, OpenedSource, Plan, Revision, ToAgent, from_agent, to_agent,
 };
+use ropewalk_proto::node::{Duties, End, Failure, Life, Node, Promise, Syncs, Task};
 use ropewalk_proto::participant::{Event, Receiving, Take};
 
 use crate::MS;
@@ -32,16 +33,14 @@ pub(crate) struct Around<'a> {
 }
 
 struct Receiver {
-    machine: Receiving,
+    machine: Node,
     layout: Layout,
     unit_len: u64,
-    // By the participant's lane number; `None` when it never connected or is down.
+    // By the machine's lane number; `None` when it never connected or is down.
     lanes: Vec<Option<Lane>>,
     delivered: RangeSet,
-    revision: u32,
-    done_sent: bool,
-    failed: bool,
-    safe_ns: Option<u64>,
+    // The last sync is under way: when it ends.
+    syncing: Option<(Promise, u64)>,
 }
 
 /// One agent. See the module documentation.
@@ -95,7 +94,11 @@ impl Agent {
                 };
                 let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
                 let unit_at = |offset| layout.unit_at(offset, unit_len);
-                let ranges = control::stretches(&receiver.machine.release(release.bytes, &unit_at));
+                let released = receiver
+                    .machine
+                    .fetch_mut()
+                    .release(release.bytes, &unit_at);
+                let ranges = control::stretches(&released);
                 self.tell(
                     from_agent::Body::Released(control::Released { ranges }),
                     around,
@@ -103,11 +106,18 @@ impl Agent {
             }
             to_agent::Body::Limit(limit) => {
                 if let Some(receiver) = self.receiver.as_deref_mut() {
-                    receiver.machine.set_limit(limit.rate, around.now_ns);
+                    let fetch = receiver.machine.fetch_mut();
+                    fetch.set_limit(limit.rate, around.now_ns);
                 }
             }
             to_agent::Body::Finish(finish) => {
                 self.over = true;
+                if let Some(receiver) = self.receiver.as_deref_mut() {
+                    receiver.machine.handle_end(End {
+                        discards: finish.discard,
+                        discards_shared: finish.discard,
+                    });
+                }
                 self.hang_up(around.network);
                 let finished = control::Finished {
                     committed: finish.commit,
@@ -148,13 +158,22 @@ impl Agent {
             return;
         }
         let options = &scenario.options;
-        let mut machine = Receiving::new(options.prefetch, options.streams.max(1), around.now_ns);
+        let mut fetch = Receiving::new(options.prefetch, options.streams.max(1), around.now_ns);
         if options.fixed {
-            machine.fix_plan();
+            fetch.fix_plan();
         }
+        let duties = Duties {
+            renames: plan.commit,
+            reads_back: false,
+            syncs: Syncs {
+                every_ns: 0,
+                bytes: 1,
+            },
+        };
+        let mut machine = Node::new(fetch, plan.revision, duties, around.now_ns);
         let layout = Layout::single(Range::new(0, plan.length));
         let unit_len = plan.unit_len();
-        machine.handle_plan(plan, around.now_ns, &|offset| {
+        machine.handle_prepared(plan, around.now_ns, &|offset| {
             layout.unit_at(offset, unit_len)
         });
         let beat = u64::from(plan.beat_milliseconds) * MS;
@@ -165,10 +184,7 @@ impl Agent {
             unit_len,
             lanes: Vec::new(),
             delivered: RangeSet::new(),
-            revision: plan.revision,
-            done_sent: false,
-            failed: false,
-            safe_ns: None,
+            syncing: None,
         }));
         if self.disk_full {
             self.fail(around);
@@ -179,15 +195,13 @@ impl Agent {
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        receiver.revision = receiver.revision.max(revision.number);
         if revision.settle {
             self.beat_ns = None;
         }
-        if !revision.runs.is_empty() {
-            receiver.done_sent = false;
+        receiver.machine.handle_revision(revision, around.now_ns);
+        if receiver.machine.life() == Life::Fetching {
             self.done_ns = None;
         }
-        receiver.machine.handle_revision(revision, around.now_ns);
         if self.disk_full {
             self.fail(around);
         }
@@ -201,12 +215,24 @@ impl Agent {
 
     fn fail(&mut self, around: &mut Around<'_>) {
         self.hang_up(around.network);
-        let Some(receiver) = self.receiver.as_deref_mut().filter(|r| !r.done_sent) else {
+        let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        (receiver.done_sent, receiver.failed) = (true, true);
-        let done = receiver.done("no space is left".into());
-        self.tell(from_agent::Body::Done(done), around);
+        let text = "no space is left".to_owned();
+        receiver.machine.handle_failed(Failure::Other(text));
+        self.report(around);
+    }
+
+    /// Sends the report, if there is one to send.
+    fn report(&mut self, around: &mut Around<'_>) {
+        let machine = self.receiver.as_deref_mut().map(|r| &mut r.machine);
+        if let Some(done) = machine.and_then(|machine| machine.take_done(around.now_ns)) {
+            if done.error.is_empty() {
+                self.done_ns = Some(around.now_ns);
+            }
+            let done = with_details(done);
+            self.tell(from_agent::Body::Done(done), around);
+        }
     }
 
     /// Closes all lanes for good.
@@ -229,18 +255,14 @@ impl Agent {
             let status = control::SenderStatus::default();
             return Some(from_agent::Body::SenderStatus(status));
         };
-        let bytes = receiver.machine.ledger().delivered_bytes();
-        Some(from_agent::Body::Status(control::Status {
-            delivered: bytes,
-            checked: bytes,
-            pairs: receiver.machine.pair_statuses(now_ns),
-            ..control::Status::default()
-        }))
+        Some(from_agent::Body::Status(receiver.machine.status(now_ns)))
     }
 
     /// What it has that others can rely on: nothing after it failed.
     pub fn delivered(&self) -> RangeSet {
-        let receiver = self.receiver.as_deref().filter(|r| !r.failed);
+        let receiver = self.receiver.as_deref();
+        let is_done = self.is_done();
+        let receiver = receiver.filter(|r| is_done || r.machine.failure().is_none());
         receiver.map_or_else(RangeSet::new, |r| r.delivered.clone())
     }
 
@@ -284,11 +306,11 @@ impl Agent {
                 .chain(connecting)
                 .min();
         }
-        let done_ns = self.say_done(around);
-        next_ns.into_iter().chain(done_ns).min()
+        let task_ns = self.keep_safe(around);
+        next_ns.into_iter().chain(task_ns).min()
     }
 
-    /// Hands whole units to the participant.
+    /// Hands whole units to the machine.
     fn land(&mut self, now_ns: u64) {
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
@@ -305,7 +327,8 @@ impl Agent {
                 lane.outstanding -= unit.len();
                 lane.landed += unit.len();
                 self.carried_bytes += unit.len() as f64;
-                if receiver.machine.handle_unit(number, unit, None, now_ns) {
+                let fetch = receiver.machine.fetch_mut();
+                if fetch.handle_unit(number, unit, None, now_ns) {
                     let again = receiver.delivered.clipped(unit);
                     assert!(again.is_empty(), "node {} has {unit} twice", self.node);
                     receiver.delivered.insert(unit);
@@ -316,7 +339,8 @@ impl Agent {
             if lane.queue.is_empty() {
                 lane.come = 0.0;
             }
-            receiver.machine.handle_bytes(number, lane.take_fresh());
+            let fetch = receiver.machine.fetch_mut();
+            fetch.handle_bytes(number, lane.take_fresh());
         }
     }
 
@@ -327,7 +351,8 @@ impl Agent {
         receiver.machine.handle_timer(now_ns);
         let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
         let unit_at = |offset| layout.unit_at(offset, unit_len);
-        let mut next_ns = (!receiver.machine.is_finished()).then_some(now_ns + LOOK_NS);
+        let is_finished = receiver.machine.fetch().is_finished();
+        let mut next_ns = (!is_finished).then_some(now_ns + LOOK_NS);
         let mut down = Vec::new();
         for (number, lane) in receiver.lanes.iter_mut().enumerate() {
             let Some(lane) = lane.as_mut().filter(|lane| lane.ready_ns <= now_ns) else {
@@ -337,9 +362,8 @@ impl Agent {
                 down.push(number);
                 continue;
             }
-            let taken = receiver
-                .machine
-                .take(number, lane.outstanding, now_ns, &unit_at);
+            let fetch = receiver.machine.fetch_mut();
+            let taken = fetch.take(number, lane.outstanding, now_ns, &unit_at);
             match taken {
                 Take::Units(units) => {
                     lane.outstanding += units.iter().map(|unit| unit.range.len()).sum::<u64>();
@@ -351,19 +375,20 @@ impl Agent {
         }
         for number in down {
             // Its flow stops when the lane is drained.
-            receiver.machine.handle_lane_down(number, "killed");
+            let fetch = receiver.machine.fetch_mut();
+            fetch.handle_lane_down(number, "killed");
         }
         next_ns
     }
 
-    /// Carries out what the participant wants.
+    /// Carries out what the machine wants.
     fn drain(&mut self, around: &mut Around<'_>) {
         let now_ns = around.now_ns;
         let mut needs = Vec::new();
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        while let Some(event) = receiver.machine.poll_event() {
+        while let Some(event) = receiver.machine.poll_event(now_ns) {
             match event {
                 Event::Connect(number, peer) => {
                     if receiver.lanes.len() <= number {
@@ -388,20 +413,20 @@ impl Agent {
                     }
                     lane.queue.remove(place);
                     lane.outstanding -= range.len();
-                    receiver.machine.handle_returned(number, range, now_ns);
+                    let fetch = receiver.machine.fetch_mut();
+                    fetch.handle_returned(number, range, now_ns);
                 }
                 Event::Need(ranges, lost, reason) => needs.push(control::Need {
                     ranges: control::stretches(&ranges),
                     lost,
                     reason,
                 }),
-                Event::Failed(text) => panic!("nothing damages units here: {text}"),
                 _ => {}
             }
         }
-        // What the participant has given up on, for whatever reason, is not waited for.
+        // What the machine has given up on, for whatever reason, is not waited for.
         for (number, lane) in receiver.lanes.iter_mut().enumerate() {
-            if receiver.machine.ledger().is_alive(number) {
+            if receiver.machine.fetch().ledger().is_alive(number) {
                 continue;
             }
             if let Some(mut lane) = lane.take() {
@@ -414,68 +439,52 @@ impl Agent {
         }
     }
 
-    /// Says that the node's part is complete once all is safe: that takes time, and more may be asked for meanwhile.
-    fn say_done(&mut self, around: &mut Around<'_>) -> Option<u64> {
-        let receiver = self.receiver.as_deref_mut()?;
-        if !receiver.machine.is_finished() {
-            receiver.safe_ns = None;
-            return None;
+    /// Does what the machine wants done with the disk. Returns when the last sync ends.
+    fn keep_safe(&mut self, around: &mut Around<'_>) -> Option<u64> {
+        let now_ns = around.now_ns;
+        loop {
+            let receiver = self.receiver.as_deref_mut()?;
+            if let Some((promise, until_ns)) = receiver.syncing {
+                if until_ns > now_ns {
+                    return Some(until_ns);
+                }
+                receiver.syncing = None;
+                receiver.machine.handle_synced(promise, Ok(()), now_ns);
+            }
+            match receiver.machine.next_task(now_ns) {
+                Task::Sync(promise) if receiver.machine.life() == Life::Settling => {
+                    receiver.syncing = Some((promise, now_ns + around.scenario.sync_ns));
+                }
+                Task::Sync(promise) => receiver.machine.handle_synced(promise, Ok(()), now_ns),
+                Task::ReadBack => receiver.machine.handle_read_back(Ok(())),
+                Task::Rename => receiver.machine.handle_renamed(Ok(())),
+                Task::Report => self.report(around),
+                Task::Wait(_) | Task::End => return None,
+            }
         }
-        if receiver.done_sent {
-            return None;
-        }
-        let safe_ns = around.now_ns + around.scenario.sync_ns;
-        let safe_ns = *receiver.safe_ns.get_or_insert(safe_ns);
-        if safe_ns > around.now_ns {
-            return Some(safe_ns);
-        }
-        receiver.done_sent = true;
-        let done = receiver.done(String::new());
-        self.done_ns = Some(around.now_ns);
-        self.tell(from_agent::Body::Done(done), around);
-        None
     }
 
-    /// Whether it has said that it is done, without error.
+    /// Whether it has reported that it is done, without error.
     pub fn is_done(&self) -> bool {
-        self.receiver
-            .as_deref()
-            .is_some_and(|r| r.done_sent && !r.failed)
+        self.done_ns.is_some()
     }
 }
 
-impl Receiver {
-    /// As a real agent's last word in length.
-    fn done(&self, error: String) -> control::Done {
-        let ledger = self.machine.ledger();
-        let pairs = self
-            .machine
-            .pairs()
-            .iter()
-            .filter(|pair| pair.delivered > 0);
-        control::Done {
-            delivered: ledger.delivered_bytes(),
-            duplicate: ledger.duplicate_bytes(),
-            pairs: pairs
-                .map(|pair| control::PairDone {
-                    sender: pair.sender,
-                    delivered: pair.delivered,
-                    streams: 1,
-                    lane: "tcp".into(),
-                    waiting: 1_000_000_000,
-                    ..control::PairDone::default()
-                })
-                .collect(),
-            missing: control::stretches(&self.machine.missing()),
-            root: vec![0; 32],
-            moving: self.machine.watch().last_ns(),
-            best_second: self.machine.watch().best_second(),
-            longest_stall: self.machine.watch().longest_stall_ns(),
-            revision: self.revision,
-            usage: Some(usage()),
-            error,
-            ..control::Done::default()
-        }
+/// As a real agent's report in length.
+fn with_details(done: control::Done) -> control::Done {
+    let pairs = done.pairs.into_iter().filter(|pair| pair.delivered > 0);
+    control::Done {
+        pairs: pairs
+            .map(|pair| control::PairDone {
+                streams: 1,
+                lane: "tcp".into(),
+                waiting: 1_000_000_000,
+                ..pair
+            })
+            .collect(),
+        root: vec![0; 32],
+        usage: Some(usage()),
+        ..done
     }
 }
 

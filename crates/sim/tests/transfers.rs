@@ -70,6 +70,7 @@ fn windows_without_hints_come_close_to_the_bound() {
 }
 
 /// A transfer drawn from a seed: speeds, layout, hints, delays, and up to three deaths, silences and full disks.
+#[derive(Debug)]
 struct Drawn {
     scenario: Scenario,
     all: Range,
@@ -135,10 +136,21 @@ fn draw(seed: u64) -> Drawn {
     }
 }
 
+/// So many seeds; `SEED=n` replays one.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
+        Some(seed) => seed..seed + 1,
+        None => 0..count,
+    }
+}
+
 /// Four thousand seeds: random speeds, layouts, hints, delays, deaths, silences and full disks. A transfer always
 /// ends; one that says it is done has every byte in a receiver that lives, and one without faults is done.
 fn assert_ends_and_tells_the_truth(scheduler: &str) {
-    for seed in 0..4000 {
+    for seed in seeds(4000) {
         let mut drawn = draw(seed);
         drawn.scenario.scheduler = scheduler.into();
         let ended = drawn.scenario.run();
@@ -156,7 +168,10 @@ fn assert_ends_and_tells_the_truth(scheduler: &str) {
             }
         };
         if outcome == Some(Outcome::Done) {
-            assert!(whole, "seed {seed}: done without all bytes");
+            assert!(
+                whole,
+                "seed {seed}: done without all bytes: {drawn:#?} {ended:#?}"
+            );
             assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
         }
         if drawn.unharmed {
@@ -203,7 +218,7 @@ fn wavering_speeds_do_not_make_plans_flap() {
 #[test]
 fn nodes_come_and_go() {
     let (mut joined, mut left) = (0, 0);
-    for seed in 0..2000 {
+    for seed in seeds(2000) {
         let mut drawn = draw(seed);
         let mut chance = Chance::new(seed ^ 0x6a6f_696e);
         let old = drawn.scenario.nodes.len() as u32;
@@ -280,7 +295,7 @@ fn runs_repeat() {
 /// plans: the end comes, all is there, and it is never faster than the changing network can be.
 #[test]
 fn nothing_beats_the_bound_of_a_changing_network() {
-    for seed in 0..500 {
+    for seed in seeds(500) {
         let mut scenario = draw(seed).scenario;
         let mut chance = Chance::new(seed + 1_000_000);
         let count = scenario.nodes.len() as u64;

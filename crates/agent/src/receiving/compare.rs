@@ -65,14 +65,17 @@ impl Fetch {
                 Err(text) => reason = text,
             }
             let mut state = self.state.lock();
-            state.receiving.handle_second_broken(peer.node);
-            if state.error.is_some() || state.receiving.is_finished() {
+            state.node.fetch_mut().handle_second_broken(peer.node);
+            if state.node.failure().is_some() || state.node.fetch().is_finished() {
                 return;
             }
         }
         let mut state = self.state.lock();
         let now = self.transfer.now_ns();
-        state.receiving.handle_second_down(peer.node, &reason, now);
+        state
+            .node
+            .fetch_mut()
+            .handle_second_down(peer.node, &reason, now);
         self.drain(state);
     }
 
@@ -106,15 +109,15 @@ impl Fetch {
         let (mut next_id, mut outstanding) = (0u32, 0usize);
         while !self.stopped() {
             let mut state = self.state.lock();
-            let ask = state.receiving.next_digests(node);
-            if state.receiving.has_events() {
+            let ask = state.node.fetch_mut().next_digests(node);
+            if state.node.fetch().has_events() {
                 self.drain(state);
                 state = self.state.lock();
             }
             match ask {
                 Ask::Closed => return Ok(()),
                 Ask::Wait if outstanding == 0 => {
-                    if state.error.is_some() {
+                    if state.node.failure().is_some() {
                         return Ok(());
                     }
                     self.changed.wait_for(&mut state, IDLE);
@@ -145,7 +148,8 @@ impl Fetch {
                     outstanding -= 1;
                     let mut state = self.state.lock();
                     state
-                        .receiving
+                        .node
+                        .fetch_mut()
                         .handle_digest(node, grant.range, digest, now);
                     self.drain_quietly(state);
                 }
@@ -153,7 +157,8 @@ impl Fetch {
                     outstanding -= 1;
                     let mut state = self.state.lock();
                     state
-                        .receiving
+                        .node
+                        .fetch_mut()
                         .handle_no_digest(node, grant.range, &reason, now);
                     self.drain_quietly(state);
                 }
@@ -170,7 +175,7 @@ impl Fetch {
     pub(super) fn reread(self: &Arc<Self>, writer: Writer, range: Range, digest: &[u8; 32]) {
         let Some(sinks) = self.sinks() else { return };
         let mut state = self.state.lock();
-        while state.receiving.is_written_by_others(writer, range) && !self.stopped() {
+        while state.node.fetch_mut().is_written_by_others(writer, range) && !self.stopped() {
             self.changed.wait_for(&mut state, IDLE);
         }
         drop(state);
@@ -182,16 +187,15 @@ impl Fetch {
             Err(error) => return self.fail(error.to_string()),
         };
         let mut state = self.state.lock();
-        state.receiving.handle_reread(range, is_right);
+        state.node.fetch_mut().handle_reread(range, is_right);
         self.drain(state);
     }
 
-    /// A difference in words.
-    pub(super) fn describe(&self, difference: &Difference) -> String {
-        let place = match self.sinks() {
+    /// The bytes of a difference as users know them.
+    pub(super) fn place(&self, difference: &Difference) -> String {
+        match self.sinks() {
             Some(sinks) => sinks.place(difference.range),
             None => "the data".into(),
-        };
-        difference.describe(&place)
+        }
     }
 }

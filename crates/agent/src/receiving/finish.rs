@@ -1,15 +1,13 @@
 //! Makes bytes safe while they come, and reports when all have.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use ropewalk_proto::control::{self, from_agent};
+use ropewalk_proto::node::Task;
 use ropewalk_proto::rapid::Gaps;
 
-use super::{Datagrams, Fetch, SYNC_BYTES, SYNC_EVERY, State};
-use crate::streams::verify;
+use super::{Datagrams, Fetch, State};
 
 /// Missing files that the master is told of by name.
 const FILES_MAX: usize = 100;
@@ -33,6 +31,9 @@ fn without_path(reason: &str) -> String {
     reason.to_owned()
 }
 
+/// Longest wait for something to be done with the sinks; what changes wakes earlier.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Longest sample that shows a shared file (64 KiB).
 const SAMPLE_LEN: u64 = 64 << 10;
 
@@ -55,69 +56,51 @@ fn blast(seen: &Datagrams) -> control::Blast {
 }
 
 impl Fetch {
-    /// Syncs about once a second until the node's part is complete, failed or stopped; then reports.
-    /// Runs again when a revision brings more after that.
+    /// Does what the node's machine wants done with the sinks, until the transfer ends.
     pub(super) fn keep_safe(self: &Arc<Self>) {
-        let mut synced_at = Instant::now();
         loop {
-            let (checked, complete, error, revision) = {
-                let mut state = self.state.lock();
-                loop {
-                    let checked = state.receiving.ledger().delivered_bytes();
-                    let unsynced = checked - self.safe.load(Ordering::Acquire).min(checked);
-                    let due = unsynced > 0
-                        && (unsynced >= SYNC_BYTES || synced_at.elapsed() >= SYNC_EVERY);
-                    let complete = state.receiving.is_finished() && !state.done_sent;
-                    if due
-                        || complete
-                        || (state.error.is_some() && !state.done_sent)
-                        || self.stopped()
-                    {
-                        break;
-                    }
-                    self.changed.wait_for(&mut state, SYNC_EVERY);
-                    let now = self.transfer.now_ns();
-                    state.receiving.handle_timer(now);
-                    if state.receiving.has_events() {
-                        self.drain(state);
-                        state = self.state.lock();
-                    }
+            let task = self.next_task();
+            let now = || self.transfer.now_ns();
+            match task {
+                Task::Sync(promise) => {
+                    let synced = self.sync();
+                    let node = &mut self.state.lock().node;
+                    node.handle_synced(promise, synced, now());
                 }
-                (
-                    state.receiving.ledger().delivered_bytes(),
-                    state.receiving.is_finished(),
-                    state.error.is_some(),
-                    state.revision,
-                )
-            };
+                Task::ReadBack => {
+                    let found = self.read_back();
+                    self.state.lock().node.handle_read_back(found);
+                }
+                // The machine is told in it.
+                Task::Rename => drop(self.commit()),
+                Task::Report => self.tell_done(self.sample()),
+                Task::Wait(_) => {}
+                Task::End => return,
+            }
+        }
+    }
+
+    /// Waits for something to be done with the sinks.
+    fn next_task(self: &Arc<Self>) -> Task {
+        loop {
+            let mut state = self.state.lock();
             if self.stopped() {
-                return;
+                return Task::End;
             }
-            if !error {
-                if let Err(reason) = self.sync() {
-                    self.state.lock().error.get_or_insert(reason);
-                    continue;
-                }
-                self.safe.store(checked, Ordering::Release);
-                synced_at = Instant::now();
-                if !complete {
-                    continue;
-                }
-                if let Err(reason) = self.conclude() {
-                    self.state.lock().error.get_or_insert(reason);
-                }
+            let now = self.transfer.now_ns();
+            state.node.handle_timer(now);
+            if state.node.fetch().has_events() {
+                self.drain(state);
+                continue;
             }
-            let sample = self.sample();
-            {
-                // More may have been asked meanwhile: only what was just made safe is vouched for.
-                let state = self.state.lock();
-                if state.error.is_none() && state.revision != revision {
-                    continue;
+            match state.node.next_task(now) {
+                Task::Wait(until) => {
+                    let pause = until.map_or(LOOK_EVERY, |until| {
+                        Duration::from_nanos(until.saturating_sub(now)).min(LOOK_EVERY)
+                    });
+                    self.changed.wait_for(&mut state, pause);
                 }
-                self.tell_done(state, sample);
-            }
-            if error {
-                return;
+                task => return task,
             }
         }
     }
@@ -131,32 +114,12 @@ impl Fetch {
         }
     }
 
-    /// Reads back if asked, then gives files their final names if that is this node's to do.
-    fn conclude(&self) -> Result<(), String> {
-        if self.transfer.options.verify == verify::SINK {
-            self.read_back()?;
-        }
-        let whole = {
-            let state = self.state.lock();
-            // A later copy may have shown meanwhile that contents differ.
-            if let Some(error) = &state.error {
-                return Err(error.clone());
-            }
-            Self::missing(&state).is_empty()
-        };
-        if self.commits && whole {
-            self.commit()
-        } else {
-            Ok(())
-        }
-    }
-
     /// Of a shared destination: some bytes that this node wrote, as they are in its sink.
     fn sample(&self) -> Option<control::Sample> {
         let sinks = self.sinks().filter(|sinks| sinks.is_shared())?;
         let first = {
             let state = self.state.lock();
-            state.receiving.ledger().delivered_ranges().first()?
+            state.node.fetch().ledger().delivered_ranges().first()?
         };
         let length = first.len().min(SAMPLE_LEN);
         let mut bytes = vec![0; length as usize];
@@ -198,7 +161,10 @@ impl Fetch {
         let Some(sinks) = self.sinks() else {
             return Ok(());
         };
-        let units = self.state.lock().receiving.sorted_digests().to_vec();
+        let units = {
+            let mut state = self.state.lock();
+            state.node.fetch_mut().sorted_digests().to_vec()
+        };
         let mut buffer = Vec::new();
         for (range, digest) in units {
             if self.read_back.lock().contains_range(range) {
@@ -220,16 +186,18 @@ impl Fetch {
         Ok(())
     }
 
-    /// Tells the master that this node's part has ended, once.
+    /// Sends the report of a node that has failed, or is done, unless it was sent.
     pub fn send_done(&self) {
-        self.tell_done(self.state.lock(), None);
+        self.tell_done(None);
     }
 
-    fn tell_done(&self, mut state: MutexGuard<'_, State>, sample: Option<control::Sample>) {
-        if std::mem::replace(&mut state.done_sent, true) {
+    fn tell_done(&self, sample: Option<control::Sample>) {
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        let Some(done) = state.node.take_done(now) else {
             return;
-        }
-        let done = self.done(&mut state, sample);
+        };
+        let done = self.with_details(&mut state, done, sample);
         drop(state);
         self.transfer.tell_all_carried();
         self.transfer.send(from_agent::Body::Done(done));
@@ -237,13 +205,13 @@ impl Fetch {
 
     /// What is missing, as files, and how many there are beyond those told.
     fn missing_files(&self, state: &State) -> (Vec<control::MissingFile>, u64) {
-        let missing = Self::missing(state);
+        let missing = state.node.fetch().missing();
         let Some(sinks) = self.sinks().filter(|_| !missing.is_empty()) else {
             return (Vec::new(), 0);
         };
         let (objects, more) = sinks.objects(&missing, FILES_MAX);
         let files = objects.into_iter().map(|(file, bytes, range)| {
-            let reason = state.receiving.why_missing(range);
+            let reason = state.node.fetch().why_missing(range);
             control::MissingFile {
                 file,
                 bytes,
@@ -257,7 +225,10 @@ impl Fetch {
     pub fn left(&self) -> Vec<control::Leftover> {
         let (committed, come) = {
             let state = self.state.lock();
-            (state.committed, state.receiving.ledger().delivered_bytes())
+            (
+                state.node.is_renamed(),
+                state.node.fetch().ledger().delivered_bytes(),
+            )
         };
         let Some(sinks) = self.sinks().filter(|_| !committed) else {
             return Vec::new();
@@ -291,47 +262,36 @@ impl Fetch {
             .collect()
     }
 
-    fn done(&self, state: &mut State, sample: Option<control::Sample>) -> control::Done {
+    /// What the node's machine does not know.
+    fn with_details(
+        &self,
+        state: &mut State,
+        done: control::Done,
+        sample: Option<control::Sample>,
+    ) -> control::Done {
         let (files, files_more) = self.missing_files(state);
-        let overcome = state.receiving.overcome_refusals();
-        state.notes.extend(overcome);
-        let now = self.transfer.now_ns();
         let mut root = blake3::Hasher::new();
-        for (range, digest) in state.receiving.sorted_digests() {
+        let digests = state.node.fetch_mut().sorted_digests();
+        for (range, digest) in digests {
             root.update(&range.start.to_le_bytes());
             root.update(&range.end.to_le_bytes());
             root.update(digest);
         }
-        let hashed = !state.receiving.sorted_digests().is_empty();
-        let watch = *state.receiving.watch();
-        // Nothing came any more after the last arrival: part of the stalls.
-        let trailing = state
-            .complete_ns
-            .unwrap_or(now)
-            .saturating_sub(watch.last_ns());
-        let pairs = state.receiving.pairs();
-        let compared = state.receiving.compared();
+        let root = match digests.is_empty() {
+            true => Vec::new(),
+            false => root.finalize().as_bytes().to_vec(),
+        };
+        let pairs = done.pairs.into_iter().zip(&state.lanes);
+        let pairs = pairs.filter(|(_, lane)| lane.streams > 0);
         control::Done {
             sample,
-            landed: state.committed.then(|| self.landed()).flatten(),
-            differs: state.differs,
-            units: state.receiving.hashed_units(),
-            compared_units: compared.units,
-            compared_bytes: compared.bytes,
+            landed: done.committed.then(|| self.landed()).flatten(),
             files,
             files_more,
-            refused: state.refused,
-            delivered: self.safe.load(Ordering::Acquire),
-            duplicate: state.receiving.ledger().duplicate_bytes(),
-            corrupt: state.receiving.corrupt(),
+            root,
+            usage: Some(self.transfer.usage()),
             pairs: pairs
-                .iter()
-                .zip(&state.lanes)
-                .filter(|(_, lane)| lane.streams > 0)
                 .map(|(pair, lane)| control::PairDone {
-                    sender: pair.sender,
-                    delivered: pair.delivered,
-                    corrupt: pair.corrupt,
                     streams: lane.streams,
                     lane: lane.kind.into(),
                     rail: lane.rail.clone(),
@@ -340,23 +300,10 @@ impl Fetch {
                     datagrams_again: lane.datagrams.again,
                     blast: self.of_datagrams.then(|| blast(&lane.datagrams)),
                     way: lane.connected.number(),
+                    ..pair
                 })
                 .collect(),
-            missing: control::stretches(&Self::missing(state)),
-            root: if hashed {
-                root.finalize().as_bytes().to_vec()
-            } else {
-                Vec::new()
-            },
-            moving: now.saturating_sub(watch.start_ns()),
-            best_second: watch.best_second(),
-            committed: state.committed,
-            error: state.error.clone().unwrap_or_default(),
-            syncing: state.complete_ns.map_or(0, |at| now.saturating_sub(at)),
-            revision: state.revision,
-            usage: Some(self.transfer.usage()),
-            notes: std::mem::take(&mut state.notes),
-            longest_stall: watch.longest_stall_ns().max(trailing),
+            ..done
         }
     }
 }

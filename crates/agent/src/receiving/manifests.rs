@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::{Grant, Received};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control;
+use ropewalk_proto::node::Failure;
 use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{
     FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, StoreError, TreeSink,
@@ -28,14 +29,19 @@ const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
 /// Room for bytes that are only kept in memory.
 const MEMORY_LEN: u64 = 16 << 20;
 
+/// A sink cannot be made: this node's destination has not changed.
+fn refused(error: &StoreError) -> Failure {
+    Failure::Refused(error.to_string())
+}
+
 impl Fetch {
-    /// Makes the sinks, in words when it fails. Then those that are this node's alone are gone again, and the others
+    /// Makes the sinks, or says why not. Then those that are this node's alone are gone again, and the others
     /// are noted for [`Fetch::remove_unmade`].
     pub(super) fn prepare(
         &self,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
-    ) -> Result<SinkSet, String> {
+    ) -> Result<SinkSet, Failure> {
         let keeps = |sink: &OpenSink| {
             !matches!(
                 sink,
@@ -63,12 +69,6 @@ impl Fetch {
         }
     }
 
-    /// A sink cannot be made: this node's destination has not changed.
-    fn refused(&self, error: &StoreError) -> String {
-        self.state.lock().refused = true;
-        error.to_string()
-    }
-
     /// Makes one sink after the other; the layout of all.
     fn make(
         &self,
@@ -76,7 +76,7 @@ impl Fetch {
         sinks: Vec<OpenSink>,
         in_memory: bool,
         made: &mut Vec<PlacedSink>,
-    ) -> Result<Layout, String> {
+    ) -> Result<Layout, Failure> {
         // Not only up to its own runs: the node may inherit others.
         let end = plan.length;
         let all = RangeSet::from(Range { start: 0, end });
@@ -129,7 +129,7 @@ impl Fetch {
                         })
                         .collect();
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|error| self.refused(&error))?;
+                        .map_err(|error| refused(&error))?;
                     (layout.ranges(), Arc::new(sink), layout)
                 }
                 // A pattern has no manifest: its copy is one plain file.
@@ -147,7 +147,7 @@ impl Fetch {
                         ..SinkFile::default()
                     }];
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|error| self.refused(&error))?;
+                        .map_err(|error| refused(&error))?;
                     (all.clone(), Arc::new(sink), layout)
                 }
                 OpenSink::Tree {
@@ -158,7 +158,8 @@ impl Fetch {
                 } => {
                     let mut parts = Vec::new();
                     for (at, part) in plan.parts.iter().enumerate() {
-                        let manifest = Arc::new(self.fetch_manifest(plan, at, part)?);
+                        let fetched = self.fetch_manifest(plan, at, part);
+                        let manifest = Arc::new(fetched.map_err(Failure::Other)?);
                         parts.push(Part {
                             base: part.base,
                             manifest,
@@ -166,7 +167,7 @@ impl Fetch {
                     }
                     self.make_folder(&path, make_folder)?;
                     let sink = TreeSink::create(&path, &parts, &id, shared)
-                        .map_err(|error| self.refused(&error))?;
+                        .map_err(|error| refused(&error))?;
                     if let Some(stood) = stood {
                         sink.dest_was(stood);
                     }
@@ -183,13 +184,13 @@ impl Fetch {
             });
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
-        Layout::new(pieces).map_err(|e| e.to_string())
+        Layout::new(pieces).map_err(|error| Failure::Other(error.to_string()))
     }
 
     /// Makes the folder that is to hold a copy, where the user named it as one and it is missing.
-    fn make_folder(&self, path: &Path, wanted: bool) -> Result<(), String> {
+    fn make_folder(&self, path: &Path, wanted: bool) -> Result<(), Failure> {
         if let Some(folder) = path.parent().filter(|_| wanted)
-            && ropewalk_store::make_folder(folder).map_err(|error| self.refused(&error))?
+            && ropewalk_store::make_folder(folder).map_err(|error| refused(&error))?
         {
             self.made_folders.lock().push(folder.to_owned());
         }

@@ -69,7 +69,7 @@ impl State {
     /// to the same peer work that do not.
     pub(super) fn is_left(&self, lane: usize) -> bool {
         let is_carried = |lane: usize| self.lanes[lane].connected == route::Way::Through;
-        let mut others = self.receiving.other_rails(lane);
+        let mut others = self.node.fetch().other_rails(lane);
         is_carried(lane) && others.any(|other| self.lanes[other].open > 0 && !is_carried(other))
     }
 
@@ -81,7 +81,7 @@ impl State {
             rail.is_none_or(|rail| rail.is_there(here))
         };
         let is_done_by_another = |lane: &usize| {
-            let mut others = self.receiving.other_rails(*lane);
+            let mut others = self.node.fetch().other_rails(*lane);
             others.any(|other| self.lanes[other].open > 0 && is_there(other))
         };
         let gone = (0..self.lanes.len()).filter(|&lane| !is_there(lane));
@@ -187,7 +187,7 @@ impl Fetch {
     pub(super) fn leave(self: &Arc<Self>, mut state: MutexGuard<'_, State>, lane: usize) {
         state.lanes[lane].live -= 1;
         if state.lanes[lane].live == 0 {
-            state.receiving.handle_lane_left(lane);
+            state.node.fetch_mut().handle_lane_left(lane);
         }
         self.drain(state);
     }
@@ -199,7 +199,7 @@ impl Fetch {
         let now = self.transfer.now_ns();
         let unit_at = |offset| sinks.unit_at(offset);
         let more = self.stripes - 1;
-        let added = state.receiving.deal(lane, more, now, &unit_at);
+        let added = state.node.fetch_mut().deal(lane, more, now, &unit_at);
         let count = added.last().map_or(0, |last| last + 1);
         if state.lanes.len() < count {
             state.lanes.resize_with(count, LaneInfo::default);
@@ -301,7 +301,7 @@ impl Fetch {
             return;
         }
         state.streams = each;
-        state.receiving.set_streams(each);
+        state.node.fetch_mut().set_streams(each);
         let lanes = state.lanes.len();
         drop(state);
         self.changed.notify_all();
@@ -361,20 +361,21 @@ impl Fetch {
     fn open_rail(self: &Arc<Self>, lane: usize, way: Way) -> Option<usize> {
         let mut state = self.state.lock();
         // Who has been given up by all rails is the master's to replace.
-        if !state.receiving.is_reachable(lane) {
+        if !state.node.fetch().is_reachable(lane) {
             return None;
         }
-        let rail = state.receiving.add_rail(lane, self.transfer.now_ns());
+        let rail = state
+            .node
+            .fetch_mut()
+            .add_rail(lane, self.transfer.now_ns());
         if state.lanes.len() <= rail {
             state.lanes.resize_with(rail + 1, LaneInfo::default);
         }
         state.lanes[rail].live = 1;
         state.lanes[rail].way = way.rail().cloned();
         let watches = std::mem::replace(&mut state.watches_links, true);
-        if let Some(warning) = way.rail().and_then(Rail::warning)
-            && !state.notes.contains(&warning)
-        {
-            state.notes.push(warning);
+        if let Some(warning) = way.rail().and_then(Rail::warning) {
+            state.node.add_note(warning);
         }
         state.lanes[rail].rail = way.name();
         state.lanes[rail].connected = way.connected.way();
@@ -403,7 +404,7 @@ impl Fetch {
         if self.pause(first) {
             return;
         }
-        while self.state.lock().receiving.is_reachable(lane) {
+        while self.state.lock().node.fetch().is_reachable(lane) {
             if way.connected.is_answered(&self.transfer, &way.via) {
                 self.open_rail(lane, way);
                 return;
@@ -430,6 +431,6 @@ impl Fetch {
     /// Whether silence of the lane is its own and not the peer's.
     pub(super) fn other_rail_moves(&self, lane: usize) -> bool {
         let now = self.transfer.now_ns();
-        self.state.lock().receiving.other_rail_moves(lane, now)
+        self.state.lock().node.fetch().other_rail_moves(lane, now)
     }
 }

@@ -110,7 +110,7 @@ impl Fetch {
             };
             let mut state = self.state.lock();
             // While another rail does the work this one is tried again at leisure. The last one goes on trying.
-            let gives_up = gives_up && state.receiving.has_other_rail(lane);
+            let gives_up = gives_up && state.node.fetch().has_other_rail(lane);
             if let Some(&pause) = retries.next().filter(|_| !gives_up) {
                 drop(state);
                 if self.pause(pause) {
@@ -123,10 +123,10 @@ impl Fetch {
             if was_last {
                 // Where more is to be fetched from there later, the pair is connected again; not while other rails work, whose
                 // keys a second handshake would end.
-                if !state.receiving.has_other_rail(lane) {
+                if !state.node.fetch().has_other_rail(lane) {
                     connect::forget(&self.transfer, &way.connected);
                 }
-                state.receiving.handle_lane_down(lane, &reason);
+                state.node.fetch_mut().handle_lane_down(lane, &reason);
             }
             self.drain(state);
             if was_last {
@@ -195,7 +195,10 @@ impl Fetch {
                 };
                 let take = match moved.is_surplus || moved.is_left {
                     true => Take::Closed,
-                    false => state.receiving.take(lane, outstanding, now, &unit_at),
+                    false => state
+                        .node
+                        .fetch_mut()
+                        .take(lane, outstanding, now, &unit_at),
                 };
                 let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty()
                 {
@@ -210,7 +213,7 @@ impl Fetch {
                     list.retain(|r| !granted.values().any(|g| g == r));
                     mine
                 };
-                if state.receiving.has_events() {
+                if state.node.fetch().has_events() {
                     self.drain(state);
                 }
                 (take, mine)
@@ -267,18 +270,19 @@ impl Fetch {
                     moved.units += 1;
                     let now = self.transfer.now_ns();
                     let mut state = self.state.lock();
-                    state.last_arrival_ns = now;
                     if self.of_datagrams {
                         state.lanes[lane].datagrams = datagrams_before.and(&half.observe());
                     }
                     state.lanes[lane]
                         .cancel
                         .retain(|range| *range != grant.range);
-                    let (_, rereads) =
-                        state
-                            .receiving
-                            .handle_written_unit(writer, grant.range, digest, now);
-                    if state.receiving.is_finished()
+                    let (_, rereads) = state.node.fetch_mut().handle_written_unit(
+                        writer,
+                        grant.range,
+                        digest,
+                        now,
+                    );
+                    if state.node.fetch().is_finished()
                         || !state.lanes.iter().all(|l| l.cancel.is_empty())
                     {
                         self.drain(state);
@@ -293,7 +297,7 @@ impl Fetch {
                     granted.remove(&grant.id);
                     outstanding -= grant.range.len();
                     let mut state = self.state.lock();
-                    state.receiving.handle_corrupt(
+                    state.node.fetch_mut().handle_corrupt(
                         lane,
                         grant.range,
                         &reason,
@@ -314,10 +318,14 @@ impl Fetch {
                         .cancel
                         .retain(|range| *range != grant.range);
                     if code == missing::CANCELLED {
-                        state.receiving.handle_returned(lane, grant.range, now);
+                        state
+                            .node
+                            .fetch_mut()
+                            .handle_returned(lane, grant.range, now);
                     } else {
                         state
-                            .receiving
+                            .node
+                            .fetch_mut()
                             .handle_refused(lane, grant.range, &reason, now);
                     }
                     self.drain(state);
@@ -351,7 +359,7 @@ impl Fetch {
             state.lanes[lane]
                 .cancel
                 .retain(|cancelled| *cancelled != range);
-            state.receiving.handle_returned(lane, range, now);
+            state.node.fetch_mut().handle_returned(lane, range, now);
         }
         self.drain(state);
         match result {
@@ -385,7 +393,7 @@ impl Fetch {
 
     /// As `drain` when the only events can be ones that concern nobody who waits.
     pub(super) fn drain_quietly(self: &Arc<Self>, state: MutexGuard<'_, State>) {
-        if state.receiving.has_events() {
+        if state.node.fetch().has_events() {
             self.drain(state);
         }
     }

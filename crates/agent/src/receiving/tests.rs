@@ -86,8 +86,9 @@ fn the_last_rails_are_kept() {
         peers: vec![Peer::default()],
         ..plan()
     };
-    state.receiving.handle_plan(&peers, 0, &|_| unreachable!());
-    state.receiving.add_rail(0, 0);
+    let unit_at = |_| unreachable!();
+    state.node.handle_prepared(&peers, 0, &unit_at);
+    state.node.fetch_mut().add_rail(0, 0);
     let open = |rail: &Rail| LaneInfo {
         way: Some(rail.clone()),
         open: 1,
