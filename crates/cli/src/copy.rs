@@ -85,6 +85,7 @@ What a copy is:
   came of a copy that is not complete (status 1, 3 or 130) is removed, unless --keep-partial keeps
   it as .NAME.ropewalk-ID-NODE. Where the agent was killed, or the command of a shared copy, it
   stays under that name; nothing uses it, remove it. Such names are left out of sources.
+  What is replaced stays until all of the copy is there, so the destination needs room for both.
   A source that changes meanwhile is noticed by size, times and inode. What a program writes
   through mapped memory (mmap) is not, until the system writes it back: do not copy the files of
   a running database. Files of /proc and /sys have no size: use cat.

@@ -51,6 +51,11 @@ pub(crate) enum EndpointError {
         /// What is before the first colon.
         host: String,
     },
+    /// An address of IPv6 without its brackets.
+    #[error(
+        "`{0}`: an IPv6 address stands in brackets; write [ADDRESS]:/path, or ./{0} if it is a path of this host"
+    )]
+    Brackets(String),
     /// An address of the web's form.
     #[error(
         "`{text}`: {scheme}:// is no address here; write {advice}, or ./{text} if it is a path of this host"
@@ -166,6 +171,10 @@ pub(crate) fn parse(text: &OsStr, side: Side) -> Result<Vec<Endpoint>, EndpointE
     let rest = &bytes[colon + 1..];
     if let Some(place) = rest.strip_prefix(b"//") {
         return Err(scheme(hosts, place, shown()));
+    }
+    // `fe80::1:/x`: a path that begins with a colon is an address without its brackets.
+    if rest.first() == Some(&b':') {
+        return Err(EndpointError::Brackets(shown()));
     }
     let (port, rest) = split_port(rest);
     check_len(rest)?;
@@ -583,6 +592,8 @@ mod tests {
             ("file:///x", "file:// is no address here; write /x"),
             ("http://", "write HOST:/path or /path"),
             (":/x", "empty host"),
+            ("fe80::1:/x", "write [ADDRESS]:/path"),
+            ("::1:/x", "stands in brackets"),
             ("@:/x", "no host of this name"),
             ("-oProxyCommand=x:/x", "no host of this name"),
             ("me@-x:/x", "no host of this name"),

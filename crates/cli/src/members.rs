@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::desk::{self, Question, Verdict};
+use crate::escape;
 use crate::status::find_running;
 use crate::transfer::{self, StartArg};
 use crate::{REFUSED, USAGE, token};
@@ -139,7 +140,7 @@ pub(crate) fn leave(args: &LeaveArgs) -> Result<ExitCode> {
 }
 
 fn usage(text: &str) -> ExitCode {
-    eprintln!("ropewalk: {text}");
+    eprintln!("ropewalk: {}", escape::lines(text));
     ExitCode::from(USAGE)
 }
 
@@ -157,16 +158,18 @@ fn ask(wanted: &str, question: &Question, json: bool, done: &str, asked: &str) -
     let mut is_refused = false;
     if let Some(error) = &verdict.error {
         is_refused = true;
-        eprintln!("ropewalk: refused: {error}");
+        eprintln!("ropewalk: refused: {}", escape::line(error));
     }
     for node in &verdict.nodes {
+        let name = escape::line(&node.node);
         match &node.error {
             Some(error) => {
                 is_refused = true;
-                eprintln!("ropewalk: refused: {} cannot {asked}: {error}", node.node);
+                let error = escape::line(error);
+                eprintln!("ropewalk: refused: {name} cannot {asked}: {error}");
             }
             None if json => {}
-            None => writeln!(std::io::stdout(), "{} {done}", node.node)
+            None => writeln!(std::io::stdout(), "{name} {done}")
                 .context("cannot write to standard output")?,
         }
     }

@@ -50,6 +50,13 @@ pub(crate) fn arrange_matched(
             bail!("{source} is named twice as a source; name it once");
         }
     }
+    if relation == Sources::Replicas
+        && let Some((one, other)) = on_one_host(&sources)
+    {
+        bail!(
+            "{one} and {other} are on one host, which would send the first and never compare the second; name one of them"
+        );
+    }
     let apart = match relation {
         Sources::Auto => several.or_else(|| apart(&sources)),
         Sources::Replicas => several,
@@ -63,10 +70,13 @@ pub(crate) fn arrange_matched(
     };
     let is_path = |destination: &&Endpoint| matches!(destination.object, Object::Path(_));
     if let Some(destination) = destinations.iter().filter(is_path).find(|d| !d.into) {
+        let replicas = match on_one_host(&sources) {
+            Some(_) => "",
+            None => "--sources replicas (all hold the same) or ",
+        };
         bail!(
             "{apart}, so they are separate things and need a folder to go into: write {destination}/ to copy each under \
-             its own name, or say --sources replicas (all hold the same) or --sources parts (each holds a part) if \
-             together they are {destination}"
+             its own name, or say {replicas}--sources parts (each holds a part) if together they are {destination}"
         );
     }
     for destination in destinations.iter_mut() {
@@ -83,11 +93,21 @@ fn apart(sources: &[Endpoint]) -> Option<String> {
         if source.base_name() != first.base_name() {
             return Some(format!("{first} and {source} have different names"));
         }
-        if let Some(other) = sources[..at].iter().find(|s| host(s) == host(source)) {
-            return Some(format!("{other} and {source} are on one host"));
+        if let Some((one, other)) = on_one_host(&sources[..=at]) {
+            return Some(format!("{one} and {other} are on one host"));
         }
     }
     None
+}
+
+/// Two sources that one host holds.
+fn on_one_host(sources: &[Endpoint]) -> Option<(&Endpoint, &Endpoint)> {
+    let mut at = (1..sources.len()).filter_map(|at| {
+        let mut before = sources[..at].iter();
+        let other = before.find(|other| host(other) == host(&sources[at]));
+        other.map(|other| (other, &sources[at]))
+    });
+    at.next()
 }
 
 /// Things of their own, side by side: those that are on the same hosts together.
@@ -244,7 +264,7 @@ mod tests {
             assert_eq!(to, "/x", "{sources:?}");
             let refused = refusal(sources, "/x", Sources::Auto);
             assert!(refused.contains("write /x/ to copy each"), "{refused}");
-            assert!(refused.contains("--sources replicas"), "{refused}");
+            assert!(refused.contains("--sources parts"), "{refused}");
             assert!(auto(sources, "null:").1 == "null:");
         }
         assert!(refusal(&["/a/x", "/b/x"], "/y", Sources::Auto).contains("are on one host"));
@@ -268,13 +288,27 @@ mod tests {
         assert!(refusal(&["/a", "/a"], "/d/", Sources::Auto).contains("named twice"));
     }
 
-    /// Who says what sources are is believed, on one host, too; DEST names what they make together.
+    /// What `--sources` says counts; DEST names what the sources make together.
     #[test]
     fn what_is_said_counts() {
-        for relation in [Sources::Replicas, Sources::Parts] {
-            let (all, to) = arranged(&["/a", "/b"], "/x", relation).unwrap();
+        for (sources, relation) in [
+            (["h:/a", "/b"], Sources::Replicas),
+            (["/a", "/b"], Sources::Parts),
+        ] {
+            let (all, to) = arranged(&sources, "/x", relation).unwrap();
             assert_eq!((all.len(), &to[..]), (2, "/x"));
-            assert!(refusal(&["/a", "/b"], "/x/", relation).contains("different names"));
+            assert!(refusal(&sources, "/x/", relation).contains("different names"));
+        }
+    }
+
+    /// A host that holds two replicas would send one and never read the other.
+    #[test]
+    fn replicas_are_on_different_hosts() {
+        for sources in [["/a", "/b"], ["h:7:/a", "h:7:/b"]] {
+            let refused = refusal(&sources, "/x", Sources::Replicas);
+            assert!(refused.contains("are on one host"), "{refused}");
+            let refused = refusal(&sources, "/x", Sources::Auto);
+            assert!(!refused.contains("--sources replicas"), "{refused}");
         }
     }
 }

@@ -129,8 +129,10 @@ fn agents_remove_all_before_they_end() {
     }
     std::fs::create_dir(place.path("to")).unwrap();
     for name in ["INT", "KILL"] {
-        let mut moving = Moving::start(&place, &["copy", "set", "to/copy", "--limit", "1MB/s"]);
-        moving.until_delivered(1_500_000);
+        // Slow enough that it is at work for long after the signal, on a busy machine, too.
+        let copy = ["copy", "set", "to/copy", "--limit", "300kB/s"];
+        let mut moving = Moving::start(&place, &copy);
+        moving.until_delivered(600_000);
         let agents = children(&moving.child);
         assert_eq!(agents.len(), 2);
         signal(&moving.child, name);

@@ -65,6 +65,8 @@ impl Hosts {
             let host = at.trim_end_matches(':');
             assert!(error.contains(host), "{host} is not named: {error}");
         }
+        // No file is missing for a reason of its own.
+        assert_eq!(report["missing_files"], Value::Array(Vec::new()));
         let left = std::fs::read_dir(self.place.path("dst")).unwrap().count();
         assert_eq!(left, 0, "something is left under a temporary or final name");
         error

@@ -84,7 +84,7 @@ fn names_do_not_act_on_the_terminal() {
         std::fs::write(name, vec![0; length]).unwrap();
     }
     let ran = place
-        .run(&["copy", "--sources", "replicas", "x/set", "y/set", "z"])
+        .run(&["copy", "--sources", "parts", "x/set", "y/set", "z"])
         .assert_status(4);
     assert!(
         !ran.err().contains('\x1b') && !ran.err().contains("\ndone"),

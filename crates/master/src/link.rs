@@ -194,7 +194,7 @@ impl LinkReader {
 fn closed(error: std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
-            "its agent is gone (the connection closed)".into()
+            "the connection closed".into()
         }
         _ => error.to_string(),
     }

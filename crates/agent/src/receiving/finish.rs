@@ -210,15 +210,21 @@ impl Fetch {
             return (Vec::new(), 0);
         };
         let (objects, more) = sinks.objects(&missing, FILES_MAX);
-        let files = objects.into_iter().map(|(file, bytes, range)| {
-            let reason = state.node.fetch().why_missing(range);
-            control::MissingFile {
+        // Where the node itself failed, that is why, and the error says so: of single files, only those that were refused.
+        let fetch = state.node.fetch();
+        let has_failed = state.node.failure().is_some();
+        let why = |range| match has_failed {
+            true => fetch.why_refused(range),
+            false => Some(fetch.why_missing(range)),
+        };
+        let files = objects.into_iter().filter_map(|(file, bytes, range)| {
+            Some(control::MissingFile {
                 file,
                 bytes,
-                reason: without_path(&reason),
-            }
+                reason: without_path(&why(range)?),
+            })
         });
-        (files.collect(), more)
+        (files.collect(), if has_failed { 0 } else { more })
     }
 
     /// What is still under temporary names, for the last word.

@@ -292,11 +292,15 @@ impl Coordinator {
         let Some(same) = groups.find(|group| group.len() > 1) else {
             return Ok(());
         };
-        let same: Vec<&str> = same.iter().map(|(node, _, _)| self.name(*node)).collect();
-        Err(LayoutProblem::Refused(format!(
-            "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
-            same.join(" and ")
-        )))
+        let mut same: Vec<&str> = same.iter().map(|(node, _, _)| self.name(*node)).collect();
+        same.dedup();
+        Err(LayoutProblem::Refused(match same.as_slice() {
+            [one] => format!("two sources of {one} hold the same files; name one of them"),
+            _ => format!(
+                "{} hold the same files, so they are replicas and not parts; leave out --sources parts",
+                same.join(" and ")
+            ),
+        }))
     }
 
     /// Names the nodes that were left out because they were not reached: sources that turn out to be parts are refused.

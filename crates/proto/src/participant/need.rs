@@ -82,12 +82,20 @@ impl Receiving {
         }
     }
 
-    /// Why a range did not come, in words.
-    pub fn why_missing(&self, range: Range) -> String {
+    /// Why holders refused a part of a range, in words, where one did.
+    #[must_use]
+    pub fn why_refused(&self, range: Range) -> Option<String> {
         let range = RangeSet::from(range);
         let concerns = |refusal: &&Refusal| !refusal.ranges.intersection(&range).is_empty();
-        if let Some(refusal) = self.troubles.refusals.iter().find(concerns) {
-            return refusal.reason.clone();
+        let refusal = self.troubles.refusals.iter().find(concerns)?;
+        Some(refusal.reason.clone())
+    }
+
+    /// Why a range was not received where this node has not failed itself, in words.
+    #[must_use]
+    pub fn why_missing(&self, range: Range) -> String {
+        if let Some(reason) = self.why_refused(range) {
+            return reason;
         }
         let gone: Vec<&str> = self.troubles.gone.values().map(String::as_str).collect();
         match gone.as_slice() {
