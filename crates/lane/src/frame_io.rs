@@ -119,7 +119,7 @@ pub(crate) fn body_len(header: &FrameHeader) -> usize {
         | FrameKind::Lacking
         | FrameKind::Pace
         | FrameKind::Digest => header.length as usize,
-        FrameKind::Grant | FrameKind::Ack | FrameKind::Cancel => 0,
+        FrameKind::Grant | FrameKind::Cancel => 0,
     }
 }
 

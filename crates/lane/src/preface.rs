@@ -16,7 +16,7 @@ use aws_lc_rs::{digest, hmac, rand};
 /// Bytes of a preface.
 pub const PREFACE_LEN: usize = 128;
 /// Version of preface and frames this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"RPWK";
 const MAC_AT: usize = PREFACE_LEN - 32;
 

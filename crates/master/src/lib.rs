@@ -55,7 +55,7 @@ pub enum MasterError {
     },
     /// Something answers that does not know the token.
     #[error(
-        "{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent; compare the --token-file on both sides"
+        "{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent of this version; compare the --token-file on both sides"
     )]
     Token {
         /// Name of the node.

@@ -3,8 +3,9 @@
 //! The ledger keeps, for every byte of the data space that its owner answers for, one of three
 //! states: **ready** (owned by the lane that should carry it), **in transit**, **delivered**
 //! (MuniSocket section 4; its status vector kept as runs, so memory is O(runs + in transit), never
-//! O(bytes)). It does not know on which side it lives: the receiver owns it for transfers, where
-//! taking a unit means granting it; the sender owns it for messages, where it means sending it.
+//! O(bytes)). Transfers use it, at the receiver: taking a unit means granting it. Messages are pushed by their sender,
+//! which has a machine of its own ([`message::Sender`](crate::message::Sender)): a message is small, there is no
+//! holder to choose and no work to steal, and acknowledgements are its credit.
 //!
 //! ```text
 //!            take                delivered

@@ -15,7 +15,7 @@
 //! * [`Receiver`]: duplicates are dropped, order is kept, credit bounds what nobody has asked for.
 //! * [`cutoff`]: from which size on several rails are faster than one (section 3).
 //! * [`RailHealth`]: when a rail counts as failed and when it is tried again.
-//! * [`frame`]: what crosses a link. Its words are those of [`wire`](crate::wire), where the sender owns the ledger;
+//! * [`frame`]: what crosses a link. Not those of [`wire`](crate::wire): the sender pushes and the receiver acknowledges;
 //!   its header has what a message needs and a data space does not.
 //!
 //! Left out on purpose: sockets, threads, memory of messages and clocks; the `message` crate has them.

@@ -1,8 +1,8 @@
 //! Frames of a data stream, laid out byte by byte.
 //!
-//! One vocabulary serves every lane kind and both owners of a ledger (the receiver for transfers,
-//! the sender for messages): GRANT, DATA, ACK, MISSING, CANCEL. Every frame starts with the same
-//! 24 bytes, little endian:
+//! One vocabulary serves every lane kind of a transfer: GRANT, DATA, MISSING, CANCEL, DIGEST, and what lanes of datagrams
+//! need beside them. Messages, which their sender pushes, have frames of their own
+//! ([`message::frame`](crate::message::frame)). Every frame starts with the same 24 bytes, little endian:
 //!
 //! ```text
 //!  0      1      2        4          8                16         20         24
@@ -53,8 +53,6 @@ pub enum FrameKind {
     Grant = 1,
     /// Bytes of a granted unit.
     Data = 2,
-    /// The named unit is delivered (used when the sender owns the ledger).
-    Ack = 3,
     /// The sender cannot serve the grant; `code` says why, the payload is a short UTF-8 reason.
     Missing = 4,
     /// The named grant is no longer wanted. No payload.
@@ -82,7 +80,6 @@ impl FrameKind {
         Some(match value {
             1 => Self::Grant,
             2 => Self::Data,
-            3 => Self::Ack,
             4 => Self::Missing,
             5 => Self::Cancel,
             6 => Self::Hello,
@@ -106,7 +103,7 @@ pub struct FrameHeader {
     pub flags: u8,
     /// Which space `offset` counts in; see [`SPACE_DATA`].
     pub space: u16,
-    /// Payload bytes that follow (all but GRANT, ACK and CANCEL), or bytes wanted (GRANT). At most [`PAYLOAD_MAX`].
+    /// Payload bytes that follow (all but GRANT and CANCEL), or bytes wanted (GRANT). At most [`PAYLOAD_MAX`].
     pub length: u32,
     /// First byte of the payload, or of the wanted unit, in the space.
     pub offset: u64,
