@@ -44,7 +44,7 @@ fn equal_sizes_and_times_make_no_replicas() {
             .assert_status(2)
             .assert_says("have different names")
             .assert_says("backup/ to copy each under its own name")
-            .assert_says("--sources replicas");
+            .assert_says("--sources parts");
         assert!(!place.path("backup").exists());
     }
     place
