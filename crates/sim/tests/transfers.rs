@@ -137,6 +137,10 @@ fn draw(seed: u64) -> Drawn {
 }
 
 /// So many seeds; `SEED=n` replays one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which seeds a test runs is no part of what it simulates"
+)]
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("SEED")
         .ok()
