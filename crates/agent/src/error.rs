@@ -40,6 +40,14 @@ pub enum AgentError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// The master of this agent, which was started for one transfer, has gone without a word.
+    #[error(
+        "the master has said nothing for {seconds} s, so its host or the network is taken for gone"
+    )]
+    SilentMaster {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// The thread that writes the log cannot be started.
     #[error("cannot start a thread for the log: {0}; raise the limit of processes (ulimit -u)")]
     Log(std::io::Error),

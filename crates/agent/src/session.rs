@@ -7,7 +7,7 @@ use std::time::Duration;
 use ropewalk_lane::control::Sealed;
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedRwLockReadGuard, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
 use crate::listen::{Caller, Refusal, Shared};
@@ -57,7 +57,9 @@ where
     // Until here anybody can get who has seen a master's preface go by.
     drop(place);
     let reached_as = caller.reached_as.map(|address| address.ip().to_canonical());
-    converse(stream, reached_as, caller.name, shared).await;
+    // Its host answers for it, or the connection breaks.
+    let heard = watch::Sender::new(());
+    converse(stream, reached_as, caller.name, shared, heard).await;
     Ok(())
 }
 
@@ -67,6 +69,7 @@ pub(crate) async fn converse<S>(
     reached_as: Option<IpAddr>,
     caller: String,
     shared: Arc<Shared>,
+    heard: watch::Sender<()>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -74,6 +77,11 @@ pub(crate) async fn converse<S>(
     let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
     let reading = tokio::spawn(async move {
         while let Some(message) = read_message(&mut reader).await {
+            heard.send_replace(());
+            // Nothing to say but that it is there.
+            if message.body.is_none() {
+                continue;
+            }
             if inbox_sender.send(message).await.is_err() {
                 return;
             }

@@ -10,7 +10,8 @@
 //! [`Tunnel::connect`] gives a socket that is connected to another node as if to the port where its agent listens: preface,
 //! handshake, joins and frames stay what they are, and the master cannot read what is sealed.
 //!
-//! A one-shot agent serves its pipe for as long as it lasts, and ends when no master opens the control stream in time.
+//! A one-shot agent serves its pipe for as long as it lasts, and ends when no master opens the control stream in time, or when
+//! that falls silent.
 
 use std::future::Future;
 use std::io;
@@ -18,9 +19,10 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_pipe::{Pipe, Purpose, Requests, Side, blocking};
+use ropewalk_proto::silence::{SILENCE_NS, Silence};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -112,8 +114,9 @@ impl Agent {
         };
         let _ = shared.tunnel.set(Arc::new(tunnel));
         let (controlled, mut is_controlled) = watch::channel(false);
-        tokio::spawn(take_all(shared, requests, reached_as, controlled));
-        let mut is_forgotten = false;
+        let (heard, hears) = watch::channel(());
+        tokio::spawn(take_all(shared, requests, reached_as, controlled, heard));
+        let (mut is_forgotten, mut is_silent) = (false, false);
         let until = async {
             let forgotten = async {
                 let seen = is_controlled.wait_for(|seen| *seen);
@@ -125,14 +128,44 @@ impl Agent {
                 () = shutdown => {}
                 () = pipe.closed() => {}
                 () = forgotten => is_forgotten = true,
+                () = silent(hears) => is_silent = true,
             }
         };
         self.serve(until).await?;
+        if is_silent {
+            return Err(AgentError::SilentMaster {
+                seconds: SILENCE_NS / 1_000_000_000,
+            });
+        }
         match is_forgotten && !pipe.is_closed() {
             true => Err(AgentError::NoMaster {
                 seconds: CONTROL_TIMEOUT.as_secs(),
             }),
             false => Ok(()),
+        }
+    }
+}
+
+/// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says.
+async fn silent(mut hears: watch::Receiver<()>) {
+    let began = Instant::now();
+    let now_ns = || began.elapsed().as_nanos() as u64;
+    let mut silence = Silence::default();
+    loop {
+        let left = silence.over_ns().map(|at| at.saturating_sub(now_ns()));
+        let heard = match left {
+            None => hears.changed().await,
+            Some(left) => {
+                match tokio::time::timeout(Duration::from_nanos(left), hears.changed()).await {
+                    Ok(heard) => heard,
+                    Err(_) => return,
+                }
+            }
+        };
+        match heard {
+            Ok(()) => silence.handle_heard(now_ns()),
+            // The pipe is closed, which ends the agent by itself.
+            Err(_) => return std::future::pending().await,
         }
     }
 }
@@ -143,17 +176,19 @@ async fn take_all(
     mut requests: Requests,
     reached_as: Option<IpAddr>,
     controlled: watch::Sender<bool>,
+    heard: watch::Sender<()>,
 ) {
     while let Some(request) = requests.next().await {
         let shared = shared.clone();
         match Purpose::decode(&request.header) {
             Some(Purpose::Control) => {
                 controlled.send_replace(true);
+                let heard = heard.clone();
                 tokio::spawn(async move {
                     // The pipe is the master's: nobody else could write to it.
                     if let Ok(stream) = request.accept().await {
                         let caller = "the master that started it".to_owned();
-                        session::converse(stream, reached_as, caller, shared).await;
+                        session::converse(stream, reached_as, caller, shared, heard).await;
                     }
                 });
             }

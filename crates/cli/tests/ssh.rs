@@ -313,6 +313,25 @@ fn questions_reach_the_terminal() {
     assert!(!shown.contains("Without a terminal"), "{shown}");
 }
 
+/// Ctrl-C while ssh asks for a password leaves the terminal as it was: what is typed shows again.
+#[test]
+fn interrupted_questions_leave_the_terminal_as_it_was() {
+    use rustix::termios::{LocalModes, tcgetattr};
+    let place = Place::new();
+    let ssh = make_ssh(&place, ASKING);
+    let mut terminal = Terminal::run(&place, &copy(&ssh, &["a1:/x", "out"]));
+    // The settings are the terminal's, whichever end they are read at.
+    let shows = |keys: &File| {
+        let modes = tcgetattr(keys).unwrap().local_modes;
+        modes.contains(LocalModes::ECHO)
+    };
+    terminal.until("password of a1: ");
+    assert!(!shows(&terminal.keys));
+    terminal.press("\x03");
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(130));
+    assert!(shows(&terminal.keys));
+}
+
 fn entries(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());

@@ -9,6 +9,7 @@ use ropewalk_lane::preface;
 use ropewalk_lane::tls::{self, Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
 use ropewalk_proto::report::ControlReport;
+use ropewalk_proto::silence::BEAT_NS;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -21,6 +22,9 @@ use crate::wire::{Carried, Meter};
 
 /// What last messages may take to leave when everything ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// A node at the other end of a pipe hears something at least this often.
+const BEAT: Duration = Duration::from_nanos(BEAT_NS);
 
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {
@@ -78,11 +82,13 @@ impl Connections {
     pub fn add(&mut self, reached: Reached) {
         let Reached {
             link,
+            at: _,
             way,
             started,
             requests,
         } = reached;
         let number = self.count();
+        let is_piped = requests.is_some();
         self.tunnels.add(way);
         if let Some(requests) = requests {
             let tunnels = self.tunnels.clone();
@@ -93,7 +99,7 @@ impl Connections {
         self.started.extend(started);
         self.meters.extend(link.meter);
         let reading = read_all(link.reader, number, self.inputs.clone(), outbox.clone());
-        let writing = write_all(link.writer, outbox);
+        let writing = write_all(link.writer, outbox, is_piped);
         self.links.spawn(async move {
             tokio::join!(reading, writing);
         });
@@ -221,10 +227,21 @@ async fn read_all(
     }
 }
 
-async fn write_all(mut writer: LinkWriter, outbox: Arc<Outbox>) {
+async fn write_all(mut writer: LinkWriter, outbox: Arc<Outbox>, is_piped: bool) {
     loop {
-        outbox.ready.notified().await;
-        let bytes = outbox.take();
+        let ready = outbox.ready.notified();
+        let is_beat = match is_piped {
+            true => tokio::time::timeout(BEAT, ready).await.is_err(),
+            // The kernel answers for this host.
+            false => {
+                ready.await;
+                false
+            }
+        };
+        let mut bytes = outbox.take();
+        if is_beat && bytes.is_empty() {
+            control::encode_into(&mut bytes, &ToAgent { body: None });
+        }
         if !bytes.is_empty() && writer.write(&bytes).await.is_err() {
             return;
         }

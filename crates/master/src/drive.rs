@@ -321,6 +321,7 @@ fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> No
         remembered_down: None,
         interfaces: node.interfaces.clone(),
         is_here: node.reach == Reach::Local,
+        reached_at: None,
     }
 }
 
@@ -451,7 +452,10 @@ async fn drive(
     commands: mpsc::Receiver<Command>,
 ) -> (Report, Request, After) {
     let began = Instant::now();
-    let (setup, sources) = setup(&request, id, &before);
+    let (mut setup, sources) = setup(&request, id, &before);
+    for (node, reached) in setup.nodes.iter_mut().zip(&reached) {
+        node.reached_at = reached.at;
+    }
     let issuer = match Issuer::new(*id.as_bytes()) {
         Ok(issuer) => issuer,
         Err(error) => {
@@ -650,7 +654,10 @@ impl Driver {
             let now = self.now_ns();
             let taken = match self.issuer.credentials(next) {
                 Ok(credentials) => {
-                    let setup = node_setup(node, &self.request.nodes, self.request.mapping);
+                    let setup = NodeSetup {
+                        reached_at: reached.at,
+                        ..node_setup(node, &self.request.nodes, self.request.mapping)
+                    };
                     let taken = self.coordinator.handle_join(setup, now);
                     taken.map(|number| (number, credentials))
                 }

@@ -1,5 +1,6 @@
 //! The authenticated connection to one agent.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(crate) struct Link {
     pub reader: LinkReader,
     pub writer: LinkWriter,
+    /// The agent's address, where this process connected to it.
+    pub peer: Option<IpAddr>,
     /// What it has carried; pipes keep an account of their own.
     pub meter: Option<Arc<Meter>>,
 }
@@ -57,6 +60,7 @@ impl Link {
         Self {
             reader: LinkReader(reader),
             writer: LinkWriter(writer),
+            peer: None,
             meter,
         }
     }
@@ -117,11 +121,15 @@ impl Link {
         };
         let _ = stream.set_nodelay(true);
         expect_answers(&stream);
+        let peer = stream.peer_addr().ok().map(|address| address.ip());
         let stream = Counted::tcp(stream);
         let meter = stream.meter();
         let handshake = connect(stream, &head, token);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(stream)) => Ok(Self::new(Box::new(stream), Some(meter))),
+            Ok(Ok(stream)) => Ok(Self {
+                peer,
+                ..Self::new(Box::new(stream), Some(meter))
+            }),
             Ok(Err(ControlError::Tls(error))) => Err(error.into()),
             Ok(Err(_)) => Err(MasterError::Token {
                 node: node.into(),

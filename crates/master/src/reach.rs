@@ -5,9 +5,11 @@
 
 mod ssh;
 mod start;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,12 +37,17 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 /// Agents reached at once; more wait, so that a thousand ssh logins do not start together.
 const REACH_AT_ONCE: usize = 64;
 
+/// A host's name that was not resolved while ssh logged in is waited for no longer.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// Nodes that have not answered after this time are named, and again when others are awaited.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
 
 /// A node whose agent answers.
 pub(crate) struct Reached {
     pub link: Link,
+    /// Its address as this process has it, and its port where that is its agent's.
+    pub at: Option<(IpAddr, Option<u16>)>,
     pub way: Way,
     /// Where this process started the agent ...
     pub started: Option<Started>,
@@ -255,8 +262,10 @@ async fn reach(
                 )));
             };
             let link = Link::connect(&node.name, host, *port, &token).await;
+            let link = link.map_err(|error| failed(error.to_string()))?;
             Ok(Reached {
-                link: link.map_err(|error| failed(error.to_string()))?,
+                at: link.peer.map(|ip| (ip, Some(*port))),
+                link,
                 way: Way::Port(host.clone(), *port),
                 started: None,
                 requests: None,
@@ -281,7 +290,17 @@ async fn reach(
                 )));
             }
             let words = ssh::words(options, target, questions);
+            let resolving = tokio::spawn(resolved(target.clone()));
             let started = Box::pin(start::start(&words, false, questions, &roots(node))).await;
+            let at = match &started {
+                Ok(_) => tokio::time::timeout(RESOLVE_TIMEOUT, resolving).await.ok(),
+                Err(_) => None,
+            };
+            let at = at.and_then(Result::ok).flatten();
+            let started = started.map(|reached| Reached {
+                at: at.map(|ip| (ip, None)),
+                ..reached
+            });
             started.map_err(|failure| Failure {
                 text: match failure.text.contains('\n') {
                     true => format!("{name}:\n{}", failure.text),
@@ -295,6 +314,13 @@ async fn reach(
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// What a host's name, as ssh takes it, stands for here. An alias of ssh's own configuration may stand for nothing.
+async fn resolved(target: String) -> Option<IpAddr> {
+    let host = target.rsplit('@').next()?;
+    let mut found = tokio::net::lookup_host((host, 0)).await.ok()?;
+    found.next().map(|address| address.ip())
 }
 
 /// The folder above a path.

@@ -14,4 +14,5 @@ pub mod participant;
 pub mod rapid;
 pub mod report;
 pub mod route;
+pub mod silence;
 pub mod wire;

@@ -203,5 +203,6 @@ pub fn node(
         remembered_down: None,
         interfaces: Vec::new(),
         is_here: false,
+        reached_at: None,
     }
 }

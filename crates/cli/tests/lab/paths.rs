@@ -7,7 +7,7 @@ use std::process::Stdio;
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
 use serde_json::Value;
 
-use crate::hosts::{PROGRAM, agent, bytes, close, master};
+use crate::hosts::{PROGRAM, agent, begin, bytes, close, has_moved, master};
 
 /// Whether a test is left out, visibly: it needs namespaces, an ssh server and nft.
 fn skip(test: &str) -> bool {
@@ -262,6 +262,79 @@ fn senders_connect_over_all_interfaces() {
         );
     }
     close(lab, agents);
+}
+
+/// A host with a private address, to which a router in front of it translates a public one: the address that was typed is
+/// dialled, too, for the data.
+#[test]
+fn translated_addresses_are_dialled() {
+    if skip("translated_addresses_are_dialled") {
+        return;
+    }
+    let outside = HostSpec::new("m").nic(NicSpec::uncapped().rail(0));
+    let router = HostSpec::new("r").nic(NicSpec::uncapped().rail(0));
+    let router = router.nic(NicSpec::uncapped().rail(1));
+    let inside = HostSpec::new("a").nic(NicSpec::uncapped().rail(1));
+    let router = router.sysctl("net.ipv4.ip_forward", "1");
+    let builder = LabBuilder::new().host(outside).host(router).host(inside);
+    let lab = builder.build().unwrap();
+    lab.start_sshd("a").unwrap();
+    let of = |host: &str| -> Vec<String> {
+        let own = lab.addresses(host).into_iter().filter(|own| own.is_ipv4());
+        own.map(|own| own.to_string()).collect()
+    };
+    let (public, gateway, private) = (&of("r")[0], &of("r")[1], &of("a")[0]);
+    let translate = format!(
+        "table ip n {{\nchain in {{\ntype nat hook prerouting priority -100\nip daddr {public} dnat to {private}\n}}\n}}\n"
+    );
+    rules(&lab, "r", &translate);
+    let mut route = lab.command("a", "ip");
+    let route = route.args(["route", "replace", "default", "via", gateway]);
+    assert!(route.status().unwrap().success());
+    let data = bytes(5_000_000);
+    std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
+    let source = format!("{public}:/data/set");
+    let args = ["copy", "--remote-path", PROGRAM, &source, "/data/copy"];
+    let (status, report) = master(&lab, "m", &args);
+    assert_eq!(status, Some(0), "{report:#}");
+    assert!(std::fs::read(lab.path_in("m", "/data/copy")).unwrap() == data);
+    assert_eq!(report["pairs"][0]["way"], "direct", "{report:#}");
+    close(lab, []);
+}
+
+/// The command's host is cut off for good: what it started on another host ends by itself and removes what it made.
+#[test]
+fn agents_outlive_no_host_that_vanished() {
+    if skip("agents_outlive_no_host_that_vanished") {
+        return;
+    }
+    let lab = hosts(&["m", "a"]);
+    let args = [
+        "copy",
+        "--remote-path",
+        PROGRAM,
+        "--limit",
+        "8Mbit",
+        "mem:1GiB",
+        "a:/data/to/copy",
+    ];
+    std::fs::create_dir(lab.path_in("a", "/data/to")).unwrap();
+    let (mut child, mut events) = begin(&lab, "m", &args);
+    assert!(events.by_ref().any(|event| has_moved(&event, 1 << 20)));
+    let made = || {
+        std::fs::read_dir(lab.path_in("a", "/data/to"))
+            .unwrap()
+            .count()
+    };
+    assert!(made() > 0);
+    lab.blackhole("m", 0, true).unwrap();
+    // The limit of time is that of the whole test run.
+    while made() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    close(lab, []);
 }
 
 /// What a firewall lets through late takes over from the way through the command's host, and the report has both.

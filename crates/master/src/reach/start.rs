@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use super::ssh::{self, Failure, Questions};
+use super::terminal::Terminal;
 use super::{Reached, Started};
 use crate::link::Link;
 use crate::tunnels::Way;
@@ -69,6 +70,11 @@ pub(super) async fn start(
         command.env_remove("SSH_CONNECTION");
     }
     let program = program.to_string_lossy().into_owned();
+    // Dropped after the child, which is killed first.
+    let _terminal = match questions {
+        Questions::AtTerminal => Terminal::keep(),
+        Questions::Never => None,
+    };
     let mut child = command
         .spawn()
         .map_err(|error| failed(format!("{program}: {error}")))?;
@@ -94,6 +100,7 @@ pub(super) async fn start(
                 .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
             Ok(Reached {
                 link,
+                at: None,
                 way: match is_local {
                     true => Way::Local(pipe.clone(), instance),
                     false => Way::Pipe(pipe.clone()),

@@ -1,5 +1,6 @@
 //! Asks for plans, and turns their answers into what each node is told.
 
+use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
@@ -476,14 +477,20 @@ impl Coordinator {
     }
 
     pub(super) fn peer(&self, node: u32) -> control::Peer {
-        let opened = self.nodes[node as usize].opened.as_deref();
-        control::Peer {
+        let state = &self.nodes[node as usize];
+        let opened = state.opened.as_deref();
+        let mut peer = control::Peer {
             node,
             name: self.name(node).into(),
             instance: opened.map(|o| o.instance.clone()).unwrap_or_default(),
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
             interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
+        };
+        let is_restricted = !self.setup.rails.only.is_empty() || !state.setup.interfaces.is_empty();
+        if let Some(reached_at) = state.setup.reached_at.filter(|_| !is_restricted) {
+            add_reached(&mut peer, reached_at);
         }
+        peer
     }
 
     pub(super) fn plan_message(&self, node: u32, limit: Option<u64>) -> control::Plan {
@@ -552,5 +559,47 @@ impl Coordinator {
                 }
             }
         }
+    }
+}
+
+/// Adds the address at which the command reaches a node, where none of its interfaces has it: a translation of addresses in
+/// front of the node gives others the same way. It is dialled last, and no rail is known to lead there.
+fn add_reached(peer: &mut control::Peer, (ip, port): (IpAddr, Option<u16>)) {
+    let ip = ip.to_canonical();
+    let mut own = peer.addresses.iter().filter_map(|text| text.parse().ok());
+    let own: Vec<SocketAddr> = own.by_ref().collect();
+    let is_known = own.iter().any(|own| own.ip().to_canonical() == ip);
+    let port = port.or_else(|| own.first().map(SocketAddr::port));
+    if let (false, false, Some(port)) = (is_known, ip.is_loopback(), port) {
+        peer.addresses.push(SocketAddr::new(ip, port).to_string());
+        peer.interfaces.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the command dials is told to others once, last, with the port that is open there.
+    #[test]
+    fn reached_addresses_are_told() {
+        let told = |addresses: &[&str], ip: &str, port| {
+            let mut peer = control::Peer {
+                addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+                interfaces: vec![1; addresses.len()],
+                ..control::Peer::default()
+            };
+            add_reached(&mut peer, (ip.parse().unwrap(), port));
+            assert_eq!(peer.addresses.len(), peer.interfaces.len());
+            peer.addresses.split_off(addresses.len())
+        };
+        let own = ["10.0.0.1:5000", "127.0.0.1:5000"];
+        assert_eq!(told(&own, "192.0.2.7", None), ["192.0.2.7:5000"]);
+        assert_eq!(told(&own, "192.0.2.7", Some(7420)), ["192.0.2.7:7420"]);
+        assert_eq!(told(&own, "2001:db8::7", None), ["[2001:db8::7]:5000"]);
+        for known in ["10.0.0.1", "::ffff:10.0.0.1", "127.0.0.1", "::1"] {
+            assert!(told(&own, known, Some(7420)).is_empty(), "{known}");
+        }
+        assert!(told(&[], "192.0.2.7", None).is_empty());
     }
 }

@@ -62,6 +62,9 @@ pub struct NodeSetup {
     pub interfaces: Vec<String>,
     /// It is a process on the host of the command: its paths need no name of a host.
     pub is_here: bool,
+    /// Where the command reaches it: an address, which need not be one of its interfaces', and a port where that is its
+    /// agent's.
+    pub reached_at: Option<(core::net::IpAddr, Option<u16>)>,
 }
 
 impl NodeSetup {

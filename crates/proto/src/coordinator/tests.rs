@@ -54,6 +54,7 @@ pub(super) fn node(
         remembered_down: None,
         interfaces: Vec::new(),
         is_here: false,
+        reached_at: None,
     }
 }
 
