@@ -366,7 +366,8 @@ impl Receiver {
         if let Some(open) = &self.open
             && let Ok(queue) = sys::queue(&open.socket)
         {
-            self.overflow.observe(lost, queue.drops, is_drained);
+            let next = open.collect.next_sequence();
+            self.overflow.observe(lost, next, queue.drops, is_drained);
         }
     }
 

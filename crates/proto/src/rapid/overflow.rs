@@ -16,6 +16,8 @@ pub struct Overflow {
     lost: u64,
     // How many further missing datagrams the packets dropped so far can hold.
     budget: u64,
+    // The sequence when the socket was first found empty after the counter had moved.
+    emptied_at: Option<u64>,
     dropped: u64,
 }
 
@@ -23,9 +25,10 @@ impl Overflow {
     /// Looks at what is missing now.
     ///
     /// * `lost`: datagrams sent so far that have not been seen; falls again when late ones are seen.
+    /// * `next_sequence`: one more than the highest sequence number seen.
     /// * `packets`: the socket's counter of drops, which only grows.
-    /// * `is_drained`: whether the socket was empty at this look, so that what it dropped before shows as missing already.
-    pub fn observe(&mut self, lost: u64, packets: u64, is_drained: bool) {
+    /// * `is_drained`: whether the socket was empty at this look.
+    pub fn observe(&mut self, lost: u64, next_sequence: u64, packets: u64, is_drained: bool) {
         let more = packets.saturating_sub(self.packets);
         self.packets = self.packets.max(packets);
         self.budget = self.budget.saturating_add(more.saturating_mul(MERGED_MAX));
@@ -34,8 +37,15 @@ impl Overflow {
         let dropped = fresh.min(self.budget);
         self.dropped += dropped;
         self.budget -= dropped;
-        if is_drained && more == 0 {
-            self.budget = 0;
+        if more > 0 {
+            self.emptied_at = None;
+        } else if is_drained {
+            match self.emptied_at {
+                None => self.emptied_at = Some(next_sequence),
+                // A datagram that was queued after the drops shows all of them as missing.
+                Some(before) if next_sequence > before => self.budget = 0,
+                Some(_) => {}
+            }
         }
     }
 
@@ -63,7 +73,7 @@ mod tests {
         let mut overflow = Overflow::default();
         for packets in 1..=100 {
             assert!(overflow.is_due(packets * 32));
-            overflow.observe(packets * 32, packets, false);
+            overflow.observe(packets * 32, packets * 40, packets, false);
         }
         assert_eq!(overflow.dropped(), 3200);
     }
@@ -72,23 +82,36 @@ mod tests {
     #[test]
     fn a_gap_may_show_later_than_the_drop() {
         let mut overflow = Overflow::default();
-        overflow.observe(0, 3, false);
-        overflow.observe(0, 3, false);
-        overflow.observe(96, 3, false);
+        overflow.observe(0, 10, 3, false);
+        overflow.observe(0, 10, 3, false);
+        overflow.observe(96, 107, 3, false);
         assert_eq!(overflow.dropped(), 96);
+    }
+
+    /// The last datagrams of a round are dropped: the socket is empty, and nothing shows the gap before the next round.
+    #[test]
+    fn a_gap_at_the_end_shows_with_the_next_round() {
+        let mut overflow = Overflow::default();
+        overflow.observe(32, 100, 1, false);
+        overflow.observe(32, 100, 4, true);
+        overflow.observe(32, 120, 4, true);
+        overflow.observe(32, 120, 4, true);
+        overflow.observe(32 + 96, 217, 4, false);
+        assert_eq!(overflow.dropped(), 128);
     }
 
     /// What goes missing while the socket drops nothing is the path's loss, also after an overflow that is over.
     #[test]
     fn losses_of_the_path_are_none_of_the_socket_s() {
         let mut overflow = Overflow::default();
-        overflow.observe(500, 0, false);
+        overflow.observe(500, 1000, 0, false);
         assert_eq!(overflow.dropped(), 0);
-        overflow.observe(532, 1, false);
+        overflow.observe(532, 1100, 1, false);
         assert_eq!(overflow.dropped(), 32);
-        // Empty, and the counter rests: the packet's other datagrams are not missing.
-        overflow.observe(532, 1, true);
-        overflow.observe(600, 1, false);
+        // Empty twice, with datagrams between, and the counter rests: the packet's other datagrams are not missing.
+        overflow.observe(532, 1200, 1, true);
+        overflow.observe(532, 1300, 1, true);
+        overflow.observe(600, 1400, 1, false);
         assert_eq!(overflow.dropped(), 32);
     }
 
@@ -97,10 +120,10 @@ mod tests {
         #[test]
         fn bounds_hold(looks in proptest::collection::vec((0u64..500, 0u64..5, any::<bool>()), 1..100)) {
             let (mut overflow, mut packets, mut most) = (Overflow::default(), 0, 0);
-            for (lost, more, is_drained) in looks {
+            for (at, (lost, more, is_drained)) in looks.into_iter().enumerate() {
                 packets += more;
                 most = most.max(lost);
-                overflow.observe(lost, packets, is_drained);
+                overflow.observe(lost, at as u64 / 2, packets, is_drained);
                 prop_assert!(overflow.dropped() <= most.min(packets * MERGED_MAX));
             }
         }
