@@ -177,13 +177,26 @@ fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
 
 /// Prints what is wrong on the command line.
 fn misuse(error: &anyhow::Error, output: &options::OutputArgs) -> ExitCode {
-    let text = format!("{error:#}");
+    let text = with_causes(error);
     if output.json {
         let first = text.lines().next().unwrap_or_default();
         run::print_refusal(ErrorKind::Usage, first);
     }
     eprintln!("ropewalk: {}", escape::lines(&text));
     ExitCode::from(USAGE)
+}
+
+/// An error and its causes, each once: some errors say their cause themselves.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }
 
 /// What is wrong on the command line itself, found out while it is carried out.
@@ -197,7 +210,7 @@ fn end(result: Result<ExitCode>) -> ExitCode {
             eprintln!("{bad}");
             return ExitCode::from(REFUSED);
         }
-        eprintln!("ropewalk: {}", escape::lines(&format!("{error:#}")));
+        eprintln!("ropewalk: {}", escape::lines(&with_causes(&error)));
         ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
     })
 }

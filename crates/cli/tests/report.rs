@@ -131,6 +131,36 @@ fn kinds_of_errors_are_told_apart() {
     }
 }
 
+/// A transfer that is faster than what was declared has no share of the bound, and says so.
+#[test]
+fn declared_speeds_that_are_too_low_are_said() {
+    let place = Place::new();
+    let rate = ["copy", "--rate", "local=1Mbit", "mem:64MiB", "null:"];
+    let ran = place.run(&[&rate[..], &["--json"]].concat());
+    let report = ran.assert_status(0).report();
+    let bound = &report["bound"];
+    assert_eq!(
+        (&bound["exceeded"], &bound["share"]),
+        (&true.into(), &serde_json::Value::Null)
+    );
+    let ran = place.run(&[&rate[..], &["--report"]].concat());
+    ran.assert_status(0)
+        .assert_says("faster than the declared speeds");
+}
+
+/// The time counts from the start of the command, the reaching of hosts included.
+#[test]
+fn time_includes_reaching_the_hosts() {
+    let place = Place::new();
+    let report = place
+        .run(&["copy", "--json", "mem:1MiB", "null:"])
+        .assert_status(0)
+        .report();
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert!(number("reach_seconds") > 0.0);
+    assert!(number("seconds") > number("reach_seconds"), "{report:#}");
+}
+
 /// Every field of events and reports is in the documentation.
 #[test]
 fn all_fields_are_documented() {

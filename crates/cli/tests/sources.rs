@@ -248,6 +248,14 @@ fn a_folder_is_not_copied_into_itself() {
             .assert_status(status)
             .assert_says("its own source");
     }
+    // The same of a file and a link to it.
+    std::fs::write(place.path("file"), "data").unwrap();
+    std::os::unix::fs::symlink("file", place.path("to file")).unwrap();
+    place
+        .run(&["copy", "file", "to file"])
+        .assert_status(4)
+        .assert_says("its own source");
+    assert_eq!(std::fs::read(place.path("file")).unwrap(), b"data");
     let agents = [0; 2].map(|_| place.agent(place.dir.path()));
     for [from, to] in [[0, 1], [0, 0]] {
         place

@@ -30,6 +30,9 @@ pub enum UnitError {
     /// There is no number in front.
     #[error("\"{0}\" does not start with a number; write one like {1}")]
     NoNumber(String, &'static str),
+    /// It is below zero.
+    #[error("\"{0}\" is negative; sizes, offsets and rates are not")]
+    Negative(String),
     /// The unit could mean a power of 1000 or of 1024.
     #[error(
         "\"{text}\": \"{letter}\" could mean {thousands} or {binary}; write \"{letter}B\" for powers of 1000 or \"{upper}iB\" for powers of 1024"
@@ -149,6 +152,10 @@ const DECIMALS_MAX: usize = 15;
 
 fn split_number<'t>(text: &'t str, example: &'static str) -> Result<(Decimal, &'t str), UnitError> {
     let trimmed = text.trim();
+    let is_negative = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    if trimmed.strip_prefix('-').is_some_and(is_negative) {
+        return Err(UnitError::Negative(trimmed.to_owned()));
+    }
     let missing = || UnitError::NoNumber(trimmed.to_owned(), example);
     let end = trimmed
         .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
@@ -399,6 +406,7 @@ mod tests {
             size("4 parsecs")
         );
         assert!(size("big").contains("does not start with a number"));
+        assert!(size("-5").contains("is negative"), "{}", size("-5"));
         assert!(size("1.0001kB").contains("whole number of bytes"));
         assert!(size("17179869184GiB").contains("64 bits"));
         assert!(rate("100").contains("bits or bytes"), "{}", rate("100"));
