@@ -135,7 +135,7 @@ fn slips_are_placed_and_named() {
         ("cap b:2 a:1 1Gbit", 5, "no node here is a writer"),
         ("cap a[2-1] b 1Gbit", 5, "counts down"),
         ("cap a:x b 1Gbit", 5, "not a port"),
-        ("cap a,a:1 b,b:2 -1Gbit", 17, "does not start with a number"),
+        ("cap a,a:1 b,b:2 -1Gbit", 17, "is negative"),
         ("trunk wan 1Gbit", 11, "trunk row without from"),
         ("trunk wan 1Gbit from a b", 24, "without \"to\""),
         (
