@@ -51,6 +51,7 @@ pub(crate) fn arrange_matched(
         }
     }
     if relation == Sources::Replicas
+        && several.is_none()
         && let Some((one, other)) = on_one_host(&sources)
     {
         bail!(
