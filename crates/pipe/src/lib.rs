@@ -224,21 +224,24 @@ impl Pipe {
         let number = shared.next.fetch_add(2, Ordering::Relaxed);
         let (taken, answer) = oneshot::channel();
         shared.insert(number, Entry::new(Some(taken)))?;
+        let mut waiting = Waiting {
+            shared,
+            number: Some(number),
+        };
         let sent = shared
             .urgent
             .send(frame::encode(Kind::Open, number, header));
         if sent.await.is_err() {
-            shared.remove(number);
             return Err(PipeError::Closed);
         }
-        match tokio::time::timeout(OPEN_TIMEOUT, answer).await {
-            Ok(Ok(Ok(()))) => Ok(number),
-            Ok(Ok(Err(reason))) => Err(PipeError::Refused(reason)),
-            Ok(Err(_)) => Err(PipeError::Closed),
-            Err(_) => {
-                shared.reset(number, "nobody waits for it any more");
-                Err(PipeError::Timeout)
-            }
+        let answer = tokio::time::timeout(OPEN_TIMEOUT, answer).await;
+        let answer = answer.map_err(|_| PipeError::Timeout)?;
+        // The other end has answered: the place is the stream's, or free.
+        waiting.number = None;
+        match answer {
+            Ok(Ok(())) => Ok(number),
+            Ok(Err(reason)) => Err(PipeError::Refused(reason)),
+            Err(_) => Err(PipeError::Closed),
         }
     }
 
@@ -371,6 +374,21 @@ impl Drop for Request {
     fn drop(&mut self) {
         if !self.is_answered {
             self.shared.reset(self.number, "nobody takes it");
+        }
+    }
+}
+
+/// Gives the place of a stream back where the other end does not answer in time, or the caller is dropped before.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    number: Option<u32>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.shared
+                .reset(number, "its caller does not wait any more");
         }
     }
 }

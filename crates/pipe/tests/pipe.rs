@@ -77,6 +77,21 @@ async fn streams_carry_bytes_both_ways() {
     assert!(a_written > each_way);
 }
 
+/// A caller that waits for a stream no longer gives its place back.
+#[tokio::test]
+async fn places_of_given_up_streams_are_free() {
+    let ((a, _to_a), (_b, mut to_b)) = ends();
+    let mut unanswered = Vec::new();
+    for _ in 0..2 * STREAMS_MAX {
+        tokio::select! {
+            biased;
+            _ = a.open(b"given up") => panic!("nothing takes it"),
+            asked = to_b.next() => unanswered.push(asked),
+        }
+    }
+    let (_one, _other) = connected(&a, &mut to_b).await;
+}
+
 /// A stream that nobody reads holds up no other, and no more than its window waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_wait_alone() {
