@@ -77,7 +77,10 @@ pub(crate) async fn converse<S>(
     let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
     let reading = tokio::spawn(async move {
         while let Some(message) = read_message(&mut reader).await {
-            heard.send_replace(());
+            // A question before the transfer: the master may reach other hosts for long before it says more.
+            if !matches!(message.body, Some(to_agent::Body::Expand(_))) {
+                heard.send_replace(());
+            }
             // Nothing to say but that it is there.
             if message.body.is_none() {
                 continue;

@@ -277,7 +277,12 @@ impl std::io::Read for Patient {
             let mut inputs = [PollFd::new(&self.input, PollFlags::IN)];
             match poll(&mut inputs, Some(&left)) {
                 Ok(0) => return Err(ErrorKind::TimedOut.into()),
-                Ok(_) => return Ok(rustix::io::read(&self.input, &mut *buffer)?),
+                Ok(_) => {
+                    let read = rustix::io::read(&self.input, &mut *buffer)?;
+                    // Silence counts, not the length of a list.
+                    self.until = Instant::now() + INPUT_TIMEOUT;
+                    return Ok(read);
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -37,6 +37,8 @@ const GATHERED_MAX: usize = 64 << 10;
 
 /// Bytes before each record of TLS: type, version, length.
 const TLS_HEAD_LEN: usize = 5;
+/// Longest record of TLS: 16 KiB, and what encryption may add (RFC 8446, 5.2).
+const TLS_RECORD_MAX: usize = (16 << 10) + 256;
 
 /// A record of TLS that says nothing and is there for firewalls (RFC 8446, D.4); it does not leave by itself.
 const COMPATIBILITY_LEN: usize = 6;
@@ -136,6 +138,10 @@ where
         let mut record = vec![0; TLS_HEAD_LEN];
         stream.read_exact(&mut record).await?;
         let len = usize::from(u16::from_be_bytes([record[3], record[4]]));
+        if len > TLS_RECORD_MAX {
+            let text = format!("a TLS record of {len} bytes, and {TLS_RECORD_MAX} are the most");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         record.resize(TLS_HEAD_LEN + len, 0);
         stream.read_exact(&mut record[TLS_HEAD_LEN..]).await?;
         let mut rest = record.as_slice();

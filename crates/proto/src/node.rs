@@ -196,7 +196,8 @@ impl Node {
 
     fn revise(&mut self, revision: &Revision, now_ns: u64) {
         self.revision = self.revision.max(revision.number);
-        if !revision.runs.is_empty() && self.life != Life::Ended {
+        let is_over = matches!(self.life, Life::Failed | Life::Ended);
+        if !revision.runs.is_empty() && !is_over {
             self.enter(Life::Fetching);
             self.complete_ns = None;
         }

@@ -599,13 +599,16 @@ impl Receiving {
         self.check_progress();
     }
 
-    /// The lane carries nothing more, since another one to the same peer does its work.
+    /// The lane carries nothing more, since another one to the same peer does its work. Where that one has failed
+    /// meanwhile, the peer is gone.
     pub fn handle_lane_left(&mut self, lane: LaneId) {
-        if self.ledger.is_alive(lane) && self.has_other_rail(lane) {
+        if self.has_other_rail(lane) && self.ledger.is_alive(lane) {
             self.ledger.lane_failed(lane);
-            self.call_needed();
-            self.check_progress();
+        } else {
+            self.lane_down(lane, "the way that took its place failed");
         }
+        self.call_needed();
+        self.check_progress();
     }
 
     fn lane_down(&mut self, lane: LaneId, reason: &str) {

@@ -102,7 +102,7 @@ impl Roots {
         self.roots.keys().cloned().collect()
     }
 
-    fn outside(&self, path: &Path) -> StoreError {
+    pub(crate) fn outside(&self, path: &Path) -> StoreError {
         StoreError::OutsideRoot {
             path: path.to_owned(),
             roots: self.paths(),
@@ -114,7 +114,19 @@ impl Roots {
         let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
         let inside =
             path.components().all(plain) && self.roots.keys().any(|root| path.starts_with(root));
-        if inside { error } else { self.outside(path) }
+        // A link on the way may have led out of the roots before this one.
+        let is_shown = match &error {
+            StoreError::LinkWithoutTarget { path, .. } => {
+                let folder = path.parent().map(std::fs::canonicalize);
+                matches!(folder, Some(Ok(folder)) if self.access(&folder).is_some())
+            }
+            _ => true,
+        };
+        if inside && is_shown {
+            error
+        } else {
+            self.outside(path)
+        }
     }
 }
 

@@ -12,8 +12,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
+use crate::manifest::PATH_LEN_MAX;
 use crate::roots::Roots;
 use crate::{home, sys};
 
@@ -42,10 +44,29 @@ pub fn is_pattern(path: &[u8]) -> bool {
 /// [`StoreError::NoUser`] for an unknown user, [`StoreError::OutsideRoot`] where a folder to be listed lies in no root,
 /// and others for folders that cannot be listed.
 pub fn expand(pattern: &[u8], roots: Option<&Roots>) -> Result<Vec<Vec<u8>>, StoreError> {
+    if pattern.len() > PATH_LEN_MAX {
+        let start = Path::new(OsStr::from_bytes(&pattern[..64]));
+        return Err(StoreError::from_errno(
+            Operation::Inspect,
+            start,
+            Errno::NAMETOOLONG,
+        ));
+    }
+    let whole = Path::new(OsStr::from_bytes(pattern));
+    // Which users there are, and where they live, is for the roots to show.
+    if let Some(roots) = roots.filter(|_| pattern.starts_with(b"~")) {
+        match home::split(pattern) {
+            Ok((Some(home), _))
+                if roots
+                    .resolve_read(Path::new(OsStr::from_bytes(&home)))
+                    .is_ok() => {}
+            _ => return Err(roots.outside(whole)),
+        }
+    }
     let (home, rest) = home::split(pattern)?;
     let search = Search {
         roots,
-        pattern: Path::new(OsStr::from_bytes(pattern)),
+        pattern: whole,
     };
     let start = match (&home, rest.starts_with(b"/")) {
         (Some(home), _) => home.clone(),
@@ -61,25 +82,31 @@ pub fn expand(pattern: &[u8], roots: Option<&Roots>) -> Result<Vec<Vec<u8>>, Sto
     let mut found = vec![start];
     for component in components() {
         let tokens = tokens(component);
-        let mut next = Vec::new();
+        let mut next: Vec<Vec<u8>> = Vec::new();
+        let (mut len, mut counted) = (0, 0);
         for path in found {
             match literal_name(&tokens) {
                 Some(name) => next.push(join(&path, &name)),
                 None => search.list(&path, &tokens, &mut next)?,
             }
-        }
-        if next.len() > MATCHES_MAX || next.iter().map(Vec::len).sum::<usize>() > MATCHES_LEN_MAX {
-            return Err(StoreError::TooManyMatches {
-                pattern: search.pattern.to_owned(),
-            });
+            len += next[counted..].iter().map(Vec::len).sum::<usize>();
+            counted = next.len();
+            if counted > MATCHES_MAX || len > MATCHES_LEN_MAX {
+                return Err(StoreError::TooManyMatches {
+                    pattern: search.pattern.to_owned(),
+                });
+            }
         }
         found = next;
     }
     let only_folders = rest.ends_with(b"/");
     let mut matches = Vec::new();
     for path in found {
-        if search.exists(&path)? && (!only_folders || Path::new(OsStr::from_bytes(&path)).is_dir())
-        {
+        let is_folder = |path: &[u8]| {
+            let folder = search.folder(path)?;
+            Ok::<_, StoreError>(folder.is_some_and(|folder| folder.is_dir()))
+        };
+        if search.exists(&path)? && (!only_folders || is_folder(&path)?) {
             matches.push(plain(path));
         }
     }
@@ -132,7 +159,8 @@ impl Search<'_> {
             Err(
                 StoreError::Vanished { .. }
                 | StoreError::NotADirectory { .. }
-                | StoreError::SymbolicLink { .. },
+                | StoreError::SymbolicLink { .. }
+                | StoreError::LinkWithoutTarget { .. },
             ) => Ok(None),
             Err(error) => Err(error),
         }

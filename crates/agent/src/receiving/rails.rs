@@ -66,11 +66,13 @@ impl Way {
 
 impl State {
     /// Whether streams of the lane bring what they were asked for and end: they go through the command's host, and others
-    /// to the same peer work that do not.
-    pub(super) fn is_left(&self, lane: usize) -> bool {
+    /// to the same peer bring units that do not. A way that connects and carries nothing is none.
+    pub(super) fn is_left(&self, lane: usize, now_ns: u64) -> bool {
         let is_carried = |lane: usize| self.lanes[lane].connected == route::Way::Through;
         let mut others = self.node.fetch().other_rails(lane);
-        is_carried(lane) && others.any(|other| self.lanes[other].open > 0 && !is_carried(other))
+        is_carried(lane)
+            && others.any(|other| self.lanes[other].open > 0 && !is_carried(other))
+            && self.node.fetch().other_rail_moves(lane, now_ns)
     }
 
     /// Lanes whose rail is gone while another one to the same peer is there. Where all are gone at once TCP may outlast

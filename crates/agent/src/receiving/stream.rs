@@ -60,7 +60,7 @@ impl Fetch {
         loop {
             {
                 let mut state = self.state.lock();
-                if state.is_left(lane) {
+                if state.is_left(lane, self.transfer.now_ns()) {
                     return self.leave(state, lane);
                 }
                 let streams = state.streams;
@@ -178,7 +178,7 @@ impl Fetch {
             let now = self.transfer.now_ns();
             let (take, cancel) = {
                 let mut state = self.state.lock();
-                moved.is_left = state.is_left(lane);
+                moved.is_left = state.is_left(lane, now);
                 let streams = state.streams;
                 let info = &mut state.lanes[lane];
                 // Those that only try to connect leave by themselves.

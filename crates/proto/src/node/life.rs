@@ -46,7 +46,7 @@ impl Life {
         match next {
             Preparing => false,
             // Also again: a revision brings more work.
-            Fetching => self != Ended,
+            Fetching => !matches!(self, Failed | Ended),
             Settling => self == Fetching,
             Checking => self == Settling,
             Renaming => matches!(self, Settling | Checking),

@@ -198,3 +198,35 @@ fn matches_are_bounded() {
     );
     assert_eq!(found(dir.path(), b"l1/*", None).unwrap().len(), 300);
 }
+
+/// With roots, a pattern tells nothing of what lies outside them: users, homes, folders and targets of links.
+#[test]
+fn nothing_outside_roots_is_told() {
+    let keep = tempfile::tempdir().unwrap();
+    let dir = keep.path().canonicalize().unwrap();
+    for path in ["in/good/x", "out/x"] {
+        let path = dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    // Shells skip a link to nothing on the way, with roots or without.
+    symlink("nowhere", dir.join("in/dead")).unwrap();
+    symlink("/very/secret", dir.join("out/link")).unwrap();
+    symlink(dir.join("out"), dir.join("in/away")).unwrap();
+    let roots = Roots::new(vec![(dir.join("in/good"), Access::ReadOnly)]).unwrap();
+    for pattern in ["~root/*", "~no-such-user/*", "~root"] {
+        let error = expand(pattern.as_bytes(), Some(&roots)).unwrap_err();
+        assert!(matches!(error, StoreError::OutsideRoot { .. }), "{error}");
+    }
+    let roots = Roots::new(vec![(dir.join("in"), Access::ReadOnly)]).unwrap();
+    let error = roots.resolve_read(&dir.join("in/away/link")).unwrap_err();
+    assert!(matches!(error, StoreError::OutsideRoot { .. }), "{error}");
+    fs::remove_file(dir.join("in/away")).unwrap();
+    for roots in [None, Some(&roots)] {
+        let pattern = dir.join("in/*/x");
+        let found = expand(pattern.as_os_str().as_bytes(), roots).unwrap();
+        assert_eq!(found, [dir.join("in/good/x").as_os_str().as_bytes()]);
+    }
+    let long = [&b"/*/"[..], &[b'x'; PATH_LEN_MAX]].concat();
+    assert!(expand(&long, Some(&roots)).is_err());
+}
