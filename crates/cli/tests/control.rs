@@ -94,6 +94,36 @@ fn signals_end_a_copy_cleanly() {
     }
 }
 
+/// When an interrupted command has ended, all of an incomplete copy is removed, or kept where that was asked for and named.
+#[test]
+fn what_an_interrupted_copy_says_is_so() {
+    let place = Place::new();
+    for file in 0..10_000 {
+        let folder = place.path("set").join((file % 10).to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(file.to_string()), [b'x'; 200]).unwrap();
+    }
+    std::fs::create_dir(place.path("to")).unwrap();
+    for keeps in [false, true] {
+        let mut args = vec!["copy", "set", "to/copy", "--limit", "300kB/s"];
+        args.extend(keeps.then_some("--keep-partial"));
+        let mut moving = Moving::start(&place, &args);
+        moving.until_delivered(600_000);
+        signal(&moving.child, "INT");
+        let (status, report) = moving.end();
+        assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
+        let entries = std::fs::read_dir(place.path("to")).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        let left = report["left"].as_array().unwrap();
+        let left: Vec<_> = left
+            .iter()
+            .map(|one| std::path::PathBuf::from(one["path"].as_str().unwrap()))
+            .collect();
+        assert_eq!(names.len(), usize::from(keeps), "{report:#}");
+        assert_eq!(left, names, "{report:#}");
+    }
+}
+
 /// The processes that another one started.
 fn children(parent: &Child) -> Vec<String> {
     let found = Command::new("pgrep")

@@ -564,9 +564,13 @@ impl Driver {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last_progress = Instant::now();
+        let mut is_cancelled = false;
         while self.end.is_none() {
             tokio::select! {
-                () = cancel.cancelled() => self.coordinator.handle_cancel(),
+                () = cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = true;
+                    self.coordinator.handle_cancel();
+                }
                 Some(input) = inputs.recv() => self.handle(input).await,
                 Some(command) = commands.recv() => self.command(command),
                 _ = tick.tick() => {

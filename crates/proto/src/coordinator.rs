@@ -232,6 +232,7 @@ pub struct Coordinator {
     moving_ns: Option<u64>,
     last_done_ns: Option<u64>,
     finish_ns: Option<u64>,
+    is_cancelled: bool,
     farewell_ns: Option<u64>,
     lease_ns: u64,
     lease_delivered: BTreeMap<u32, u64>,
@@ -303,6 +304,7 @@ impl Coordinator {
             moving_ns: None,
             last_done_ns: None,
             finish_ns: None,
+            is_cancelled: false,
             farewell_ns: None,
             lease_ns: now_ns,
             lease_delivered: BTreeMap::new(),
@@ -561,9 +563,12 @@ impl Coordinator {
         self.actions.push_back(Action::End(outcome, error));
     }
 
-    /// The user wants it to stop.
+    /// The user wants it to stop: it ends once the nodes have removed, or kept, what is temporary. Further calls change
+    /// nothing.
     pub fn handle_cancel(&mut self) {
-        self.end(Outcome::Cancelled, Some("interrupted".into()));
+        if !std::mem::replace(&mut self.is_cancelled, true) {
+            self.finish_cancelled();
+        }
     }
 
     fn all_opened(&mut self) {

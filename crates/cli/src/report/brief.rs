@@ -83,16 +83,13 @@ fn done(report: &Report) -> String {
 fn cancelled(report: &Report) -> String {
     let safe = match (report.delivered_bytes, report.wanted_bytes) {
         (0, 0) => return format!("CANCELLED before anything moved{}", label(report)),
-        (0, wanted) => {
-            let wanted = format_bytes(wanted);
-            return format!(
-                "CANCELLED: nothing of {wanted} was safe yet, all of it is removed{}",
-                label(report)
-            );
-        }
+        (0, wanted) => format!("nothing of {} was safe yet", format_bytes(wanted)),
         _ => format!("{} were safe", size(report)),
     };
     let kept = match complete(report) {
+        named if named.is_empty() && !report.left.is_empty() => {
+            "what is left is named below".to_owned()
+        }
         named if named.is_empty() => "all of it is removed".to_owned(),
         named => format!(
             "the copy of {} is complete, the rest is removed",

@@ -171,11 +171,35 @@ impl Coordinator {
         self.receivers().next().is_some() && receivers.all(refused)
     }
 
+    /// Ends the work of all nodes. One that was sent its end already, a rename above all, is waited for.
+    pub(super) fn finish_cancelled(&mut self) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.phase = Phase::Finishing;
+        self.finish_ns = None;
+        for node in 0..self.nodes.len() as u32 {
+            let state = &self.nodes[node as usize];
+            if !state.alive() || state.finish_sent {
+                continue;
+            }
+            if state.opened.is_none() {
+                self.turn_away(node, "the transfer was cancelled");
+            } else {
+                self.tell_finish(node, false, !self.setup.keep_partial);
+            }
+        }
+        self.check_finished();
+    }
+
     pub(super) fn check_finished(&mut self) {
         if self.phase != Phase::Finishing
             || !self.is_true_for_all(|n| n.finished.is_some() || !n.alive())
         {
             return;
+        }
+        if self.is_cancelled {
+            return self.end(Outcome::Cancelled, Some("interrupted".into()));
         }
         let missing = !self.missing().is_empty();
         let (outcome, error) = match (&self.failure, missing) {

@@ -579,17 +579,33 @@ fn sources_are_counted() {
     assert!(end.iter().any(named), "{end:?}");
 }
 
-/// The user's word ends it at once and removes what is temporary.
+/// A cancelled transfer ends once all nodes have removed what is temporary, or are gone; where it is to be kept they remove
+/// nothing.
 #[test]
-fn cancel_ends_at_once() {
-    let (mut c, _) = started(vec![
-        node("a", &[(0, 100)], &[], None),
-        node("b", &[], &[(0, 100)], None),
-    ]);
-    c.handle_cancel();
-    let end = actions(&mut c);
-    assert!(matches!(sent(&end, 1)[..], [to_agent::Body::Finish(f)] if f.discard && !f.commit));
-    assert_eq!(outcome(&end), Some(Outcome::Cancelled));
+fn a_cancelled_transfer_ends_when_nothing_is_left() {
+    for keeps in [false, true] {
+        let (mut c, _) = started(vec![
+            node("a", &[(0, 100)], &[], None),
+            node("b", &[], &[(0, 100)], None),
+        ]);
+        c.setup.keep_partial = keeps;
+        c.handle_cancel();
+        c.handle_cancel();
+        let asked = actions(&mut c);
+        let [to_agent::Body::Finish(finish)] = &sent(&asked, 1)[..] else {
+            panic!("{asked:?}")
+        };
+        assert_eq!((finish.discard, finish.commit), (!keeps, false));
+        assert_eq!(outcome(&asked), None);
+        c.handle_lost(0, "gone", 0);
+        assert_eq!(outcome(&actions(&mut c)), None);
+        let finished = from_agent::Body::Finished(control::Finished::default());
+        let finished = FromAgent {
+            body: Some(finished),
+        };
+        c.handle_message(1, finished, 0);
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
+    }
 }
 
 /// The shares of a limit never sum to more than the limit, and follow use.
