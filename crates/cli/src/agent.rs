@@ -373,7 +373,7 @@ fn check(path: &Path, writable: bool) -> Result<()> {
         {
             bail!(
                 "no file matches {shown}, and none has this name; patterns of paths on this host are for the shell to \
-                 expand: leave out the quotes"
+                 expand, which it does where they stand without quotes"
             )
         }
         Err(error) => bail!("the source {shown} cannot be used: {error}"),

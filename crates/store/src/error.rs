@@ -204,6 +204,12 @@ pub enum StoreError {
         /// Bytes it would have.
         wanted: u64,
     },
+    /// Something was put under the final name while the copy was written.
+    #[error("{shown} was made by another program meanwhile, and was not there at the start; run the command again to merge into it", shown = shown(path))]
+    TakenMeanwhile {
+        /// The final name.
+        path: PathBuf,
+    },
     /// The file into which a range was written was changed by somebody else meanwhile.
     #[error(
         "{shown} was changed while a range was written into a copy of it; it is left as it is, do it again", shown = shown(path)
@@ -320,9 +326,9 @@ pub enum StoreError {
         /// The missing folder.
         parent: PathBuf,
     },
-    /// A temporary file is shorter than the data promised for it, so it was not given its name.
+    /// A temporary file is shorter than the data written to it, so it was not renamed into place.
     #[error(
-        "{shown} holds only {len} of {wanted} bytes, so it keeps its temporary name; fetch the missing ranges again", shown = shown(path))]
+        "{shown} holds only {len} of {wanted} bytes: it was removed or cut while it was written; run the command again", shown = shown(path))]
     Incomplete {
         /// The temporary file.
         path: PathBuf,
@@ -475,6 +481,7 @@ impl StoreError {
             | Self::SameFile { path, .. }
             | Self::Longer { path, .. }
             | Self::Overtaken { path }
+            | Self::TakenMeanwhile { path }
             | Self::Changed { path, .. }
             | Self::OutsideRoot { path, .. }
             | Self::RootReadOnly { path, .. }

@@ -112,8 +112,9 @@ impl Roots {
     /// An error on the way to a path that is not plainly inside says no more than that it is outside.
     fn hide(&self, path: &Path, error: StoreError) -> StoreError {
         let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let inside =
-            path.components().all(plain) && self.roots.keys().any(|root| path.starts_with(root));
+            whole.components().all(plain) && self.roots.keys().any(|root| whole.starts_with(root));
         // A link on the way may have led out of the roots before this one.
         let is_shown = match &error {
             StoreError::LinkWithoutTarget { path, .. } => {

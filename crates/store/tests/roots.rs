@@ -116,6 +116,17 @@ fn links_without_targets_are_refused() {
     assert_eq!(last, Err(expected));
 }
 
+/// What is wrong with a relative path below a root is said as of an absolute one.
+#[test]
+fn relative_paths_have_their_own_errors() {
+    let roots = Roots::new(vec![(".".into(), Access::ReadWrite)]).unwrap();
+    let error = roots.resolve_write(Path::new("Cargo.toml/x")).unwrap_err();
+    assert!(matches!(error, StoreError::NotADirectory { .. }), "{error}");
+    assert!(is_outside(
+        roots.resolve_write(Path::new("../Cargo.toml/x"))
+    ));
+}
+
 /// Reading and writing are different rights, and the message names the way out.
 #[test]
 fn read_only_roots_are_not_written() {

@@ -297,7 +297,12 @@ impl Tree {
         } else {
             plain()
         };
-        renamed.map_err(|errno| self.failed(Operation::Rename, errno))
+        renamed.map_err(|errno| match errno {
+            Errno::EXIST | Errno::NOTEMPTY => StoreError::TakenMeanwhile {
+                path: self.dest.clone(),
+            },
+            errno => self.failed(Operation::Rename, errno),
+        })
     }
 
     /// Moves each entry to DEST, a whole folder at once where DEST has none of that name. Counts what is new and what took
