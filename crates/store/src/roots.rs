@@ -102,6 +102,15 @@ impl Roots {
         self.roots.keys().cloned().collect()
     }
 
+    /// Whether a folder lies in a root, or holds one.
+    pub(crate) fn leads_to(&self, folder: &Path) -> bool {
+        let Ok(resolved) = std::fs::canonicalize(folder) else {
+            return false;
+        };
+        let mut roots = self.roots.keys();
+        self.access(&resolved).is_some() || roots.any(|root| root.starts_with(&resolved))
+    }
+
     pub(crate) fn outside(&self, path: &Path) -> StoreError {
         StoreError::OutsideRoot {
             path: path.to_owned(),

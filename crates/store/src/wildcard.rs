@@ -56,10 +56,7 @@ pub fn expand(pattern: &[u8], roots: Option<&Roots>) -> Result<Vec<Vec<u8>>, Sto
     // Which users there are, and where they live, is for the roots to show.
     if let Some(roots) = roots.filter(|_| pattern.starts_with(b"~")) {
         match home::split(pattern) {
-            Ok((Some(home), _))
-                if roots
-                    .resolve_read(Path::new(OsStr::from_bytes(&home)))
-                    .is_ok() => {}
+            Ok((Some(home), _)) if roots.leads_to(Path::new(OsStr::from_bytes(&home))) => {}
             _ => return Err(roots.outside(whole)),
         }
     }
