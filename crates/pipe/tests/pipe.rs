@@ -35,6 +35,23 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Bytes of an exchange, each way: more than a window.
+const EXCHANGED: usize = 3 * WINDOW as usize + 17;
+
+/// Sends the bytes of one seed and expects those of another, at once.
+async fn exchange(stream: UnixStream, sends: usize, expects: usize) {
+    let (mut reader, mut writer) = stream.into_split();
+    let (sent, expected) = (bytes(EXCHANGED, sends), bytes(EXCHANGED, expects));
+    let sending = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut got = Vec::new();
+    let (_, read) = tokio::join!(sending, reader.read_to_end(&mut got));
+    read.unwrap();
+    assert!(got == expected, "{sends} {expects}");
+}
+
 /// Both ends open streams, headers arrive, and many streams carry bytes both ways at once, more than their windows.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_carry_bytes_both_ways() {
@@ -47,20 +64,7 @@ async fn streams_carry_bytes_both_ways() {
     let mut tasks = tokio::task::JoinSet::new();
     for (number, (one, other)) in pairs.into_iter().enumerate() {
         for (at, stream) in [one, other].into_iter().enumerate() {
-            tasks.spawn(async move {
-                let (mut reader, mut writer) = stream.into_split();
-                let len = 3 * WINDOW as usize + 17;
-                let sent = bytes(len, number * 2 + at);
-                let expected = bytes(len, number * 2 + 1 - at);
-                let sending = async {
-                    writer.write_all(&sent).await.unwrap();
-                    writer.shutdown().await.unwrap();
-                };
-                let mut got = Vec::new();
-                let (_, read) = tokio::join!(sending, reader.read_to_end(&mut got));
-                read.unwrap();
-                assert!(got == expected, "{number} {at}");
-            });
+            tasks.spawn(exchange(stream, number * 2 + at, number * 2 + 1 - at));
         }
     }
     let all = async {
@@ -72,7 +76,7 @@ async fn streams_carry_bytes_both_ways() {
     let (a_read, a_written) = a.carried();
     a.close(DEADLINE).await;
     b.closed().await;
-    let each_way = 8 * (3 * u64::from(WINDOW) + 17);
+    let each_way = 8 * EXCHANGED as u64;
     assert!(a_read > each_way && a_read < each_way + each_way / 100);
     assert!(a_written > each_way);
 }
@@ -251,22 +255,9 @@ async fn streams_of_two_pipes_are_joined() {
     });
     let taking = async { taken.next().await.unwrap().accept().await.unwrap() };
     let (near, far) = tokio::join!(a.open(b"to b"), taking);
-    let len = 3 * WINDOW as usize + 17;
-    let end = |stream: UnixStream, seed: usize| async move {
-        let (mut reader, mut writer) = stream.into_split();
-        let (sent, expected) = (bytes(len, seed), bytes(len, 1 - seed));
-        let sending = async {
-            writer.write_all(&sent).await.unwrap();
-            writer.shutdown().await.unwrap();
-        };
-        let mut got = Vec::new();
-        let (_, read) = tokio::join!(sending, reader.read_to_end(&mut got));
-        read.unwrap();
-        assert!(got == expected, "{seed}");
-    };
-    let both = async { tokio::join!(end(near.unwrap(), 0), end(far, 1)) };
+    let both = async { tokio::join!(exchange(near.unwrap(), 0, 1), exchange(far, 1, 0)) };
     tokio::time::timeout(DEADLINE, both).await.unwrap();
-    assert_eq!(tally.load(Ordering::Relaxed), 2 * len as u64);
+    assert_eq!(tally.load(Ordering::Relaxed), 2 * EXCHANGED as u64);
 
     // One end is gone.
     let taking = async { taken.next().await.unwrap().accept().await.unwrap() };

@@ -566,9 +566,23 @@ impl Coordinator {
     /// The user wants it to stop: it ends once the nodes have removed, or kept, what is temporary. Further calls change
     /// nothing.
     pub fn handle_cancel(&mut self) {
-        if !std::mem::replace(&mut self.is_cancelled, true) {
-            self.finish_cancelled();
+        if std::mem::replace(&mut self.is_cancelled, true) {
+            return;
         }
+        match self.phase {
+            Phase::Moving | Phase::Finishing => {
+                let discard = !self.setup.keep_partial;
+                self.finish_all(discard, "the transfer was cancelled");
+            }
+            // Nothing was made yet.
+            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning | Phase::Ended => {
+                self.end_cancelled();
+            }
+        }
+    }
+
+    fn end_cancelled(&mut self) {
+        self.end(Outcome::Cancelled, Some("interrupted".into()));
     }
 
     fn all_opened(&mut self) {

@@ -171,11 +171,11 @@ impl Coordinator {
         self.receivers().next().is_some() && receivers.all(refused)
     }
 
-    /// Ends the work of all nodes. One that was sent its end already, a rename above all, is waited for.
-    pub(super) fn finish_cancelled(&mut self) {
-        if self.phase == Phase::Ended {
-            return;
-        }
+    /// Ends the work of all nodes, with no file renamed that is not being renamed. Those that were sent their end before
+    /// are waited for.
+    ///
+    /// * `why`: nodes that join and are not ready are rejected with it.
+    pub(super) fn finish_all(&mut self, discard: bool, why: &str) {
         self.phase = Phase::Finishing;
         self.finish_ns = None;
         for node in 0..self.nodes.len() as u32 {
@@ -183,10 +183,9 @@ impl Coordinator {
             if !state.alive() || state.finish_sent {
                 continue;
             }
-            if state.opened.is_none() {
-                self.turn_away(node, "the transfer was cancelled");
-            } else {
-                self.tell_finish(node, false, !self.setup.keep_partial);
+            match state.opened {
+                None => self.turn_away(node, why),
+                Some(_) => self.tell_finish(node, false, discard),
             }
         }
         self.check_finished();
@@ -199,7 +198,7 @@ impl Coordinator {
             return;
         }
         if self.is_cancelled {
-            return self.end(Outcome::Cancelled, Some("interrupted".into()));
+            return self.end_cancelled();
         }
         let missing = !self.missing().is_empty();
         let (outcome, error) = match (&self.failure, missing) {

@@ -2,8 +2,8 @@
 
 use ropewalk_model::RangeSet;
 
+use super::Coordinator;
 use super::outcome::Failure;
-use super::{Coordinator, Phase};
 use crate::control::{self, to_agent};
 use crate::participant::Compare;
 use crate::report::{ErrorKind, ReplicasReport};
@@ -92,22 +92,7 @@ impl Coordinator {
             kind: ErrorKind::Differing,
             text,
         });
-        self.phase = Phase::Finishing;
-        self.finish_ns = None;
-        for node in 0..self.nodes.len() as u32 {
-            let state = &mut self.nodes[node as usize];
-            if state.alive() && state.opened.is_none() {
-                self.turn_away(node, "the transfer failed before it was ready");
-            } else if state.alive() && !std::mem::replace(&mut state.finish_sent, true) {
-                state.told_discard = true;
-                let finish = control::Finish {
-                    discard: true,
-                    ..control::Finish::default()
-                };
-                self.send(node, to_agent::Body::Finish(finish));
-            }
-        }
-        self.check_finished();
+        self.finish_all(true, "the transfer failed before it was ready");
     }
 
     /// What was compared; `None` where no byte that anybody wants has two holders.

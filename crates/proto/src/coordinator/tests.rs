@@ -579,6 +579,20 @@ fn sources_are_counted() {
     assert!(end.iter().any(named), "{end:?}");
 }
 
+/// Before anything is made there is nothing to wait for, and no node is said to join.
+#[test]
+fn a_transfer_that_is_cancelled_early_ends_at_once() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let mut c = begun(nodes, None);
+    c.handle_cancel();
+    let end = actions(&mut c);
+    assert_eq!(outcome(&end), Some(Outcome::Cancelled));
+    assert!(c.notes().is_empty(), "{:?}", c.notes());
+}
+
 /// A cancelled transfer ends once all nodes have removed what is temporary, or are gone; where it is to be kept they remove
 /// nothing.
 #[test]
