@@ -1,7 +1,7 @@
 #![allow(clippy::disallowed_methods, reason = "an example measures itself")]
 //! How the master scales: a whole transfer with many nodes, half senders and half receivers, in virtual time.
 //!
-//! `cargo run --release -p ropewalk-sim --example large -- NODES [LAYOUT] [UNITS] [SECONDS] [STEP_MS]`
+//! `cargo run --release -p ropewalk-measure --example large -- NODES [LAYOUT] [UNITS] [SECONDS] [STEP_MS]`
 //!
 //! LAYOUT is `blocks` (a block for each receiver, held by three senders), `windows` (the same, and receivers of one
 //! destination that list two blocks each) or `all` (all hold all; for few nodes). Each node has UNITS units of 64 KiB

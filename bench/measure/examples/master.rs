@@ -1,6 +1,6 @@
 //! What the coordinator alone costs with many nodes: processor time of each part of a transfer, and bytes of state.
 //!
-//! `cargo run --release -p ropewalk-sim --example master -- NODES [LAYOUT]`
+//! `cargo run --release -p ropewalk-measure --example master -- NODES [LAYOUT]`
 //!
 //! Its nodes only answer; nothing moves. LAYOUT is as in the example `large`.
 #![allow(clippy::disallowed_methods, reason = "an example measures itself")]

@@ -1,10 +1,10 @@
-//! Packet events a second of the packet simulator, on one thread: `cargo run --release -p ropewalk-sim --example packet_speed`.
+//! Packet events a second of the packet simulator, on one thread: `cargo run --release -p ropewalk-measure --example packet_speed`.
 
 #![allow(clippy::disallowed_methods, reason = "measures its own time")]
 
 use std::time::Instant;
 
-use ropewalk_sim::packet::{FlavourName, Profile, Stripes, TwoClusters};
+use ropewalk_tcp_sim::{FlavourName, Profile, Stripes, TwoClusters};
 
 fn main() {
     println!("nodes stripes Mbit/s   events  seconds  million/s");

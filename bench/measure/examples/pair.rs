@@ -1,7 +1,7 @@
 //! Speed of one pair of processes on loopback, beside `iperf3`, with the processor time of both sides.
 //!
 //! ```text
-//! cargo run --release -p ropewalk-lane --example pair -- iperf:1 iperfz:1 mem:fragment:1 file:sealed+hash:2
+//! cargo run --release -p ropewalk-measure --example pair -- iperf:1 iperfz:1 mem:fragment:1 file:sealed+hash:2
 //! ```
 //!
 //! A case is `what:guard:streams`. `what` is `mem` (2 MiB of sealed memory to one buffer per

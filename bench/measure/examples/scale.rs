@@ -1,6 +1,6 @@
 //! How planning scales: CPU seconds, peak memory and distance from the bound, by family, size and scheduler.
 //!
-//! `cargo run --release -p ropewalk-sched --example scale [-- FAMILY [NODES_MAX [SCHEDULER]]]`
+//! `cargo run --release -p ropewalk-measure --example scale [-- FAMILY [NODES_MAX [SCHEDULER]]]`
 //!
 //! Half of the nodes send, half receive; senders have 1 to 10 Gbit/s, receivers 32 to 80. Families: what senders hold.
 //! `windows`: an eighth of the senders holds each byte; `nested`: from the start to some point; `blocks`: 10 blocks a

@@ -1,9 +1,9 @@
 //! How far each policy of the tuner is from the best fixed setting, from a cold start, on the packet simulator:
-//! `cargo run --release -p ropewalk-sim --example tuner [FLAVOUR [NODES,... [MBIT,...]]]`. Makes
-//! `crates/sim/tests/golden/tuner.txt`.
+//! `cargo run --release -p ropewalk-measure --example tuner [FLAVOUR [NODES,... [MBIT,...]]]`. Makes
+//! `crates/tcp-sim/tests/golden/tuner.txt`.
 
-use ropewalk_sim::packet::tune::Bed;
-use ropewalk_sim::packet::{FlavourName, TwoClusters};
+use ropewalk_tcp_sim::tune::Bed;
+use ropewalk_tcp_sim::{FlavourName, TwoClusters};
 use ropewalk_tuner::{PolicyName, Setting};
 
 const PACKET_BYTES: u32 = 1448;

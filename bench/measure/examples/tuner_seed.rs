@@ -1,7 +1,7 @@
 //! Simulates the situations that the tuner's database is shipped with, and prints them:
-//! `cargo run --release -p ropewalk-sim --example tuner_seed > crates/tuner/src/seed.txt`.
+//! `cargo run --release -p ropewalk-measure --example tuner_seed > crates/tuner/src/seed.txt`.
 
-use ropewalk_sim::packet::tune;
+use ropewalk_tcp_sim::tune;
 use ropewalk_tuner::policy::{Lesson, TOTALS};
 use ropewalk_tuner::{Limits, Question, Situation};
 

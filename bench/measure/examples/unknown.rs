@@ -1,6 +1,6 @@
 //! How near the bound transfers come when nobody knows any speed, in virtual time.
 //!
-//! `cargo run --release -p ropewalk-sim --example unknown -- [TEXT] [hints]`
+//! `cargo run --release -p ropewalk-measure --example unknown -- [TEXT] [hints]`
 //!
 //! Networks are those of CEP Figures 6 and 7 (slow nodes at 2.39 MB/s, fast ones at ten times that) and 80 random ones,
 //! all sized for 20 s; TEXT picks those whose name contains it, `hints` declares the true speeds. Use it to see

@@ -1,4 +1,4 @@
-//! The `multisocket` program: the same as `ropewalk multisocket`.
+//! The `multisocket` program: the same as `ropewalk-bench multisocket`.
 
 use std::process::ExitCode;
 

@@ -23,7 +23,7 @@ const RECEIVE_WAIT_SECONDS: u32 = 600;
 /// Threads that a user may ask for.
 const THREADS_MAX: u32 = 1024;
 
-/// Arguments of `multisocket` and `ropewalk multisocket`.
+/// Arguments of `multisocket` and `ropewalk-bench multisocket`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct MultisocketArgs {
@@ -97,7 +97,7 @@ sender's clock ends when the receiver has confirmed every byte. Each side prints
 
 et: seconds; Mbytes/sec: 10^6 bytes a second; u, s: processor seconds in the program and in the
 system; im: most memory resident at once, in KiB; sw: times the process was swapped out.
-The commands `multisocket` and `ropewalk multisocket` are the same.
+The commands `multisocket` and `ropewalk-bench multisocket` are the same.
 
 Exit status: 0 done, 1 failed (a connection was lost, nobody came or listened), 2 usage, 4 refused
 (the sides differ, or the receiver has another sender), 130 interrupted.";

@@ -20,3 +20,9 @@ mod transfer;
 
 pub use processor::{Fair, Linux26Arrays, Processor, Task, UleQueues};
 pub use transfer::{Outcome, Transfer};
+
+/// A millisecond in nanoseconds.
+const MS: u64 = 1_000_000;
+
+/// A second in nanoseconds.
+const SECOND: u64 = 1000 * MS;

@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use ropewalk::message::{self, CutOff, Listener, MessageError, MessageSocket, Method, Options};
 use ropewalk::model::Bytes;
 
-use crate::{Usage, options, sys, token};
+use ropewalk_cli::{Usage, remembering_file, sys, token};
 
 mod cpu;
 mod order;
@@ -77,7 +77,7 @@ impl Rounds {
     }
 }
 
-/// Arguments of `ropewalk pingpong`.
+/// Arguments of `ropewalk-bench pingpong`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct PingPongArgs {
@@ -135,13 +135,13 @@ pub(crate) struct PingPongArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  ropewalk pingpong --serve 127.0.0.1 127.0.0.2
-  ropewalk pingpong 127.0.0.1 127.0.0.2
+  ropewalk-bench pingpong --serve 127.0.0.1 127.0.0.2
+  ropewalk-bench pingpong 127.0.0.1 127.0.0.2
       on one host
-  ropewalk pingpong --plain --serve 10.0.0.5 10.0.1.5
-  ropewalk pingpong --plain --rails 10.0.0.4,10.0.1.4 10.0.0.5 10.0.1.5
+  ropewalk-bench pingpong --plain --serve 10.0.0.5 10.0.1.5
+  ropewalk-bench pingpong --plain --rails 10.0.0.4,10.0.1.4 10.0.0.5 10.0.1.5
       two networks between two hosts, each rail bound to its own address
-  ropewalk pingpong --plain --stream 1GiB --sizes 16MiB --mode enhanced 10.0.0.5 10.0.1.5
+  ropewalk-bench pingpong --plain --stream 1GiB --sizes 16MiB --mode enhanced 10.0.0.5 10.0.1.5
       one way, several messages in flight; --json has what had come over each rail every 20 ms
 
 Bandwidth is 8 x size / (round trip / 2), of medians; efficiency is that of TCP on the first rail times the number
@@ -252,7 +252,7 @@ pub(crate) fn run(args: &PingPongArgs) -> Result<ExitCode> {
         deadline: Some(PATIENCE),
         // Found when it is asked for, or by the measurement itself.
         cut_off: CutOff::Fixed(DEFAULT_CUT_OFF),
-        cut_offs: options::remembering_file(&args.cut_offs, "cut-offs.json"),
+        cut_offs: remembering_file(&args.cut_offs, "cut-offs.json"),
         ..Options::default()
     };
     if args.token_file.is_some() {

@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk::model::Bytes;
-use ropewalk_sim::packet::{self, RtoRule, Scenario};
+use ropewalk_tcp_sim::{RtoRule, Scenario};
 
-use crate::sys;
+use ropewalk_cli::sys;
 
 mod grid;
 mod output;
@@ -29,7 +29,7 @@ const RUNS_MAX: usize = 100_000;
 
 const BAR: &str = "sim [{wide_bar}] {pos}/{len} runs, {eta} left";
 
-/// Arguments of `ropewalk sim`.
+/// Arguments of `ropewalk-bench sim`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct SimArgs {
@@ -196,15 +196,15 @@ pub(crate) struct SimArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  ropewalk sim --stripes 52
+  ropewalk-bench sim --stripes 52
       the paper's single node at 100 Mbit/s, past the number of stripes that its own queue holds
-  ropewalk sim --nodes 8 --stripes 1..16 --bandwidth 10Mbit,100Mbit --latency 80ms --plot collapse.svg
+  ropewalk-bench sim --nodes 8 --stripes 1..16 --bandwidth 10Mbit,100Mbit --latency 80ms --plot collapse.svg
       a sweep: ranges and lists may be given for any number (1..64/4 steps by 4)
-  ropewalk sim --flavour reno:4,vegas:4 --bandwidth 10Mbit --json
+  ropewalk-bench sim --flavour reno:4,vegas:4 --bandwidth 10Mbit --json
       flavours mixed on each node
-  ropewalk sim --loss 0.0001,0.01 --window 0 --rto-min 0.2s --bytes-per-node 50MB --seed 1..5
+  ropewalk-bench sim --loss 0.0001,0.01 --window 0 --rto-min 0.2s --bytes-per-node 50MB --seed 1..5
       random loss, no window limit, five seeds
-  ropewalk sim --stripes 2 --trace two.csv
+  ropewalk-bench sim --stripes 2 --trace two.csv
 
 Latency is one way. Queues drop what comes when they are full. Connections begin with a SYN and end with the last
 acknowledgement. Times are simulated.
@@ -222,7 +222,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
     let (scenarios, layout) = match prepare(args) {
         Ok(prepared) => prepared,
         Err(error) => {
-            eprintln!("ropewalk: {error:#}");
+            eprintln!("ropewalk-bench: {error:#}");
             return Ok(ExitCode::from(USAGE));
         }
     };
@@ -249,7 +249,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
                 wall_seconds,
             }),
             Err(error) => {
-                eprintln!("ropewalk: {error}");
+                eprintln!("ropewalk-bench: {error}");
                 return Ok(ExitCode::from(USAGE));
             }
         }
@@ -360,7 +360,7 @@ fn scenarios(args: &SimArgs) -> Result<Vec<Simulation>> {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             for point in grid::points(args, RUNS_MAX)? {
-                let (topology, flows) = packet::parse_topology(&text, point.packet_bytes)
+                let (topology, flows) = ropewalk_tcp_sim::parse_topology(&text, point.packet_bytes)
                     .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
                 let scenario = point.with_network(topology, flows);
                 scenarios.push((point, scenario));

@@ -1,4 +1,4 @@
-//! `ropewalk multisocket` is the `multisocket` program, whose own tests say more.
+//! `ropewalk-bench multisocket` is the `multisocket` program, whose own tests say more.
 
 mod common;
 

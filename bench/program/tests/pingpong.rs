@@ -5,15 +5,15 @@ mod common;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use common::{Place, Ran, RunningAgent};
+use common::{Place, Ran, Running};
 
 /// A serving end on two rails, and where it listens. Ends when dropped.
-fn serve(place: &Place) -> (RunningAgent, [String; 2]) {
+fn serve(place: &Place) -> (Running, [String; 2]) {
     let mut serve = place.command();
     serve.args(["pingpong", "--serve", "127.0.0.1:0", "127.0.0.2:0"]);
     let child = serve.stdout(Stdio::piped()).spawn().unwrap();
-    let mut serving = RunningAgent { child, port: 0 };
-    let mut lines = BufReader::new(serving.child.stdout.take().unwrap()).lines();
+    let mut serving = Running(child);
+    let mut lines = BufReader::new(serving.0.stdout.take().unwrap()).lines();
     let addresses = std::array::from_fn(|_| {
         let line = lines.next().unwrap().unwrap();
         line.strip_prefix("listening on ").unwrap().to_owned()

@@ -1,9 +1,9 @@
-//! `ropewalk sim` from outside: its keys, its files, its refusals.
+//! `ropewalk-bench sim` from outside: its keys, its files, its refusals.
 
 use std::process::{Command, Output};
 
 fn sim(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk-bench"));
     command.arg("sim").args(arguments).output().unwrap()
 }
 
@@ -235,7 +235,7 @@ fn results_come_first() {
 #[test]
 fn output_that_is_full_or_closed() {
     let command = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk-bench"));
         command.args(["sim", "--bytes-per-node", "100kB"]);
         command
     };

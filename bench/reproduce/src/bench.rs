@@ -39,6 +39,8 @@ pub(crate) struct Site {
     pub scratch: PathBuf,
     /// The program under test.
     pub ropewalk: PathBuf,
+    /// This program, which has the tests of sockets and messages.
+    pub bench: PathBuf,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,6 +59,8 @@ pub(crate) struct Bench {
     folder: PathBuf,
     scratch: tempfile::TempDir,
     build: String,
+    // This program.
+    own: PathBuf,
     done: BTreeMap<String, Record>,
     // Points not run yet, with the seconds each is expected to take.
     ahead: BTreeMap<String, f64>,
@@ -77,10 +81,14 @@ impl Bench {
             .prefix("scratch-")
             .tempdir_in(&folder)
             .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let own = std::env::current_exe().context("this program's own path is not known")?;
         let mut bench = Self {
             settings: settings.clone(),
             scratch,
-            build: machine::build_mark(&settings.ropewalk),
+            build: [&settings.ropewalk, &own]
+                .map(|program| machine::build_mark(program))
+                .join(", "),
+            own,
             done: BTreeMap::new(),
             ahead: BTreeMap::new(),
             taken: 0.0,
@@ -131,6 +139,7 @@ impl Bench {
         Site {
             scratch: self.scratch.path().to_owned(),
             ropewalk: self.settings.ropewalk.clone(),
+            bench: self.own.clone(),
         }
     }
 

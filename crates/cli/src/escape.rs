@@ -12,7 +12,7 @@ fn acts(letter: char) -> bool {
 }
 
 /// The text as one line of at most 1 KiB, with what would act on the terminal written as `\n` or `\u{1b}`.
-pub(crate) fn line(text: &str) -> String {
+pub fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LINE_LEN_MAX));
     for letter in text.trim_end().chars() {
         if out.len() > LINE_LEN_MAX {
@@ -29,7 +29,7 @@ pub(crate) fn line(text: &str) -> String {
 }
 
 /// As [`line`], each line of a text by itself: for words of this program that have several.
-pub(crate) fn lines(text: &str) -> String {
+pub fn lines(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 

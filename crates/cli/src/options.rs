@@ -498,7 +498,8 @@ fn words(text: &str) -> Result<Words, String> {
 
 /// A file in which something is remembered, `name` in the user's folder unless told otherwise; `None` for off, or when there
 /// is no home to keep it in.
-pub(crate) fn remembering_file(text: &OsStr, name: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn remembering_file(text: &OsStr, name: &str) -> Option<PathBuf> {
     if text == "off" {
         return None;
     }

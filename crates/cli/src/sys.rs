@@ -3,24 +3,24 @@
 use std::io::{IsTerminal as _, Write as _};
 
 /// Prints a line on standard output; a reader that has gone, or a full disk, stops nothing.
-pub(crate) fn say(text: std::fmt::Arguments<'_>) {
+pub fn say(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 /// Whether a person can be asked something: standard error shows it to a terminal, and that terminal is this process's own.
-pub(crate) fn has_terminal() -> bool {
+pub fn has_terminal() -> bool {
     std::io::stderr().is_terminal() && std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// The user this process acts as.
-pub(crate) fn user_id() -> u32 {
+pub fn user_id() -> u32 {
     // SAFETY: takes nothing, cannot fail, touches no memory of ours.
     unsafe { libc::geteuid() }
 }
 
 /// Lines and columns of the terminal on standard error; `None` when it is no terminal.
-pub(crate) fn terminal_size() -> Option<(usize, usize)> {
+pub fn terminal_size() -> Option<(usize, usize)> {
     let mut size = libc::winsize {
         ws_row: 0,
         ws_col: 0,
@@ -36,19 +36,19 @@ pub(crate) fn terminal_size() -> Option<(usize, usize)> {
 /// Makes writing to a closed pipe end the process quietly, as other programs of a pipeline do.
 ///
 /// Only for commands that own no transfer: one that moves data must outlive its reader.
-pub(crate) fn end_on_closed_pipe() {
+pub fn end_on_closed_pipe() {
     // SAFETY: restores the system's default for one signal; no handler of ours is involved.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// Undoes [`end_on_closed_pipe`], for a command that still has files to write when its reader has gone.
-pub(crate) fn survive_closed_pipe() {
+pub fn survive_closed_pipe() {
     // SAFETY: ignores one signal, as the standard library does from the beginning.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// The end of a terminal or login leaves the process alone.
-pub(crate) fn ignore_hangup() {
+pub fn ignore_hangup() {
     // SAFETY: ignores one signal; no handler of ours is involved.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }

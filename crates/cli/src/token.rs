@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 /// A token is 256 bits.
-pub(crate) const TOKEN_LEN: usize = 32;
+pub const TOKEN_LEN: usize = 32;
 
 /// Longest token file that is read: the digits and some white space.
 const FILE_LEN_MAX: u64 = 1024;
 
 /// Where the token is looked for when no file is named: `$XDG_CONFIG_HOME/ropewalk/token`, else
 /// `~/.config/ropewalk/token`.
-pub(crate) fn default_path() -> Option<PathBuf> {
+pub fn default_path() -> Option<PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)
             .filter(|v| !v.is_empty())
@@ -26,7 +26,7 @@ pub(crate) fn default_path() -> Option<PathBuf> {
 }
 
 /// The token in `file`, or in the default place.
-pub(crate) fn load(file: Option<&Path>) -> Result<[u8; TOKEN_LEN]> {
+pub fn load(file: Option<&Path>) -> Result<[u8; TOKEN_LEN]> {
     if let Some(file) = file {
         return read(file);
     }
@@ -63,12 +63,12 @@ fn read(path: &Path) -> Result<[u8; TOKEN_LEN]> {
 }
 
 /// The bytes that hexadecimal digits stand for; `None` unless there are exactly `N` pairs.
-pub(crate) fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
     <[u8; N]>::try_from(from_hex(text)?).ok()
 }
 
 /// Bytes from pairs of hexadecimal digits; `None` for anything else.
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let byte = |pair: &[u8; 2]| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok();
@@ -76,12 +76,12 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Bytes as pairs of hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a fresh token to a file that did not exist.
-pub(crate) fn create(path: &Path) -> Result<[u8; TOKEN_LEN]> {
+pub fn create(path: &Path) -> Result<[u8; TOKEN_LEN]> {
     let mut token = [0; TOKEN_LEN];
     let random = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
     random.context("cannot read /dev/urandom")?;

@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use ropewalk_sim::packet::Invalid;
-use ropewalk_sim::packet::tune::{self, EVENTS_MAX};
+use ropewalk_tcp_sim::Invalid;
+use ropewalk_tcp_sim::tune::{self, EVENTS_MAX};
 use ropewalk_tuner::{Answer, Question};
 
 /// At most one simulation at a time; what is asked meanwhile waits, and only the newest.

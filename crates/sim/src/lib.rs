@@ -19,7 +19,7 @@
 //! an agent learns up to a step late and keeps the cost of 10^5 nodes at O(units × log); bytes are exact,
 //! since what a lane has carried beyond a unit counts for its next one.
 //!
-//! A second simulator, of TCP packets on a network that drops them, is in [`packet`]; the two share nothing.
+//! A second simulator, of TCP packets on a network that drops them, is the crate `ropewalk-tcp-sim`; the two share nothing.
 //!
 //! Deterministic: no clock, no chance but the caller's, ordered containers. The same [`Scenario`] gives the same
 //! [`Ended`].
@@ -31,8 +31,6 @@ mod ended;
 mod lane;
 mod mail;
 pub mod network;
-pub mod packet;
-pub mod rapid;
 mod scenario;
 mod world;
 

@@ -13,8 +13,8 @@
 //!  tcp/       Sender = Core (sequence numbers, timer) + a Flavour (tahoe, reno, newreno, vegas, cubic)
 //! ```
 //!
-//! This is not the fluid simulator of the crate's root: that one moves bytes of whole transfers between 10^5
-//! nodes and knows no packets; this one knows nothing but packets. They share no code.
+//! This is not `ropewalk-sim`: that one moves bytes of whole transfers between 10^5 nodes and knows no packets; this
+//! one knows nothing but packets. They share no code.
 //!
 //! **Time** is seconds in binary floating point, added up in the same order as in the simulator that the paper
 //! used. Drops under a drop-tail queue hang on which of two packets comes first, and where sums of latencies are equal

@@ -197,7 +197,7 @@ impl<'t> Routes<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::Stream;
+    use crate::Stream;
 
     fn link(from: usize, to: usize) -> Link {
         Link {

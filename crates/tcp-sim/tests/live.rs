@@ -1,7 +1,7 @@
 //! Connections that come and go, and the tuner in a closed loop with the simulator. The whole grid is the example `tuner`.
 
-use ropewalk_sim::packet::tune::{Bed, EVENTS_MAX, answer, profile};
-use ropewalk_sim::packet::{FlavourName, Live, TwoClusters, idle};
+use ropewalk_tcp_sim::tune::{Bed, EVENTS_MAX, answer, profile};
+use ropewalk_tcp_sim::{FlavourName, Live, TwoClusters, idle};
 use ropewalk_tuner::policy::TOTALS;
 use ropewalk_tuner::{PolicyName, Question, Setting, Situation};
 

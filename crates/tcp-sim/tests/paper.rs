@@ -1,7 +1,7 @@
 //! The claims of the coordinated striping paper, section 5, in the packet simulator.
 
-use ropewalk_sim::packet::theory::formula_stripes;
-use ropewalk_sim::packet::{FlavourName, Outcome, Profile, Stripes, TwoClusters};
+use ropewalk_tcp_sim::theory::formula_stripes;
+use ropewalk_tcp_sim::{FlavourName, Outcome, Profile, Stripes, TwoClusters};
 
 fn net(nodes: u32, stripes: u32, megabits: f64, milliseconds: f64) -> TwoClusters {
     TwoClusters {

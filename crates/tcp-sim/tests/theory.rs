@@ -1,9 +1,9 @@
 //! The packet simulator against reference traces, formulas and a trace made by hand.
 
-use ropewalk_sim::packet::theory::{
+use ropewalk_tcp_sim::theory::{
     ALONE_BITS_PER_SECOND, LOSSY_SECONDS, alone, equals, fairness, lossy, mathis, pftk,
 };
-use ropewalk_sim::packet::{
+use ropewalk_tcp_sim::{
     FlavourName, FlowSpec, Link, NO_WINDOW, Outcome, Profile, Scenario, Stripes, Topology,
     TwoClusters,
 };
@@ -312,7 +312,7 @@ fn vegas_beside_reno() {
     let sum = |flows: &[_]| -> u64 {
         flows
             .iter()
-            .map(|f: &ropewalk_sim::packet::FlowOutcome| f.acknowledged)
+            .map(|f: &ropewalk_tcp_sim::FlowOutcome| f.acknowledged)
             .sum()
     };
     let (reno, vegas) = (sum(&outcome.flows[..4]), sum(&outcome.flows[4..]));

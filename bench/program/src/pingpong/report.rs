@@ -5,7 +5,7 @@ use ropewalk::model::{Bytes, format_seconds};
 use serde::Serialize;
 
 use super::stream::Seen;
-use crate::sys;
+use ropewalk_cli::sys;
 
 /// Exit status of streams that did not come as they were sent.
 const FAILED: u8 = 1;

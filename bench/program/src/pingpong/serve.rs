@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::order::{self, ADDRESSES_MAX, Order, PORTS_EACH, TICKET_LEN};
 use super::{ORDER_LEN, SIZE_MAX, plain, stream};
-use crate::sys;
+use ropewalk_cli::sys;
 
 /// A measuring end that has not opened its plain connection by then has no use for it.
 const OPENING: Duration = Duration::from_secs(10);

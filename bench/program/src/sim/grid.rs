@@ -1,7 +1,7 @@
 //! The points of a sweep: every combination of the values given.
 
 use anyhow::{Result, bail};
-use ropewalk_sim::packet::{
+use ropewalk_tcp_sim::{
     CONNECTIONS_MAX, FlowSpec, NO_WINDOW, Profile, Scenario, Topology, TwoClusters,
 };
 use serde_json::{Map, Value, json};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ropewalk_sim::packet::Outcome;
+use ropewalk_tcp_sim::Outcome;
 use serde_json::{Map, Value, json};
 
 use super::grid::Point;

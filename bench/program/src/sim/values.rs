@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ropewalk::model::{ByteRate, Bytes};
-use ropewalk_sim::packet::{self, FlavourName, Profile, RtoRule, Stripes};
+use ropewalk_tcp_sim::{FlavourName, Profile, RtoRule, Stripes};
 
 /// Values of one range.
 const RANGE_MAX: u64 = 10_000;
@@ -96,7 +96,7 @@ pub(super) fn packet_sizes(text: &str) -> Result<Values<Bytes>, String> {
 }
 
 pub(super) fn time(text: &str) -> Result<Time, String> {
-    packet::parse_seconds(text).map(Time)
+    ropewalk_tcp_sim::parse_seconds(text).map(Time)
 }
 
 pub(super) fn times(text: &str) -> Result<Values<Time>, String> {

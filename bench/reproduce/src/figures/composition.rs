@@ -323,6 +323,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let site = Site {
             scratch: scratch.path().to_owned(),
+            bench: std::env::current_exe().unwrap(),
             ropewalk,
         };
         let moved = measure(&site, 1, 2_000_000, true, "").unwrap();

@@ -178,7 +178,7 @@ impl Case {
         let each = self.block_len * u64::from(self.connections);
         let blocks = (bytes / each).max(1);
         let side = |role: &str| {
-            let mut command = Command::new(&site.ropewalk);
+            let mut command = Command::new(&site.bench);
             command.args(["multisocket", role, "--json", "-p", &port]);
             command.args(["-c", &self.connections.to_string()]);
             command.args(["-b", &self.block_len.to_string()]);

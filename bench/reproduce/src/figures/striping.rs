@@ -13,10 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
-use ropewalk_sim::packet::theory::formula_stripes;
-use ropewalk_sim::packet::{
-    FlavourName, NO_WINDOW, Outcome, Profile, Scenario, Stripes, TwoClusters,
-};
+use ropewalk_tcp_sim::theory::formula_stripes;
+use ropewalk_tcp_sim::{FlavourName, NO_WINDOW, Outcome, Profile, Scenario, Stripes, TwoClusters};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Settings};
@@ -254,7 +252,7 @@ fn window_plot(bench: &Bench) -> Result<()> {
     (scenario.window, scenario.ssthresh) = (NO_WINDOW, 64);
     scenario.trace_seconds = Some(0.05);
     let outcome = run_all(&[scenario])?;
-    let line = |name: &str, of: &dyn Fn(&ropewalk_sim::packet::Sample) -> f64| {
+    let line = |name: &str, of: &dyn Fn(&ropewalk_tcp_sim::Sample) -> f64| {
         let points = outcome[0]
             .trace
             .iter()
@@ -276,7 +274,7 @@ fn window_plot(bench: &Bench) -> Result<()> {
 /// Packets sent and sent again over time, of all connections.
 fn progress(outcome: &Outcome) -> Vec<(f64, u64, u64)> {
     let flows = outcome.flows.len();
-    let sum = |samples: &[ropewalk_sim::packet::Sample]| {
+    let sum = |samples: &[ropewalk_tcp_sim::Sample]| {
         let sent = samples.iter().map(|sample| sample.sent).sum();
         let again = samples.iter().map(|sample| sample.retransmitted).sum();
         (samples[0].seconds, sent, again)

@@ -8,7 +8,7 @@ use ropewalk_lab::{HostSpec, LabBuilder, NicSpec};
 use crate::hosts::{PROGRAM, agent, bytes, close, lab, master};
 
 /// The paper's sample, byte for byte.
-const FIGURE_2: &str = include_str!("../../../reproduce/data/figure2.cep");
+const FIGURE_2: &str = include_str!("../../../../bench/reproduce/data/figure2.cep");
 
 /// Figure 2's file as printed in the paper, between hosts of those names and addresses.
 #[test]

@@ -3,7 +3,7 @@
 use super::{Answer, Policy, PolicyName, TOTALS, fewest};
 use crate::Situation;
 
-/// What is shipped; made by `cargo run --release -p ropewalk-sim --example tuner_seed`.
+/// What is shipped; made by `cargo run --release -p ropewalk-measure --example tuner_seed`.
 const SHIPPED: &str = include_str!("../seed.txt");
 
 /// Neighbours that are weighed.

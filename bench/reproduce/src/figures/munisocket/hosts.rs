@@ -20,7 +20,7 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// One mebibyte.
 pub(super) const MIB: u64 = 1 << 20;
 
-/// One point of a round trip, as `ropewalk pingpong --json` has it.
+/// One point of a round trip, as `ropewalk-bench pingpong --json` has it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Point {
     pub bytes: u64,
@@ -172,7 +172,7 @@ pub(super) fn serve(lab: &Lab, site: &Site, rails: &[usize]) -> Result<Process> 
 }
 
 fn serve_at(lab: &Lab, site: &Site, own: &[String]) -> Result<Process> {
-    let mut command = Place::Host(lab, "b").command(&site.ropewalk);
+    let mut command = Place::Host(lab, "b").command(&site.bench);
     command.args(["pingpong", "--plain", "--serve"]);
     command.args(own.iter().map(|own| format!("{own}:{PORT}")));
     let process = Process::start(command)?;
@@ -210,7 +210,7 @@ fn begin_at(
     peer: &[String],
     arguments: &[&str],
 ) -> Result<Process> {
-    let mut command = Place::Host(lab, "a").command(&site.ropewalk);
+    let mut command = Place::Host(lab, "a").command(&site.bench);
     command.args(["pingpong", "--plain", "--json", "--rails", &own.join(",")]);
     // What is compared here begins with nothing known, and leaves nothing behind.
     command.args(["--cut-offs", "off"]);

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use ropewalk_plot::{self as plot, Series, Style, Titles};
+use ropewalk_processors::{Fair, Linux26Arrays, Outcome, Processor, Transfer, UleQueues};
 use ropewalk_proto::rapid::monitor::{Linux26, Monitor, Native, Score, Ule, receive_buffer};
-use ropewalk_sim::rapid::{Fair, Linux26Arrays, Outcome, Processor, Transfer, UleQueues};
 
 use super::search::golden_section;
 use crate::bench::Bench;

@@ -1,10 +1,10 @@
 //! The paper's claims one by one, and the simulator beside theory.
 
 use anyhow::Result;
-use ropewalk_sim::packet::theory::{
+use ropewalk_tcp_sim::theory::{
     ALONE_BITS_PER_SECOND, LOSSY_SECONDS, alone, equals, fairness, lossy, mathis, pftk,
 };
-use ropewalk_sim::packet::{FlavourName, NO_WINDOW, Outcome, Profile, Scenario, TwoClusters};
+use ropewalk_tcp_sim::{FlavourName, NO_WINDOW, Outcome, Profile, Scenario, TwoClusters};
 
 use super::{Curve, LIMIT_NOTE, Placed, curve, net, run_all, time};
 use crate::table::{Table, number, number_or_more};

@@ -1,8 +1,8 @@
 //! The same set-up in the packet simulator.
 
 use anyhow::{Result, anyhow};
-use ropewalk_sim::packet::tune::{Bed, Setting, profile};
-use ropewalk_sim::packet::{FlavourName, Stripes, TwoClusters};
+use ropewalk_tcp_sim::tune::{Bed, Setting, profile};
+use ropewalk_tcp_sim::{FlavourName, Stripes, TwoClusters};
 
 use super::LIMIT;
 use super::cells::{Cell, PAYLOAD_SHARE, RATE};

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 
 use crate::bench::Settings;
 use crate::figures::{
@@ -47,10 +47,9 @@ use crate::figures::{
 /// Longer than all figures take.
 const WAIT_ALONE_MAX: Duration = Duration::from_secs(3 * 3600);
 
-/// Makes the figures of the papers again, with this machine's numbers beside theirs
-#[derive(Parser, Debug)]
-#[command(name = "reproduce", version)]
-struct Arguments {
+/// Arguments of `ropewalk-bench reproduce`.
+#[derive(Args, Clone, Debug)]
+pub struct ReproduceArgs {
     #[command(subcommand)]
     command: Figure,
 
@@ -58,7 +57,7 @@ struct Arguments {
     options: Options,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 struct Options {
     /// Folder for runs, tables and plots
     #[arg(long, value_name = "DIR", default_value = "runs", global = true)]
@@ -137,9 +136,10 @@ enum Figure {
     },
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments) {
+/// Makes a figure, or all of them; exit status 1 where a point is missing.
+#[must_use]
+pub fn run(arguments: &ReproduceArgs) -> ExitCode {
+    match make_figures(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -149,7 +149,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<bool> {
+fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
     if let Figure::UdtEnd {
         serve,
         address,

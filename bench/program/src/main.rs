@@ -1,0 +1,49 @@
+//! The `ropewalk-bench` program: what measures, simulates and makes figures. What moves data is `ropewalk`.
+
+mod pingpong;
+mod sim;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use ropewalk_cli::{FAILED, USAGE, Usage, escape, sys, with_causes};
+
+/// Measures sockets, messages and transfers, and makes the papers' figures
+#[derive(Parser, Debug)]
+#[command(name = "ropewalk-bench", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Measure what some number of sockets carry together, from one process to another
+    Multisocket(ropewalk_multisocket::MultisocketArgs),
+    /// Measure round trips against message size: plain TCP and message sockets over several interfaces
+    Pingpong(pingpong::PingPongArgs),
+    /// Simulate TCP between two clusters, packet by packet: one run, or a sweep over any parameters
+    Sim(Box<sim::SimArgs>),
+    /// Make the figures of the papers again, with this machine's numbers beside theirs
+    Reproduce(ropewalk_reproduce::ReproduceArgs),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
+        Command::Pingpong(args) => end(pingpong::run(&args)),
+        Command::Sim(args) => {
+            sys::end_on_closed_pipe();
+            end(sim::run(&args))
+        }
+        Command::Reproduce(args) => ropewalk_reproduce::run(&args),
+    }
+}
+
+fn end(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("ropewalk-bench: {}", escape::lines(&with_causes(&error)));
+        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+    })
+}

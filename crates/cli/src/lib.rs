@@ -1,0 +1,206 @@
+//! The `ropewalk` program: its commands, and the parts of it that `ropewalk-bench` uses too.
+
+mod agent;
+mod copy;
+mod demo;
+mod desk;
+mod endpoint;
+pub mod escape;
+mod habits;
+mod members;
+mod options;
+mod plan;
+mod ports;
+mod progress;
+mod put;
+mod report;
+mod run;
+mod sources;
+mod status;
+pub mod sys;
+pub mod token;
+mod transfer;
+mod wildcards;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use ropewalk::report::ErrorKind;
+
+pub use crate::options::remembering_file;
+use crate::wildcards::Asked;
+
+/// Moves a data set from N machines to M machines as one flow
+#[derive(Parser, Debug)]
+#[command(name = "ropewalk", version, after_long_help = EXIT_STATUS, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_STATUS: &str = "\
+Start here:
+  ropewalk demo
+      four writers and three readers on this machine, with real files
+  ropewalk copy host:/data/set /tmp/set
+      fetch a tree over ssh
+
+Exit status: 0 done, 1 failed, 2 usage, 3 partial (some ranges had no holder left), 4 refused
+before anything moved, 130 interrupted.";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Copy files or trees between hosts
+    Copy(Box<copy::CopyArgs>),
+    /// Send a file, or part of one, to another host
+    Put(Box<put::PutArgs>),
+    /// Fetch a file, or part of one, from another host
+    Get(Box<put::GetArgs>),
+    /// Carry out a specification file
+    Transfer(Box<transfer::TransferArgs>),
+    /// Say who would send what to whom, and how long it would take; nothing moves
+    Plan(plan::PlanArgs),
+    /// Serve this host's folders to masters that know a token
+    Agent(agent::AgentArgs),
+    /// Show running transfers
+    Status(status::StatusArgs),
+    /// Stop running transfers
+    Cancel(status::CancelArgs),
+    /// Take more nodes into a running transfer
+    Join(members::JoinArgs),
+    /// Let a node of a running transfer go; the others take over
+    Leave(members::LeaveArgs),
+    /// Run the paper's example on this machine: four writers, three readers, real files
+    Demo(demo::DemoArgs),
+}
+
+/// Exit status of a specification that cannot be read, and of nodes that are turned away: nothing was changed.
+const REFUSED: u8 = 4;
+
+/// Exit status of arguments that cannot be meant.
+pub const USAGE: u8 = 2;
+
+/// Exit status of everything else that went wrong.
+pub const FAILED: u8 = 1;
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misused(&error),
+    };
+    match arguments.command {
+        Command::Copy(args) => start(args.asked(), &args.output),
+        Command::Put(args) => start(
+            args.request().map(Box::new).map(Asked::Transfer),
+            args.output(),
+        ),
+        Command::Get(args) => start(args.asked(), args.output()),
+        Command::Transfer(args) => start(
+            args.request().map(Box::new).map(Asked::Transfer),
+            &args.output,
+        ),
+        Command::Plan(args) => {
+            sys::end_on_closed_pipe();
+            end(plan::run(&args))
+        }
+        Command::Agent(args) => end(agent::run(&args)),
+        Command::Status(args) => end(status::status(&args)),
+        Command::Cancel(args) => end(status::cancel(&args)),
+        Command::Join(args) => end(members::join(&args)),
+        Command::Leave(args) => end(members::leave(&args)),
+        Command::Demo(args) => end(demo::run(&args)),
+    }
+}
+
+/// Prints help that was asked for, or what is wrong on the command line: as JSON, too, where that was asked for.
+fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let command = words.first().map_or("", String::as_str);
+    if habits::asks_for_version(error) {
+        sys::say(format_args!("ropewalk {}", env!("CARGO_PKG_VERSION")));
+        return ExitCode::SUCCESS;
+    }
+    let habit = habits::sentence(command, error);
+    if habits::moves(command) && words.iter().any(|word| word == "--json") {
+        let rendered = error.to_string();
+        let first = rendered.lines().next().unwrap_or_default();
+        let text = habit
+            .as_deref()
+            .unwrap_or(first.trim_start_matches("error: "));
+        run::print_refusal(ErrorKind::Usage, text);
+    }
+    match habit {
+        Some(habit) => eprintln!("ropewalk: {}", escape::line(&habit)),
+        // Where even standard error cannot be written, the status says it.
+        None => drop(error.print()),
+    }
+    ExitCode::from(USAGE)
+}
+
+/// Runs a request. What keeps it from being made is wrong on the command line, save a bad specification.
+fn start(asked: Result<Asked>, output: &options::OutputArgs) -> ExitCode {
+    match asked {
+        Ok(asked) => match run::run(asked, output) {
+            Err(error) if error.is::<Usage>() => misuse(&error, output),
+            outcome => end(outcome),
+        },
+        Err(error) if error.is::<transfer::BadSpec>() => {
+            if output.json {
+                run::print_refusal(ErrorKind::Specification, &error.to_string());
+            }
+            end(Err(error))
+        }
+        Err(error) => misuse(&error, output),
+    }
+}
+
+/// Prints what is wrong on the command line.
+fn misuse(error: &anyhow::Error, output: &options::OutputArgs) -> ExitCode {
+    let text = with_causes(error);
+    if output.json {
+        let first = text.lines().next().unwrap_or_default();
+        run::print_refusal(ErrorKind::Usage, first);
+    }
+    eprintln!("ropewalk: {}", escape::lines(&text));
+    ExitCode::from(USAGE)
+}
+
+/// An error and its causes, each once: some errors say their cause themselves.
+#[must_use]
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
+/// What is wrong on the command line itself, found out while it is carried out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct Usage(pub anyhow::Error);
+
+fn end(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        if let Some(bad) = error.downcast_ref::<transfer::BadSpec>() {
+            eprintln!("{bad}");
+            return ExitCode::from(REFUSED);
+        }
+        eprintln!("ropewalk: {}", escape::lines(&with_causes(&error)));
+        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+    })
+}
