@@ -124,16 +124,9 @@ enum Figure {
     Wan,
     /// Everything
     All,
-    /// One end of a UDT transfer, for `rapid`
+    /// One end of a lane, for `rapid`
     #[command(hide = true)]
-    UdtEnd {
-        /// Receives; else sends
-        #[arg(long)]
-        serve: bool,
-        address: std::net::SocketAddrV4,
-        bytes: u64,
-        mtu: i32,
-    },
+    LaneEnd(rapid::EndArgs),
 }
 
 /// Makes a figure, or all of them; exit status 1 where a point is missing.
@@ -150,14 +143,8 @@ pub fn run(arguments: &ReproduceArgs) -> ExitCode {
 }
 
 fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
-    if let Figure::UdtEnd {
-        serve,
-        address,
-        bytes,
-        mtu,
-    } = arguments.command
-    {
-        return rapid::udt_end(serve, address, bytes, mtu).map(|()| true);
+    if let Figure::LaneEnd(end) = &arguments.command {
+        return rapid::run_end(end).map(|()| true);
     }
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
@@ -229,7 +216,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
         Figure::Wan => wan::run(settings),
-        Figure::All | Figure::UdtEnd { .. } => bail!("not a figure by itself"),
+        Figure::All | Figure::LaneEnd(_) => bail!("not a figure by itself"),
     }
 }
 

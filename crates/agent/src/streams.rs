@@ -86,8 +86,6 @@ fn datagrams(options: &Options) -> Option<udp::Options> {
         order,
         monitor,
         receive_buffer: options.receive_buffer,
-        feedback_delay: Duration::from_nanos(options.feedback_delay),
-        work: options.work,
     })
 }
 

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
@@ -33,13 +32,13 @@ pub(crate) struct MoveArgs {
     ///
     /// auto: 4, fewer where a node has many pairs, and over long paths as many for all hosts together as --streams-policy
     /// finds
-    #[arg(long, alias = "stripes", value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
     /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
     /// corrected by what is seen), simulate (a simulation with CUBIC beside the transfer), database (the nearest of many
     /// situations, simulated or met by earlier transfers) or off. It sets streams, not nodes: every host with work keeps one stream
-    #[arg(long, hide_short_help = true, alias = "tune", value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
     /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
@@ -116,27 +115,6 @@ pub(crate) struct MoveArgs {
     /// Receive buffer of rbudp and rapid lanes; auto: sized for the rate with the native monitor, else what the system gives
     #[arg(long, hide_short_help = true, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
     receive_buffer: ReceiveBuffer,
-
-    /// Hold back what monitors say by so many milliseconds, as if the round trip were longer; for experiments
-    #[arg(
-        long,
-        value_name = "MILLISECONDS",
-        default_value_t = 0,
-        hide = true,
-        help_heading = "Moving"
-    )]
-    feedback_delay: u32,
-
-    /// Have receivers hash each datagram so many times more, as an application that works on what comes; for experiments
-    #[arg(
-        long,
-        value_name = "TIMES",
-        default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(..=1000),
-        hide = true,
-        help_heading = "Moving"
-    )]
-    datagram_work: u32,
 
     /// Speeds that earlier transfers showed, as hints where none is declared: auto
     /// ($XDG_STATE_HOME/ropewalk/speeds.json or ~/.local/state/ropewalk/speeds.json), off (neither used nor kept), or a file.
@@ -560,8 +538,6 @@ impl MoveArgs {
                     MonitorArg::Ule => MonitorKind::Ule,
                 },
                 receive_buffer: self.receive_buffer.0,
-                feedback_delay: Duration::from_millis(self.feedback_delay.into()),
-                work: self.datagram_work,
             },
             rails: self.rails.clone(),
             scheduler: self.scheduler.clone(),

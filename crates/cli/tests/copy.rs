@@ -530,7 +530,7 @@ fn equal_stripes() {
         let out = place.run(&[
             "copy",
             "--json",
-            "--stripes",
+            "--streams",
             "4",
             "--striping",
             striping,

@@ -28,10 +28,9 @@ mod send;
 mod sys;
 
 use std::net::TcpStream;
-use std::time::Duration;
 
 pub use ropewalk_proto::rapid::Order;
-use ropewalk_proto::rapid::monitor::Kind;
+use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 
 use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
@@ -51,10 +50,6 @@ pub struct Options {
     pub monitor: Option<Kind>,
     /// Receive buffer in the kernel's count; 0: by the rule for the native monitor, else what the system gives.
     pub receive_buffer: u64,
-    /// Holds back what the monitor says, as the paper does for a longer round trip (section 4).
-    pub feedback_delay: Duration,
-    /// Hashes each datagram's payload so many times more: a receiver that works on what comes, for experiments.
-    pub work: u32,
 }
 
 /// The receiving end over a connected TCP socket and datagrams beside it.
@@ -66,9 +61,33 @@ pub fn receive_half(
     protection: Protection,
     options: Options,
 ) -> Result<Box<dyn ReceiveHalf>, LaneError> {
+    watched_receive_half(
+        stream,
+        protection,
+        options,
+        options.monitor.map(Kind::monitor),
+    )
+}
+
+/// As [`receive_half`], with another monitor in the place of the shipped one: a decorator of it, for instance. `options.monitor` still
+/// says by which rule the buffer is sized, and has to be set where a monitor is given.
+///
+/// # Errors
+/// As [`receive_half`].
+pub fn watched_receive_half(
+    stream: TcpStream,
+    protection: Protection,
+    options: Options,
+    monitor: Option<Box<dyn Monitor>>,
+) -> Result<Box<dyn ReceiveHalf>, LaneError> {
     check(&options)?;
+    if options.monitor.is_some() != monitor.is_some() {
+        return Err(LaneError::Misuse(
+            "a lane of datagrams has a monitor exactly where its options name one".into(),
+        ));
+    }
     Ok(Box::new(receive::Receiver::new(
-        stream, protection, options,
+        stream, protection, options, monitor,
     )?))
 }
 

@@ -380,9 +380,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
             MonitorKind::Ule => 2,
         },
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
-        feedback_delay: options.datagrams.feedback_delay.as_nanos() as u64,
         equal: options.striping == Striping::Equal,
-        work: options.datagrams.work,
         existing: match options.existing {
             Existing::Replaced => 0,
             Existing::RefusedIfLonger => 1,

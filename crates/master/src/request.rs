@@ -248,10 +248,6 @@ pub struct DatagramOptions {
     pub monitor: MonitorKind,
     /// Receive buffer in bytes; `None`: by the rule for the native monitor, else what the system gives.
     pub receive_buffer: Option<u64>,
-    /// Holds back what the monitor says, as if the round trip were longer.
-    pub feedback_delay: std::time::Duration,
-    /// Has receivers hash each datagram so many times more: work on what comes, for experiments.
-    pub work: u32,
 }
 
 /// Which interfaces carry data between two hosts.

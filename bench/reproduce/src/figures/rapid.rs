@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  grid        table 2, figures 5 to 7        best rates by golden section; every way of moving under every load and round trip
-//!  capacity    loopback and between hosts     beside iperf3 -u, UDT, TCP; encrypted and plain; processor time
+//!  capacity    loopback and between hosts     beside iperf3 -u, TCP; encrypted and plain; processor time
 //!  delays      figures 5, 7 as the paper made round trips: feedback held back
 //!  loss        1 % random loss at 80 ms       beside TCP with reno, cubic, bbr
 //!  cost        of the monitor                 with and without soft real time; jitter of delivery
@@ -10,12 +10,15 @@
 //!  simulated   figures 1 and 8, table 2       on the schedulers that the paper saw
 //! ```
 //!
-//! Loads, search and surface are in `load`, `search` and `marching`; `scene` runs one transfer.
+//! Loads, search and surface are in `load`, `search` and `marching`; `scene` runs one transfer, by agents or, with a sink that works or
+//! feedback that is late, by two bare `ends` of a lane.
 
 mod capacity;
 mod cost;
 mod delays;
+mod ends;
 mod grid;
+mod late;
 mod load;
 mod loss;
 mod marching;
@@ -23,9 +26,8 @@ mod scene;
 mod search;
 mod simulated;
 mod traces;
-mod udt;
 
-pub(crate) use udt::end as udt_end;
+pub(crate) use ends::{EndArgs, run_end};
 
 use anyhow::{Context as _, Result};
 

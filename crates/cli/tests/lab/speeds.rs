@@ -107,7 +107,7 @@ fn streams_are_tuned_over_a_trunk() {
             "b1",
             &[
                 "copy",
-                "--stripes",
+                "--streams",
                 streams,
                 "--streams-policy",
                 policy,

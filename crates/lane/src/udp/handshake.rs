@@ -359,8 +359,6 @@ mod tests {
             order: Order::BlastFirst,
             monitor: None,
             receive_buffer: 0,
-            feedback_delay: Duration::ZERO,
-            work: 0,
         };
         let protection = || Protection::Plain(Check::None);
         let trailer = trailer_len(&protection());

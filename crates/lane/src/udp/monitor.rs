@@ -4,7 +4,6 @@
 //! [`Monitor`](ropewalk_proto::rapid::monitor::Monitor), and sends what it says at once: as a datagram, so that neither the receiving thread,
 //! which may be off its core just then, nor a lost segment of the stream delays it.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
@@ -15,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::rapid::monitor::{Kind, POLL_NS, Sample, receive_buffer};
+use ropewalk_proto::rapid::monitor::{Monitor, POLL_NS, Sample, receive_buffer};
 use ropewalk_proto::rapid::{
     DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Requests,
 };
@@ -116,13 +115,12 @@ impl Monitoring {
         reason = "all of a lane's, moved into the thread once"
     )]
     pub fn start(
-        kind: Kind,
+        monitor: Box<dyn Monitor>,
         socket: UdpSocket,
         lane: u32,
         sealer: Sealer,
         trailer: usize,
         began: Instant,
-        delay: Duration,
         seen: Arc<Seen>,
     ) -> io::Result<Self> {
         let requests = Arc::new(Mutex::new(Requests::default()));
@@ -134,17 +132,15 @@ impl Monitoring {
             sealer,
             trailer,
             began,
-            delay,
             seen,
             requests: requests.clone(),
             ended: ended.clone(),
-            held: VecDeque::new(),
             file: None,
         };
         let thread = std::thread::Builder::new()
             .name("monitor".into())
             .stack_size(128 << 10)
-            .spawn(move || watch.run(kind))?;
+            .spawn(move || watch.run(monitor))?;
         Ok(Self {
             requests,
             ended,
@@ -183,22 +179,18 @@ struct Watch {
     sealer: Sealer,
     trailer: usize,
     began: Instant,
-    delay: Duration,
     seen: Arc<Seen>,
     requests: Arc<Mutex<Requests>>,
     ended: Arc<AtomicBool>,
-    // Messages held back, with the time they leave at.
-    held: VecDeque<(u64, Feedback)>,
     // schedstat of the thread with this number.
     file: Option<(i32, File)>,
 }
 
 impl Watch {
-    fn run(mut self, kind: Kind) {
+    fn run(mut self, mut monitor: Box<dyn Monitor>) {
         // Best effort, both; without them it is a thread like any other.
         sys::wake_on_time();
         sys::soft_real_time();
-        let mut monitor = kind.monitor();
         let poll = Duration::from_nanos(POLL_NS);
         let mut next = Instant::now();
         let (mut told_ns, mut news) = (0, 0);
@@ -219,7 +211,7 @@ impl Watch {
                 continue;
             };
             let advice = monitor.poll(&sample);
-            {
+            let message = {
                 let mut requests = lock(&self.requests);
                 if let Some(ceiling) = advice.ceiling {
                     requests.set_ceiling(ceiling);
@@ -229,15 +221,12 @@ impl Watch {
                     requests.suspend(interval, now_ns);
                     news = TELL_NEWS;
                 }
-                if news > 0 || now_ns - told_ns >= TELL_EVERY_NS {
-                    news = news.saturating_sub(1);
-                    told_ns = now_ns;
-                    let message = requests.message(now_ns);
-                    self.held
-                        .push_back((now_ns + self.delay.as_nanos() as u64, message));
-                }
-            }
-            while let Some((_, message)) = self.held.pop_front_if(|(due, _)| *due <= now_ns) {
+                let is_due = news > 0 || now_ns - told_ns >= TELL_EVERY_NS;
+                is_due.then(|| requests.message(now_ns))
+            };
+            if let Some(message) = message {
+                news = news.saturating_sub(1);
+                told_ns = now_ns;
                 self.send(&message);
             }
             self.seen.monitor_ns.store(sys::thread_ns(), Relaxed);
@@ -260,7 +249,7 @@ impl Watch {
             buffer: queue.size,
             drops: queue.drops,
             blasting: self.seen.blasting.load(Acquire),
-            rtt_ns: self.seen.rtt_ns.load(Relaxed) + self.delay.as_nanos() as u64,
+            rtt_ns: self.seen.rtt_ns.load(Relaxed),
         })
     }
 

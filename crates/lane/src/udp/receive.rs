@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::rapid::monitor::Kind;
+use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 use ropewalk_proto::rapid::{
     Collect, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, Overflow, Stray,
 };
@@ -52,6 +52,8 @@ struct Open {
 pub(super) struct Receiver {
     frames: Frames,
     options: Options,
+    // Until its thread begins.
+    monitor: Option<Box<dyn Monitor>>,
     opener: Opener,
     knocker: Option<Sealer>,
     trailer: usize,
@@ -89,11 +91,13 @@ impl Receiver {
         stream: TcpStream,
         protection: Protection,
         options: Options,
+        monitor: Option<Box<dyn Monitor>>,
     ) -> Result<Self, LaneError> {
         let now = Instant::now();
         Ok(Self {
             frames: Frames::new(stream, Guard::for_receiver(&protection))?,
             options,
+            monitor,
             opener: Opener::new(&protection, Direction::TowardReceiver),
             knocker: Some(Sealer::new(&protection, Direction::TowardSender)),
             trailer: trailer_len(&protection),
@@ -167,17 +171,16 @@ impl Receiver {
             }
         }
         self.seen.rtt_ns.store(self.frames.rtt_ns(), Relaxed);
-        let monitoring = match self.options.monitor {
-            Some(kind) => {
+        let monitoring = match self.monitor.take() {
+            Some(monitor) => {
                 let socket = met.socket.try_clone().map_err(set_up)?;
                 let start = Monitoring::start(
-                    kind,
+                    monitor,
                     socket,
                     met.lane,
                     knocker,
                     self.trailer,
                     self.began,
-                    self.options.feedback_delay,
                     self.seen.clone(),
                 );
                 Some(start.map_err(|source| LaneError::Socket {
@@ -404,9 +407,6 @@ impl Receiver {
         if !self.opener.open(head.sequence, bytes, out) {
             return false;
         }
-        for _ in 0..self.options.work {
-            std::hint::black_box(blake3::hash(out));
-        }
         open.collect.seen(head.sequence);
         self.arrived += 1;
         self.first_sequence.get_or_insert(head.sequence);
@@ -503,7 +503,7 @@ impl Receiver {
         let Some(monitoring) = self.open.as_ref().and_then(|open| open.monitoring.as_ref()) else {
             return Ok(());
         };
-        if self.told.elapsed() < PACE_EVERY || !self.options.feedback_delay.is_zero() {
+        if self.told.elapsed() < PACE_EVERY {
             return Ok(());
         }
         self.told = Instant::now();

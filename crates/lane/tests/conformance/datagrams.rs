@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::udp::{Options, Order};
 use ropewalk_lane::*;
 use ropewalk_model::Range;
-use ropewalk_proto::rapid::monitor::Kind;
+use ropewalk_proto::rapid::monitor::{Advice, Kind, Monitor, Sample};
 
-use super::ends::{Generated, LONG, Memory, Mode, Protect, contents, grant, protections, receive};
+use super::ends::{
+    Generated, LONG, Memory, Mode, Protect, contents, grant, protections, receive, tcp_pair,
+};
 
 /// What happens to the datagrams that go one way, by their number.
 type Fate = Box<dyn FnMut(u64, Vec<u8>) -> Vec<Vec<u8>> + Send>;
@@ -76,8 +78,6 @@ fn options(monitor: Option<Kind>) -> Options {
         order: Order::RepairsFirst,
         monitor,
         receive_buffer: 4 << 20,
-        feedback_delay: Duration::ZERO,
-        work: 0,
     }
 }
 
@@ -495,4 +495,45 @@ fn idle_lanes_go_on_and_ends_that_go_are_seen() {
         assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
         drop(relay);
     }
+}
+
+/// A monitor of the caller's is polled in the place of the shipped one, and refused where the options name none.
+#[test]
+fn a_monitor_can_be_replaced() {
+    struct Counting(Arc<AtomicU64>);
+
+    impl Monitor for Counting {
+        fn poll(&mut self, _sample: &Sample) -> Advice {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Advice::default()
+        }
+
+        fn level(&self) -> f64 {
+            0.0
+        }
+    }
+
+    let (_, protect) = protections().remove(2);
+    let polls = Arc::new(AtomicU64::new(0));
+    let watched = |near, options| {
+        let monitor = Box::new(Counting(polls.clone()));
+        udp::watched_receive_half(near, protect(), options, Some(monitor))
+    };
+    let (near, _far) = tcp_pair("127.0.0.1:0");
+    let refused = watched(near, options(None)).err();
+    assert!(matches!(refused, Some(LaneError::Misuse(_))), "{refused:?}");
+
+    let (near, far) = tcp_pair("127.0.0.1:0");
+    let options = options(Some(Kind::Native));
+    let mut receiver = watched(near, options).unwrap();
+    let mut sender = udp::send_half(far, protect(), options).unwrap();
+    let serving = thread::spawn(move || sender.serve(&Generated::new(Mode::Memory), LONG));
+    let mut landing = Memory::new(false);
+    while polls.load(Ordering::SeqCst) == 0 {
+        receiver.grant(&[grant(0, 0, 100_000, true)]).unwrap();
+        let unit = receive(&mut *receiver, &mut landing);
+        assert!(matches!(unit, Received::Unit { .. }), "{unit:?}");
+    }
+    drop(receiver);
+    assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
 }

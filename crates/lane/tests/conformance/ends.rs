@@ -84,8 +84,6 @@ pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn Sen
                 monitor: (kind == Kind::Watched6).then_some(Default::default()),
                 // None is lost for lack of room, so that units arrive in order.
                 receive_buffer: 8 << 20,
-                feedback_delay: Duration::ZERO,
-                work: 0,
             };
             let (near, far) = tcp_pair(if kind == Kind::Blast4 {
                 "127.0.0.1:0"

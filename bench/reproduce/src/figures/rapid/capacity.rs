@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::Scale;
 use super::load::Load;
 use super::scene::Scene;
-use super::udt;
 use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load as TcpLoad, Pair};
 use crate::machine::Machine;
@@ -67,11 +66,9 @@ enum Mover {
     IperfDatagrams,
     /// `iperf3`.
     Iperf,
-    /// UDT's own rate control.
-    Udt,
 }
 
-const ROWS: [(Mover, bool, &str); 9] = [
+const ROWS: [(Mover, bool, &str); 8] = [
     (Mover::Rbudp, false, "rbudp lane, encrypted"),
     (Mover::Rbudp, true, "rbudp lane, plain"),
     (Mover::Native, false, "rapid lane, encrypted"),
@@ -80,7 +77,6 @@ const ROWS: [(Mover, bool, &str); 9] = [
     (Mover::Tcp, true, "TCP lane, plain"),
     (Mover::IperfDatagrams, true, "iperf3 -u"),
     (Mover::Iperf, true, "iperf3, TCP"),
-    (Mover::Udt, true, "UDT"),
 ];
 /// The row of plain TCP.
 const PLAIN_TCP: usize = 7;
@@ -113,8 +109,7 @@ fn seconds(scale: Scale) -> f64 {
 
 fn is_run(scale: Scale, row: usize) -> bool {
     let (mover, is_plain, _) = ROWS[row];
-    (!scale.is_quick || mover != Mover::Tcp || !is_plain)
-        && (mover != Mover::Udt || udt::missing().is_none())
+    !scale.is_quick || mover != Mover::Tcp || !is_plain
 }
 
 fn key(scale: Scale, ends: Ends, row: usize, round: usize) -> String {
@@ -302,7 +297,7 @@ fn measure(site: &Site, scale: Scale, ends: Ends, row: usize) -> Result<Carried>
         Mover::IperfDatagrams => highest_without_loss(steps(scale), |rate| {
             iperf_datagrams(site, scale, ends, rate)
         }),
-        Mover::Iperf | Mover::Udt => {
+        Mover::Iperf => {
             let scene = Scene::new(mtu, Load::Loops(0), bytes(scale));
             let lab = match ends {
                 Ends::Loopback => None,
@@ -315,16 +310,6 @@ fn measure(site: &Site, scale: Scale, ends: Ends, row: usize) -> Result<Carried>
                 None => Place::Machine,
                 Some(lab) => Place::Host(lab, host),
             };
-            if mover == Mover::Udt {
-                let (places, bytes) = ((place("sender"), place("receiver")), bytes(scale));
-                let (megabits, processor) = udt::run(places, &address, bytes, mtu)?;
-                return Ok(Carried {
-                    megabits,
-                    lost: 0.0,
-                    processor_seconds_per_gib: processor * GIB / bytes as f64,
-                    rate: None,
-                });
-            }
             let pair = Pair {
                 from: place("sender"),
                 to: place("receiver"),
@@ -403,9 +388,6 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     };
     let configuration = configuration(tcp(Ends::Hosts(1500)), tcp(Ends::Hosts(9000)));
     table.note("Loss-free: the highest rate with less than 0.1 % lost, by halving; rates count headers of the lane, iperf3's its payload. Our rows hash every unit end to end, iperf3 checks nothing.");
-    if let Some(why) = udt::missing() {
-        table.note(format!("No UDT row: {why}."));
-    }
     let titles = Titles {
         title: "Goodput of one lane without load",
         x: "Mbit/s",

@@ -11,6 +11,7 @@ use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
 use ropewalk_proto::report::{BlastReport, Report};
 use serde::{Deserialize, Serialize};
 
+use super::ends;
 use super::load::{Load, Running, Trace};
 use crate::bench::Site;
 use crate::ropewalk::{Agents, PORT, Place, Seat, words};
@@ -69,7 +70,7 @@ pub(super) struct Scene {
     pub way: Way,
     pub load: Load,
     pub bytes: u64,
-    /// Times that the receiver hashes each datagram more than it has to.
+    /// Times that the sink hashes what it is given.
     pub work: u32,
     /// Whether files in memory are copied, instead of memory to memory.
     pub files: bool,
@@ -171,6 +172,9 @@ impl Scene {
 
     /// Moves the bytes once, with the load.
     pub fn run(&self, site: &Site, lane: Lane) -> Result<Run> {
+        if self.work > 0 || self.feedback_delay_ms > 0 {
+            return self.run_ends(site, lane);
+        }
         let (run, (), _) = self.watch(site, lane, |_, _, _| ())?;
         Ok(run)
     }
@@ -211,13 +215,6 @@ impl Scene {
         if self.plain {
             arguments.push("--plain".into());
         }
-        if self.feedback_delay_ms > 0 {
-            let delay = self.feedback_delay_ms;
-            arguments.extend(words(&format!("--feedback-delay {delay}")));
-        }
-        if self.work > 0 {
-            arguments.extend(words(&format!("--datagram-work {}", self.work)));
-        }
         let place = Place::Seated(
             &lab,
             "sender",
@@ -242,6 +239,36 @@ impl Scene {
             run.invalid = lab.trunk(0).validity()?.reasons;
         }
         Ok((run, seen, trace))
+    }
+
+    /// Moves the bytes between two bare ends of a lane: agents have no sinks that work and no late monitors.
+    fn run_ends(&self, site: &Site, lane: Lane) -> Result<Run> {
+        ensure!(!self.files, "bare ends of a lane move memory, not files");
+        let lab = self.lab(site, lane.control())?;
+        let seat = |core, may_precede| Seat { core, may_precede };
+        let place = |host, seat| Place::Seated(&lab, host, seat);
+        let end = ends::End {
+            program: &site.bench,
+            lane,
+            mtu: self.mtu,
+            plain: self.plain,
+            bytes: self.bytes,
+            work: self.work,
+            late_ms: self.feedback_delay_ms,
+        };
+        let running = self.load(site)?;
+        let moved = end.run(
+            place("sender", seat(SENDING, true)),
+            place("receiver", seat(RECEIVING, self.soft_real_time)),
+            lab.address("sender"),
+            self.deadline(),
+        );
+        running.stop()?;
+        let mut run = moved?;
+        if let Way::Trunk { .. } = self.way {
+            run.invalid = lab.trunk(0).validity()?.reasons;
+        }
+        Ok(run)
     }
 
     /// Far beyond what any way of moving the bytes takes here, TCP with losses included.
