@@ -38,7 +38,13 @@ pub(crate) struct CopyArgs {
     destinations: DestinationsArg,
 
     /// What `ropewalk status` and the report call this transfer; `cancel`, `join` and `leave` take it
-    #[arg(long, hide_short_help = true, value_name = "TEXT")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "TEXT",
+        help_heading = "Output"
+    )]
     label: Option<String>,
 
     #[command(flatten)]
@@ -105,7 +111,7 @@ Examples:
       each source holds other files; together they make one tree
   ropewalk copy --destinations shared store:/big 'n[1-8]:/lustre/big'
       eight hosts write one copy on the file system they share
-  ropewalk copy --plain --rate a=10Gbit --rate b=10Gbit a:mem:64GiB b:null:
+  ropewalk copy --plain --node-rate a=10Gbit --node-rate b=10Gbit a:mem:64GiB b:null:
       what the path between a and b can carry
   ropewalk copy --lane rapid --rate 1.6Gbit a:/data/set b:/data/set
       UDP at 1.6 Gbit/s at most, slower while b's processor is busy

@@ -7,6 +7,7 @@ mod desk;
 mod endpoint;
 pub mod escape;
 mod habits;
+mod help;
 mod members;
 mod options;
 mod plan;
@@ -25,7 +26,7 @@ mod wildcards;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use ropewalk::report::ErrorKind;
 
 pub use crate::options::remembering_file;
@@ -45,6 +46,9 @@ Start here:
       four writers and three readers on this machine, with real files
   ropewalk copy host:/data/set /tmp/set
       fetch a tree over ssh
+
+Completion: `ropewalk completions bash > ~/.local/share/bash-completion/completions/ropewalk`;
+zsh and fish likewise.
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial (some ranges had no holder left), 4 refused
 before anything moved, 130 interrupted.";
@@ -73,6 +77,10 @@ enum Command {
     Leave(members::LeaveArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),
+    /// Print the completion script of a shell
+    Completions(help::CompletionsArgs),
+    /// Write manual pages
+    Man(help::ManArgs),
 }
 
 /// Exit status of a specification that cannot be read, and of nodes that are turned away: nothing was changed.
@@ -87,7 +95,12 @@ pub const FAILED: u8 = 1;
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    if let Some(text) = help::asked_for_all(std::env::args_os().skip(1)) {
+        sys::say(format_args!("{}", text.trim_end()));
+        return ExitCode::SUCCESS;
+    }
+    let parsed = help::command().try_get_matches();
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return misused(&error),
     };
@@ -112,6 +125,8 @@ pub fn main() -> ExitCode {
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
         Command::Demo(args) => end(demo::run(&args)),
+        Command::Completions(args) => help::print_completions(&args),
+        Command::Man(args) => end(help::write_manual(&args)),
     }
 }
 

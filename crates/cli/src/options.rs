@@ -32,13 +32,13 @@ pub(crate) struct MoveArgs {
     ///
     /// auto: 4, fewer where a node has many pairs, and over long paths as many for all hosts together as --streams-policy
     /// finds
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "N", default_value = "auto", value_parser = streams, help_heading = "Moving")]
     streams: Streams,
 
     /// How auto finds the number of streams over long paths (round trips of 5 ms and more) while bytes flow: model (a formula
     /// corrected by what is seen), simulate (a simulation with CUBIC beside the transfer), database (the nearest of many
     /// situations, simulated or met by earlier transfers) or off. It sets streams, not nodes: every host with work keeps one stream
-    #[arg(long, hide_short_help = true, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
     /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
@@ -46,6 +46,7 @@ pub(crate) struct MoveArgs {
     #[arg(
         long,
         hide_short_help = true,
+        hide_long_help = true,
         value_name = "HOW",
         default_value = "pull",
         help_heading = "Moving"
@@ -54,32 +55,33 @@ pub(crate) struct MoveArgs {
 
     /// Most bytes in transit on each lane (with more than 4 streams, two units of each at least); bounds the memory of
     /// every agent
-    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 
     /// Kind of lane: auto, tcp, unix, rbudp or rapid
     ///
     /// auto: Unix sockets within a host, TCP between hosts; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows
     /// the receiver
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
     /// Network interfaces side by side: auto, one or a list
     ///
     /// auto: all that connect two hosts; a list: names, addresses or networks, of which every host must have one
     /// (eth0,10.1.0.0/16)
-    #[arg(long, value_name = "LIST", default_value = "auto", value_parser = rails, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "LIST", default_value = "auto", value_parser = rails, help_heading = "Moving")]
     rails: Rails,
 
     /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
     /// speeds) or uniform (equal shares)
-    #[arg(long, hide_short_help = true, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
     /// Whether work moves while bytes flow, to whoever turns out to be faster: on, or off (only away from lost hosts)
     #[arg(
         long,
         hide_short_help = true,
+        hide_long_help = true,
         value_name = "WHEN",
         default_value = "on",
         help_heading = "Moving"
@@ -92,13 +94,16 @@ pub(crate) struct MoveArgs {
 
     /// How fast a host sends and receives; repeat for each
     ///
-    /// Gives the plan its shares and the report its bound. Without a host: rate of every rbudp lane, bound of every rapid
-    /// lane, on each rail (--rate 1.6Gbit)
-    #[arg(long, value_name = "[HOST=]RATE", value_parser = declared_rate, help_heading = "Moving")]
-    rate: Vec<DeclaredRate>,
+    /// Gives the plan its shares and the report its bound
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "HOST=RATE", value_parser = host_rate, help_heading = "Moving")]
+    node_rate: Vec<(String, ByteRate)>,
+
+    /// Rate of every rbudp lane, bound of every rapid lane, on each rail: 1.6Gbit
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "RATE", value_parser = lane_rate, help_heading = "Moving")]
+    rate: Option<ByteRate>,
 
     /// Length of the packets of rbudp and rapid lanes, 1280 to 65000; auto has it found, up to 9000
-    #[arg(long, hide_short_help = true, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
     mtu: Mtu,
 
     /// What watches the receivers of rapid lanes: native (what today's kernels report), linux26 (the paper's dynamic priority)
@@ -106,6 +111,7 @@ pub(crate) struct MoveArgs {
     #[arg(
         long,
         hide_short_help = true,
+        hide_long_help = true,
         value_name = "KIND",
         default_value = "native",
         help_heading = "Moving"
@@ -113,7 +119,7 @@ pub(crate) struct MoveArgs {
     monitor: MonitorArg,
 
     /// Receive buffer of rbudp and rapid lanes; auto: sized for the rate with the native monitor, else what the system gives
-    #[arg(long, hide_short_help = true, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
+    #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "SIZE", default_value = "auto", value_parser = receive_buffer, help_heading = "Moving")]
     receive_buffer: ReceiveBuffer,
 
     /// Speeds that earlier transfers showed, as hints where none is declared: auto
@@ -122,6 +128,7 @@ pub(crate) struct MoveArgs {
     #[arg(
         long,
         hide_short_help = true,
+        hide_long_help = true,
         value_name = "WHERE",
         default_value = "auto",
         help_heading = "Moving"
@@ -144,13 +151,23 @@ pub(crate) struct MoveArgs {
     verify: VerifyArg,
 
     /// Call bytes delivered before they are on stable storage
-    #[arg(long, hide_short_help = true, help_heading = "Safety")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Safety"
+    )]
     no_sync: bool,
 
     /// Keep the bytes of an incomplete copy, not remove them
     ///
     /// They stay under the copy's temporary name, .NAME.ropewalk-ID; the report says where
-    #[arg(long, help_heading = "Safety")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Safety"
+    )]
     keep_partial: bool,
 
     /// Token of agents that already run [default: ~/.config/ropewalk/token]
@@ -164,7 +181,12 @@ pub(crate) struct MoveArgs {
     ssh: Words,
 
     /// Refuse when any host is not reached, also a replica that others can stand in for
-    #[arg(long, hide_short_help = true, help_heading = "Reaching hosts")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Reaching hosts"
+    )]
     require_all: bool,
 
     /// TCP ports of started agents, for firewalls: 50000-50100
@@ -178,6 +200,7 @@ pub(crate) struct MoveArgs {
     #[arg(
         long,
         hide_short_help = true,
+        hide_long_help = true,
         value_name = "PATH",
         default_value = "ropewalk",
         help_heading = "Reaching hosts"
@@ -209,6 +232,8 @@ pub(crate) struct OutputArgs {
     /// On a terminal; where it is none (always), as plain lines
     #[arg(
         long,
+        hide_short_help = true,
+        hide_long_help = true,
         value_name = "WHEN",
         default_value = "auto",
         help_heading = "Output"
@@ -303,19 +328,12 @@ pub(crate) fn rate(text: &str) -> Result<ByteRate, String> {
     }
 }
 
-/// A rate, of a host or of each lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum DeclaredRate {
-    Host(String, ByteRate),
-    Lane(ByteRate),
-}
-
-fn declared_rate(text: &str) -> Result<DeclaredRate, String> {
-    match text.contains('=') {
-        true => host_rate(text).map(|(host, rate)| DeclaredRate::Host(host, rate)),
-        false => rate(text).map(DeclaredRate::Lane).map_err(|error| {
-            format!("{error}; write HOST=RATE, or the RATE of each rbudp or rapid lane")
-        }),
+fn lane_rate(text: &str) -> Result<ByteRate, String> {
+    match text.split_once('=') {
+        Some(_) => Err(format!(
+            "--rate is the rate of each rbudp or rapid lane; write --node-rate {text} to declare how fast a host is"
+        )),
+        None => rate(text),
     }
 }
 
@@ -562,14 +580,6 @@ impl MoveArgs {
 
     /// The rate of each lane of datagrams; refuses what does not go together.
     fn lane_rate(&self) -> Result<Option<u64>> {
-        let rates: Vec<u64> = self
-            .rate
-            .iter()
-            .filter_map(|rate| match rate {
-                DeclaredRate::Lane(rate) => Some(rate.0),
-                DeclaredRate::Host(..) => None,
-            })
-            .collect();
         let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
         if of_datagrams && matches!(self.striping, StripingArg::Equal) {
             bail!(
@@ -581,16 +591,14 @@ impl MoveArgs {
                 "--streams {count} is for TCP and Unix streams; a lane of datagrams has one flow"
             );
         }
-        match rates.as_slice() {
-            [] if self.lane == LaneKind::Rbudp => bail!(
+        match self.rate {
+            None if self.lane == LaneKind::Rbudp => bail!(
                 "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"
             ),
-            [] => Ok(None),
-            [_] if !of_datagrams => bail!(
-                "--rate without a host is the rate of rbudp and rapid lanes; write --rate HOST=RATE to declare how fast a host is, or add --lane rbudp"
+            Some(_) if !of_datagrams => bail!(
+                "--rate is the rate of rbudp and rapid lanes; add --lane rbudp, or write --node-rate HOST=RATE to declare how fast a host is"
             ),
-            [rate] => Ok(Some(*rate)),
-            _ => bail!("--rate without a host was given more than once"),
+            rate => Ok(rate.map(|rate| rate.0)),
         }
     }
 
@@ -627,10 +635,7 @@ impl MoveArgs {
 
     /// Gives the nodes of each named host its declared speed, both ways.
     pub(crate) fn declare_rates(&self, nodes: &mut [NodeRequest]) -> Result<()> {
-        for declared in &self.rate {
-            let DeclaredRate::Host(name, rate) = declared else {
-                continue;
-            };
+        for (name, rate) in &self.node_rate {
             let mut found = false;
             for node in nodes.iter_mut() {
                 let with_port = match &node.reach {
@@ -645,7 +650,7 @@ impl MoveArgs {
             if !found {
                 let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
                 bail!(
-                    "--rate {name}: no such host takes part; there are {}",
+                    "--node-rate {name}: no such host takes part; there are {}",
                     names.join(", ")
                 );
             }
@@ -704,14 +709,9 @@ mod tests {
         for text in ["a", "=1Gbit", "a=0", "a=5"] {
             assert!(host_rate(text).is_err(), "{text}");
         }
-        assert_eq!(
-            declared_rate("1.6Gbit"),
-            Ok(DeclaredRate::Lane(ByteRate(200_000_000)))
-        );
-        assert!(matches!(
-            declared_rate("a=1Gbit"),
-            Ok(DeclaredRate::Host(..))
-        ));
+        assert_eq!(lane_rate("1.6Gbit"), Ok(ByteRate(200_000_000)));
+        let error = lane_rate("a=1Gbit").unwrap_err();
+        assert!(error.contains("--node-rate a=1Gbit"), "{error}");
         assert_eq!(mtu("9000"), Ok(Mtu(Some(9000))));
         assert!(mtu("576").unwrap_err().contains("1280"));
         assert_eq!(receive_buffer("4MiB"), Ok(ReceiveBuffer(Some(4 << 20))));

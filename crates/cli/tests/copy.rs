@@ -195,7 +195,7 @@ fn every_way_of_moving_works() {
             "uniform",
             "--limit",
             "200MB/s",
-            "--rate",
+            "--node-rate",
             "local=1Gbit",
         ],
     ]
@@ -213,7 +213,7 @@ fn every_way_of_moving_works() {
             "{}",
             ran.err()
         );
-        if args.contains(&"--rate") {
+        if args.contains(&"--node-rate") {
             assert!(ran.err().contains("(declared speeds)"), "{}", ran.err());
         }
     }

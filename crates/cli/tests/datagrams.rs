@@ -107,7 +107,7 @@ fn what_cannot_work_is_refused() {
         (&["--rate", "1Gbit"], "--lane rbudp"),
         (
             &["--lane", "rbudp", "--rate", "1Gbit", "--rate", "2Gbit"],
-            "more than once",
+            "cannot be used multiple times",
         ),
         (&["--lane", "rapid", "--mtu", "500"], "1280"),
         (&["--lane", "rapid", "--monitor", "windows"], "linux26"),

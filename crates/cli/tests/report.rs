@@ -135,7 +135,7 @@ fn kinds_of_errors_are_told_apart() {
 #[test]
 fn declared_speeds_that_are_too_low_are_said() {
     let place = Place::new();
-    let rate = ["copy", "--rate", "local=1Mbit", "mem:64MiB", "null:"];
+    let rate = ["copy", "--node-rate", "local=1Mbit", "mem:64MiB", "null:"];
     let ran = place.run(&[&rate[..], &["--json"]].concat());
     let report = ran.assert_status(0).report();
     let bound = &report["bound"];
@@ -169,7 +169,7 @@ fn all_fields_are_documented() {
     let place = Place::new();
     std::fs::write(place.path("f"), vec![1; 3_000_000]).unwrap();
     let ran = place
-        .run(&["copy", "--json", "--rate", "local=1Gbit", "f", "g"])
+        .run(&["copy", "--json", "--node-rate", "local=1Gbit", "f", "g"])
         .assert_status(0);
     let mut open: Vec<serde_json::Value> = ran.events();
     while let Some(value) = open.pop() {

@@ -11,8 +11,20 @@ use common::{Place, assert_golden};
 fn help_is_as_recorded() {
     let place = Place::new();
     for command in [
-        "", "copy", "put", "get", "transfer", "plan", "agent", "status", "cancel", "join", "leave",
+        "",
+        "copy",
+        "put",
+        "get",
+        "transfer",
+        "plan",
+        "agent",
+        "status",
+        "cancel",
+        "join",
+        "leave",
         "demo",
+        "completions",
+        "man",
     ] {
         let mut run = place.command();
         run.args(command.split_whitespace())
@@ -37,7 +49,7 @@ fn short_help_is_short() {
     let ran = common::Ran(run.output().unwrap()).assert_status(0);
     assert_golden("short-help-copy.txt", &ran.out());
     let lines = ran.out().lines().count();
-    assert!(lines <= 45, "{lines} lines");
+    assert!(lines <= 40, "{lines} lines");
 }
 
 /// Slips end with status 2 before anything is reached, and say what to write instead.
@@ -93,10 +105,14 @@ fn slips_are_explained() {
         ),
         (&["copy", "--prefetch", "1", "/a", "/b"], "64 KiB"),
         (
-            &["copy", "--rate", "x=1Gbit", "/a", "/b"],
+            &["copy", "--node-rate", "x=1Gbit", "/a", "/b"],
             "no such host takes part",
         ),
-        (&["copy", "--rate", "x", "/a", "/b"], "HOST=RATE"),
+        (&["copy", "--node-rate", "x", "/a", "/b"], "HOST=RATE"),
+        (
+            &["copy", "--rate", "x=1Gbit", "/a", "/b"],
+            "--node-rate x=1Gbit",
+        ),
         (
             &["copy", "--ssh", "ssh 'x", "/a", "/b"],
             "quote is not closed",
@@ -232,4 +248,51 @@ fn agents_that_cannot_start_say_why() {
         .run(&["agent", "--one-shot"])
         .assert_status(1)
         .assert_says("standard input ended early");
+}
+
+/// `--help-all` needs no other argument, and has the rare options in their groups.
+#[test]
+fn rare_options_are_shown_when_asked_for() {
+    let place = Place::new();
+    let mut run = place.command();
+    run.args(["copy", "--help-all"]).env("COLUMNS", "100");
+    let ran = common::Ran(run.output().unwrap()).assert_status(0);
+    assert_golden("help-all-copy.txt", &ran.out());
+}
+
+/// Completion scripts are of the shell that was asked for, and know every command and every option, the rare ones too.
+#[test]
+fn shells_complete() {
+    let place = Place::new();
+    for (shell, mark) in [
+        ("bash", "complete -F _ropewalk"),
+        ("zsh", "#compdef ropewalk"),
+        ("fish", "complete -c ropewalk"),
+    ] {
+        let script = place.run(&["completions", shell]).assert_status(0).out();
+        for part in [mark, "cancel", "also-to", "node-rate"] {
+            assert!(script.contains(part), "{shell}: {part}");
+        }
+    }
+    place.run(&["completions", "csh"]).assert_status(2);
+}
+
+/// Each command has a manual page with all its options.
+#[test]
+fn manual_pages_are_written() {
+    let place = Place::new();
+    place.run(&["man", "pages"]).assert_status(0);
+    let page =
+        |name: &str| std::fs::read_to_string(place.path(&format!("pages/{name}.1"))).unwrap();
+    assert!(
+        page("ropewalk").contains("ropewalk\\-copy(1)"),
+        "{}",
+        page("ropewalk")
+    );
+    let copy = page("ropewalk-copy");
+    for part in [".TH", "\\-\\-also\\-to", "\\-\\-node\\-rate", "Examples"] {
+        assert!(copy.contains(part), "{part}: {copy}");
+    }
+    assert!(!copy.contains("\\-\\-recursive"));
+    assert!(page("ropewalk-leave").contains("TRANSFER"));
 }

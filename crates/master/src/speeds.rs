@@ -392,7 +392,7 @@ impl Hints {
     fn note(&self) -> Option<String> {
         let what = self.describe()?;
         Some(format!(
-            "planned by {what}; --rate declares them, --speeds off plans without"
+            "planned by {what}; --node-rate declares them, --speeds off plans without"
         ))
     }
 }

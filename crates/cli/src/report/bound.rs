@@ -11,7 +11,7 @@ pub(super) fn line(report: &Report) -> Option<String> {
     let Some(bound) = &report.bound else {
         let best = report.own_best_second_bits_per_second?;
         return Some(format!(
-            "own best second: {} (no bound is known: --rate HOST=RATE declares speeds)",
+            "own best second: {} (no bound is known: --node-rate HOST=RATE declares speeds)",
             rate(best)
         ));
     };
@@ -77,7 +77,7 @@ mod tests {
         report.own_best_second_bits_per_second = Some(191e6);
         assert_eq!(
             line(&report).unwrap(),
-            "own best second: 191 Mbit/s (no bound is known: --rate HOST=RATE declares speeds)"
+            "own best second: 191 Mbit/s (no bound is known: --node-rate HOST=RATE declares speeds)"
         );
     }
 }
