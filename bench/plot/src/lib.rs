@@ -189,9 +189,16 @@ pub fn lines(path: &Path, titles: Titles<'_>, places: &[String], series: &[Serie
                 ))
                 .map_err(failed)?,
         };
-        drawn
-            .label(&series.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3)));
+        let named = drawn.label(&series.name);
+        let ends = |(x, y): (i32, i32)| [(x, y), (x + 22, y)];
+        match series.style {
+            Style::Marks => {
+                named.legend(move |place| PathElement::new(ends(place), colour.stroke_width(3)))
+            }
+            Style::Dashed => named.legend(move |place| {
+                DashedPathElement::new(ends(place), 6, 4, colour.stroke_width(3))
+            }),
+        };
         if series.style == Style::Marks {
             let marks = points().map(|point| Circle::new(point, 4, colour.filled()));
             chart.draw_series(marks).map_err(failed)?;

@@ -83,7 +83,10 @@ fn files() {
         include_str!("../../../cases/tcp-traces/ns21b8_s2_lat20.csv")
     );
     let svg = std::fs::read_to_string(path("t.svg")).unwrap();
-    assert!(svg.contains("sent again"));
+    assert!(
+        svg.contains("sent again: 1 node, 2 stripes, 100 Mbit/s, 20 ms one way, reno"),
+        "{svg}"
+    );
     let sweep = |limit: &str| {
         let line = [
             "--stripes",
@@ -95,6 +98,8 @@ fn files() {
         ];
         assert!(sim(&line).status.success());
         let svg = std::fs::read_to_string(path("s.svg")).unwrap();
+        // What is varied stands at the axis.
+        assert!(svg.contains("transfer: 1 node, 100 Mbit/s, 20 ms one way, reno"));
         svg.contains("stopped before its end")
     };
     // Four stripes take 3.8 s, one 5.3.

@@ -57,7 +57,7 @@ fn over_time(path: &Path, done: &Done) -> Result<()> {
         Series::with(name, Style::Dashed, points.collect())
     };
     let titles = Titles {
-        title: "Data sent and sent again",
+        title: &titled("Data sent and sent again", std::slice::from_ref(done)),
         x: "seconds",
         y: "MB",
     };
@@ -66,6 +66,37 @@ fn over_time(path: &Path, done: &Done) -> Result<()> {
         line("of it sent again", |sum| sum.2),
     ];
     plot::lines(path, titles, &[], &lines)
+}
+
+/// What is drawn, and the network and flavour as far as all runs have the same.
+fn titled(what: &str, runs: &[Done]) -> String {
+    let all: Vec<_> = runs.iter().map(|run| run.point.parameters()).collect();
+    let same = |name: &str| -> Option<&Value> {
+        let value = all.first()?.get(name)?;
+        let is_same = all.iter().all(|of| of.get(name) == Some(value));
+        is_same.then_some(value)
+    };
+    let number = |name: &str| same(name).and_then(Value::as_f64);
+    let shown = |number: f64| (number * 1e6).round() / 1e6;
+    let counted = |name: &str, noun: &str| match number(name)? {
+        1.0 => Some(format!("1 {noun}")),
+        many => Some(format!("{many} {noun}s")),
+    };
+    let parts = [
+        counted("nodes", "node"),
+        counted("stripes", "stripe"),
+        number("bandwidth_bits_per_second").map(|rate| format!("{} Mbit/s", shown(rate / 1e6))),
+        number("latency_seconds").map(|time| format!("{} ms one way", shown(time * 1e3))),
+        number("loss")
+            .filter(|loss| *loss > 0.0)
+            .map(|loss| format!("{} % lost", shown(loss * 100.0))),
+        same("flavour").and_then(|name| name.as_str().map(str::to_owned)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => what.to_owned(),
+        false => format!("{what}: {}", parts.join(", ")),
+    }
 }
 
 fn over_parameter(points: &[&Point]) -> Result<Layout> {
@@ -134,7 +165,7 @@ fn draw_over_parameter(
         }
     }
     let titles = Titles {
-        title: "Time of the transfer",
+        title: &titled("Time of the transfer", done),
         x: &x.replace('_', " "),
         y: "seconds",
     };
