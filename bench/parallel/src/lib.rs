@@ -1,5 +1,7 @@
 //! Independent pieces of work on all processors: sweeps of simulations.
 
+#![forbid(unsafe_code)]
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,7 @@
 //! SVG plots; the only place that knows the plotting library.
 
+#![forbid(unsafe_code)]
+
 use std::path::Path;
 
 use anyhow::{Result, anyhow};

@@ -13,6 +13,8 @@
 //! **Fluid**, in steps of 100 microseconds: bytes have no borders. What does not fit the buffer is lost and sent again in the
 //! next round, a round trip after the end of the last. Deterministic.
 
+#![forbid(unsafe_code)]
+
 mod processor;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! The `ropewalk-bench` program: what measures, simulates and makes figures. What moves data is `ropewalk`.
 
+#![forbid(unsafe_code)]
+
 mod pingpong;
 mod sim;
 

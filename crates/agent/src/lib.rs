@@ -12,6 +12,8 @@
 //!
 //! Nothing but the preface is read from a connection whose preface is not authentic.
 
+#![forbid(unsafe_code)]
+
 mod connect;
 mod dial;
 mod door;

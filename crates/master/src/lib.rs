@@ -11,6 +11,8 @@
 //!                                                             └─ store (compares manifests)
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod absent;
 mod adviser;
 mod compare;

@@ -4,6 +4,8 @@
 //! Pure: no sockets, files, threads, clocks or chance. Everything else depends on this crate, and it
 //! depends on nothing of Ropewalk. How to plan is decided in `ropewalk-sched`, not here.
 
+#![forbid(unsafe_code)]
+
 pub mod class;
 pub mod date;
 pub mod host_list;

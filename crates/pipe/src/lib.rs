@@ -16,6 +16,8 @@
 //!
 //! Not done here: encryption and proofs. The pipe is as safe as what it runs through.
 
+#![forbid(unsafe_code)]
+
 pub mod frame;
 mod purpose;
 mod stream;

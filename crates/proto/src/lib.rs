@@ -3,6 +3,8 @@
 //! Nothing here touches sockets, files, threads or clocks: drivers hand in bytes, messages and
 //! `now`, and carry out what comes back. The simulator drives the same code in virtual time.
 
+#![forbid(unsafe_code)]
+
 pub mod absence;
 pub mod admission;
 pub mod control;

@@ -22,6 +22,8 @@
 //! assert_eq!(plan.binding, ["a:1", "b:2"]);
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub use ropewalk_agent as agent;
 pub use ropewalk_master as master;
 pub use ropewalk_message as message;

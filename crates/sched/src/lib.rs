@@ -4,6 +4,8 @@
 //! point and accounted in integers, and every plan passes [`verify`]. Source: CEP section 3.2.
 //! Left out on purpose: what happens while bytes move. Weights are soft there; see the ledger.
 
+#![forbid(unsafe_code)]
+
 use ropewalk_model::Problem;
 use ropewalk_model::plan_output::{PlanOutput, PlannedTransfer};
 

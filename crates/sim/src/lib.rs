@@ -24,6 +24,8 @@
 //! Deterministic: no clock, no chance but the caller's, ordered containers. The same [`Scenario`] gives the same
 //! [`Ended`].
 
+#![forbid(unsafe_code)]
+
 mod agent;
 mod bound;
 mod chance;

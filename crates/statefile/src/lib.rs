@@ -6,6 +6,8 @@
 //! slip of the user's. Processes that write at once take turns by a lock beside the file; each reads, changes and
 //! renames, so that a reader finds an old file or a new one, never half of one. A file of a later format is left alone.
 
+#![forbid(unsafe_code)]
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};

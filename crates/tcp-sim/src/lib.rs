@@ -21,6 +21,8 @@
 //! on paper, rounding decides; with integer ticks the choice would be another one. Events at equal times keep the order
 //! in which they were scheduled. Nothing is lost by it: a run is a pure function of its scenario.
 
+#![forbid(unsafe_code)]
+
 mod chance;
 mod events;
 mod link;

@@ -14,6 +14,8 @@
 //!
 //! Pure: time and counters come from the caller, and who runs the simulations is the caller's affair.
 
+#![forbid(unsafe_code)]
+
 pub mod formula;
 mod path;
 pub mod policy;
