@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 /// How a series is drawn.

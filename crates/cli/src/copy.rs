@@ -58,7 +58,7 @@ pub(crate) struct CopyArgs {
 }
 
 const SHORT: &str = "\
-Examples (--help has more, and all options):
+Examples (--help has more; --help-all has all options):
   ropewalk copy /data/set host:/data/          a folder, to /data/set there
   ropewalk copy 'a[1-4]:/set' 'b[1-6]:/set'    four replicas to six copies";
 

@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory as _};
 use clap_complete::Shell;
-use clap_mangen::Man;
 
-use crate::{Arguments, sys};
+use crate::Arguments;
 
 const HELP_ALL: &str = "help-all";
 
@@ -87,26 +86,8 @@ pub(crate) fn write_manual(args: &ManArgs) -> Result<ExitCode> {
     let folder = &args.folder;
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let mut command = command().disable_help_subcommand(true);
-    command.build();
-    let pages = command.get_subcommands().map(|command| {
-        let name = format!("ropewalk-{}", command.get_name());
-        (name.clone(), command.clone().name(name))
-    });
-    let mut written = 0;
-    for (name, command) in [("ropewalk".to_owned(), command.clone())]
-        .into_iter()
-        .chain(pages)
-    {
-        let mut page = Vec::new();
-        Man::new(command)
-            .render(&mut page)
-            .context("cannot make a manual page")?;
-        let path = folder.join(format!("{name}.1"));
-        std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-        written += 1;
-    }
-    sys::say(format_args!("{written} pages in {}", folder.display()));
+    clap_mangen::generate_to(command(), folder)
+        .with_context(|| format!("cannot write manual pages to {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -110,10 +110,6 @@ pub(super) struct Monitoring {
 }
 
 impl Monitoring {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all of a lane's, moved into the thread once"
-    )]
     pub fn start(
         monitor: Box<dyn Monitor>,
         socket: UdpSocket,
