@@ -134,7 +134,7 @@ pub(crate) fn run_end(args: &EndArgs) -> Result<()> {
         Carrier::Tcp => tcp::send_half(stream, args.protection())?,
         _ => udp::send_half(stream, args.protection(), args.datagrams())?,
     };
-    let pattern = Pattern((0..PATTERN_LEN).map(|at| (at * 31 >> 3) as u8).collect());
+    let pattern = Pattern((0..PATTERN_LEN).map(|at| ((at * 31) >> 3) as u8).collect());
     match half.serve(&pattern, WAIT)? {
         Served::Closed => Ok(()),
         other => bail!("the receiving end went away: {other:?}"),
