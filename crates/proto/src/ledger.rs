@@ -27,7 +27,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_model::{Range, RangeSet, UNIT_LEN_MIN};
 
+mod check;
 mod lane;
+mod queries;
 mod rails;
 mod rate;
 mod steal;
@@ -137,6 +139,7 @@ impl Ledger {
     pub fn add_lane(&mut self) -> LaneId {
         let lane = self.lanes.len();
         self.lanes.push(Lane::to(lane));
+        self.check_call();
         lane
     }
 
@@ -148,6 +151,7 @@ impl Ledger {
         }
         self.wanted_bytes += run.range.len();
         self.place(run, true);
+        self.check_call();
     }
 
     /// As [`Ledger::want`], for bytes that came to this node later: a lane counts as planned when they
@@ -159,6 +163,7 @@ impl Ledger {
         self.wanted_bytes += run.range.len();
         let planned = run.range.len() >= self.wanted_bytes / INHERITED_PART;
         self.place(run, planned);
+        self.check_call();
     }
 
     fn place(&mut self, mut run: ReadyRun, planned: bool) {
@@ -193,6 +198,18 @@ impl Ledger {
     ///
     /// Cost: O(lanes) when stealing, otherwise O(log in transit).
     pub fn take(
+        &mut self,
+        lane: LaneId,
+        free: bool,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<Unit> {
+        let unit = self.take_unit(lane, free, now_ns, unit_at);
+        self.check_call();
+        unit
+    }
+
+    fn take_unit(
         &mut self,
         lane: LaneId,
         free: bool,
@@ -290,7 +307,7 @@ impl Ledger {
             l.brought_ns = Some(now_ns);
             l.rate.delivered(range.len(), now_ns, busy);
         }
-        match self.in_transit.get(&range.start) {
+        let delivery = match self.in_transit.get(&range.start) {
             Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
                 if unit.carriers.first() == Some(&lane) {
                     let took = now_ns.saturating_sub(unit.taken_ns);
@@ -310,11 +327,18 @@ impl Ledger {
                 self.duplicate_bytes += range.len();
                 Delivery::Duplicate
             }
-        }
+        };
+        self.check_call();
+        delivery
     }
 
     /// A cancelled unit will not come on this lane any more.
     pub fn dropped(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+        self.put_down(lane, range, now_ns);
+        self.check_call();
+    }
+
+    fn put_down(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         if let Some(l) = self.lanes.get_mut(lane) {
             l.put_down(range.len(), now_ns);
             if l.in_transit_bytes == 0 {
@@ -325,8 +349,9 @@ impl Ledger {
 
     /// A unit came damaged or was refused: it becomes ready again, with another holder if there is one.
     pub fn failed(&mut self, lane: LaneId, range: Range, now_ns: u64) {
-        self.dropped(lane, range, now_ns);
+        self.put_down(lane, range, now_ns);
         self.back_to_ready(lane, range.start);
+        self.check_call();
     }
 
     /// The lane's peer does not have the unit after all: it is not asked for these bytes again.
@@ -428,6 +453,7 @@ impl Ledger {
             let ready = self.lanes[heir].ready.make_contiguous();
             ready.sort_by_key(|run| run.choices);
         }
+        self.check_call();
     }
 
     /// Ranges that no living peer is known to hold, to be shown to the planner.
@@ -452,6 +478,7 @@ impl Ledger {
                 self.place(run, false);
             }
         }
+        self.check_call();
     }
 
     /// Takes up to `bytes` ready bytes out of the ledger for good: somebody else will fetch them. Cut
@@ -484,6 +511,7 @@ impl Ledger {
             self.wanted_bytes -= part.len();
             out.insert(part);
         }
+        self.check_call();
         out
     }
 
@@ -551,6 +579,7 @@ impl Ledger {
             self.orphans.remove(part);
             self.unavailable.insert(part);
         }
+        self.check_call();
     }
 
     /// What was given up is not the ledger's any more: it may be wanted anew.
@@ -559,60 +588,14 @@ impl Ledger {
             self.unavailable.remove(part);
             self.wanted_bytes -= part.len();
         }
+        self.check_call();
     }
 
     /// Bytes that were released and that nobody holds any more: wanted and given up.
     pub fn lose(&mut self, range: Range) {
         self.wanted_bytes += range.len();
         self.unavailable.insert(range);
-    }
-
-    /// Whether nothing is left to ask for or to wait for.
-    pub fn is_complete(&self) -> bool {
-        self.orphans.is_empty()
-            && self.delivered_bytes + self.unavailable.len_bytes() == self.wanted_bytes
-    }
-
-    /// Whether a lane has, or could steal, ready bytes.
-    pub fn has_ready(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.ready.is_empty())
-    }
-
-    /// Lanes that could carry the unit in transit that begins there; none when there is no such unit.
-    pub fn holders_in_transit(&self, start: u64) -> &[LaneId] {
-        self.in_transit
-            .get(&start)
-            .map_or(&[], |unit| &unit.holders)
-    }
-
-    /// Bytes a lane has been told to carry and has not brought yet.
-    pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
-        self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)
-    }
-
-    /// Bytes a lane owns and has not been told to carry yet.
-    pub fn ready_bytes(&self, lane: LaneId) -> u64 {
-        self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
-    }
-
-    /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
-    pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.moved_ns)
-    }
-
-    /// When the lane last brought a unit, nanoseconds; `None` before the first.
-    pub fn brought_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.brought_ns)
-    }
-
-    /// Time in which the lane had something in transit, nanoseconds.
-    pub fn busy_ns(&self, lane: LaneId, now_ns: u64) -> u64 {
-        self.lanes
-            .get(lane)
-            .map_or(0, |l| match l.in_transit_bytes {
-                0 => l.busy_ns,
-                _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
-            })
+        self.check_call();
     }
 
     /// Lanes without work of their own stand by from now on; the others count as planned.
@@ -620,64 +603,5 @@ impl Ledger {
         for lane in &mut self.lanes {
             lane.planned = !lane.ready.is_empty();
         }
-    }
-
-    /// Whether a lane could carry something that is ready on another one.
-    pub fn stands_by(&self, lane: LaneId) -> bool {
-        let runs = self.lanes.iter().flat_map(|l| &l.ready);
-        runs.into_iter().any(|run| run.holders.contains(&lane))
-    }
-
-    /// Whether a plan, or the loss of another lane, ever gave the lane's peer work of its own.
-    pub fn is_planned(&self, lane: LaneId) -> bool {
-        self.rails(lane).any(|rail| self.lanes[rail].planned)
-    }
-
-    /// Shortest time a unit took on the lane, nanoseconds: never less than a round trip.
-    pub fn latency_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.latency_ns)
-    }
-
-    /// Measured speed of a lane while it had work, bytes per second; `None` before the first unit.
-    pub fn bytes_per_second(&self, lane: LaneId) -> Option<f64> {
-        self.lanes.get(lane).and_then(|l| l.rate.bytes_per_second())
-    }
-
-    /// Whether the lane's peer still counts as reachable.
-    pub fn is_alive(&self, lane: LaneId) -> bool {
-        self.lanes.get(lane).is_some_and(|l| !l.lost)
-    }
-
-    /// All bytes asked of this ledger.
-    pub fn wanted_bytes(&self) -> u64 {
-        self.wanted_bytes
-    }
-
-    /// Bytes delivered, each once.
-    pub fn delivered_bytes(&self) -> u64 {
-        self.delivered_bytes
-    }
-
-    /// Bytes that came a second time.
-    pub fn duplicate_bytes(&self) -> u64 {
-        self.duplicate_bytes
-    }
-
-    /// Delivered ranges.
-    pub fn delivered_ranges(&self) -> &RangeSet {
-        &self.delivered
-    }
-
-    /// Wanted and not delivered: ready, in transit, orphaned or given up.
-    pub fn missing(&self) -> RangeSet {
-        let mut out = self.orphans.union(&self.unavailable);
-        let ready = self
-            .lanes
-            .iter()
-            .flat_map(|lane| lane.ready.iter().map(|run| run.range));
-        for range in ready.chain(self.in_transit.values().map(|unit| unit.range)) {
-            out.insert(range);
-        }
-        out
     }
 }

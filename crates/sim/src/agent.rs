@@ -74,6 +74,13 @@ impl Agent {
         }
     }
 
+    /// Asserts what must be true between two steps.
+    pub fn check(&self) {
+        if let Some(receiver) = &self.receiver {
+            receiver.machine.fetch().ledger().check();
+        }
+    }
+
     fn tell(&self, body: from_agent::Body, around: &mut Around<'_>) {
         around.mail.send_to_master(self.node, body, around.now_ns);
     }

@@ -19,6 +19,9 @@ use crate::{MS, SECOND};
 /// Shortest time between two status messages of an agent, as the agents have it.
 const STATUS_NS_MIN: u64 = 100 * MS;
 
+/// Transfers of up to so many nodes are checked after each step.
+const NODES_EACH_STEP: usize = 16;
+
 pub(crate) struct World<'a> {
     now_ns: u64,
     scenario: &'a Scenario,
@@ -130,8 +133,19 @@ impl<'a> World<'a> {
                 self.coordinator.handle_timer(self.now_ns);
                 self.act();
             }
+            self.check();
         }
         self.ended()
+    }
+
+    /// Asserts what must be true of all machines after a step; of large transfers now and then.
+    fn check(&self) {
+        let steps = self.now_ns / self.scenario.step_ns;
+        let between = (self.agents.len() / NODES_EACH_STEP).max(1) as u64;
+        if cfg!(debug_assertions) && steps.is_multiple_of(between) {
+            self.coordinator.check();
+            self.agents.iter().for_each(Agent::check);
+        }
     }
 
     fn split(&mut self) -> (&mut Vec<Agent>, Around<'_>) {

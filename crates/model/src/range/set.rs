@@ -43,6 +43,27 @@ impl RangeSet {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
             _ => self.runs.push(range),
         }
+        debug_assert!(self.is_sound_at(self.runs.len() - 1), "{self}");
+    }
+
+    /// Whether every run holds a byte, and they are ordered and apart. Cost O(runs).
+    fn is_sound(&self) -> bool {
+        let is_apart = |pair: &[Range]| pair[0].end < pair[1].start;
+        self.runs.iter().all(|run| !run.is_empty()) && self.runs.windows(2).all(is_apart)
+    }
+
+    /// The same of the run at a position and its neighbours.
+    fn is_sound_at(&self, at: usize) -> bool {
+        let near = self.runs.iter().skip(at.saturating_sub(1)).take(3);
+        near.clone().all(|run| !run.is_empty())
+            && near.clone().zip(near.skip(1)).all(|(a, b)| a.end < b.start)
+    }
+
+    /// Runs that are ordered and apart as they are.
+    fn from_runs(runs: Vec<Range>) -> Self {
+        let set = Self { runs };
+        debug_assert!(set.is_sound(), "{set}");
+        set
     }
 
     /// Adds a range.
@@ -55,6 +76,7 @@ impl RangeSet {
         let after = self.runs.partition_point(|run| run.start <= range.end);
         if first == after {
             self.runs.insert(first, range);
+            debug_assert!(self.is_sound_at(first), "{self}");
             return;
         }
         let joined = Range {
@@ -63,6 +85,7 @@ impl RangeSet {
         };
         self.runs[first] = joined;
         self.runs.drain(first + 1..after);
+        debug_assert!(self.is_sound_at(first), "{self}");
     }
 
     /// Takes a range out.
@@ -79,6 +102,7 @@ impl RangeSet {
         let behind = Range::new(range.end, self.runs[after - 1].end);
         let rest = [before, behind].into_iter().filter(|run| !run.is_empty());
         self.runs.splice(first..after, rest);
+        debug_assert!(self.is_sound_at(first), "{self}");
     }
 
     /// The bytes in either set.
@@ -113,7 +137,7 @@ impl RangeSet {
                 j += 1;
             }
         }
-        Self { runs }
+        Self::from_runs(runs)
     }
 
     /// The bytes in this set that are not in the other.
@@ -140,7 +164,7 @@ impl RangeSet {
             }
             j = cut.saturating_sub(1).max(j);
         }
-        Self { runs }
+        Self::from_runs(runs)
     }
 
     /// Whether every byte of the range is in the set; always so for an empty range.
@@ -169,7 +193,7 @@ impl RangeSet {
             .iter()
             .map_while(|run| run.intersect(range))
             .collect();
-        Self { runs }
+        Self::from_runs(runs)
     }
 
     /// Whether the set holds no byte.
@@ -261,5 +285,32 @@ impl Serialize for RangeSet {
 impl<'de> Deserialize<'de> for RangeSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Vec::<Range>::deserialize(deserializer).map(Self::from_ranges)
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    /// Runs that overlap, touch, are empty or out of order are no set.
+    #[test]
+    fn wrong_runs_are_found() {
+        let [a, b, c] = [(0, 5), (5, 9), (20, 30)].map(|(start, end)| Range::new(start, end));
+        let overlapping = Range::new(3, 9);
+        let empty = Range::new(12, 12);
+        for wrong in [
+            vec![a, b],
+            vec![a, overlapping],
+            vec![a, empty, c],
+            vec![c, a],
+        ] {
+            let found = std::panic::catch_unwind(|| RangeSet::from_runs(wrong.clone()));
+            assert!(found.is_err(), "{wrong:?}");
+        }
+        assert_eq!(RangeSet::from_runs(vec![a, c]).len_bytes(), 15);
+        // A change looks at its neighbours.
+        let mut wrong = RangeSet { runs: vec![a, b] };
+        let found = std::panic::catch_unwind(move || wrong.insert(Range::new(7, 8)));
+        assert!(found.is_err());
     }
 }

@@ -34,7 +34,7 @@ impl Coordinator {
     /// The same for the nodes as they came and went, with what each could carry in the first `seconds` of moving in place
     /// of speeds. A receiver of its own copy that was lost is left out.
     pub fn carried_problem(&self, seconds: f64) -> Problem {
-        let start_ns = self.moving_ns.unwrap_or(0);
+        let start_ns = self.clock.moving_ns.unwrap_or(0);
         let since = |at_ns: u64| at_ns.saturating_sub(start_ns) as f64 / 1e9;
         let here = |node: &Node| {
             let from = node.came_ns.map_or(0.0, since);
@@ -56,7 +56,7 @@ impl Coordinator {
         };
         let takes_part = |node: &&Node| here(node) > 0.0;
         // Nobody waits for the copy of one that is gone.
-        let is_awaited = |node: &&Node| node.group.is_some() || node.lost.is_none();
+        let is_awaited = |node: &&Node| node.group.is_some() || node.alive();
         let mut problem = Problem::default();
         let (mut senders, mut receivers_here) = (Vec::new(), Vec::new());
         for node in self.nodes.iter().filter(takes_part) {

@@ -8,45 +8,54 @@
 //!
 //! With `keep_partial` nothing is removed, and the nodes tell where it lies.
 
-use super::{Action, Coordinator, Node, Phase};
+use super::life::{Event, NodeLife, Order};
+use super::outcome::Failure;
+use super::phase::{Phase, Step};
+use super::{Coordinator, Node};
 use crate::control::{self, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
+/// How a transfer comes to its end.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// Since when files are renamed or removed; `None` before the next look.
+    pub since_ns: Option<u64>,
+    /// Since when only reports are awaited.
+    pub farewell_ns: Option<u64>,
+    pub is_cancelled: bool,
+    pub failure: Option<Failure>,
+}
+
 impl Coordinator {
     pub(super) fn check_done(&mut self) {
-        if self.phase != Phase::Moving || self.round.is_some() {
+        if self.phase != Phase::Moving || self.balancer.is_in_round() {
             return;
         }
         // One that is only about to join is not waited for.
-        let ended = |n: &Node| {
-            (n.done.is_some() && !n.releasing)
-                || !n.alive()
-                || !n.is_receiver()
-                || n.opened.is_none()
+        let has_ended = |node: &Node| match node.life() {
+            NodeLife::Ready | NodeLife::Working(_) => !node.is_receiver(),
+            NodeLife::Done(duty) => !duty.recalled || !node.is_receiver(),
+            _ => true,
         };
-        let pending_plan = |a: &Action| matches!(a, Action::Plan(..));
-        if self.is_true_for_all(ended) && !self.actions.iter().any(pending_plan) {
+        if self.is_true_for_all(has_ended) && !self.out.has_plan() {
             self.finish();
         }
     }
 
     pub(super) fn finish(&mut self) {
-        let late = (0..self.nodes.len() as u32).filter(|&n| {
-            let state = &self.nodes[n as usize];
-            state.alive() && state.opened.is_none()
-        });
-        for node in late.collect::<Vec<_>>() {
-            self.turn_away(node, "the transfer ended before it was ready");
+        let late = (0..)
+            .zip(&self.nodes)
+            .filter(|(_, n)| n.life().is_opening());
+        let late: Vec<u32> = late.map(|(node, _)| node).collect();
+        for node in late {
+            self.reject(node, "the transfer ended before it was ready");
         }
-        self.phase = Phase::Finishing;
-        let whole: Vec<bool> = self
-            .groups
-            .iter()
-            .map(|(name, _)| self.destination_complete(name))
-            .collect();
+        self.enter(Step::Finish);
+        let names = self.groups.names();
+        let whole: Vec<bool> = names.map(|name| self.destination_complete(name)).collect();
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
-            if !state.alive() || state.finish_sent {
+            if !state.life().takes_part() {
                 continue;
             }
             let useless = match state.group {
@@ -55,29 +64,27 @@ impl Coordinator {
                 Some(group) => !whole[group as usize],
                 None => state.is_receiver() && !state.is_complete(),
             };
-            self.tell_finish(node, false, useless && !self.setup.keep_partial);
+            self.tell_finish(node, useless && !self.setup.keep_partial);
         }
         for (group, whole) in whole.into_iter().enumerate() {
             if whole {
                 self.name_next(group as u32, None);
             }
         }
-        self.finish_ns = None;
+        self.ending.since_ns = None;
         self.check_finished();
     }
 
     /// Whether a node of a shared destination is there to give it its name, and has not been asked.
     fn could_name(&self, node: u32) -> bool {
         let state = &self.nodes[node as usize];
-        state.alive()
-            && !state.finish_sent
-            && state.done.as_deref().is_some_and(|d| d.error.is_empty())
+        state.is_able() && state.done.is_some()
     }
 
     /// Whether a shared destination has its name.
     pub(super) fn is_named(&self, group: u32) -> bool {
         let mut members = self.nodes.iter().filter(|n| n.group == Some(group));
-        members.any(|n| n.told_commit && n.finished.as_deref().is_some_and(|f| f.committed))
+        members.any(|n| n.life().commits() && n.finished.as_deref().is_some_and(|f| f.committed))
     }
 
     /// Has the next node of a shared destination give it its name, when all of it is safe.
@@ -88,7 +95,7 @@ impl Coordinator {
             .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
             .collect();
         let Some(&node) = able.first() else {
-            let name = self.groups[group as usize].0.clone();
+            let name = self.groups.name(group).to_owned();
             return self.fail(
                 ErrorKind::Lost,
                 format!("every byte of destination {name} is safe, but no node is left to give it its name; run the command again"),
@@ -99,30 +106,39 @@ impl Coordinator {
             self.note(format!(
                 "{before} did not give the files their names ({reason}); {next} does"
             ));
-            self.finish_ns = None;
+            self.ending.since_ns = None;
         }
-        self.nodes[node as usize].told_commit = true;
-        self.nodes[node as usize].names_again = before.is_some();
         let is_last = able.len() == 1;
-        self.tell_finish(node, true, is_last && !self.setup.keep_partial);
-    }
-
-    /// The last word to a node.
-    fn tell_finish(&mut self, node: u32, commit: bool, discard: bool) {
-        let state = &mut self.nodes[node as usize];
-        (state.finish_sent, state.told_discard) = (true, discard);
-        let again = state.names_again;
-        let samples = match commit {
-            true => self.samples_for(node),
-            false => Vec::new(),
+        let order = Order {
+            commit: true,
+            discard: is_last && !self.setup.keep_partial,
         };
         let finish = control::Finish {
-            commit,
-            discard,
-            samples,
-            again,
+            samples: self.samples_for(node),
+            again: before.is_some(),
+            ..control::Finish::default()
         };
-        self.send(node, to_agent::Body::Finish(finish));
+        self.close(node, order, finish);
+    }
+
+    /// Sends a node its end, without a rename.
+    pub(super) fn tell_finish(&mut self, node: u32, discard: bool) {
+        let order = Order {
+            commit: false,
+            discard,
+        };
+        self.close(node, order, control::Finish::default());
+    }
+
+    fn close(&mut self, node: u32, order: Order, finish: control::Finish) {
+        if self.nodes[node as usize].live(Event::Finish(order)) {
+            let finish = control::Finish {
+                commit: order.commit,
+                discard: order.discard,
+                ..finish
+            };
+            self.send(node, to_agent::Body::Finish(finish));
+        }
     }
 
     /// A node that was to name a shared destination has answered, or is gone.
@@ -137,13 +153,13 @@ impl Coordinator {
             .collect();
         if error.is_empty() {
             for other in waiting {
-                self.tell_finish(other, false, false);
+                self.tell_finish(other, false);
             }
         } else if waiting.is_empty() {
             let state = &self.nodes[node as usize];
-            let kind = match state.lost.is_some() {
-                true => ErrorKind::Lost,
-                false => ErrorKind::Node,
+            let kind = match state.alive() {
+                true => ErrorKind::Node,
+                false => ErrorKind::Lost,
             };
             let text = format!("{}: {error}", self.name(node));
             self.fail(kind, text);
@@ -176,16 +192,14 @@ impl Coordinator {
     ///
     /// * `why`: nodes that join and are not ready are rejected with it.
     pub(super) fn finish_all(&mut self, discard: bool, why: &str) {
-        self.phase = Phase::Finishing;
-        self.finish_ns = None;
+        self.enter(Step::Finish);
+        self.ending.since_ns = None;
         for node in 0..self.nodes.len() as u32 {
-            let state = &self.nodes[node as usize];
-            if !state.alive() || state.finish_sent {
-                continue;
-            }
-            match state.opened {
-                None => self.turn_away(node, why),
-                Some(_) => self.tell_finish(node, false, discard),
+            let life = self.nodes[node as usize].life();
+            if life.is_opening() {
+                self.reject(node, why);
+            } else if life.takes_part() {
+                self.tell_finish(node, discard);
             }
         }
         self.check_finished();
@@ -193,15 +207,15 @@ impl Coordinator {
 
     pub(super) fn check_finished(&mut self) {
         if self.phase != Phase::Finishing
-            || !self.is_true_for_all(|n| n.finished.is_some() || !n.alive())
+            || !self.is_true_for_all(|n| matches!(n.life(), NodeLife::Closed(_) | NodeLife::Lost))
         {
             return;
         }
-        if self.is_cancelled {
+        if self.ending.is_cancelled {
             return self.end_cancelled();
         }
         let missing = !self.missing().is_empty();
-        let (outcome, error) = match (&self.failure, missing) {
+        let (outcome, error) = match (&self.ending.failure, missing) {
             (Some(failure), _) if self.is_refused() => {
                 (Outcome::Refused, Some(failure.text.clone()))
             }

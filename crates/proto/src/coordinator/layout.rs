@@ -38,6 +38,24 @@ enum Content {
     Memory(u64),
 }
 
+/// The data space and what fills it.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    /// Bytes, and files where the sources are trees.
+    pub length: u64,
+    pub files: u64,
+    /// Trees in it.
+    pub parts: Vec<control::Part>,
+    /// Of sources with different lists of files: which are one thing, once that is known.
+    pub things: Option<BTreeMap<(u32, u32), u32>>,
+    // How sources were found to relate.
+    found: Option<Found>,
+    // Nodes that were not reached, and left out.
+    absent: Vec<String>,
+    // Which bytes come from rows of files with these permissions.
+    row_modes: BTreeMap<u32, RangeSet>,
+}
+
 impl Node {
     /// What its rows say it holds and wants.
     pub(super) fn lay_out_rows(&mut self) {
@@ -61,7 +79,7 @@ impl Coordinator {
 
     fn lay_out_rows(&mut self) -> Result<(), LayoutProblem> {
         self.nodes.iter_mut().for_each(Node::lay_out_rows);
-        self.data_length = self
+        self.space.length = self
             .nodes
             .iter()
             .filter_map(|n| n.wants.last())
@@ -79,7 +97,7 @@ impl Coordinator {
             for (source, opened) in node.setup.sources.iter().zip(opened) {
                 for (row, identity) in source.source.rows.iter().zip(&opened.identities) {
                     if let Some(mode) = identity.mode {
-                        let ranges = self.row_modes.entry(mode).or_default();
+                        let ranges = self.space.row_modes.entry(mode).or_default();
                         ranges.insert(control::range(row.start, row.length));
                     }
                 }
@@ -89,13 +107,13 @@ impl Coordinator {
 
     /// Of each sink of a node: the permissions that all sources of its bytes give, plus one; 0 when no source is a file.
     pub(super) fn sink_modes(&self, node: &Node) -> Vec<u32> {
-        if self.row_modes.is_empty() {
+        if self.space.row_modes.is_empty() {
             return Vec::new();
         }
         let sinks = node.setup.sinks.iter();
         let mode = |sink: &setup::SinkSetup| {
             let wanted = RangeSet::from_ranges(setup::row_ranges(&sink.sink.rows));
-            let modes = self.row_modes.iter();
+            let modes = self.space.row_modes.iter();
             let given = modes.filter(|(_, held)| !held.intersection(&wanted).is_empty());
             given.map(|(mode, _)| *mode).reduce(|all, mode| all & mode)
         };
@@ -186,7 +204,7 @@ impl Coordinator {
         if sources == Sources::Parts {
             self.refuse_equal_parts(groups.values())?;
         }
-        if groups.len() > 1 && self.things.is_none() {
+        if groups.len() > 1 && self.space.things.is_none() {
             if trees < groups.len() {
                 return Err(LayoutProblem::Refused(
                     "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
@@ -205,17 +223,19 @@ impl Coordinator {
         let mut stretches: Vec<Stretch> = groups.into_values().collect();
         stretches.sort_by_key(|g| g.iter().map(|(node, at, _)| (*node, *at)).min());
         stretches = self.join_replicas(stretches);
-        self.found = Some(Found {
+        self.space.found = Some(Found {
             parts: stretches.len() as u32,
             holders: stretches.iter().map(|group| group.len() as u32).sum(),
         });
         // What is not there is no replica of things that differ.
-        if sources == Sources::Auto && stretches.len() > 1 && !self.absent.is_empty() {
-            return Err(LayoutProblem::Refused(absence::parts_remain(&self.absent)));
+        if sources == Sources::Auto && stretches.len() > 1 && !self.space.absent.is_empty() {
+            return Err(LayoutProblem::Refused(absence::parts_remain(
+                &self.space.absent,
+            )));
         }
         let mut base = 0u64;
-        self.files = 0;
-        self.parts.clear();
+        self.space.files = 0;
+        self.space.parts.clear();
         for group in stretches {
             let opened = group[0].2.clone();
             let Some(end) = base.checked_add(opened.data_length) else {
@@ -228,9 +248,9 @@ impl Coordinator {
                 state.setup.sources[*at as usize].base = base;
                 state.holds.insert(Range { start: base, end });
             }
-            self.files += opened.file_count;
+            self.space.files += opened.file_count;
             if !opened.manifest_root.is_empty() {
-                self.parts.push(control::Part {
+                self.space.parts.push(control::Part {
                     base,
                     length: opened.data_length,
                     manifest_root: opened.manifest_root.clone(),
@@ -245,7 +265,7 @@ impl Coordinator {
             }
             base = end;
         }
-        self.data_length = base;
+        self.space.length = base;
         for node in &mut self.nodes {
             if node.setup.sinks.is_empty() {
                 continue;
@@ -265,7 +285,7 @@ impl Coordinator {
 
     /// Contents that were found to be the same but for times and modes of folders are one stretch.
     fn join_replicas(&self, stretches: Vec<Stretch>) -> Vec<Stretch> {
-        let Some(things) = &self.things else {
+        let Some(things) = &self.space.things else {
             return stretches;
         };
         let mut joined: Vec<(Option<u32>, Stretch)> = Vec::new();
@@ -305,12 +325,12 @@ impl Coordinator {
 
     /// Names the nodes that were left out because they were not reached: sources that turn out to be parts are refused.
     pub fn leave_out(&mut self, absent: Vec<String>) {
-        self.absent = absent;
+        self.space.absent = absent;
     }
 
     /// How the sources of a copy relate; `None` for rows, and before they were laid out.
     pub fn found(&self) -> Option<Found> {
-        self.found
+        self.space.found
     }
 
     /// Ranges that did not come, per receiver or per shared destination.

@@ -6,13 +6,19 @@
 
 use ropewalk_model::{Range, RangeSet};
 
-use super::observe::Estimate;
-use super::replan::EMPTY_NS;
+use super::balancer::EMPTY_NS;
+use super::life::{Event, NodeLife};
+use super::phase::Phase;
 use super::{
-    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, Phase, SourceSetup,
-    describe, layout, setup,
+    Coordinator, Destinations, Mapping, Node, NodeSetup, OpenedSource, SourceSetup, describe,
+    layout, setup,
 };
 use crate::control::{self, source, to_agent};
+
+/// It leaves, or has left while the others go on.
+fn has_left(node: &Node) -> bool {
+    node.life().is_leaving() || node.life().is_closing()
+}
 
 impl Coordinator {
     /// Takes one more node into a transfer that moves bytes and gives its number. The driver has reached it;
@@ -21,7 +27,7 @@ impl Coordinator {
     /// # Errors
     /// In words for the user, when nothing moves (yet or any more) or the name is taken.
     pub fn handle_join(&mut self, setup: NodeSetup, now_ns: u64) -> Result<u32, String> {
-        self.now_ns = now_ns;
+        self.clock.now_ns = now_ns;
         if self.phase != Phase::Moving {
             return Err("nodes can join while bytes move only; try again in a moment".into());
         }
@@ -33,13 +39,12 @@ impl Coordinator {
         }
         let number = self.nodes.len() as u32;
         let open = setup::open_message(&self.setup, &setup, number);
-        let (up, down) = (setup.told_up(), setup.told_down());
+        self.balancer.add_node(setup.told_up(), setup.told_down());
         let mut node = Node::new(setup, now_ns);
-        node.up = Estimate::told(up);
-        node.down = Estimate::told(down);
         node.joined = true;
         self.nodes.push(node);
         self.send(number, to_agent::Body::Open(open));
+        self.check_call();
         Ok(number)
     }
 
@@ -51,11 +56,11 @@ impl Coordinator {
         };
         state.opened = Some(opened);
         if let Err(text) = self.fit(node) {
-            return self.turn_away(node, &text);
+            return self.reject(node, &text);
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns;
         let state = &mut self.nodes[node as usize];
         state.came_ns = Some(now_ns);
         state.received.start(now_ns);
@@ -63,11 +68,12 @@ impl Coordinator {
         self.enter_parts(node);
         self.tell_holding(node);
         let new = self.enter_group(node);
-        self.lease_ns = 0;
-        // A copy of its own without runs would be complete, and get its name, before a byte is there.
+        self.lease.expire();
+        // A copy of its own without runs would be complete, and renamed, before a byte is there.
         let state = &mut self.nodes[node as usize];
-        state.awaits_plan = state.is_receiver() && state.group.is_none() && !new.is_empty();
-        if !state.awaits_plan {
+        let waits = state.is_receiver() && state.group.is_none() && !new.is_empty();
+        state.live(Event::Admit { waits });
+        if !waits {
             // Its share of a limit is dealt at the next look; nobody knows yet when it should be done.
             let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
             plan.expected = 0;
@@ -76,8 +82,9 @@ impl Coordinator {
         if !new.is_empty() {
             self.ask_plan(false, vec![(node, new)], &Default::default(), None);
         }
-        self.hope_for_room(node, self.now_ns);
-        self.look_soon();
+        let (view, balancer) = self.split();
+        balancer.hope_for_room(view, node, now_ns);
+        balancer.look_soon();
     }
 
     /// Others may fetch the lists of files that it holds from it.
@@ -85,7 +92,7 @@ impl Coordinator {
         let opened = self.nodes[node as usize].opened.iter();
         for source in opened.flat_map(|opened| &opened.sources) {
             let same = |part: &&mut control::Part| part.manifest_root == source.manifest_root;
-            for part in self.parts.iter_mut().filter(same) {
+            for part in self.space.parts.iter_mut().filter(same) {
                 if !part.holders.contains(&node) {
                     part.holders.push(node);
                 }
@@ -94,19 +101,19 @@ impl Coordinator {
     }
 
     /// A node that joined cannot take part; the others go on.
-    pub(super) fn turn_away(&mut self, node: u32, reason: &str) {
+    pub(super) fn reject(&mut self, node: u32, reason: &str) {
         let name = self.name(node).to_owned();
         self.note(format!("{name} cannot join: {reason}"));
+        self.dismiss(node, true);
         let state = &mut self.nodes[node as usize];
-        state.lost = Some(format!("cannot join: {reason}"));
+        state.lose(format!("cannot join: {reason}"));
         // What it offers and wants counts for nothing: not as bytes that are missing, nor as a replica that
         // the next one to join would have to equal.
         state.setup.sources.clear();
         state.setup.sinks.clear();
-        (state.opened, state.pending) = (None, None);
+        state.opened = None;
         state.holds = RangeSet::new();
         state.wants = RangeSet::new();
-        self.dismiss(node, true);
     }
 
     /// What became of a node that was to join: nothing yet, taken in, or turned away and why.
@@ -125,7 +132,7 @@ impl Coordinator {
 
     /// Who leaves and had nothing to give is asked again: its sinks may not have been there yet.
     pub(super) fn ask_leaving(&mut self, now_ns: u64) {
-        if self.phase != Phase::Moving || self.round.is_some() {
+        if self.phase != Phase::Moving || self.balancer.is_in_round() {
             return;
         }
         let is_due = |node: &Node| {
@@ -133,7 +140,8 @@ impl Coordinator {
             gave_nothing.is_none_or(|then| now_ns.saturating_sub(then) >= EMPTY_NS)
         };
         let has_more = |node: &Node| {
-            node.leaving && node.alive() && node.done.is_none() && !node.releasing && is_due(node)
+            matches!(node.life(), NodeLife::Working(duty) if duty.leaving && !duty.recalled)
+                && is_due(node)
         };
         let asked: Vec<u32> = self
             .receivers()
@@ -145,16 +153,10 @@ impl Coordinator {
     }
 
     fn dismiss(&mut self, node: u32, discard: bool) {
-        let now_ns = self.now_ns;
-        self.nodes[node as usize].finish_sent = true;
+        let now_ns = self.clock.now_ns;
         self.nodes[node as usize].gone_ns.get_or_insert(now_ns);
         self.streams.forget(node);
-        let finish = control::Finish {
-            commit: false,
-            discard,
-            ..control::Finish::default()
-        };
-        self.send(node, to_agent::Body::Finish(finish));
+        self.tell_finish(node, discard);
     }
 
     /// Finds out what it holds and wants; in words when that does not fit.
@@ -187,7 +189,7 @@ impl Coordinator {
                 if state.is_receiver() {
                     state.wants = RangeSet::from(Range {
                         start: 0,
-                        end: self.data_length,
+                        end: self.space.length,
                     });
                 }
                 if destinations == Destinations::Shared {
@@ -198,14 +200,15 @@ impl Coordinator {
             }
         }
         let end = self.nodes[at].wants.last().map_or(0, |range| range.end);
-        if end > self.data_length {
+        if end > self.space.length {
             return Err(format!(
                 "it wants bytes up to {end}, and the transfer ends at {}",
-                self.data_length
+                self.space.length
             ));
         }
-        let senders = self.nodes.iter().filter(|other| other.can_send());
-        let held = RangeSet::from_ranges(senders.flat_map(|other| other.holds.iter()));
+        let others = self.nodes.iter().filter(|other| other.can_send());
+        let own = self.nodes[at].holds.iter();
+        let held = RangeSet::from_ranges(others.flat_map(|other| other.holds.iter()).chain(own));
         let unheld = self.nodes[at].wants.difference(&held);
         if !unheld.is_empty() {
             return Err(format!(
@@ -259,15 +262,9 @@ impl Coordinator {
         else {
             return wants;
         };
-        let known = self.groups.iter().position(|(group, _)| *group == name);
         let wanted = self.destination_wants_of_others(&name, node);
-        let group = known.unwrap_or(self.groups.len());
-        if known.is_none() {
-            self.groups.push((name, 0));
-        }
-        self.groups[group].1 += 1;
-        self.nodes[at].group = Some(group as u32);
-        self.count_takers();
+        self.nodes[at].group = Some(self.groups.enter(name));
+        self.groups.count_takers(&self.nodes);
         wants.difference(&wanted)
     }
 
@@ -277,17 +274,17 @@ impl Coordinator {
     /// # Errors
     /// In words for the user, when the node is not there or the others could not do without it.
     pub fn handle_leave(&mut self, name: &str, now_ns: u64) -> Result<(), String> {
-        self.now_ns = now_ns;
+        self.clock.now_ns = now_ns;
         if self.phase != Phase::Moving {
             return Err("nodes can leave while bytes move only".into());
         }
-        let named = |node: &Node| node.setup.name == name && node.alive() && !node.leaving;
+        let named = |node: &Node| node.setup.name == name && node.alive() && !has_left(node);
         let Some(at) = self.nodes.iter().position(named) else {
             return Err(format!("the transfer has no node {name}"));
         };
         let node = at as u32;
         self.may_leave(node)?;
-        self.nodes[at].leaving = true;
+        let has_plan = self.nodes[at].live(Event::Leave);
         self.note(format!("{name} leaves"));
         if self.nodes[at].is_sender() {
             self.tell_gone(node);
@@ -295,16 +292,24 @@ impl Coordinator {
         if self.nodes[at].is_receiver() && self.nodes[at].done.is_none() {
             self.recall_all(node, now_ns);
         }
-        self.let_go(node);
-        self.look_soon();
+        match has_plan {
+            true => self.let_go(node),
+            false => self.dismiss(node, false),
+        }
+        self.balancer.look_soon();
+        self.check_call();
         Ok(())
     }
 
     /// A node that leaves goes when it has nothing left to do.
     pub(super) fn let_go(&mut self, node: u32) {
         let state = &self.nodes[node as usize];
-        let busy = state.is_receiver() && (state.done.is_none() || state.releasing);
-        if state.leaving && !busy && !state.finish_sent {
+        let is_idle = match state.life() {
+            NodeLife::Working(_) => !state.is_receiver(),
+            NodeLife::Done(duty) => !duty.recalled || !state.is_receiver(),
+            _ => false,
+        };
+        if state.life().is_leaving() && is_idle {
             self.dismiss(node, false);
         }
     }
@@ -317,9 +322,8 @@ impl Coordinator {
                 .filter(|(at, _)| *at != node as usize)
                 .map(|(_, other)| other)
         };
-        let fetching = others().filter(|other| other.alive() && other.done.is_none());
-        let recalled = || self.round.iter().flat_map(|round| round.released());
-        let released = || recalled().flat_map(RangeSet::iter);
+        let fetching = others().filter(|other| other.life().is_unfinished());
+        let released = || self.balancer.released().flat_map(RangeSet::iter);
         let needed = RangeSet::from_ranges(released().chain(fetching.flat_map(Node::asked)));
         let holding = others().filter(|other| other.can_send());
         let held = RangeSet::from_ranges(holding.flat_map(|other| other.holds.iter()));
@@ -349,14 +353,14 @@ impl Coordinator {
                 .done
                 .as_ref()
                 .is_some_and(|done| !done.error.is_empty());
-            !other.leaving && !stopped
+            !has_left(other) && !stopped
         };
         let able = others().filter(in_group).filter(stays);
         let taken = RangeSet::from_ranges(able.flat_map(|other| other.wants.iter()));
         // What those who leave give up has to go somewhere, too.
         let leaving = others()
             .filter(in_group)
-            .filter(|other| other.leaving && other.done.is_none());
+            .filter(|other| other.life().is_leaving() && other.done.is_none());
         let given_up = RangeSet::from_ranges(released().chain(leaving.flat_map(Node::asked)));
         let own = match state.done {
             Some(_) => RangeSet::new(),

@@ -104,7 +104,7 @@ fn who_cannot_join_does_no_harm() {
         outcome(&finish(&mut c, 2)),
         Some(Outcome::Done),
         "{:?}",
-        c.notes
+        c.notes()
     );
 }
 

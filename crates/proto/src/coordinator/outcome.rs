@@ -21,17 +21,17 @@ pub(super) struct Failure {
 impl Coordinator {
     /// Keeps the first failure.
     pub(super) fn fail(&mut self, kind: ErrorKind, text: String) {
-        self.failure.get_or_insert(Failure { kind, text });
+        self.ending.failure.get_or_insert(Failure { kind, text });
     }
 
     /// What kind of error the failure is, when there is one.
     pub fn failure_kind(&self) -> Option<ErrorKind> {
-        self.failure.as_ref().map(|failure| failure.kind)
+        self.ending.failure.as_ref().map(|failure| failure.kind)
     }
 
     /// Tells the user something that several nodes, or one for many ranges, may say; once.
     pub(super) fn note_once(&mut self, text: String) {
-        if self.notes.len() < NOTES_MAX && !self.notes.contains(&text) {
+        if self.out.notes().len() < NOTES_MAX && !self.out.notes().contains(&text) {
             self.note(text);
         }
     }
@@ -93,14 +93,13 @@ impl Coordinator {
     }
 
     fn group_of(&self, node: &Node) -> Option<&str> {
-        let group = self.groups.get(node.group? as usize)?;
-        Some(group.0.as_str())
+        Some(self.groups.name(node.group?))
     }
 
     /// Each copy, or place that rows write to.
     pub fn destinations(&self) -> Vec<DestinationReport> {
         let mut out = Vec::new();
-        for (group, _) in self.groups.iter().enumerate() {
+        for (group, _) in self.groups.names().enumerate() {
             let members: Vec<&Node> = self
                 .nodes
                 .iter()
@@ -145,7 +144,7 @@ impl Coordinator {
                 for left in &finished.left {
                     add(node, &left.path, left.bytes, true);
                 }
-            } else if node.lost.is_some() && !node.is_complete() && !self.is_in_good_hands(node) {
+            } else if !node.alive() && !node.is_complete() && !self.is_in_good_hands(node) {
                 for path in &node.temporary {
                     add(node, path, node.checked, false);
                 }

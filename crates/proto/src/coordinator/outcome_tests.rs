@@ -4,7 +4,8 @@ use super::tests::{
     actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,
 };
 use super::*;
-use crate::control::{Finished, MissingFile, Need, Stretch};
+use crate::control::{Done, Finished, MissingFile, Need, Stretch};
+use crate::report::ErrorKind;
 
 fn refusal(start: u64, length: u64, reason: &str) -> FromAgent {
     from(from_agent::Body::Need(Need {

@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::life::NodeLife;
 use super::{Coordinator, Destinations, Mapping};
 use crate::control::{self, Place, Probe, Probed, Row, sink, to_agent};
 
@@ -200,8 +201,19 @@ impl Coordinator {
         true
     }
 
+    /// A node that joins has looked whether others write where it wants to.
+    pub(super) fn handle_probed_late(&mut self, node: u32, probed: &Probed) {
+        if self.nodes[node as usize].life() != NodeLife::Checking {
+            return;
+        }
+        match self.joined_clash(node, probed) {
+            Some(text) => self.reject(node, &text),
+            None => self.take_in(node),
+        }
+    }
+
     /// Why a node that joins cannot write where it wants to, as it found; `None` when it can.
-    pub(super) fn joined_clash(&self, node: u32, probed: &Probed) -> Option<String> {
+    fn joined_clash(&self, node: u32, probed: &Probed) -> Option<String> {
         let mark = probed.marks.first()?;
         let own = self.written((node, mark.place))?;
         Some(format!(

@@ -3,6 +3,7 @@
 use super::tests::{SECOND, actions, answer, begun, from, node};
 use super::*;
 use crate::control::{Mark, Opened, Place, Probe, Probed, Row, Sink, Source, sink, source};
+use ropewalk_model::Range;
 
 /// The answer of a node whose files stand in folder `folder`, each under its own path.
 fn opened(setup: &NodeSetup, folder: u64) -> FromAgent {

@@ -7,34 +7,15 @@ use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
 use ropewalk_model::{Range, RangeSet};
 
-use super::observe::Estimate;
-use super::replan;
-use super::{
-    Action, Basis, Coordinator, MANIFEST_HOLDERS, Node, Phase, Planned, PlannedRun, Purpose,
-    SPEED_UNKNOWN,
-};
+use super::balancer::{Room, Settled};
+use super::life::{Event, NodeLife};
+use super::phase::{Phase, Step};
+use super::{Action, Basis, Coordinator, Node, Planned, PlannedRun, Purpose};
 use crate::control::{self, Run, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
-/// Which speeds, in order, are taken for the same: neighbours that differ by less than one factor, when all of
-/// them differ by less than another.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Alike {
-    neighbours: f64,
-    together: f64,
-}
-
-/// Observed speeds.
-const ALIKE: Alike = Alike {
-    neighbours: 1.15,
-    together: 1.4,
-};
-
-/// What is left of them, of which much is noise.
-pub(super) const ALIKE_ROOM: Alike = Alike {
-    neighbours: 1.5,
-    together: 3.0,
-};
+/// Holders that a receiver learns of for each manifest: enough to survive two that fail.
+const MANIFEST_HOLDERS: usize = 3;
 
 /// Other holders that a run names.
 const SPARES: usize = 2;
@@ -48,20 +29,9 @@ const BEAT_MILLISECONDS: u32 = 150;
 /// ... if there are not more nodes than that: it costs the master up to a kilobyte a word.
 const BEAT_NODES_MAX: usize = 100;
 
-/// What nodes can still carry, for work that is planned anew.
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    /// Bytes per second that each node can still send.
-    pub up: Vec<f64>,
-    /// And receive.
-    pub down: Vec<f64>,
-    /// What work that is kept takes of pairs, bytes per second by sender and receiver: not free on their links.
-    pub kept: Vec<(u32, u32, f64)>,
-}
-
 impl Coordinator {
     pub(super) fn plan_first(&mut self) {
-        self.phase = Phase::Planning;
+        self.enter(Step::LaidOut);
         let all = |known: &dyn Fn(&Node) -> (bool, bool)| {
             self.nodes.iter().all(|node| {
                 let (up, down) = known(node);
@@ -69,12 +39,6 @@ impl Coordinator {
             })
         };
         let declared = all(&|node| (node.setup.up.is_some(), node.setup.down.is_some()));
-        let told = all(&|node| {
-            (
-                node.setup.told_up().is_some(),
-                node.setup.told_down().is_some(),
-            )
-        });
         let remembers = |node: &Node| {
             (node.is_sender() && node.setup.told_up() != node.setup.up)
                 || (node.is_receiver() && node.setup.told_down() != node.setup.down)
@@ -92,12 +56,9 @@ impl Coordinator {
         } else {
             Basis::None
         };
-        for node in &mut self.nodes {
-            node.up = Estimate::told(node.setup.told_up());
-            node.down = Estimate::told(node.setup.told_down());
-        }
-        self.exploring = !told && !self.setup.options.fixed;
-        self.group_receivers();
+        self.groups.form(&mut self.nodes);
+        let (view, balancer) = self.split();
+        balancer.begin(view);
         let receivers: Vec<(u32, RangeSet)> = self
             .receivers()
             .map(|n| (n, self.nodes[n as usize].wants.clone()))
@@ -105,77 +66,12 @@ impl Coordinator {
         self.ask_plan(true, receivers, &BTreeSet::new(), None);
     }
 
-    /// Bytes per second to plan with, for each node: as observed or told, else the interface's, else as the
-    /// others of its side.
-    pub(super) fn speeds(&self, known: impl Fn(&Node) -> Option<f64>) -> Vec<f64> {
-        let (mut sum, mut count) = (0.0, 0);
-        for rate in self.nodes.iter().filter_map(&known) {
-            sum += rate;
-            count += 1;
-        }
-        let others = match count {
-            0 => SPEED_UNKNOWN as f64,
-            _ => sum / f64::from(count),
-        };
-        let speed = |node: &Node| {
-            let interface = node.opened.as_deref().map_or(0, |o| o.interface_rate);
-            known(node).unwrap_or(match interface {
-                0 => others,
-                rate => rate as f64,
-            })
-        };
-        self.nodes.iter().map(speed).collect()
-    }
-
-    /// All that nodes can carry, as far as anybody knows.
-    pub(super) fn whole_room(&self) -> Room {
-        Room {
-            up: self.speeds(|node| node.up.rate().filter(|_| node.is_sender())),
-            down: self.speeds(|node| node.down.rate().filter(|_| node.is_receiver())),
-            kept: Vec::new(),
-        }
-    }
-
-    /// The same with speeds that are equal but for what cannot be told apart made equal: equal nodes make
-    /// pairs, where slightly different ones make chains of lanes over all nodes.
-    pub(super) fn even_room(&self) -> Room {
-        let mut room = self.whole_room();
-        self.make_even(&mut room, ALIKE);
-        room
-    }
-
-    /// Makes speeds of living nodes that cannot be told apart the same, by `alike` factors.
-    pub(super) fn make_even(&self, room: &mut Room, alike: Alike) {
-        let up = room.up.iter_mut().zip(&self.nodes);
-        let down = room.down.iter_mut().zip(&self.nodes);
-        let up = up.filter(|(_, node)| node.can_send()).map(|(rate, _)| rate);
-        let down = down
-            .filter(|(_, node)| node.is_receiver())
-            .map(|(rate, _)| rate);
-        let mut rates: Vec<&mut f64> = up.chain(down).filter(|rate| **rate > 0.0).collect();
-        rates.sort_by(|a, b| a.total_cmp(b));
-        let mut rest = &mut rates[..];
-        while let [first, ..] = rest {
-            let most = **first * alike.together;
-            let next =
-                |pair: &[&mut f64]| *pair[1] > *pair[0] * alike.neighbours || *pair[1] > most;
-            let count = rest
-                .windows(2)
-                .position(next)
-                .map_or(rest.len(), |at| at + 1);
-            let (same, others) = rest.split_at_mut(count);
-            let mean = same.iter().map(|rate| **rate).sum::<f64>() / count as f64;
-            same.iter_mut().for_each(|rate| **rate = mean);
-            rest = others;
-        }
-    }
-
     /// Senders in the order of the receivers that have most from them: where a plan has a choice between equal
     /// ones, it keeps the lanes that are there.
     fn by_partner(&self, senders: &mut [u32]) {
         let mut partner = vec![(u32::MAX, 0.0); self.nodes.len()];
         for receiver in self.receivers() {
-            for (sender, rate) in self.nodes[receiver as usize].observed.pairs() {
+            for (sender, rate) in self.balancer.pairs(receiver) {
                 if let Some(best) = partner
                     .get_mut(sender as usize)
                     .filter(|best| best.1 < rate)
@@ -198,8 +94,9 @@ impl Coordinator {
     ) -> bool {
         let mut receivers = receivers;
         let mut senders: Vec<u32> = self
-            .senders()
-            .filter(|n| self.nodes[*n as usize].can_send() && !excluded.contains(n))
+            .view()
+            .able_senders()
+            .filter(|n| !excluded.contains(n))
             .filter(|n| room.as_ref().is_none_or(|room| room.up[*n as usize] > 0.0))
             .collect();
         if !first {
@@ -207,12 +104,10 @@ impl Coordinator {
             if receivers.is_empty() {
                 return false;
             }
-        }
-        if !first {
             self.by_partner(&mut senders);
         }
         let in_round = room.is_some();
-        let room = room.unwrap_or_else(|| self.whole_room());
+        let room = room.unwrap_or_else(|| self.balancer.whole_room(self.view()));
         let whole = |rate: f64| (rate as u64).max(1);
         let mut problem = Problem {
             senders: senders
@@ -236,19 +131,19 @@ impl Coordinator {
             ..Problem::default()
         };
         let numbers: Vec<u32> = receivers.iter().map(|(n, _)| *n).collect();
-        self.add_links_left(&mut problem, &room, &senders, &numbers);
+        room.add_links_left(self.view(), &mut problem, &senders, &numbers);
         let purpose = Purpose {
             first,
             in_round,
-            spares: match first && self.exploring {
+            spares: match first && self.balancer.is_exploring() {
                 true => SPARES_EXPLORING,
                 false => SPARES,
             },
             senders,
             receivers: numbers,
         };
-        self.plan_asked_ns = self.now_ns;
-        self.actions.push_back(Action::Plan(purpose, problem));
+        self.balancer.note_asked(self.clock.now_ns);
+        self.out.push(Action::Plan(purpose, problem));
         true
     }
 
@@ -265,12 +160,14 @@ impl Coordinator {
             Err(text) if self.phase == Phase::Planning => return self.refuse(text),
             Err(text) => return self.end(Outcome::Failed, Some(text)),
         };
-        let in_vain = purpose.in_round && self.is_in_vain(&planned);
-        let nothing = Planned::default();
-        if !in_vain {
-            self.count_holders();
-        }
-        let planned = if in_vain { nothing } else { planned };
+        let (view, balancer) = self.split();
+        let planned = if purpose.in_round && balancer.is_in_vain(view, &planned) {
+            Planned::default()
+        } else {
+            let up = balancer.whole_room(view).up;
+            self.groups.count_holders(&self.nodes, up);
+            planned
+        };
         let runs: Vec<(u32, Vec<Run>)> = purpose
             .receivers
             .iter()
@@ -286,45 +183,50 @@ impl Coordinator {
                     };
                     // Of later plans when other holders are named.
                     if purpose.first {
-                        run.choices = self.choices(node, &run);
+                        let group = self.nodes[node as usize].group;
+                        run.choices = self.groups.choices(group, &run);
                     }
                     run
                 };
                 (node, runs.iter().map(to_run).collect())
             })
             .collect();
-        self.planning_ns = now_ns.saturating_sub(self.plan_asked_ns);
+        self.balancer.note_planned(now_ns);
         match self.phase {
-            Phase::Planning if purpose.first => {
-                if !self.exploring {
-                    self.note_whole_plan(&planned, now_ns);
-                }
-                self.planned = planned;
-                self.phase = Phase::Moving;
-                self.moving_ns = Some(now_ns);
-                self.lease_ns = now_ns;
-                let share = self
-                    .setup
-                    .limit
-                    .map(|limit| limit / (runs.len() as u64).max(1));
-                for (node, runs) in runs {
-                    self.nodes[node as usize].give(runs);
-                }
-                self.unit_len = self.choose_unit_len();
-                self.count_lanes();
-                for node in 0..self.nodes.len() as u32 {
-                    let state = &mut self.nodes[node as usize];
-                    state.heard_ns = now_ns;
-                    state.received.start(now_ns);
-                    state.sent.start(now_ns);
-                    let plan = self.plan_message(node, share);
-                    self.send(node, to_agent::Body::Plan(plan));
-                }
-                self.actions.push_back(Action::Moving);
-            }
+            Phase::Planning if purpose.first => self.begin_moving(planned, runs, now_ns),
             Phase::Moving if !purpose.first => self.revise(purpose, &planned, runs, now_ns),
             _ => {}
         }
+        self.check_call();
+    }
+
+    /// The first plan is there: every node learns its part.
+    fn begin_moving(&mut self, planned: Planned, runs: Vec<(u32, Vec<Run>)>, now_ns: u64) {
+        let (view, balancer) = self.split();
+        if !balancer.is_exploring() {
+            balancer.note_whole_plan(view, &planned, now_ns);
+        }
+        self.planned = planned;
+        self.enter(Step::Planned);
+        self.clock.moving_ns = Some(now_ns);
+        self.lease.begin(now_ns);
+        let receivers = (runs.len() as u64).max(1);
+        let share = self.setup.limit.map(|limit| limit / receivers);
+        for (node, runs) in runs {
+            self.nodes[node as usize].give(runs);
+        }
+        self.unit_len = self.choose_unit_len();
+        self.count_lanes();
+        for node in 0..self.nodes.len() as u32 {
+            let state = &mut self.nodes[node as usize];
+            state.heard_ns = now_ns;
+            state.received.start(now_ns);
+            state.sent.start(now_ns);
+            state.live(Event::Plan);
+            let plan = self.plan_message(node, share);
+            self.send(node, to_agent::Body::Plan(plan));
+        }
+        self.out.push(Action::Moving);
     }
 
     /// Tells receivers of the work that a new plan gives them.
@@ -337,11 +239,12 @@ impl Coordinator {
     ) {
         self.replans += 1;
         let round = match purpose.in_round {
-            true => self.end_round(planned.predicted_seconds),
-            false => replan::Settled::default(),
+            true => self.balancer.end_round(planned.predicted_seconds),
+            false => Settled::default(),
         };
         if round.settle {
-            self.note_whole_plan(planned, now_ns);
+            let (view, balancer) = self.split();
+            balancer.note_whole_plan(view, planned, now_ns);
         }
         let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
         for (node, kept) in &round.kept_lanes {
@@ -354,12 +257,14 @@ impl Coordinator {
         }
         let runs = told;
         for (&node, _) in runs.iter().filter(|(_, runs)| !runs.is_empty()) {
-            if self.is_able(node) {
-                self.nodes[node as usize].done = None;
+            let state = &mut self.nodes[node as usize];
+            if state.is_able() {
+                state.live(Event::Work);
+                state.done = None;
             }
         }
-        // Who works again has to have its share of a limit taken from the others first.
-        self.lease_ns = 0;
+        // A node that works again has to have its share of a limit taken from the others first.
+        self.lease.expire();
         self.deal_limit(now_ns);
         let lost = self.lost_nodes();
         // Who went while this was planned gets nothing; others of its destination do.
@@ -372,20 +277,21 @@ impl Coordinator {
                 let ranges = runs.iter().map(|run| control::range(run.start, run.length));
                 match self.nodes[node as usize].group {
                     Some(group) => orphaned.entry(group).or_default().extend(ranges),
-                    None => self.nodes[node as usize].runs.extend(runs),
+                    None => self.nodes[node as usize].forfeit(&RangeSet::from_ranges(ranges)),
                 }
                 continue;
             }
             self.add_spares(node, &mut runs);
             for run in &mut runs {
-                run.choices = self.choices(node, run);
+                let group = self.nodes[node as usize].group;
+                run.choices = self.groups.choices(group, run);
             }
             let peers = self.peers_of(&runs);
             // Bytes asked for again are still asked for once.
             let again =
                 RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
-            self.forget(node, &again);
             let state = &mut self.nodes[node as usize];
+            state.forget(&again);
             state.give(runs.clone());
             // Who gets nothing does not speak again.
             if !runs.is_empty() {
@@ -394,11 +300,11 @@ impl Coordinator {
                 state.given_ns = now_ns;
             }
             let number = state.revision;
-            if std::mem::take(&mut state.awaits_plan) {
+            if state.life() == NodeLife::Ready && state.live(Event::Plan) {
                 let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
                 (plan.expected, plan.revision) = (0, number);
                 // Its share of a limit is dealt at the next look.
-                self.lease_ns = 0;
+                self.lease.expire();
                 self.send(node, to_agent::Body::Plan(plan));
                 continue;
             }
@@ -421,14 +327,14 @@ impl Coordinator {
         }
         for (group, ranges) in orphaned {
             if !self.give_to_others(group, &RangeSet::from_ranges(ranges)) {
-                let name = self.groups[group as usize].0.clone();
+                let name = self.groups.name(group).to_owned();
                 self.fail(
                     ErrorKind::Lost,
                     format!("no receiver is left that could write all of destination {name}"),
                 );
             }
         }
-        self.share_released(now_ns, false);
+        self.share_released(now_ns);
         self.check_done();
     }
 
@@ -452,7 +358,7 @@ impl Coordinator {
 
     /// When receivers should be done if the speeds are as told; 0 while they are being found out.
     pub(super) fn expected_ns(&self) -> u64 {
-        if self.exploring {
+        if self.balancer.is_exploring() {
             return 0;
         }
         let limited = self.setup.limit.map_or(0.0, |limit| {
@@ -497,7 +403,7 @@ impl Coordinator {
         let state = &self.nodes[node as usize];
         let mut plan = control::Plan {
             source_bases: state.setup.sources.iter().map(|s| s.base).collect(),
-            parts: self.parts.clone(),
+            parts: self.space.parts.clone(),
             ..control::Plan::default()
         };
         if !state.is_receiver() {
@@ -508,16 +414,17 @@ impl Coordinator {
         plan.unit = self.unit_len;
         (plan.sharers, plan.other_transfers) = self.sharers();
         plan.lane_streams_max = self.lane_streams_max();
-        plan.length = self.data_length;
+        plan.length = self.space.length;
         plan.sink_modes = self.sink_modes(state);
         plan.expected = self.expected_ns();
-        plan.explore = self.exploring;
+        plan.explore = self.balancer.is_exploring();
         let is_open = || {
-            let held_twice = self.held_twice();
-            let mut receivers = self.receivers();
-            receivers.any(|receiver| self.has_choice(receiver, &held_twice))
+            let view = self.view();
+            let held_twice = view.held_twice();
+            let mut receivers = view.receivers();
+            receivers.any(|receiver| view.has_choice(receiver, &held_twice))
         };
-        if self.exploring && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
+        if plan.explore && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
@@ -527,7 +434,7 @@ impl Coordinator {
             .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
             .collect();
         let serves = |node: &u32| self.nodes[*node as usize].can_send();
-        wanted.extend(self.parts.iter().flat_map(|part| {
+        wanted.extend(self.space.parts.iter().flat_map(|part| {
             let holders = part.holders.iter().copied().filter(serves);
             holders.take(MANIFEST_HOLDERS)
         }));
@@ -540,9 +447,9 @@ impl Coordinator {
     /// Names other holders for runs: those the receiver already uses first, so that its open lanes can help
     /// each other at the end.
     fn add_spares(&self, receiver: u32, runs: &mut [Run]) {
-        let mut used: Vec<(u32, f64)> = self.nodes[receiver as usize]
-            .observed
-            .pairs()
+        let mut used: Vec<(u32, f64)> = self
+            .balancer
+            .pairs(receiver)
             .filter(|&(node, _)| self.nodes[node as usize].can_send())
             .collect();
         used.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

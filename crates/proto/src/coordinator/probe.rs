@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::overlaps::Overlap;
-use super::{Coordinator, OPEN_NS_MAX, Phase};
+use super::phase::{Phase, Step};
+use super::{Coordinator, OPEN_NS_MAX};
 use crate::control::{Mark, Probe, Probed, Stretch, to_agent};
 
 /// A round of probes.
@@ -24,6 +25,23 @@ pub(super) struct Probing {
 impl Probing {
     pub fn is_late(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.began_ns) > OPEN_NS_MAX
+    }
+
+    /// Asserts that answers are awaited while there is a round, and that they were asked for.
+    pub fn check(&self, phase: Phase) {
+        debug_assert!(
+            phase != Phase::Probing || !self.awaited.is_empty(),
+            "no answer is awaited"
+        );
+        debug_assert!(
+            self.awaited.is_subset(&self.asked),
+            "an answer is awaited that was not asked for"
+        );
+    }
+
+    /// Nodes that have not reported what they found.
+    pub fn awaited(&self) -> impl Iterator<Item = u32> + '_ {
+        self.awaited.iter().copied()
     }
 }
 
@@ -51,9 +69,9 @@ impl Coordinator {
         if probes.is_empty() {
             return self.plan_first();
         }
-        self.phase = Phase::Probing;
+        self.enter(Step::Odd);
         self.probing = Probing {
-            began_ns: self.now_ns,
+            began_ns: self.clock.now_ns,
             asked: probes.keys().copied().collect(),
             awaited: probes.keys().copied().collect(),
             overlaps,
@@ -66,7 +84,7 @@ impl Coordinator {
 
     /// A node has left its marks, or found those of others, and read its samples.
     pub(super) fn handle_probed(&mut self, node: u32, probed: Probed) {
-        if !self.probing.awaited.remove(&node) {
+        if self.phase != Phase::Probing || !self.probing.awaited.remove(&node) {
             return;
         }
         let marks = probed.marks.into_iter().map(|mark| (node, mark));
@@ -92,11 +110,5 @@ impl Coordinator {
             self.send(node, to_agent::Body::Probe(Probe::default()));
         }
         self.plan_first();
-    }
-
-    /// Nodes that have not said what they found.
-    pub(super) fn unprobed(&self) -> String {
-        let late = self.probing.awaited.iter().map(|&node| self.name(node));
-        late.collect::<Vec<_>>().join(", ")
     }
 }

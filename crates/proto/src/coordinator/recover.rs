@@ -1,10 +1,12 @@
-//! Who takes over when a node, or a node's holding, is gone.
+//! Which nodes take over when a node, or a node's holding, is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::RangeSet;
 
-use super::{Coordinator, Phase};
+use super::Coordinator;
+use super::life::NodeLife;
+use super::phase::Phase;
 use crate::control::{self, Need, to_agent};
 use crate::report::ErrorKind;
 
@@ -22,6 +24,7 @@ impl Coordinator {
         let lost = need.lost.iter().copied().filter(|lost| *lost < count);
         let excluded: BTreeSet<u32> = lost.collect();
         let wanted = control::range_set(&need.ranges);
+        let wanted = wanted.intersection(&self.nodes[node as usize].assigned());
         for &sender in &excluded {
             let failed = wanted.intersection(&self.nodes[sender as usize].holds);
             if !failed.is_empty() {
@@ -43,47 +46,10 @@ impl Coordinator {
         self.ask_plan(false, vec![(node, wanted)], &excluded, None);
     }
 
-    /// What living senders hold, but for some of them.
-    fn held_without(&self, excluded: &BTreeSet<u32>) -> RangeSet {
-        let able = |n: &u32| self.nodes[*n as usize].can_send() && !excluded.contains(n);
-        let holders = self.senders().filter(able);
-        RangeSet::from_ranges(holders.flat_map(|n| self.nodes[n as usize].holds.iter()))
-    }
-
-    /// Living senders that a node could not get some of these ranges from.
-    fn failed_senders(&self, node: u32, ranges: &RangeSet) -> BTreeSet<u32> {
-        let failed = self.nodes[node as usize].failed_from.iter();
-        let concerns = |failed: &RangeSet| !failed.intersection(ranges).is_empty();
-        let failed = failed.filter(|(sender, failed)| {
-            self.nodes[**sender as usize].can_send() && concerns(failed)
-        });
-        failed.map(|(sender, _)| *sender).collect()
-    }
-
-    /// What a node cannot get although somebody holds it. Empty, and cheap, where all can reach all.
-    pub(super) fn barred(&self, node: u32) -> RangeSet {
-        let failed = &self.nodes[node as usize].failed_from;
-        let living = failed
-            .iter()
-            .filter(|(sender, _)| self.nodes[**sender as usize].can_send());
-        let barred = RangeSet::from_ranges(living.flat_map(|(_, ranges)| ranges.iter()));
-        if barred.is_empty() {
-            return barred;
-        }
-        let mut held = self.held_without(&failed.keys().copied().collect());
-        for (&sender, ranges) in failed {
-            let state = &self.nodes[sender as usize];
-            if state.can_send() {
-                held = held.union(&state.holds.difference(ranges));
-            }
-        }
-        barred.difference(&held)
-    }
-
     /// What only senders hold that this node could not get it from goes to others of its destination, who may be able to.
     /// Returns what went to them.
     fn pass_on(&mut self, node: u32, ranges: &RangeSet) -> RangeSet {
-        let stuck = self.barred(node).intersection(ranges);
+        let stuck = self.view().barred(node).intersection(ranges);
         let Some(group) = self.nodes[node as usize].group else {
             return RangeSet::new();
         };
@@ -94,15 +60,15 @@ impl Coordinator {
         let mut heirs: BTreeMap<BTreeSet<u32>, Vec<u32>> = BTreeMap::new();
         for other in self.receivers() {
             let state = &self.nodes[other as usize];
-            if other != node && state.group == Some(group) && self.is_able(other) && !state.leaving
-            {
-                let excluded = self.failed_senders(other, &stuck);
+            let is_able = state.is_able() && !state.life().is_leaving();
+            if other != node && state.group == Some(group) && is_able {
+                let excluded = self.view().failed_senders(other, &stuck);
                 heirs.entry(excluded).or_default().push(other);
             }
         }
         let mut open = stuck.clone();
         for (excluded, others) in heirs {
-            let able = open.intersection(&self.held_without(&excluded));
+            let able = open.intersection(&self.view().held_without(&excluded));
             let shares = others.into_iter().map(|other| {
                 let wants = &self.nodes[other as usize].wants;
                 (other, wants.intersection(&able))
@@ -116,7 +82,7 @@ impl Coordinator {
         }
         let passed = stuck.difference(&open);
         if !passed.is_empty() {
-            let unreached = self.names(&self.failed_senders(node, &passed));
+            let unreached = self.names(&self.view().failed_senders(node, &passed));
             let name = self.name(node).to_owned();
             let told = self.refused_words(node, &passed);
             if told.is_empty() {
@@ -129,7 +95,7 @@ impl Coordinator {
                     "{name} was refused by {unreached}: {reason}; others of its destination try"
                 ));
             }
-            self.forget(node, &passed);
+            self.nodes[node as usize].forget(&passed);
             self.tell_unavailable(node, &passed);
         }
         passed
@@ -170,7 +136,7 @@ impl Coordinator {
             }
             *ranges = ranges.difference(&gone);
             let name = self.name(*node).to_owned();
-            let unreached = self.names(&self.failed_senders(*node, &gone));
+            let unreached = self.names(&self.view().failed_senders(*node, &gone));
             let told = self.refused_words(*node, &gone);
             if told.is_empty() {
                 self.note_once(match unreached.is_empty() {
@@ -216,7 +182,7 @@ impl Coordinator {
         let mut heirs: Vec<(u32, RangeSet)> = Vec::new();
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            if state.group == Some(group) && self.is_able(other) && !state.leaving {
+            if state.group == Some(group) && state.is_able() && !state.life().is_leaving() {
                 let share = state.wants.intersection(ranges);
                 if !share.is_empty() {
                     inherited = inherited.union(&share);
@@ -239,7 +205,7 @@ impl Coordinator {
         };
         for other in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[other as usize];
-            if state.alive() && state.done.is_none() {
+            if state.life().is_unfinished() {
                 self.send(other, to_agent::Body::Revision(revision.clone()));
             }
         }
@@ -250,17 +216,18 @@ impl Coordinator {
         let Some(state) = self.nodes.get_mut(node as usize) else {
             return;
         };
-        // An agent that said its last word closes the connection.
-        if state.lost.is_some() || state.finished.is_some() || self.phase == Phase::Ended {
+        // After its final report an agent closes the connection.
+        let has_ended = matches!(state.life(), NodeLife::Closed(_) | NodeLife::Lost);
+        if has_ended || self.phase == Phase::Ended {
             return;
         }
-        if state.opened.is_none() && self.phase == Phase::Moving {
-            return self.turn_away(node, reason);
+        if state.life().is_opening() && self.phase == Phase::Moving {
+            return self.reject(node, reason);
         }
-        state.lost = Some(reason.to_owned());
+        let commits = state.life().commits();
+        state.lose(reason.to_owned());
         state.gone_ns.get_or_insert(now_ns);
         let (sender, receiver) = (state.is_sender(), state.is_receiver());
-        let told_commit = state.told_commit;
         self.streams.forget(node);
         let name = self.name(node).to_owned();
         match self.phase {
@@ -273,20 +240,22 @@ impl Coordinator {
                     self.tell_gone(node);
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
-                    self.last_done_ns = Some(now_ns);
+                    self.clock.last_done_ns = Some(now_ns);
                     if !self.hand_over(node) {
                         self.fail(ErrorKind::Lost, format!("{name}: {reason}"));
                     }
                 }
-                self.look_soon();
-                self.share_released(now_ns, false);
+                self.balancer.look_soon();
+                self.share_released(now_ns);
                 self.check_done();
             }
             Phase::Finishing | Phase::Ended => {
-                // Whether its files have their names nobody knows: another one sees. What others had still to say is figures.
-                match told_commit {
+                // Whether it renamed its files is not known: the next one sees. Of the others only statistics are lost.
+                match commits {
                     true => self.handle_named(node, reason),
-                    false => self.note(format!("{name} is gone without its last word: {reason}")),
+                    false => self.note(format!(
+                        "{name} disconnected before its final report: {reason}"
+                    )),
                 }
                 self.check_finished();
             }

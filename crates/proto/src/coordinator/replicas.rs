@@ -51,7 +51,7 @@ impl Coordinator {
         }
         for receiver in self.receivers().collect::<Vec<_>>() {
             let state = &self.nodes[receiver as usize];
-            let at_work = receiver != node && state.alive() && state.done.is_none();
+            let at_work = receiver != node && state.life().is_unfinished();
             let Some(holding) = self.holding(node, &state.wants).filter(|_| at_work) else {
                 continue;
             };
@@ -88,7 +88,7 @@ impl Coordinator {
 
     /// Ends the transfer as failed once all nodes have removed what is temporary.
     fn fail_whole(&mut self, text: String) {
-        self.failure = Some(Failure {
+        self.ending.failure = Some(Failure {
             kind: ErrorKind::Differing,
             text,
         });
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(outcome(&told), None);
             let ended = finish(&mut c, 5);
             assert_eq!(outcome(&ended), Some(Outcome::Failed));
-            let error = c.failure.unwrap().text;
+            let error = c.ending.failure.unwrap().text;
             assert!(error.starts_with("replicas differ"), "{error}");
             assert_eq!(error.contains("copies of d "), shared.is_none(), "{error}");
         }

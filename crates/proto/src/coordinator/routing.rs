@@ -17,7 +17,7 @@ impl Coordinator {
             }
             Some(route::Step::Failed(why)) if is_there => (to, route::Step::Failed(why)),
             Some(route::Step::Carry(_)) if is_there => {
-                return self.actions.push_back(Action::Carry {
+                return self.out.push(Action::Carry {
                     receiver: from,
                     sender: to,
                 });

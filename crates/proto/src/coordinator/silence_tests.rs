@@ -104,6 +104,10 @@ fn a_receiver_without_a_last_word_costs_little() {
         c.handle_timer(20);
         c.handle_timer(21 + FAREWELL_NS_MAX);
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
-        assert!(c.notes.iter().any(|note| note.starts_with("b is gone")));
+        assert!(
+            c.notes()
+                .iter()
+                .any(|note| note.starts_with("b disconnected before its final report"))
+        );
     }
 }

@@ -155,7 +155,7 @@ impl Coordinator {
                     1 + others
                 ),
             };
-            self.actions.push_back(Action::Note(text));
+            self.out.push(Action::Note(text));
         }
     }
 
@@ -169,7 +169,7 @@ impl Coordinator {
     pub(super) fn observe_streams(&mut self, node: u32, seen: Option<&TcpStatus>) {
         let state = &self.nodes[node as usize];
         // One that was let go may have said it before it heard of that.
-        let counts = self.setup.tune.is_some() && state.alive() && !state.finish_sent;
+        let counts = self.setup.tune.is_some() && state.alive() && !state.life().is_closing();
         if let Some(seen) = seen.filter(|_| counts) {
             self.streams.take(node as usize, seen);
         }
@@ -179,7 +179,7 @@ impl Coordinator {
     fn at_work(&self) -> (Vec<u32>, u32) {
         let receivers = self.receivers().filter(|&n| {
             let node = &self.nodes[n as usize];
-            node.alive() && node.done.is_none()
+            node.life().is_unfinished()
         });
         let senders = self
             .senders()
@@ -199,7 +199,7 @@ impl Coordinator {
         let mut lanes = 0;
         for node in &self.nodes {
             let mut senders: BTreeSet<u32> = node.runs.iter().map(|run| run.sender).collect();
-            if self.exploring {
+            if self.balancer.is_exploring() {
                 senders.extend(node.runs.iter().flat_map(|run| &run.spares));
             }
             lanes += senders.len() as u32;
@@ -278,7 +278,7 @@ impl Coordinator {
         let chosen = tuner.observe(&streams.counters, now_ns);
         let question = tuner.poll_question();
         if let Some(question) = question {
-            self.actions.push_back(Action::Simulate(question));
+            self.out.push(Action::Simulate(question));
         }
         let is_far = tuner.is_far();
         let setting = tuner.setting();
@@ -305,7 +305,7 @@ impl Coordinator {
         if self.streams.noted.take().is_some() {
             let text =
                 "the path is short, its queue is long: streams as over a short path from now on";
-            self.actions.push_back(Action::Note(text.into()));
+            self.out.push(Action::Note(text.into()));
         }
         for &node in receivers {
             let near = control::Streams { count: 0 };
@@ -323,7 +323,7 @@ impl Coordinator {
         self.streams.changes += 1;
         let policy = self.setup.tune.map_or("", PolicyName::name);
         let text = format!("{count} streams a receiver from now on ({policy})");
-        self.actions.push_back(Action::Note(text));
+        self.out.push(Action::Note(text));
     }
 
     // The mean is the tuner's. Who has more left than others gets more streams, so that all end together: streams that
@@ -375,7 +375,7 @@ impl Coordinator {
             let text = format!(
                 "streams cannot be simulated: {why}; they grow while more of them bring more, without advice"
             );
-            self.actions.push_back(Action::Note(text));
+            self.out.push(Action::Note(text));
         }
     }
 

@@ -61,17 +61,17 @@ impl Coordinator {
                 name: &node.setup.name,
                 is_sender: node.is_sender(),
                 is_receiver: node.is_receiver(),
-                wanted: node.runs.iter().map(|r| r.length).sum(),
+                wanted: node.assigned_bytes(),
                 delivered: node.delivered,
                 received: node.checked.max(node.delivered),
                 receiving_rate: {
                     let is_done = node.done.is_some() || !node.alive();
-                    self.within_limit(node.received.rate(WINDOW_NS, is_done, self.now_ns))
+                    self.within_limit(node.received.rate(WINDOW_NS, is_done, self.clock.now_ns))
                 },
                 sending_rate: self.within_limit(node.sent.rate(
                     WINDOW_NS,
                     !node.alive(),
-                    self.now_ns,
+                    self.clock.now_ns,
                 )),
                 planned: planned[at],
                 sent: sent[at],
@@ -152,7 +152,7 @@ impl Coordinator {
     pub fn second_rate(&self) -> f64 {
         let rates = self.nodes.iter().map(|node| {
             let is_done = node.done.is_some() || !node.alive();
-            node.received.rate(SECOND_NS, is_done, self.now_ns)
+            node.received.rate(SECOND_NS, is_done, self.clock.now_ns)
         });
         self.within_limit(rates.sum())
     }
@@ -174,17 +174,17 @@ impl Coordinator {
 
     /// Files, when the sources are trees.
     pub fn files(&self) -> u64 {
-        self.files
+        self.space.files
     }
 
     /// When bytes started to flow.
     pub fn moving_ns(&self) -> Option<u64> {
-        self.moving_ns
+        self.clock.moving_ns
     }
 
     /// When the last receiver was done.
     pub fn last_done_ns(&self) -> Option<u64> {
-        self.last_done_ns
+        self.clock.last_done_ns
     }
 
     /// How often work was planned anew.
@@ -194,14 +194,14 @@ impl Coordinator {
 
     /// What happened on the way.
     pub fn notes(&self) -> &[String] {
-        &self.notes
+        self.out.notes()
     }
 
     /// The problem of the first plan with other speeds (node number to bytes per second), to compute
     /// a bound from observation.
     pub fn observed_problem(&self) -> ropewalk_model::Problem {
         use ropewalk_model::problem::{Problem, Receiver, Sender};
-        let moving = match (self.moving_ns, self.last_done_ns) {
+        let moving = match (self.clock.moving_ns, self.clock.last_done_ns) {
             (Some(start), Some(end)) => (end.saturating_sub(start) as f64 / 1e9).max(1e-9),
             _ => f64::MAX,
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::{
-    Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
+    Done, Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
 };
 use ropewalk_model::Link;
 
@@ -240,7 +240,7 @@ fn lanes_of_one_sender_add_up() {
 pub(super) fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
     for node in 0..nodes {
         let finished = Finished {
-            committed: coordinator.nodes[node as usize].told_commit,
+            committed: coordinator.nodes[node as usize].life().commits(),
             ..Finished::default()
         };
         coordinator.handle_message(node, from(from_agent::Body::Finished(finished)), 20);
@@ -444,7 +444,7 @@ fn names_are_waited_for() {
         );
     }
     let end = actions(&mut c);
-    let unnamed = |action: &Action| matches!(action, Action::End(Outcome::Failed, Some(text)) if text.starts_with("b: ") && text.contains("names"));
+    let unnamed = |action: &Action| matches!(action, Action::End(Outcome::Failed, Some(text)) if text.starts_with("b: ") && text.contains("did not rename"));
     assert!(end.iter().any(unnamed), "{end:?}");
 }
 
@@ -532,8 +532,8 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
             "{told:?}"
         );
         // Nor is it given the like of it in a round.
-        assert_eq!(c.barred(1).as_slice(), [range(0, 100)]);
-        assert!(c.barred(2).is_empty());
+        assert_eq!(c.view().barred(1).as_slice(), [range(0, 100)]);
+        assert!(c.view().barred(2).is_empty());
         c.handle_message(1, done(0, &[(0, 100)]), 13);
         c
     };
@@ -550,11 +550,11 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
         matches!(sent(&asked, 2)[..], [to_agent::Body::Revision(r)] if r.unavailable.len() == 1)
     );
     assert!(
-        c.notes
+        c.notes()
             .iter()
             .any(|note| note.starts_with("b cannot reach s, and no other node")),
         "{:?}",
-        c.notes
+        c.notes()
     );
     c.handle_message(2, done_after(1, 0, &[(0, 100)]), 15);
     actions(&mut c);
@@ -620,81 +620,6 @@ fn a_cancelled_transfer_ends_when_nothing_is_left() {
         c.handle_message(1, finished, 0);
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
     }
-}
-
-/// The shares of a limit never sum to more than the limit, and follow use.
-#[test]
-fn the_limit_is_shared_by_use() {
-    let nodes = vec![
-        node("a", &[(0, 100)], &[], None),
-        node("b", &[], &[(0, 100)], None),
-        node("c", &[], &[(0, 100)], None),
-    ];
-    let setup = Setup {
-        transfer: vec![1; 16],
-        nodes: nodes.clone(),
-        mapping: Mapping::Rows,
-        limit: Some(1000),
-        options: control::Options::default(),
-        rails: Rails::default(),
-        tune: None,
-        lessons: Vec::new(),
-        keep_partial: false,
-        links: Vec::new(),
-        source_name: String::new(),
-    };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
-    for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
-    }
-    let first = actions(&mut c);
-    answer(&mut c, first);
-    c.handle_message(
-        1,
-        from(from_agent::Body::Status(control::Status {
-            checked: 90,
-            ..Default::default()
-        })),
-        20,
-    );
-    c.handle_message(
-        2,
-        from(from_agent::Body::Status(control::Status {
-            checked: 10,
-            ..Default::default()
-        })),
-        20,
-    );
-    c.handle_timer(2_000_000_000);
-    let rates: Vec<u64> = (1..=2)
-        .flat_map(|n| {
-            sent(&actions_clone(&mut c, n), n)
-                .into_iter()
-                .filter_map(|b| {
-                    if let to_agent::Body::Limit(l) = b {
-                        Some(l.rate)
-                    } else {
-                        None
-                    }
-                })
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    assert_eq!(rates.len(), 2);
-    assert!(
-        rates.iter().sum::<u64>() <= 1000 && rates[0] > rates[1],
-        "{rates:?}"
-    );
-}
-
-/// Actions of one node, the others kept for the next call.
-fn actions_clone(c: &mut Coordinator, node: u32) -> Vec<Action> {
-    let (mine, others): (Vec<Action>, Vec<Action>) = actions(c)
-        .into_iter()
-        .partition(|a| matches!(a, Action::Send(n, _) if *n == node));
-    c.actions.extend(others);
-    mine
 }
 
 /// What is remembered is planned with where nothing is declared; it is neither declared nor the interface's.

@@ -24,6 +24,7 @@ impl Ledger {
             join(&mut run.holders);
         }
         self.lanes.push(Lane::to(peer));
+        self.check_call();
         rail
     }
 
@@ -70,6 +71,7 @@ impl Ledger {
                 run.range.start = end;
             }
         }
+        self.check_call();
     }
 
     /// Whether two lanes lead to one peer.

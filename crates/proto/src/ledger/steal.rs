@@ -33,7 +33,7 @@ const SLOW_STREAM: f64 = 2.0;
 const DOUBLED: (usize, usize) = (2, 8);
 
 /// Most lanes a unit may be in transit on at once: its first carrier and one end-game copy.
-const CARRIERS_MAX: usize = 2;
+pub(super) const CARRIERS_MAX: usize = 2;
 
 impl Ledger {
     /// Moves part of the run of the lane that would finish last to `thief`: of another rail of its peer, else of another

@@ -5,6 +5,7 @@ use ropewalk_tuner::PolicyName;
 use super::super::tests::{actions, answer, node, opened};
 use super::super::*;
 use super::{Answer, Others, STREAMS_PER_SENDER_MAX, TcpStatus};
+use crate::control::ToAgent;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -4,7 +4,7 @@ use super::tests::{
     actions, answer, begun, done, done_after, finish, from, node, opened, outcome, released, sent,
 };
 use super::*;
-use crate::control::{Stretch, range};
+use crate::control::{Done, Stretch, range};
 
 /// All nodes have opened what they have, and a plan is asked for.
 fn planning(nodes: &[NodeSetup]) -> (Coordinator, Purpose) {

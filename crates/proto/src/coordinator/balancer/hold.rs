@@ -9,8 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::foresee::Foresight;
-use super::{Coordinator, FRESH_NS, Member};
-use crate::control::{self, to_agent};
+use super::{Balancer, FRESH_NS, Member, Round, View};
 
 /// A lane, or a receiver, with less than this part of the speed that is needed lags.
 const LAGS: f64 = 0.8;
@@ -38,30 +37,31 @@ const IN_VAIN_NS: u64 = 5_000_000_000;
 
 /// Where receivers wait, and where they waited in vain, until when.
 #[derive(Debug, Default)]
-pub(in crate::coordinator) struct Waits {
+pub(super) struct Waits {
     at: BTreeSet<u32>,
     not_before_ns: BTreeMap<u32, u64>,
 }
 
-impl Coordinator {
+impl Balancer {
     /// Holds back who is ahead; all should be done after so many seconds. Cost O(pairs with something left).
     pub(super) fn hold_back(
         &mut self,
-        members: &[Member],
-        foresight: &Foresight,
+        view: View<'_>,
+        (members, foresight): (&[Member], &Foresight),
         seconds: f64,
         now_ns: u64,
+        round: &mut Round,
     ) {
-        if self.setup.limit.is_some() {
+        if view.setup.limit.is_some() {
             return;
         }
         if seconds < SECONDS_MIN {
-            return self.lift_holds();
+            return self.lift_holds(round);
         }
-        let lacking = self.lacking_senders(members, foresight, seconds, now_ns);
-        let least = (UNITS_PER_SECOND_MIN * self.unit_len) as f64;
+        let lacking = self.lacking_senders(view, (members, foresight), seconds, now_ns);
+        let least = (UNITS_PER_SECOND_MIN * view.unit_len) as f64;
         let limit = |(at, member): (usize, &Member)| {
-            let node = &self.nodes[member.node as usize];
+            let node = self.track(member.node);
             let (needed, speed) = (member.left / seconds, node.observed.recent());
             let shares = || {
                 foresight
@@ -69,7 +69,7 @@ impl Coordinator {
                     .any(|sender| lacking.contains(&sender))
             };
             // Of one that nobody told the speed of, less that comes would be taken for less that it can.
-            let may = node.down.is_told() && member.left > (UNITS_MIN * self.unit_len) as f64;
+            let may = node.down.is_told() && member.left > (UNITS_MIN * view.unit_len) as f64;
             let is_ahead = speed > AHEAD * needed || (node.held > 0.0 && speed > LAGS * needed);
             match may && is_ahead && shares() {
                 true => (needed * HELD).max(least),
@@ -78,9 +78,9 @@ impl Coordinator {
         };
         let limits: Vec<f64> = members.iter().enumerate().map(limit).collect();
         for (member, limit) in members.iter().zip(limits) {
-            let held = self.nodes[member.node as usize].held;
+            let held = self.track(member.node).held;
             if (limit - held).abs() > CHANGE * held.max(limit) {
-                self.set_hold(member.node, limit);
+                self.set_hold(member.node, limit, round);
             }
         }
     }
@@ -88,16 +88,16 @@ impl Coordinator {
     /// Busy senders of told speed with a lane that lags.
     fn lacking_senders(
         &mut self,
-        members: &[Member],
-        foresight: &Foresight,
+        view: View<'_>,
+        (members, foresight): (&[Member], &Foresight),
         seconds: f64,
         now_ns: u64,
     ) -> BTreeSet<u32> {
         let mut lacking = BTreeSet::new();
         for (at, member) in members.iter().enumerate() {
-            let node = &self.nodes[member.node as usize];
-            // Who has just been given work has had no time to begin.
-            if now_ns.saturating_sub(node.given_ns) < FRESH_NS
+            let node = self.track(member.node);
+            // One that has just been given work has had no time to begin.
+            if now_ns.saturating_sub(view.node(member.node).given_ns) < FRESH_NS
                 || node.observed.recent() > LAGS * member.left / seconds
             {
                 continue;
@@ -109,7 +109,7 @@ impl Coordinator {
             };
             lacking.extend(foresight.parts(at).filter_map(lags));
         }
-        let waits = &mut self.waits;
+        let (waits, tracks) = (&mut self.waits, &self.tracks);
         for sender in &waits.at {
             if lacking.contains(sender) && !foresight.is_busy(*sender) {
                 waits.not_before_ns.insert(*sender, now_ns + IN_VAIN_NS);
@@ -118,26 +118,25 @@ impl Coordinator {
         waits.not_before_ns.retain(|_, until| *until > now_ns);
         lacking.retain(|sender| {
             foresight.is_busy(*sender)
-                && self.nodes[*sender as usize].up.is_told()
+                && tracks[*sender as usize].up.is_told()
                 && !waits.not_before_ns.contains_key(sender)
         });
         waits.at.clone_from(&lacking);
         lacking
     }
 
-    /// Nobody waits any more.
-    pub(super) fn lift_holds(&mut self) {
+    /// No receiver is held back any more.
+    pub(super) fn lift_holds(&mut self, round: &mut Round) {
         self.waits.at.clear();
-        for node in 0..self.nodes.len() as u32 {
-            if self.nodes[node as usize].held > 0.0 {
-                self.set_hold(node, 0.0);
+        for node in 0..self.tracks.len() as u32 {
+            if self.track(node).held > 0.0 {
+                self.set_hold(node, 0.0, round);
             }
         }
     }
 
-    fn set_hold(&mut self, node: u32, limit: f64) {
-        self.nodes[node as usize].held = limit;
-        let rate = limit as u64;
-        self.send(node, to_agent::Body::Limit(control::Limit { rate }));
+    fn set_hold(&mut self, node: u32, limit: f64, round: &mut Round) {
+        self.tracks[node as usize].held = limit;
+        round.limits.push((node, limit as u64));
     }
 }

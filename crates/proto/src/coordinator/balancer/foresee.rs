@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Coordinator, Member};
+use super::{Balancer, Member, View};
 
 /// A node that carries this part of what it can is busy.
 const BUSY: f64 = 0.85;
@@ -28,19 +28,19 @@ pub(super) struct Foresight {
     is_busy: Vec<bool>,
 }
 
-impl Coordinator {
+impl Balancer {
     /// Looks ahead. Cost O(pairs observed and planned).
-    pub(super) fn foresee(&self, members: &[Member]) -> Foresight {
-        let room = self.whole_room();
-        let mut sent = vec![0.0; self.nodes.len()];
-        let mut sent_now = vec![0.0; self.nodes.len()];
-        let mut load = vec![0.0; self.nodes.len()];
-        let parts: Vec<_> = members.iter().map(|m| self.left_by_sender(m)).collect();
+    pub(super) fn foresee(&self, view: View<'_>, members: &[Member]) -> Foresight {
+        let room = self.whole_room(view);
+        let mut sent = vec![0.0; view.nodes.len()];
+        let mut sent_now = vec![0.0; view.nodes.len()];
+        let mut load = vec![0.0; view.nodes.len()];
+        let parts: Vec<_> = members.iter().map(|m| m.left_by_sender(view)).collect();
         for (member, parts) in members.iter().zip(&parts) {
             for (sender, left) in parts {
                 load[*sender as usize] += left;
             }
-            let observed = &self.nodes[member.node as usize].observed;
+            let observed = self.observed(member.node);
             for ((sender, rate), (_, now)) in observed.pairs().zip(observed.recent_pairs()) {
                 sent[sender as usize] += rate.max(now);
                 sent_now[sender as usize] += now;
@@ -52,7 +52,7 @@ impl Coordinator {
         };
         let was_busy = busy(&sent);
         let could = |(member, parts): (&Member, &BTreeMap<u32, f64>)| {
-            let observed = &self.nodes[member.node as usize].observed;
+            let observed = self.observed(member.node);
             let pairs = observed.pairs().zip(observed.recent_pairs());
             let pairs = pairs.map(|((sender, rate), (_, now))| (sender, rate.max(now)));
             let rates: BTreeMap<u32, f64> = pairs.collect();

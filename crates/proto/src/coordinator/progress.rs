@@ -1,0 +1,124 @@
+//! What nodes report while bytes move: how far they are, and how their part ended.
+
+use std::collections::BTreeMap;
+
+use super::life::Event;
+use super::phase::Phase;
+use super::{Action, Coordinator};
+use crate::control::{Done, Finished, Status};
+use crate::report::ErrorKind;
+
+/// Temporary names of a node that are remembered.
+const TEMPORARY_MAX: usize = 8;
+
+/// A receiver that is done is given work of others after this time at most.
+const IDLE_LOOK_NS: u64 = 50_000_000;
+
+/// Bytes of each sender; there may be several lanes to one, over rails or with parts of their own.
+fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
+    let mut all = BTreeMap::new();
+    for (sender, bytes) in lanes {
+        *all.entry(sender).or_default() += bytes;
+    }
+    all
+}
+
+impl Coordinator {
+    pub(super) fn handle_status(&mut self, node: u32, status: &Status, now_ns: u64) {
+        let state = &mut self.nodes[node as usize];
+        state.delivered = status.delivered;
+        state.checked = status.checked;
+        if state.temporary.is_empty() {
+            state
+                .temporary
+                .extend(status.temporary.iter().take(TEMPORARY_MAX).cloned());
+        }
+        state.last_seen = (now_ns, status.checked);
+        state.received.note(status.checked, now_ns);
+        let sent = by_sender(status.pairs.iter().map(|p| (p.sender, p.delivered)));
+        let before = std::mem::replace(&mut state.sent_by_pair, sent.clone());
+        // On a lossy trunk a sender's own status may be late: its received bytes count as a sign of life.
+        for (sender, bytes) in sent {
+            let more = bytes.saturating_sub(before.get(&sender).copied().unwrap_or(0));
+            if let Some(sender) = self.nodes.get_mut(sender as usize) {
+                if more > 0 {
+                    sender.heard_ns = now_ns;
+                }
+                sender.sent_bytes += more;
+                sender.sent.note(sender.sent_bytes, now_ns);
+            }
+        }
+        self.out.push(Action::Progress);
+        self.observe_streams(node, status.tcp.as_ref());
+        if self.phase == Phase::Moving {
+            self.observe(node, status, now_ns);
+        }
+    }
+
+    pub(super) fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
+        let state = &mut self.nodes[node as usize];
+        // It crossed a revision on the way: the node goes on and will report again.
+        let is_old = done.error.is_empty() && done.revision < state.revision;
+        if is_old || !state.live(Event::Done) {
+            return;
+        }
+        self.clock.last_done_ns = Some(now_ns);
+        let moving_ns = now_ns.saturating_sub(self.clock.moving_ns.unwrap_or(now_ns));
+        state.delivered = done.delivered;
+        state.checked = done.delivered;
+        state.last_seen = (now_ns, done.delivered);
+        state.received.note(done.delivered, now_ns);
+        state.sent_by_pair = by_sender(done.pairs.iter().map(|p| (p.sender, p.delivered)));
+        let is_shared = state.group.is_some();
+        self.balancer.finished(node, done.delivered, moving_ns);
+        let name = self.name(node).to_owned();
+        for text in &done.notes {
+            self.note(format!("{name}: {text}"));
+        }
+        let error = done.error.clone();
+        let differs = done.differs;
+        self.nodes[node as usize].done = Some(Box::new(done));
+        if differs {
+            return self.end_differing(&error);
+        }
+        if !error.is_empty() {
+            self.note(format!("{name} stopped: {error}"));
+            if !self.hand_over(node) {
+                self.fail(ErrorKind::Node, format!("{name}: {error}"));
+            }
+        }
+        self.out.push(Action::Progress);
+        self.let_go(node);
+        // An idle receiver does not wait for its turn.
+        if is_shared {
+            self.balancer.look_by(now_ns + IDLE_LOOK_NS);
+        }
+        self.check_done();
+    }
+
+    /// A node's final report.
+    pub(super) fn handle_finished(&mut self, node: u32, finished: Finished) {
+        let state = &mut self.nodes[node as usize];
+        if !state.live(Event::Finished) {
+            return;
+        }
+        let commits = state.life().commits();
+        let error = match finished.error.is_empty() {
+            true if commits && !finished.committed => {
+                "it did not rename the files into place; run the command again"
+            }
+            _ => finished.error.as_str(),
+        };
+        let error = error.to_owned();
+        state.finished = Some(Box::new(finished));
+        if commits {
+            self.handle_named(node, &error);
+        } else if !error.is_empty() {
+            let text = format!("{}: {error}", self.name(node));
+            self.fail(ErrorKind::Node, text);
+        }
+        // Of a large cluster the reports come one after the other.
+        self.ending.farewell_ns = None;
+        self.check_finished();
+    }
+}

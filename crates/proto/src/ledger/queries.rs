@@ -1,0 +1,114 @@
+//! What a ledger answers; nothing here changes it.
+
+use ropewalk_model::RangeSet;
+
+use super::{LaneId, Ledger};
+
+impl Ledger {
+    /// Whether nothing is left to ask for or to wait for.
+    pub fn is_complete(&self) -> bool {
+        self.orphans.is_empty()
+            && self.delivered_bytes + self.unavailable.len_bytes() == self.wanted_bytes
+    }
+
+    /// Whether a lane has, or could steal, ready bytes.
+    pub fn has_ready(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.ready.is_empty())
+    }
+
+    /// Lanes that could carry the unit in transit that begins there; none when there is no such unit.
+    pub fn holders_in_transit(&self, start: u64) -> &[LaneId] {
+        self.in_transit
+            .get(&start)
+            .map_or(&[], |unit| &unit.holders)
+    }
+
+    /// Bytes a lane has been told to carry and has not brought yet.
+    pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
+        self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)
+    }
+
+    /// Bytes a lane owns and has not been told to carry yet.
+    pub fn ready_bytes(&self, lane: LaneId) -> u64 {
+        self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
+    }
+
+    /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
+    pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.moved_ns)
+    }
+
+    /// When the lane last brought a unit, nanoseconds; `None` before the first.
+    pub fn brought_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.brought_ns)
+    }
+
+    /// Time in which the lane had something in transit, nanoseconds.
+    pub fn busy_ns(&self, lane: LaneId, now_ns: u64) -> u64 {
+        self.lanes
+            .get(lane)
+            .map_or(0, |l| match l.in_transit_bytes {
+                0 => l.busy_ns,
+                _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
+            })
+    }
+
+    /// Whether a lane could carry something that is ready on another one.
+    pub fn stands_by(&self, lane: LaneId) -> bool {
+        let runs = self.lanes.iter().flat_map(|l| &l.ready);
+        runs.into_iter().any(|run| run.holders.contains(&lane))
+    }
+
+    /// Whether a plan, or the loss of another lane, ever gave the lane's peer work of its own.
+    pub fn is_planned(&self, lane: LaneId) -> bool {
+        self.rails(lane).any(|rail| self.lanes[rail].planned)
+    }
+
+    /// Shortest time a unit took on the lane, nanoseconds: never less than a round trip.
+    pub fn latency_ns(&self, lane: LaneId) -> Option<u64> {
+        self.lanes.get(lane).and_then(|l| l.latency_ns)
+    }
+
+    /// Measured speed of a lane while it had work, bytes per second; `None` before the first unit.
+    pub fn bytes_per_second(&self, lane: LaneId) -> Option<f64> {
+        self.lanes.get(lane).and_then(|l| l.rate.bytes_per_second())
+    }
+
+    /// Whether the lane's peer still counts as reachable.
+    pub fn is_alive(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane).is_some_and(|l| !l.lost)
+    }
+
+    /// All bytes asked of this ledger.
+    pub fn wanted_bytes(&self) -> u64 {
+        self.wanted_bytes
+    }
+
+    /// Bytes delivered, each once.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.delivered_bytes
+    }
+
+    /// Bytes that came a second time.
+    pub fn duplicate_bytes(&self) -> u64 {
+        self.duplicate_bytes
+    }
+
+    /// Delivered ranges.
+    pub fn delivered_ranges(&self) -> &RangeSet {
+        &self.delivered
+    }
+
+    /// Wanted and not delivered: ready, in transit, orphaned or given up.
+    pub fn missing(&self) -> RangeSet {
+        let mut out = self.orphans.union(&self.unavailable);
+        let ready = self
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.ready.iter().map(|run| run.range));
+        for range in ready.chain(self.in_transit.values().map(|unit| unit.range)) {
+            out.insert(range);
+        }
+        out
+    }
+}
