@@ -269,7 +269,13 @@ fn nodes_come_and_go() {
             );
         }
         // Nobody is let go whom the others need.
-        assert!(done || !drawn.unharmed, "seed {seed}: {:#?}", ended.notes);
+        assert!(
+            done || !drawn.unharmed,
+            "seed {seed}: {:?} {:?} {:#?}",
+            ended.outcome,
+            ended.error,
+            ended.notes
+        );
     }
     assert!(joined > 500 && left > 200, "{joined} joined, {left} left");
 }

@@ -274,6 +274,10 @@ impl Coordinator {
                 continue;
             }
             if !self.is_able(node) {
+                // One that gave something up, and left or stopped meanwhile, has nothing to pass on.
+                if runs.is_empty() {
+                    continue;
+                }
                 let ranges = runs.iter().map(|run| control::range(run.start, run.length));
                 match self.nodes[node as usize].group {
                     Some(group) => orphaned.entry(group).or_default().extend(ranges),
