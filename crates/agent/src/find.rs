@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::unix;
-use ropewalk_proto::control::{self, Peer, from_agent};
+use ropewalk_proto::control::{self, LaneKind, Peer, from_agent};
 use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step};
 
 use crate::connect::{Address, Connected, shake};
 use crate::dial::{self, POLL, Target};
-use crate::streams::{DataSocket, STACK_LEN, lane};
+use crate::streams::{DataSocket, STACK_LEN};
 use crate::transfer::Transfer;
 use crate::{AgentError, reversed, tunnel};
 
@@ -70,11 +70,11 @@ pub(crate) fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connecte
         receiver: transfer.name.clone(),
         sender: peer.name.clone(),
         addresses: targets.iter().map(Target::address).collect(),
-        lanes: match transfer.options.lane {
-            lane::AUTO => Lanes::Any,
-            lane::UNIX => Lanes::Local,
-            lane::RBUDP | lane::RAPID => Lanes::Datagrams,
-            _ => Lanes::Tcp,
+        lanes: match transfer.options.lane() {
+            LaneKind::Auto => Lanes::Any,
+            LaneKind::Tcp => Lanes::Tcp,
+            LaneKind::Unix => Lanes::Local,
+            LaneKind::Rbudp | LaneKind::Rapid => Lanes::Datagrams,
         },
         is_restricted: transfer.is_restricted,
         is_fixed: transfer.options.equal,

@@ -7,16 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, RangeSet};
-use ropewalk_proto::control::{self, OpenedSource, Row, sink, source};
+use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
 use ropewalk_store::{FileSource, PatternSource, Roots, Scan, Source, Standing};
 
 use crate::AgentError;
-
-/// What becomes of a file that stands where rows are written; another number: it is replaced.
-mod existing {
-    pub const REFUSED_IF_LONGER: u32 = 1;
-    pub const KEPT: u32 = 2;
-}
 
 /// Something the node holds, opened.
 pub(crate) enum OpenSource {
@@ -290,7 +284,7 @@ fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), Agent
 /// * `rule`: what becomes of a file that stands where rows are written.
 pub(crate) fn sinks(
     requests: &[control::Sink],
-    rule: u32,
+    rule: Existing,
     roots: &Roots,
 ) -> Result<Vec<OpenSink>, AgentError> {
     let sinks = requests.iter().map(|request| sink(request, rule, roots));
@@ -320,7 +314,7 @@ fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
 }
 
 /// Checks one sink.
-fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, AgentError> {
+fn sink(request: &control::Sink, rule: Existing, roots: &Roots) -> Result<OpenSink, AgentError> {
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
             let path = roots.resolve_write(&ropewalk_store::from_home(path_of(path))?)?;
@@ -345,7 +339,7 @@ fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, A
                         .filter(|piece| piece.object as usize == number)
                         .map(|piece| piece.object_offset.saturating_add(piece.range.len()));
                     let longest =
-                        (rule == existing::REFUSED_IF_LONGER).then(|| ends.max().unwrap_or(0));
+                        (rule == Existing::RefusedIfLonger).then(|| ends.max().unwrap_or(0));
                     ropewalk_store::check_replaceable(&path, longest)?;
                     paths.push(path);
                 }
@@ -365,7 +359,7 @@ fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, A
                         .into(),
                 ));
             }
-            if request.shared && rule == existing::KEPT {
+            if request.shared && rule == Existing::Kept {
                 return Err(AgentError::Refused(
                     "ranges written into a file that is there cannot be shared: each node would begin with a copy of \
                      the file; give each node rows of one file of its own, or leave out the ranges' offset"
@@ -376,7 +370,7 @@ fn sink(request: &control::Sink, rule: u32, roots: &Roots) -> Result<OpenSink, A
                 paths,
                 layout,
                 shared: request.shared,
-                keeps_rest: rule == existing::KEPT,
+                keeps_rest: rule == Existing::Kept,
             })
         }
     }

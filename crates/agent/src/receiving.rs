@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ropewalk_lane::{BlastSeen, Observation};
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_proto::control::{self, Peer, from_agent};
+use ropewalk_proto::control::{self, Peer, Verify, from_agent};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::{Duties, End, Failure, Node};
 use ropewalk_proto::participant::{Event, Receiving, Writer};
@@ -21,7 +21,7 @@ use ropewalk_proto::route;
 use crate::landing::SinkSet;
 use crate::open::OpenSink;
 use crate::rails::Rail;
-use crate::streams::{self, STACK_LEN, verify};
+use crate::streams::{self, STACK_LEN};
 use crate::transfer::Transfer;
 use rails::Way;
 
@@ -172,12 +172,12 @@ impl Fetch {
             receiving.fix_window(bytes);
         }
         receiving.compare(
-            coordinator::compare(options.verify),
+            coordinator::compare(options.verify()),
             compare::seed(&transfer.id, transfer.node),
         );
         let duties = Duties {
             renames: plan.commit,
-            reads_back: options.verify == verify::SINK,
+            reads_back: options.verify() == Verify::Sink,
             ..Duties::default()
         };
         let state = State {
@@ -204,7 +204,7 @@ impl Fetch {
             sharers: plan.sharers,
             other_transfers: plan.other_transfers,
             lane_streams_max,
-            hash: options.verify >= verify::TREE,
+            hash: options.verify() >= Verify::Tree,
             transfer,
         })
     }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use ropewalk_lane::seal::{self, PairSecret};
 use ropewalk_lane::udp::Order;
 use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, tcp, udp, unix};
-use ropewalk_proto::control::Options;
-use ropewalk_proto::rapid::monitor::Kind;
+use ropewalk_proto::control::{LaneKind, Options, Verify};
 
 use crate::connect::HASH_STREAM;
 use crate::transfer::Transfer;
@@ -19,22 +18,6 @@ pub(crate) const STACK_LEN: usize = 256 << 10;
 
 /// A sending thread looks whether it should stop at least this often while nothing is asked of it.
 const IDLE: Duration = Duration::from_secs(5);
-
-/// Numbers of [`Options::verify`] on the wire.
-pub(crate) mod verify {
-    pub const NONE: u32 = 0;
-    pub const TREE: u32 = 2;
-    pub const SINK: u32 = 3;
-}
-
-/// Numbers of [`Options::lane`] on the wire.
-pub(crate) mod lane {
-    pub const AUTO: u32 = 0;
-    pub const TCP: u32 = 1;
-    pub const UNIX: u32 = 2;
-    pub const RBUDP: u32 = 3;
-    pub const RAPID: u32 = 4;
-}
 
 /// What a lane of datagrams is granted ahead, at least and at most: it has a set rate, so what is on its way need not
 /// show how fast it is first. With RBUDP this is the blast; what is lost of it is held until the next round, so a node
@@ -47,10 +30,10 @@ const AHEAD_MILLISECONDS: u64 = 800;
 
 /// Bytes to grant ahead on each of so many lanes of datagrams; `None` on others.
 pub(crate) fn blast(options: &Options, lanes: usize) -> Option<u64> {
-    let ahead = match options.lane {
-        lane::RBUDP => BLAST_MAX,
-        lane::RAPID if options.rate == 0 => BLAST_MAX / 4,
-        lane::RAPID => options.rate / 1000 * AHEAD_MILLISECONDS,
+    let ahead = match options.lane() {
+        LaneKind::Rbudp => BLAST_MAX,
+        LaneKind::Rapid if options.rate == 0 => BLAST_MAX / 4,
+        LaneKind::Rapid => options.rate / 1000 * AHEAD_MILLISECONDS,
         _ => return None,
     };
     let most = (BLAST_MAX / lanes.max(1) as u64).max(BLAST_MIN);
@@ -60,24 +43,17 @@ pub(crate) fn blast(options: &Options, lanes: usize) -> Option<u64> {
 /// The options as they hold for one stream of the transfer.
 pub(crate) fn of_stream(options: &Options, index: u32) -> Options {
     let mut options = *options;
-    if index >= HASH_STREAM && matches!(options.lane, lane::RBUDP | lane::RAPID) {
-        options.lane = lane::TCP;
+    if index >= HASH_STREAM && options.lane().is_of_datagrams() {
+        options.set_lane(LaneKind::Tcp);
     }
     options
 }
 
 /// How datagrams go beside a TCP stream; `None` where they do not.
 fn datagrams(options: &Options) -> Option<udp::Options> {
-    let (order, monitor) = match options.lane {
-        lane::RBUDP => (Order::BlastFirst, None),
-        lane::RAPID => {
-            let kind = match options.monitor {
-                1 => Kind::Linux26,
-                2 => Kind::Ule,
-                _ => Kind::Native,
-            };
-            (Order::RepairsFirst, Some(kind))
-        }
+    let (order, monitor) = match options.lane() {
+        LaneKind::Rbudp => (Order::BlastFirst, None),
+        LaneKind::Rapid => (Order::RepairsFirst, Some(options.monitor().kind())),
         _ => return None,
     };
     Some(udp::Options {
@@ -98,9 +74,9 @@ pub(crate) enum DataSocket {
 
 /// What guards a stream, by the transfer's options: both ends see the same ones.
 fn protection(options: &Options, secret: &PairSecret, nonce: [u8; 32]) -> Protection {
-    match (options.plain, options.verify) {
+    match (options.plain, options.verify()) {
         (false, _) => Protection::Sealed(seal::stream_keys(secret, nonce)),
-        (true, verify::NONE) => Protection::Plain(Check::None),
+        (true, Verify::None) => Protection::Plain(Check::None),
         (true, _) => Protection::Plain(Check::Fragment),
     }
 }
@@ -141,10 +117,9 @@ impl DataSocket {
     /// For reports.
     pub fn kind(&self, options: &Options) -> &'static str {
         match self {
-            Self::Tcp(_) if options.lane == lane::RBUDP => "rbudp",
-            Self::Tcp(_) if options.lane == lane::RAPID => "rapid",
-            Self::Tcp(_) => "tcp",
-            Self::Unix(_) => "unix",
+            Self::Tcp(_) if options.lane().is_of_datagrams() => options.lane().name(),
+            Self::Tcp(_) => LaneKind::Tcp.name(),
+            Self::Unix(_) => LaneKind::Unix.name(),
         }
     }
 }

@@ -138,15 +138,18 @@ impl Transfer {
             sources.push(source);
             opened.sources.push(seen);
         }
-        let rule = open.options.as_ref().map_or(0, |options| options.existing);
-        let sinks = open::sinks(&open.sinks, rule, &shared.roots)?;
+        let options = open.options.unwrap_or_default();
+        options
+            .check()
+            .map_err(|error| AgentError::Refused(error.to_string()))?;
+        let sinks = open::sinks(&open.sinks, options.existing(), &shared.roots)?;
         let (places, told) = probe::places(&open.sinks, &sinks);
         opened.places = told;
         let transfer = Self {
             id,
             node: open.node,
             name: open.name.clone(),
-            options: open.options.unwrap_or_default(),
+            options,
             interfaces: usable,
             is_restricted,
             one_rail: open.one_rail,

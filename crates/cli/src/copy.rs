@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ropewalk::Request;
 use ropewalk::request::{
     Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources,
 };
 
+use crate::choices::{DestinationsArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
@@ -118,41 +119,11 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 usage, 3 partial, 4 refused before the start, 130 interrupted.";
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SourcesArg {
-    /// On different hosts, with the same last name: equal trees (same paths, sizes and modification times) are
-    /// replicas, trees without a common path are parts, anything else is refused. Other sources are things of their own
-    Auto,
-    /// All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when paths, sizes or modification times
-    /// differ (cp -p, rsync -t and ropewalk keep times)
-    Replicas,
-    /// Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path
-    Parts,
-}
-
-impl From<SourcesArg> for Sources {
-    fn from(how: SourcesArg) -> Self {
-        match how {
-            SourcesArg::Auto => Self::Auto,
-            SourcesArg::Replicas => Self::Replicas,
-            SourcesArg::Parts => Self::Parts,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DestinationsArg {
-    /// Each gets a whole copy: 'b[1-3]:/iso' ends as three images
-    Copies,
-    /// They see one file system: 'b[1-3]:/lustre/iso' ends as one image that three hosts wrote
-    Shared,
-}
-
 impl CopyArgs {
     /// What the arguments describe.
     pub(crate) fn asked(&self) -> Result<Asked<'_>> {
         let (arguments, mut destinations) = self.endpoints()?;
-        let relation = self.sources.into();
+        let relation = self.sources.0;
         if !arguments.iter().flatten().any(wildcards::is_asked) {
             let sources = arguments.into_iter().flatten().collect();
             let sources = sources::arrange(sources, &mut destinations, relation)?;
@@ -179,11 +150,8 @@ impl CopyArgs {
         self.moving.declare_rates(&mut nodes)?;
         let options = self.moving.options(&nodes)?;
         let mapping = Mapping::Trees {
-            sources: self.sources.into(),
-            destinations: match self.destinations {
-                DestinationsArg::Copies => Destinations::Copies,
-                DestinationsArg::Shared => Destinations::Shared,
-            },
+            sources: self.sources.0,
+            destinations: self.destinations.0,
         };
         Ok(Request {
             label: self.label.clone(),
@@ -395,7 +363,7 @@ mod tests {
         let matches = command.try_get_matches_from(words)?;
         let args = <CopyArgs as clap::FromArgMatches>::from_arg_matches(&matches)?;
         let (sources, mut destinations) = args.endpoints()?;
-        let relation = args.sources.into();
+        let relation = args.sources.0;
         let sources = sources::arrange(sources.concat(), &mut destinations, relation)?;
         Ok((sources, destinations))
     }

@@ -8,9 +8,10 @@ use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
     self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
-    Rails, Reach, Striping, Verify,
+    Rails, Reach, Striping,
 };
 
+use crate::choices::{MonitorArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
 use crate::ports::Ports;
@@ -41,8 +42,7 @@ pub(crate) struct MoveArgs {
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "NAME", default_value = PolicyName::default().name(), value_parser = streams_policy, help_heading = "Moving")]
     streams_policy: Policy,
 
-    /// How a host's data is spread over its streams: pull (each asks for the next piece when it has room) or equal (each has
-    /// an equal part and keeps it, as PSockets; the first plan stays)
+    /// How a host's data is spread over its streams
     #[arg(
         long,
         hide_short_help = true,
@@ -106,8 +106,7 @@ pub(crate) struct MoveArgs {
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
     mtu: Mtu,
 
-    /// What watches the receivers of rapid lanes: native (what today's kernels report), linux26 (the paper's dynamic priority)
-    /// or ule (its interactivity score, by the formula that the paper prints)
+    /// What watches the receivers of rapid lanes
     #[arg(
         long,
         hide_short_help = true,
@@ -269,31 +268,6 @@ pub(crate) enum ProgressArg {
     Never,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum MonitorArg {
-    /// Share of the processor, headroom, and the socket's queue
-    Native,
-    /// Sleep average and dynamic bonus of Linux 2.6
-    Linux26,
-    /// Interactivity score of ULE, by the formula of the RAPID paper, section 3.2
-    Ule,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum VerifyArg {
-    /// Nothing on plain lanes; the cipher's tag on encrypted ones
-    None,
-    /// A checksum or tag for each frame
-    Fragment,
-    /// Also a hash of each chunk, from the sender's disk to the receiver's sink
-    Tree,
-    /// Also each chunk read back from the receiver's disk
-    Sink,
-    /// As tree, and all holders read and hash all they have: contents that differ end the transfer. With tree and sink a
-    /// sample is compared
-    Replicas,
-}
-
 /// A size that prints exactly, for the help text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size(Bytes);
@@ -398,17 +372,14 @@ fn rails(text: &str) -> Result<Rails, String> {
 }
 
 fn lane(text: &str) -> Result<LaneKind, String> {
-    match text {
-        "auto" => Ok(LaneKind::Auto),
-        "tcp" => Ok(LaneKind::Tcp),
-        "unix" => Ok(LaneKind::Unix),
-        "rbudp" => Ok(LaneKind::Rbudp),
-        "rapid" => Ok(LaneKind::Rapid),
-        "shm" | "mpi" => Err(format!(
-            "{text} lanes are not built in this version; use auto, tcp, unix, rbudp or rapid"
-        )),
-        _ => Err("there is no such lane; use auto, tcp, unix, rbudp or rapid".to_owned()),
+    if let Some(kind) = LaneKind::ALL.into_iter().find(|kind| kind.name() == text) {
+        return Ok(kind);
     }
+    let names = LaneKind::ALL.map(LaneKind::name).join(", ");
+    Err(match text {
+        "shm" | "mpi" => format!("{text} lanes are not built in this version; use one of {names}"),
+        _ => format!("there is no such lane; use one of {names}"),
+    })
 }
 
 /// Streams per pair; `None` for what fits the number of pairs.
@@ -421,13 +392,6 @@ fn streams(text: &str) -> Result<Streams, String> {
         Ok(count) if (1..=STREAMS_MAX).contains(&count) => Ok(Streams(Some(count))),
         _ => Err(format!("give auto or a number from 1 to {STREAMS_MAX}")),
     }
-}
-
-/// Takes the names of the tuner's policies.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StripingArg {
-    Pull,
-    Equal,
 }
 
 /// Who chooses the number of streams; `None`: nobody.
@@ -533,28 +497,15 @@ impl MoveArgs {
         Ok(Options {
             streams: self.streams.0,
             streams_policy: self.streams_policy.0,
-            striping: match self.striping {
-                StripingArg::Pull => Striping::Pull,
-                StripingArg::Equal => Striping::Equal,
-            },
+            striping: self.striping.0,
             prefetch: self.prefetch.0.0,
             plain: self.plain,
-            verify: match self.verify {
-                VerifyArg::None => Verify::None,
-                VerifyArg::Fragment => Verify::Fragment,
-                VerifyArg::Tree => Verify::Tree,
-                VerifyArg::Sink => Verify::Sink,
-                VerifyArg::Replicas => Verify::Replicas,
-            },
+            verify: self.verify.0,
             lane: self.lane,
             datagrams: DatagramOptions {
                 rate: lane_rate,
                 mtu: self.mtu.0,
-                monitor: match self.monitor {
-                    MonitorArg::Native => MonitorKind::Native,
-                    MonitorArg::Linux26 => MonitorKind::Linux26,
-                    MonitorArg::Ule => MonitorKind::Ule,
-                },
+                monitor: self.monitor.0,
                 receive_buffer: self.receive_buffer.0,
             },
             rails: self.rails.clone(),
@@ -580,8 +531,8 @@ impl MoveArgs {
 
     /// The rate of each lane of datagrams; refuses what does not go together.
     fn lane_rate(&self) -> Result<Option<u64>> {
-        let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
-        if of_datagrams && matches!(self.striping, StripingArg::Equal) {
+        let of_datagrams = self.lane.is_of_datagrams();
+        if of_datagrams && self.striping.0 == Striping::Equal {
             bail!(
                 "--striping equal deals data out to TCP or Unix streams; lanes of datagrams have one flow"
             );
@@ -604,7 +555,7 @@ impl MoveArgs {
 
     /// Refuses options that the chosen lanes would not heed.
     fn refuse_idle_options(&self) -> Result<()> {
-        let of_datagrams = matches!(self.lane, LaneKind::Rbudp | LaneKind::Rapid);
+        let of_datagrams = self.lane.is_of_datagrams();
         let of_rapid = self.lane == LaneKind::Rapid;
         for (option, is_given, is_heeded, lanes) in [
             (
@@ -621,7 +572,7 @@ impl MoveArgs {
             ),
             (
                 "--monitor",
-                !matches!(self.monitor, MonitorArg::Native),
+                self.monitor.0 != MonitorKind::Native,
                 of_rapid,
                 "rapid lanes",
             ),

@@ -7,7 +7,7 @@ use ropewalk_lane::tls::TlsError;
 use ropewalk_model::{Problem, receiver_runs};
 use ropewalk_proto::control::{self, ToAgent};
 use ropewalk_proto::coordinator::{
-    self, Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
+    Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
 };
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -24,8 +24,7 @@ use crate::members::{Command, Doorman, Members, Party};
 use crate::reach::{self, Reached, reach_each};
 use crate::report::{self, ProgressMeter};
 use crate::request::{
-    Destinations, Existing, LaneKind, Mapping, MonitorKind, NodeRequest, Object, ObjectRequest,
-    Rails, Reach, Request, Sources, Striping, Verify,
+    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources, Striping,
 };
 use crate::sharing::Sharing;
 use crate::speeds::{self, Hints, Observations};
@@ -327,65 +326,25 @@ fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> No
 
 fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources) {
     let options = &request.options;
-    let (mapping, sources) = match request.mapping {
-        Mapping::Rows => (coordinator::Mapping::Rows, Sources::Auto),
-        Mapping::Trees {
-            sources,
-            destinations,
-        } => {
-            let to_sources = match sources {
-                Sources::Auto => coordinator::Sources::Auto,
-                Sources::Replicas => coordinator::Sources::Replicas,
-                Sources::Parts => coordinator::Sources::Parts,
-            };
-            let to_destinations = match destinations {
-                Destinations::Copies => coordinator::Destinations::Copies,
-                Destinations::Shared => coordinator::Destinations::Shared,
-            };
-            (
-                coordinator::Mapping::Trees {
-                    sources: to_sources,
-                    destinations: to_destinations,
-                },
-                sources,
-            )
-        }
+    let sources = match request.mapping {
+        Mapping::Rows => Sources::Auto,
+        Mapping::Trees { sources, .. } => sources,
     };
     let options_message = control::Options {
         streams: options.streams.unwrap_or(0),
         prefetch: options.prefetch,
         plain: options.plain,
-        verify: match options.verify {
-            Verify::None => 0,
-            Verify::Fragment => 1,
-            Verify::Tree => 2,
-            Verify::Sink => 3,
-            Verify::Replicas => 4,
-        },
-        lane: match options.lane {
-            LaneKind::Auto => 0,
-            LaneKind::Tcp => 1,
-            LaneKind::Unix => 2,
-            LaneKind::Rbudp => 3,
-            LaneKind::Rapid => 4,
-        },
+        verify: options.verify.into(),
+        lane: options.lane.into(),
         no_sync: !options.sync,
         status_milliseconds: 500,
         fixed: !options.replan || options.striping == Striping::Equal,
         rate: options.datagrams.rate.unwrap_or(0),
         mtu: options.datagrams.mtu.unwrap_or(0),
-        monitor: match options.datagrams.monitor {
-            MonitorKind::Native => 0,
-            MonitorKind::Linux26 => 1,
-            MonitorKind::Ule => 2,
-        },
+        monitor: options.datagrams.monitor.into(),
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         equal: options.striping == Striping::Equal,
-        existing: match options.existing {
-            Existing::Replaced => 0,
-            Existing::RefusedIfLonger => 1,
-            Existing::Kept => 2,
-        },
+        existing: options.existing.into(),
     };
     let nodes = request
         .nodes
@@ -400,20 +359,10 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
     let setup = Setup {
         transfer: id.as_bytes().to_vec(),
         nodes,
-        mapping,
+        mapping: request.mapping,
         limit: options.limit,
         options: options_message,
-        rails: match &options.rails {
-            Rails::All => coordinator::Rails::default(),
-            Rails::One => coordinator::Rails {
-                one: true,
-                ..coordinator::Rails::default()
-            },
-            Rails::Only(only) => coordinator::Rails {
-                only: only.clone(),
-                ..coordinator::Rails::default()
-            },
-        },
+        rails: options.rails.clone(),
         tune: options.tuned_by(),
         lessons: before.lessons.clone(),
         keep_partial: options.keep_partial,

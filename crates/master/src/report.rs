@@ -13,7 +13,7 @@ use ropewalk_proto::report::{
 use ropewalk_proto::route::Way;
 
 use crate::landing;
-use crate::request::{Request, Verify};
+use crate::request::Request;
 
 /// Of less time the best second says nothing.
 const BEST_SECOND_OF_MIN: f64 = 3.0;
@@ -167,16 +167,6 @@ impl ProgressMeter {
     }
 }
 
-fn verify_name(verify: Verify) -> &'static str {
-    match verify {
-        Verify::None => "none",
-        Verify::Fragment => "fragment",
-        Verify::Tree => "tree",
-        Verify::Sink => "sink",
-        Verify::Replicas => "replicas",
-    }
-}
-
 /// The report of a transfer that never opened.
 pub(crate) fn ended_early(
     request: &Request,
@@ -190,7 +180,7 @@ pub(crate) fn ended_early(
         error: Some(error),
         error_kind: (outcome == Outcome::Cancelled).then_some(ErrorKind::Interrupted),
         scheduler: request.options.scheduler.clone(),
-        verify: verify_name(request.options.verify).into(),
+        verify: request.options.verify.name().into(),
         encrypted: !request.options.plain,
         ..Report::ended(outcome)
     }

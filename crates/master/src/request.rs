@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Link, Range};
 
+pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Verify};
+pub use ropewalk_proto::coordinator::{Destinations, Mapping, Rails, Sources};
 pub use ropewalk_tuner::PolicyName;
 
 /// A transfer to be carried out.
@@ -23,43 +25,6 @@ pub struct Request {
     pub links: Vec<Link>,
     /// How to move.
     pub options: Options,
-}
-
-/// Where the data space comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mapping {
-    /// Every object is a whole tree, file or pattern; the master lays them out (`copy`).
-    Trees {
-        /// How several sources relate.
-        sources: Sources,
-        /// How several destinations relate.
-        destinations: Destinations,
-    },
-    /// Every object comes with explicit rows (`transfer`).
-    Rows,
-}
-
-/// How several sources relate to each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sources {
-    /// Same paths, sizes and times: replicas; disjoint paths: parts; anything else is refused. The `copy` command asks for
-    /// it only where different hosts name their source alike; callers of the library judge for themselves.
-    #[default]
-    Auto,
-    /// All hold the same data; refused when they differ.
-    Replicas,
-    /// Each holds a part; refused when two hold the same path.
-    Parts,
-}
-
-/// How several destinations relate to each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Destinations {
-    /// Each gets a whole copy.
-    #[default]
-    Copies,
-    /// They share one file system: together they write one copy.
-    Shared,
 }
 
 /// One node and its part.
@@ -193,50 +158,6 @@ pub struct RowRequest {
     pub range: Range,
 }
 
-/// What is checked beyond delivery itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verify {
-    /// Nothing on plain lanes (sealed lanes always check the cipher's tag).
-    None,
-    /// A checksum or tag per frame.
-    Fragment,
-    /// Also a hash of every chunk, end to end.
-    #[default]
-    Tree,
-    /// Also every chunk read back from the sink.
-    Sink,
-    /// Also every chunk of every replica, compared with what was delivered; the sink is not read back.
-    Replicas,
-}
-
-/// Which kind of lane to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LaneKind {
-    /// Unix sockets between processes of one host, TCP otherwise.
-    #[default]
-    Auto,
-    /// TCP.
-    Tcp,
-    /// Unix sockets only.
-    Unix,
-    /// Datagrams at a fixed rate, as RBUDP.
-    Rbudp,
-    /// Datagrams at a rate that follows the receiver, as RAPID.
-    Rapid,
-}
-
-/// What watches the receivers of [`LaneKind::Rapid`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MonitorKind {
-    /// What today's kernels tell.
-    #[default]
-    Native,
-    /// The dynamic priority of Linux 2.6.
-    Linux26,
-    /// The interactivity score of ULE.
-    Ule,
-}
-
 /// How lanes of datagrams go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramOptions {
@@ -248,18 +169,6 @@ pub struct DatagramOptions {
     pub monitor: MonitorKind,
     /// Receive buffer in bytes; `None`: by the rule for the native monitor, else what the system gives.
     pub receive_buffer: Option<u64>,
-}
-
-/// Which interfaces carry data between two hosts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Rails {
-    /// All that reach each other.
-    #[default]
-    All,
-    /// The first that does.
-    One,
-    /// On every host those with one of these names or addresses, or in one of these networks.
-    Only(Vec<String>),
 }
 
 /// How to move.
@@ -327,24 +236,23 @@ pub enum Striping {
     Equal,
 }
 
-/// What becomes of a file that stands where rows are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
-    /// The rows take its place.
-    #[default]
-    Replaced,
-    /// As before, but one that is longer than what the rows make is refused before the start.
-    RefusedIfLonger,
-    /// The rows are written into it: its other bytes stay. It changes at the end, and at once.
-    Kept,
-}
-
 impl Options {
     /// Who chooses the number of streams while bytes flow; `None` where it stays.
     #[must_use]
     pub fn tuned_by(&self) -> Option<PolicyName> {
         let is_free = self.streams.is_none() && self.striping == Striping::Pull;
         self.streams_policy.filter(|_| is_free)
+    }
+}
+
+impl Striping {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pull => "pull",
+            Self::Equal => "equal",
+        }
     }
 }
 
@@ -359,7 +267,7 @@ impl Default for Options {
             striping: Striping::default(),
             prefetch: PREFETCH_DEFAULT,
             plain: false,
-            verify: Verify::default(),
+            verify: Verify::Tree,
             lane: LaneKind::default(),
             datagrams: DatagramOptions::default(),
             rails: Rails::default(),

@@ -1,5 +1,6 @@
 //! Control messages and their framing. The schema is `schema/control.proto`.
 
+use crate::rapid::monitor::Kind;
 use prost::Message;
 use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
 
@@ -32,9 +33,113 @@ pub enum ControlError {
     /// The bytes are not a message of this protocol.
     #[error("a control message cannot be read: {0}")]
     Malformed(#[from] prost::DecodeError),
+    /// An option has a value that this version does not know.
+    #[error("{option} {number} is not known to this version; is the other side newer?")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// Its number.
+        number: i32,
+    },
     /// The message has no body known to this version.
     #[error("a control message has no body that this version knows; is the other side newer?")]
     Empty,
+}
+
+impl Verify {
+    /// All, from the least to the most.
+    pub const ALL: [Self; 5] = [
+        Self::None,
+        Self::Fragment,
+        Self::Tree,
+        Self::Sink,
+        Self::Replicas,
+    ];
+
+    /// As options and reports write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fragment => "fragment",
+            Self::Tree => "tree",
+            Self::Sink => "sink",
+            Self::Replicas => "replicas",
+        }
+    }
+}
+
+impl LaneKind {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Tcp, Self::Unix, Self::Rbudp, Self::Rapid];
+
+    /// As options and reports write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+            Self::Rbudp => "rbudp",
+            Self::Rapid => "rapid",
+        }
+    }
+
+    /// Whether data goes by datagrams.
+    #[must_use]
+    pub fn is_of_datagrams(self) -> bool {
+        matches!(self, Self::Rbudp | Self::Rapid)
+    }
+}
+
+impl MonitorKind {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Linux26 => "linux26",
+            Self::Ule => "ule",
+        }
+    }
+
+    /// The monitor.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Native => Kind::Native,
+            Self::Linux26 => Kind::Linux26,
+            Self::Ule => Kind::Ule,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses values that this version does not know: it must not check less, or move otherwise, than it was asked to.
+    ///
+    /// # Errors
+    /// [`ControlError::Option`] names the first.
+    pub fn check(&self) -> Result<(), ControlError> {
+        for (option, number, is_known) in [
+            ("verify", self.verify, Verify::try_from(self.verify).is_ok()),
+            ("lane", self.lane, LaneKind::try_from(self.lane).is_ok()),
+            (
+                "monitor",
+                self.monitor,
+                MonitorKind::try_from(self.monitor).is_ok(),
+            ),
+            (
+                "existing",
+                self.existing,
+                Existing::try_from(self.existing).is_ok(),
+            ),
+        ] {
+            if !is_known {
+                return Err(ControlError::Option { option, number });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Length prefix and message, ready to be written.
@@ -108,4 +213,36 @@ pub fn range_set(stretches: &[Stretch]) -> RangeSet {
 /// Stretches of a set.
 pub fn stretches(set: &RangeSet) -> Vec<Stretch> {
     set.iter().map(Stretch::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of a newer version are refused by name, not taken for the least.
+    #[test]
+    fn unknown_options_are_refused() {
+        let mut options = Options::default();
+        options.set_verify(Verify::Replicas);
+        options.set_lane(LaneKind::Rapid);
+        options.set_monitor(MonitorKind::Ule);
+        options.set_existing(Existing::Kept);
+        assert!(options.check().is_ok());
+        type Change = fn(&mut Options);
+        let changes: [(&str, Change); 4] = [
+            ("verify", |options| options.verify = 5),
+            ("lane", |options| options.lane = -1),
+            ("monitor", |options| options.monitor = 3),
+            ("existing", |options| options.existing = 3),
+        ];
+        for (name, change) in changes {
+            let mut newer = options;
+            change(&mut newer);
+            let error = newer.check().unwrap_err();
+            assert!(
+                matches!(error, ControlError::Option { option, .. } if option == name),
+                "{error}"
+            );
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::Range;
-use ropewalk_proto::control::{Options, Row, Sink, Source};
+use ropewalk_proto::control::{Options, Row, Sink, Source, Verify};
 use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
 
 use crate::ended::Ended;
@@ -107,7 +107,7 @@ impl Scenario {
             options: Options {
                 prefetch: 4 << 20,
                 streams: 1,
-                verify: 1,
+                verify: Verify::Fragment.into(),
                 status_milliseconds: 500,
                 ..Options::default()
             },

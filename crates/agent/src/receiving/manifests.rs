@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Grant, Received};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use ropewalk_proto::control;
+use ropewalk_proto::control::{self, Verify};
 use ropewalk_proto::node::Failure;
 use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{
@@ -17,7 +17,6 @@ use super::Fetch;
 use crate::connect::{MANIFEST_STREAM, Via};
 use crate::landing::{BufferLanding, PlacedSink, SinkSet};
 use crate::open::OpenSink;
-use crate::streams::verify;
 use crate::transfer::manifest_space;
 
 /// Largest manifest that is fetched (about ten million files); it is held in memory.
@@ -48,7 +47,7 @@ impl Fetch {
                 OpenSink::Memory | OpenSink::RowsKeptNowhere { memory: true, .. }
             )
         };
-        let in_memory = self.transfer.options.verify != verify::SINK && !sinks.iter().any(keeps);
+        let in_memory = self.transfer.options.verify() != Verify::Sink && !sinks.iter().any(keeps);
         let shared: Vec<PathBuf> = sinks
             .iter()
             .flat_map(|sink| sink.shared_paths())

@@ -396,7 +396,8 @@ impl Coordinator {
             addresses: opened.map(|o| o.addresses.clone()).unwrap_or_default(),
             interfaces: opened.map(|o| o.interfaces.clone()).unwrap_or_default(),
         };
-        let is_restricted = !self.setup.rails.only.is_empty() || !state.setup.interfaces.is_empty();
+        let is_restricted =
+            !self.setup.rails.only().is_empty() || !state.setup.interfaces.is_empty();
         if let Some(reached_at) = state.setup.reached_at.filter(|_| !is_restricted) {
             add_reached(&mut peer, reached_at);
         }

@@ -4,24 +4,24 @@ use ropewalk_model::RangeSet;
 
 use super::Coordinator;
 use super::outcome::Failure;
-use crate::control::{self, to_agent};
+use crate::control::{self, Verify, to_agent};
 use crate::participant::Compare;
 use crate::report::{ErrorKind, ReplicasReport};
 
-/// What is compared at a level of verification, as agents are told it.
+/// What is compared at a level of verification.
 #[must_use]
-pub fn compare(verify: u32) -> Compare {
+pub fn compare(verify: Verify) -> Compare {
     match verify {
         // There are no hashes of units.
-        0 | 1 => Compare::Nothing,
-        4 => Compare::Whole,
-        _ => Compare::Sample,
+        Verify::None | Verify::Fragment => Compare::Nothing,
+        Verify::Replicas => Compare::Whole,
+        Verify::Tree | Verify::Sink => Compare::Sample,
     }
 }
 
 impl Coordinator {
     fn is_compared_whole(&self) -> bool {
-        compare(self.setup.options.verify) == Compare::Whole
+        compare(self.setup.options.verify()) == Compare::Whole
     }
 
     /// Who holds what of all that a receiver wants, where every holder is to be asked.
@@ -114,7 +114,7 @@ impl Coordinator {
             return None;
         }
         let mut report = ReplicasReport {
-            compared: match compare(self.setup.options.verify) {
+            compared: match compare(self.setup.options.verify()) {
                 Compare::Nothing => "no",
                 Compare::Sample => "sample",
                 Compare::Whole => "whole",
@@ -193,9 +193,13 @@ mod tests {
                 node("c", &[], &[(0, 80)], None),
             ]
         };
-        for (verify, compared) in [(4, "whole"), (2, "sample"), (1, "no")] {
+        for (verify, compared) in [
+            (Verify::Replicas, "whole"),
+            (Verify::Tree, "sample"),
+            (Verify::Fragment, "no"),
+        ] {
             let mut c = begun(nodes(), None);
-            c.setup.options.verify = verify;
+            c.setup.options.verify = verify.into();
             for (at, node) in nodes().iter().enumerate() {
                 c.handle_message(at as u32, opened(node, 7), 1);
             }
@@ -210,7 +214,7 @@ mod tests {
                 .map(|h| (h.node, h.ranges[0].start, h.ranges[0].length))
                 .collect();
             match verify {
-                4 => assert_eq!(holdings, [(0, 0, 80), (1, 50, 30)]),
+                Verify::Replicas => assert_eq!(holdings, [(0, 0, 80), (1, 50, 30)]),
                 _ => assert!(holdings.is_empty()),
             }
             assert_eq!(c.replicas().unwrap().compared, compared);

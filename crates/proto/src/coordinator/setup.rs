@@ -31,13 +31,27 @@ pub struct Setup {
     pub source_name: String,
 }
 
-/// Which interfaces carry data.
+/// Which interfaces carry data between two hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rails {
-    /// Those with one of these names or addresses, or in one of these networks (`10.0.0.0/8`); all when empty.
-    pub only: Vec<String>,
-    /// No more than one between two nodes.
-    pub one: bool,
+pub enum Rails {
+    /// All that reach each other.
+    #[default]
+    All,
+    /// The first that does.
+    One,
+    /// On every host those with one of these names or addresses, or in one of these networks (`10.0.0.0/8`).
+    Only(Vec<String>),
+}
+
+impl Rails {
+    /// The names, addresses and networks; empty where all are meant.
+    #[must_use]
+    pub fn only(&self) -> &[String] {
+        match self {
+            Self::Only(only) => only,
+            Self::All | Self::One => &[],
+        }
+    }
 }
 
 /// One node.
@@ -58,7 +72,7 @@ pub struct NodeSetup {
     pub remembered_up: Option<u64>,
     /// The same for receiving.
     pub remembered_down: Option<u64>,
-    /// Interfaces that it may use, as in [`Rails::only`]; those of all nodes when empty.
+    /// Interfaces that it may use, as in [`Rails::Only`]; those of all nodes when empty.
     pub interfaces: Vec<String>,
     /// It is a process on the host of the command: its paths need no name of a host.
     pub is_here: bool,
@@ -100,35 +114,61 @@ pub struct SinkSetup {
 /// How objects relate to the data space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// Whole trees, files or patterns.
+    /// Every object is a whole tree, file or pattern; the coordinator lays them out (`copy`).
     Trees {
         /// How several sources relate.
         sources: Sources,
         /// How several destinations relate.
         destinations: Destinations,
     },
-    /// Explicit rows.
+    /// Every object comes with explicit rows (`transfer`).
     Rows,
 }
 
-/// How several sources relate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How several sources relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sources {
-    /// Found out by comparing.
+    /// Same paths, sizes and times: replicas; disjoint paths: parts; anything else is refused. The `copy` command asks for
+    /// it only where different hosts name their source alike; callers of the library judge for themselves.
+    #[default]
     Auto,
-    /// All the same.
+    /// All hold the same data; refused when they differ.
     Replicas,
-    /// Disjoint.
+    /// Each holds a part; refused when two hold the same path.
     Parts,
 }
 
-/// How several destinations relate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Sources {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Replicas => "replicas",
+            Self::Parts => "parts",
+        }
+    }
+}
+
+/// How several destinations relate to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Destinations {
-    /// A copy each.
+    /// Each gets a whole copy.
+    #[default]
     Copies,
-    /// One copy together.
+    /// They share one file system: together they write one copy.
     Shared,
+}
+
+impl Destinations {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copies => "copies",
+            Self::Shared => "shared",
+        }
+    }
 }
 
 pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> control::Open {
@@ -139,10 +179,10 @@ pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> contr
         sinks: state.sinks.iter().map(|s| s.sink.clone()).collect(),
         options: Some(setup.options),
         rails: match state.interfaces.is_empty() {
-            true => setup.rails.only.clone(),
+            true => setup.rails.only().to_vec(),
             false => state.interfaces.clone(),
         },
-        one_rail: setup.rails.one,
+        one_rail: setup.rails == Rails::One,
         name: state.name.clone(),
         is_near_master: state.is_here,
     }
