@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ropewalk::master::{self, Hints};
+use ropewalk::master::{self, Hints, StateError};
 use ropewalk::model::plan_output::PlanRefusal;
 use ropewalk::model::problem::case::Case;
 use ropewalk::model::spec::SpecNode;
@@ -311,7 +311,7 @@ fn read(args: &PlanArgs) -> Result<Input> {
     let mut problem = spec.to_problem(args.assume_rate);
     let (remembered, note) = match remembered(args, &spec) {
         Ok(hints) => (hints, None),
-        Err(text) => (Hints::default(), Some(text)),
+        Err(error) => (Hints::default(), Some(error.to_string())),
     };
     let writers = problem.senders.len();
     let mut silent = 0;
@@ -343,7 +343,7 @@ fn read(args: &PlanArgs) -> Result<Input> {
 }
 
 /// What is remembered of the nodes: writers, then readers, as the problem has them.
-fn remembered(args: &PlanArgs, spec: &TransferSpec) -> Result<Hints, String> {
+fn remembered(args: &PlanArgs, spec: &TransferSpec) -> Result<Hints, StateError> {
     let Some(path) = options::speeds_file(&args.speeds) else {
         return Ok(Hints::default());
     };

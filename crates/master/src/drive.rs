@@ -128,8 +128,9 @@ pub async fn run_with(
     let commands = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Err(text) = check(&request) {
+    if let Err(error) = check(&request) {
         agents.leave().await;
+        let text = error.to_string();
         return report::refused(&request, &id.to_string(), ErrorKind::Refused, text);
     }
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
@@ -168,7 +169,7 @@ pub async fn run_with(
     };
     let (lessons, lessons_note) = match recalled {
         Ok(lessons) => (lessons, None),
-        Err(text) => (Vec::new(), Some(text)),
+        Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let before = Before {
         hints,
@@ -194,12 +195,24 @@ pub async fn run_with(
     report
 }
 
-fn check(request: &Request) -> Result<(), String> {
+/// Why a request is refused before any node is reached.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error("two nodes are named {0}; name each once")]
+    SameName(String),
+    #[error("{0} is a pattern; expand it first")]
+    Pattern(Object),
+    #[error("no source is named; name at least one")]
+    NoSource,
+    #[error("no destination is named; name at least one")]
+    NoDestination,
+    #[error(transparent)]
+    Scheduler(#[from] ropewalk_sched::UnknownScheduler),
+}
+
+fn check(request: &Request) -> Result<(), RequestError> {
     if let Some(pair) = request.nodes.windows(2).find(|w| w[0].name == w[1].name) {
-        return Err(format!(
-            "two nodes are named {}; name each once",
-            pair[0].name
-        ));
+        return Err(RequestError::SameName(pair[0].name.clone()));
     }
     let objects = request
         .nodes
@@ -209,17 +222,16 @@ fn check(request: &Request) -> Result<(), String> {
         .map(|o| &o.object)
         .find(|o| matches!(o, Object::Pattern(_)))
     {
-        return Err(format!("{pattern} is a pattern; expand it first"));
+        return Err(RequestError::Pattern(pattern.clone()));
     }
     if !request.nodes.iter().any(|n| !n.sources.is_empty()) {
-        return Err("nobody sends: name at least one source".into());
+        return Err(RequestError::NoSource);
     }
     if !request.nodes.iter().any(|n| !n.sinks.is_empty()) {
-        return Err("nobody receives: name at least one destination".into());
+        return Err(RequestError::NoDestination);
     }
-    ropewalk_sched::by_name(&request.options.scheduler)
-        .map(|_| ())
-        .map_err(|e| e.to_string())
+    ropewalk_sched::by_name(&request.options.scheduler)?;
+    Ok(())
 }
 
 /// Says that the scheduler plans without regard to declared caps and trunks.

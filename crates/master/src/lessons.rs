@@ -8,7 +8,7 @@ use ropewalk_tuner::Policy as _;
 use ropewalk_tuner::policy::Database;
 use serde::{Deserialize, Serialize};
 
-use crate::kept::at_the_file;
+use crate::kept::{KeptError, at_the_file};
 use crate::request::{Options, PolicyName};
 
 /// Name of the file, beside that of the speeds.
@@ -67,15 +67,15 @@ fn add(path: &Path, lessons: &[String]) -> Result<(), StateError> {
 
 async fn at_lessons<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, KeptError> {
     at_the_file("lessons about streams", "--streams-policy model", work).await
 }
 
 /// What earlier transfers left, for the policy that goes by it.
 ///
 /// # Errors
-/// A sentence for people; a transfer can do without.
-pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, String> {
+/// [`KeptError`]; a transfer can do without.
+pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, KeptError> {
     let wants = options.tuned_by() == Some(PolicyName::Database);
     let Some(file) = file(options).filter(|_| wants) else {
         return Ok(Vec::new());
@@ -86,7 +86,8 @@ pub(crate) async fn recall(options: &Options) -> Result<Vec<String>, String> {
 /// Keeps what this one has learnt; what to say when that cannot be.
 pub(crate) async fn remember(options: &Options, lessons: Option<Vec<String>>) -> Option<String> {
     let (file, lessons) = (file(options)?, lessons?);
-    at_lessons(move || add(&file, &lessons)).await.err()
+    let added = at_lessons(move || add(&file, &lessons)).await;
+    added.err().map(|error| error.to_string())
 }
 
 #[cfg(test)]

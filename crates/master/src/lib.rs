@@ -38,6 +38,7 @@ pub use expand::{Agents, Expansion, expand};
 pub use members::{Joined, Joining, Members};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
+pub use ropewalk_statefile::StateError;
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
 

@@ -8,21 +8,21 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::file::{load, record};
 use super::{Hints, Observations};
-use crate::kept::at_the_file;
+use crate::kept::{KeptError, at_the_file};
 use crate::request::{NodeRequest, Request};
 
 async fn at_speeds<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateError> + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, KeptError> {
     at_the_file("speeds", "--speeds off", work).await
 }
 
 /// What earlier transfers have shown of these nodes, for planning without moving.
 ///
 /// # Errors
-/// A sentence when the file is damaged or cannot be read; a plan can do without.
-pub fn remembered_speeds(path: &Path, nodes: &[NodeRequest]) -> Result<Hints, String> {
-    let memory = load(path).map_err(|error| error.to_string())?;
+/// The file is damaged or cannot be read; a plan can do without.
+pub fn remembered_speeds(path: &Path, nodes: &[NodeRequest]) -> Result<Hints, StateError> {
+    let memory = load(path)?;
     Ok(memory.hints(nodes, now_unix()))
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn recall(
     let recalled = at_speeds(move || Ok(load(&path)?.hints(&nodes, now_unix()))).await;
     let (hints, note) = match recalled {
         Ok(hints) => (hints.clone(), hints.note()),
-        Err(text) => (Hints::default(), Some(text)),
+        Err(error) => (Hints::default(), Some(error.to_string())),
     };
     if let Some(message) = &note {
         let _ = events.send(Event::Note {
@@ -60,5 +60,5 @@ pub(crate) async fn remember(
         return None;
     }
     let kept = at_speeds(move || record(&path, &observations, now_unix())).await;
-    kept.err()
+    kept.err().map(|error| error.to_string())
 }
