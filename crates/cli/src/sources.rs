@@ -44,12 +44,7 @@ pub(crate) fn arrange_matched(
     relation: Sources,
     several: Option<String>,
 ) -> Result<Vec<Endpoint>> {
-    let mut seen: HashSet<(String, Vec<u8>)> = HashSet::new();
-    for source in &sources {
-        if !seen.insert((endpoint::prefix(&source.reach), source.object.to_bytes())) {
-            bail!("{source} is named twice as a source; name it once");
-        }
-    }
+    let (sources, repeated) = once_each(sources);
     if relation == Sources::Replicas
         && several.is_none()
         && let Some((one, other)) = on_one_host(&sources)
@@ -64,6 +59,9 @@ pub(crate) fn arrange_matched(
         Sources::Parts => None,
     };
     let Some(apart) = apart else {
+        if let Some(source) = repeated {
+            bail!("{source} is named twice as a source; name it once");
+        }
         for destination in destinations.iter_mut().filter(|d| d.into) {
             put_into(destination, &sources)?;
         }
@@ -85,6 +83,15 @@ pub(crate) fn arrange_matched(
         destination.into = false;
     }
     bundles(sources)
+}
+
+/// Sources without repetitions, and one that was repeated. Patterns may match the same file: into a folder it is copied once.
+fn once_each(sources: Vec<Endpoint>) -> (Vec<Endpoint>, Option<Endpoint>) {
+    let mut seen: HashSet<(String, Vec<u8>)> = HashSet::new();
+    let (kept, repeated): (Vec<_>, Vec<_>) = sources.into_iter().partition(|source| {
+        seen.insert((endpoint::prefix(&source.reach), source.object.to_bytes()))
+    });
+    (kept, repeated.into_iter().next())
 }
 
 /// Why sources are not one thing; `None` when they may be.
@@ -287,6 +294,13 @@ mod tests {
             assert!(refused.contains("no name of its own"), "{refused}");
         }
         assert!(refusal(&["/a", "/a"], "/d/", Sources::Auto).contains("named twice"));
+    }
+
+    /// What two patterns match goes into a folder once.
+    #[test]
+    fn repeated_things_are_copied_once() {
+        let (all, _) = arranged(&["h:/a", "h:/b", "h:/a"], "/d/", Sources::Auto).unwrap();
+        assert_eq!(all.len(), 2);
     }
 
     /// What `--sources` says counts; DEST names what the sources make together.

@@ -333,7 +333,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sealed<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.plain.len() >= GATHERED_MAX {
+        // Without the second, each call after one that waited would add to what waits.
+        if this.plain.len() >= GATHERED_MAX || this.out.len() >= GATHERED_MAX {
             ready!(this.poll_send(context))?;
         }
         let taken = bytes.len().min(GATHERED_MAX - this.plain.len());

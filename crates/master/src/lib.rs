@@ -58,7 +58,7 @@ pub enum MasterError {
     },
     /// Something answers that does not know the token.
     #[error(
-        "{node} at {address} closed the connection: its token differs from ours, or it is no Ropewalk agent of this version; compare the --token-file on both sides"
+        "{node} at {address} closed the connection before it proved its token: the agent ended, its token differs, or another program or version listens there; see whether the agent runs, then compare --token-file on both sides"
     )]
     Token {
         /// Name of the node.

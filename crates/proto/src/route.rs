@@ -29,10 +29,10 @@ mod tests;
 pub const STAGGER_NS: u64 = 250_000_000;
 
 /// The receiver dials alone for so long: most round trips are shorter, and both may try without harm.
-pub const DIRECT_ALONE_NS: u64 = 200_000_000;
+pub const DIRECT_ALONE_NS: u64 = 100_000_000;
 
 /// The last resort is tried so long after the sender was asked, through the master: it can be left again.
-pub const THROUGH_AFTER_NS: u64 = 100_000_000;
+pub const THROUGH_AFTER_NS: u64 = 50_000_000;
 
 /// The same where it cannot: time for several round trips around the earth.
 pub const THROUGH_FIXED_AFTER_NS: u64 = 1_500_000_000;

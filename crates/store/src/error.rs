@@ -81,7 +81,7 @@ pub enum StoreError {
     /// The operating system says no.
     #[error(
         "cannot {operation} {shown}: {}; check the owner and mode of the file and of its folder, \
-         or run the agent as a user who may", errno_text(*errno), shown = shown(path))]
+         or run Ropewalk on that host as a user with permission", errno_text(*errno), shown = shown(path))]
     Permission {
         /// What was refused.
         path: PathBuf,
@@ -162,7 +162,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Files of a source may not be read.
-    #[error("{}; make them readable, move them out of the tree, or run the agent as a user who may read them", unreadable(paths, *count))]
+    #[error("{}; make them readable, move them out of the tree, or run Ropewalk on that host as a user with permission to read them", unreadable(paths, *count))]
     Unreadable {
         /// The first ones.
         paths: Vec<PathBuf>,

@@ -32,7 +32,7 @@ pub(super) fn line(report: &Report) -> Option<String> {
         rate(bound.bits_per_second)
     );
     if let Some(share) = bound.share {
-        out += &format!("; reached {:.1} %", share * 100.0);
+        out += &format!("; reached {:.1} % while data moved", share * 100.0);
     }
     if bound.exceeded {
         let what = match bound.basis.as_str() {

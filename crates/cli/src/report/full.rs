@@ -281,7 +281,7 @@ mod tests {
         let text = text(&report(), true, &[]);
         for part in [
             "PARTIAL: 4.1 kB of 8.19 kB in 2 files",
-            "bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b",
+            "bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 % while data moved; set by b",
             "predicted  1.5 s by greedy",
             "sources    3 replicas (by paths, sizes and times)",
             "encrypted",
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(
             text(&report, false, &["a was lost".to_owned()]),
             "done: 8.19 kB in 2 files, sources: 3 replicas, 2 s, 16.4 kbit/s (My Data File)\n\
-             bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 %; set by b\n"
+             bound      1 s = 65.5 kbit/s (declared speeds); reached 57.1 % while data moved; set by b\n"
         );
     }
 

@@ -114,6 +114,19 @@ async fn ends_speak() {
     }
 }
 
+/// A peer that reads nothing holds up the writer, whatever it tries: what waits is bounded.
+#[tokio::test]
+async fn what_waits_is_bounded() {
+    let ((master, _agent), _) = ends(&TOKEN, &TOKEN).await;
+    let mut master = master.unwrap();
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    for _ in 0..400 {
+        let _ = Pin::new(&mut master).poll_write(&mut context, &[0; 64 << 10]);
+    }
+    let waits = master.plain.len() + master.out.len();
+    assert!(waits <= 3 * GATHERED_MAX, "{waits} bytes");
+}
+
 /// Two messages of one flush leave in one record.
 #[tokio::test]
 async fn messages_leave_together() {
