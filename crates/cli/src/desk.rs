@@ -217,6 +217,7 @@ impl Desk {
             Event::Reached { .. }
             | Event::Awaiting { .. }
             | Event::Asking { .. }
+            | Event::Uploaded { .. }
             | Event::Note { .. }
             | Event::Ended { .. } => {}
         }

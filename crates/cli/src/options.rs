@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use ropewalk::model::{ByteRate, Bytes};
 use ropewalk::request::{
     self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
-    Rails, Reach, Striping,
+    Rails, Reach, RemoteProgram, Striping,
 };
 
 use crate::choices::{MonitorArg, StripingArg, VerifyArg};
@@ -195,16 +195,20 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
     ports: Option<Ports>,
 
-    /// The ropewalk program on hosts reached over ssh
+    /// The ropewalk program on hosts reached over ssh [default: ropewalk; where that is missing or of another version, this
+    /// program is uploaded to ~/.cache/ropewalk there]
     #[arg(
         long,
         hide_short_help = true,
         hide_long_help = true,
         value_name = "PATH",
-        default_value = "ropewalk",
         help_heading = "Reaching hosts"
     )]
-    remote_path: OsString,
+    remote_path: Option<OsString>,
+
+    /// Never put this program on another host
+    #[arg(long, hide_short_help = true, help_heading = "Reaching hosts")]
+    no_upload: bool,
 }
 
 /// What is said while and after moving.
@@ -520,7 +524,11 @@ impl MoveArgs {
             ask: sys::has_terminal(),
             require_all: self.require_all,
             ports: self.ports.map(Ports::range),
-            remote_path: self.remote_path.clone(),
+            remote_program: match (&self.remote_path, self.no_upload) {
+                (Some(path), _) => RemoteProgram::At(path.clone()),
+                (None, true) => RemoteProgram::At("ropewalk".into()),
+                (None, false) => RemoteProgram::Uploaded,
+            },
             local_program: std::env::current_exe()
                 .context("cannot find this program's own path, which local agents need")?,
             speeds: speeds_file(&self.speeds),

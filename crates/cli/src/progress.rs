@@ -40,8 +40,8 @@ pub(crate) struct Progress {
 enum Place {
     /// Nowhere.
     Silent,
-    /// Hosts that are awaited, where there is no terminal.
-    Awaited,
+    /// Where there is no terminal: programs that are put on other hosts, and hosts that are awaited.
+    Rare { awaiting: bool },
     /// A line a second, where there is no terminal.
     Lines(Option<Instant>),
     /// Bars on a terminal.
@@ -75,8 +75,10 @@ impl Progress {
         let place = match output.progress {
             _ if output.quiet => Place::Silent,
             ProgressArg::Never => Place::Silent,
-            ProgressArg::Auto if output.report && !output.json && !terminal => Place::Awaited,
-            ProgressArg::Auto if output.json || !terminal => Place::Silent,
+            ProgressArg::Auto if output.json => Place::Silent,
+            ProgressArg::Auto if !terminal => Place::Rare {
+                awaiting: output.report,
+            },
             ProgressArg::Always if !terminal => Place::Lines(None),
             ProgressArg::Auto | ProgressArg::Always => Place::Bars(Bars::new()),
         };
@@ -89,17 +91,21 @@ impl Progress {
     /// Shows what happened.
     pub(crate) fn handle(&mut self, event: &Event) {
         if let Event::Note { message, .. } = event
-            && !matches!(self.place, Place::Silent | Place::Awaited)
+            && !matches!(self.place, Place::Silent | Place::Rare { .. })
             && self.notes.len() < NOTES_MAX
         {
             self.notes.push(message.clone());
         }
         match &mut self.place {
             Place::Silent => {}
-            Place::Awaited => {
-                if let Event::Awaiting { .. } = event {
-                    let _ = writeln!(std::io::stderr().lock(), "{}", awaited_words(event));
-                }
+            Place::Rare { awaiting } => {
+                let line = match event {
+                    Event::Awaiting { .. } if *awaiting => awaited_words(event),
+                    // It stays on that host.
+                    Event::Uploaded { message, .. } => format!("note: {}", escape::line(message)),
+                    _ => return,
+                };
+                let _ = writeln!(std::io::stderr().lock(), "{line}");
             }
             Place::Lines(last) => {
                 if let Some(line) = plain_line(event, last) {
@@ -113,8 +119,8 @@ impl Progress {
     /// A remark of the command itself.
     pub(crate) fn note(&mut self, text: &str) {
         match &mut self.place {
-            Place::Silent => {}
-            Place::Awaited | Place::Lines(_) => {
+            Place::Silent | Place::Rare { awaiting: false } => {}
+            Place::Rare { awaiting: true } | Place::Lines(_) => {
                 let _ = writeln!(std::io::stderr().lock(), "ropewalk: {}", escape::line(text));
             }
             Place::Bars(bars) => {
@@ -197,7 +203,7 @@ impl Bars {
                 ));
                 self.show_nodes(senders, receivers);
             }
-            Event::Note { message, .. } => {
+            Event::Note { message, .. } | Event::Uploaded { message, .. } => {
                 let _ = self
                     .screen
                     .println(format!("note: {}", escape::line(message)));
@@ -405,7 +411,9 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
                 rate_and_eta(*bits_per_second, *eta_seconds)
             ))
         }
-        Event::Note { message, .. } => Some(format!("note: {}", escape::line(message))),
+        Event::Note { message, .. } | Event::Uploaded { message, .. } => {
+            Some(format!("note: {}", escape::line(message)))
+        }
         Event::Ended { .. } => None,
     }
 }

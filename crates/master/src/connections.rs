@@ -86,6 +86,7 @@ impl Connections {
             way,
             started,
             requests,
+            uploaded: _,
         } = reached;
         let number = self.count();
         let is_piped = requests.is_some();

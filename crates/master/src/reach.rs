@@ -3,9 +3,11 @@
 //! A started agent reads a one-use secret and its roots from standard input, never from its command
 //! line or environment, and lives only as long as that pipe.
 
+mod greet;
 mod ssh;
 mod start;
 mod terminal;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -53,6 +55,8 @@ pub(crate) struct Reached {
     pub started: Option<Started>,
     /// ... what it asks for.
     pub requests: Option<Requests>,
+    /// This program was put on its host: into this file, or `Some(None)`: for this run only.
+    pub uploaded: Option<Option<String>>,
 }
 
 /// An agent this process started.
@@ -161,9 +165,17 @@ impl<N: Fn(Event)> Round<'_, N> {
             .count()
     }
 
-    fn take(&mut self, number: usize, answer: Result<Reached, Failure>) {
+    fn take(&mut self, number: usize, mut answer: Result<Reached, Failure>) {
         let is_ok = answer.is_ok();
+        let uploaded = answer.as_mut().ok().and_then(|one| one.uploaded.take());
         self.answers.insert(number, answer);
+        if let Some(place) = uploaded {
+            let node = &self.nodes[number].name;
+            (self.notice)(Event::Uploaded {
+                node: node.clone(),
+                message: upload::describe(node, place.as_deref()),
+            });
+        }
         if is_ok {
             (self.notice)(Event::Reached {
                 node: self.nodes[number].name.clone(),
@@ -269,6 +281,7 @@ async fn reach(
                 way: Way::Port(host.clone(), *port),
                 started: None,
                 requests: None,
+                uploaded: None,
             })
         }
         Reach::Local => {
@@ -280,7 +293,8 @@ async fn reach(
             }
             // What it says is of paths of this host, and needs no name before it.
             // On the heap: most nodes are attached, and need no room for it.
-            Box::pin(start::start(&words, true, Questions::Never, &roots(node))).await
+            let (roots, own) = (roots(node), &options.local_program);
+            Box::pin(start::start(&words, true, Questions::Never, &roots, own)).await
         }
         Reach::Ssh(target) => {
             let name = &node.name;
@@ -291,7 +305,8 @@ async fn reach(
             }
             let words = ssh::words(options, target, questions);
             let resolving = tokio::spawn(resolved(target.clone()));
-            let started = Box::pin(start::start(&words, false, questions, &roots(node))).await;
+            let (roots, own) = (roots(node), &options.local_program);
+            let started = Box::pin(start::start(&words, false, questions, &roots, own)).await;
             let at = match &started {
                 Ok(_) => tokio::time::timeout(RESOLVE_TIMEOUT, resolving).await.ok(),
                 Err(_) => None,

@@ -215,7 +215,7 @@ pub struct Options {
     /// TCP ports of which started agents listen on one; `None`: the system chooses.
     pub ports: Option<RangeInclusive<u16>>,
     /// The program on hosts reached over ssh.
-    pub remote_path: OsString,
+    pub remote_program: RemoteProgram,
     /// The program on this host, for local agents (usually the running one).
     pub local_program: PathBuf,
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
@@ -224,6 +224,16 @@ pub struct Options {
     /// Folder in which masters of one user on one host tell each other of transfers whose number of streams is tuned, to
     /// share paths. `None`: this one goes by itself.
     pub sharing: Option<PathBuf>,
+}
+
+/// Which program is run on hosts reached over ssh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RemoteProgram {
+    /// The one that the login's search path finds where it has this version; else this one, uploaded.
+    #[default]
+    Uploaded,
+    /// The one of this path, or of this name in the search path.
+    At(OsString),
 }
 
 /// How the data of a node is spread over its streams.
@@ -282,7 +292,7 @@ impl Default for Options {
             ask: false,
             require_all: false,
             ports: None,
-            remote_path: "ropewalk".into(),
+            remote_program: RemoteProgram::default(),
             local_program: PathBuf::from("ropewalk"),
             speeds: None,
             sharing: None,

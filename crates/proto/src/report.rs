@@ -94,6 +94,13 @@ pub enum Event {
         /// Name of the node.
         node: String,
     },
+    /// This program was put on a host that lacks it.
+    Uploaded {
+        /// Name of the node.
+        node: String,
+        /// Which file of the host it is, or how else it is kept.
+        message: String,
+    },
     /// The schedule is made; bytes start to flow.
     Planned {
         /// Transfer id.

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::request::Options;
+use super::upload;
+use crate::request::{Options, RemoteProgram};
 
 /// ssh finds out within half a minute that the other host is gone, and ends. A value of the user's own stands before.
 const ALIVE: [&str; 4] = [
@@ -42,9 +43,18 @@ pub(super) fn words(options: &Options, target: &str, questions: Questions) -> Ve
         words.extend(["-o".into(), "BatchMode=yes".into()]);
     }
     words.push(target.into());
-    words.push(quote(&options.remote_path));
-    words.extend(["agent".into(), "--one-shot".into()]);
-    words.extend(ports(options));
+    let mut arguments: Vec<OsString> = vec!["agent".into(), "--one-shot".into()];
+    arguments.extend(ports(options));
+    match &options.remote_program {
+        RemoteProgram::Uploaded => {
+            let arguments = arguments.join(OsStr::new(" "));
+            words.push(upload::command(&arguments.to_string_lossy()).into());
+        }
+        RemoteProgram::At(path) => {
+            words.push(quote(path));
+            words.extend(arguments);
+        }
+    }
     words
 }
 
@@ -154,7 +164,8 @@ pub(super) fn explain(
             false,
         );
     }
-    let is_lacking = status == Some(NOT_FOUND) || has("command not found");
+    let is_missed = said.lines().any(|line| line.ends_with(": not found"));
+    let is_lacking = status == Some(NOT_FOUND) || is_missed || has("command not found");
     if is_lacking || status == Some(NOT_RUNNABLE) {
         return failure(
             "\nInstall ropewalk there, or say where it is with --remote-path",
@@ -193,6 +204,7 @@ mod tests {
     fn questions_are_asked_on_demand() {
         let options = Options {
             ssh_command: vec!["ssh".into(), "-F".into(), "f".into()],
+            remote_program: RemoteProgram::At("ropewalk".into()),
             ..Options::default()
         };
         let text = |questions| {

@@ -1,30 +1,28 @@
-//! Starts an agent as a child process: secret and roots on its input, its ready line, then the pipe.
+//! Starts an agent as a child process, and opens the pipe to it.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ropewalk_lane::preface;
 use ropewalk_pipe::{Pipe, Side};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::process::{ChildStderr, Command};
 
+use super::greet::{Greeting, greet};
 use super::ssh::{self, Failure, Questions};
 use super::terminal::Terminal;
 use super::{Reached, Started};
 use crate::link::Link;
 use crate::tunnels::Way;
 
-/// Longest time for an agent to come up, ssh login included.
+/// Longest time for an agent to be ready, ssh login included; while it is sent the program, longest time without progress.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The same where a person answers questions.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// What login scripts may print before the agent's first line.
-const PRELUDE_MAX: u64 = 1 << 20;
 
 /// What is kept of standard error until the agent is up.
 const SAID_MAX: usize = 8 << 10;
@@ -32,20 +30,18 @@ const SAID_MAX: usize = 8 << 10;
 /// An agent that ended without being up: time for its last words to come.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
-const READY: &str = "ROPEWALK-AGENT";
-const VERSION: &str = "2";
-
 /// Starts an agent and opens its control stream.
 ///
 /// * `words`: the command.
 /// * `is_local`: it runs on this host.
 /// * `roots`: the lines that say what it may touch.
+/// * `own`: this program's file, for a host that lacks it.
 pub(super) async fn start(
     words: &[OsString],
     is_local: bool,
     questions: Questions,
     roots: &[String],
+    own: &Path,
 ) -> Result<Reached, Failure> {
     let failed = |text: String| Failure {
         text,
@@ -83,18 +79,19 @@ pub(super) async fn start(
         Questions::Never => START_TIMEOUT,
         Questions::AtTerminal => ANSWER_TIMEOUT,
     };
-    match tokio::time::timeout(patience, greet(&mut child, roots)).await {
-        Ok(Some((Some(instance), output))) => {
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(failed("its input and output are gone".into()));
+    };
+    match greet(input, output, roots, own, patience).await {
+        Greeting::Ready(ready) => {
             said.pass_on();
-            let Some(input) = child.stdin.take() else {
-                return Err(failed("its input is gone".into()));
-            };
-            ropewalk_pipe::widen(&input);
-            ropewalk_pipe::widen(output.get_ref());
+            let instance = ready.instance;
+            ropewalk_pipe::widen(&ready.input);
+            ropewalk_pipe::widen(ready.output.get_ref());
             // Frames are longer than its buffer.
-            let read_already = std::io::Cursor::new(output.buffer().to_vec());
-            let output = read_already.chain(output.into_inner());
-            let (pipe, requests) = Pipe::start(output, input, Side::Starter);
+            let read_already = std::io::Cursor::new(ready.output.buffer().to_vec());
+            let output = read_already.chain(ready.output.into_inner());
+            let (pipe, requests) = Pipe::start(output, ready.input, Side::Starter);
             let link = Link::over(&pipe)
                 .await
                 .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
@@ -107,18 +104,17 @@ pub(super) async fn start(
                 },
                 started: Some(Started { child, pipe }),
                 requests: Some(requests),
+                uploaded: ready.uploaded,
             })
         }
-        Ok(Some((None, _))) => Err(failed(
-            "the program there is another version; install the same Ropewalk on all hosts".into(),
-        )),
-        Ok(None) => {
+        Greeting::Refused(reason) => Err(failed(reason)),
+        Greeting::Ended => {
             let ended = tokio::time::timeout(LAST_WORDS, child.wait()).await;
             let status = ended.ok().and_then(Result::ok).and_then(|s| s.code());
             let said = said.all().await;
             Err(ssh::explain(&program, status, &said, questions))
         }
-        Err(_) => {
+        Greeting::Silent => {
             let said = said.so_far();
             let words = match said.trim() {
                 "" => String::new(),
@@ -130,47 +126,6 @@ pub(super) async fn start(
             )))
         }
     }
-}
-
-/// Gives the agent its secret and roots, and waits until it is ready: its name, unless it is of another version, and what comes
-/// after.
-async fn greet(
-    child: &mut Child,
-    roots: &[String],
-) -> Option<(Option<String>, BufReader<ChildStdout>)> {
-    let secret: [u8; 32] = preface::random_bytes();
-    let mut input = format!("{}\n{}\n", super::hex(&secret), roots.len());
-    for root in roots {
-        input.push_str(root);
-        input.push('\n');
-    }
-    let mut output = BufReader::new(child.stdout.take()?);
-    let stdin = child.stdin.as_mut()?;
-    let writing = async {
-        // An agent that ended already says why on standard error.
-        let _ = stdin.write_all(input.as_bytes()).await;
-        let _ = stdin.flush().await;
-    };
-    let reading = async {
-        let mut prelude = (&mut output).take(PRELUDE_MAX);
-        loop {
-            let mut line = Vec::new();
-            if prelude.read_until(b'\n', &mut line).await.ok()? == 0 {
-                return None;
-            }
-            let line = String::from_utf8_lossy(&line);
-            let mut words = line.split_whitespace();
-            // Login scripts may print first.
-            if words.next() == Some(READY) {
-                let is_this_version = words.next() == Some(VERSION);
-                let instance = words.next().unwrap_or_default().to_owned();
-                return Some(is_this_version.then_some(instance));
-            }
-        }
-    };
-    // What ends early reads no input to its end.
-    let (_, instance) = tokio::join!(writing, reading);
-    Some((instance?, output))
 }
 
 /// What a child says on standard error: kept until its agent is up, then passed on.

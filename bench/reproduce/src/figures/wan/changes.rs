@@ -150,7 +150,10 @@ impl Followed {
                 self.delivered.push((now, report.delivered_bytes));
                 self.is_done = report.outcome == Outcome::Done;
             }
-            Event::Reached { .. } | Event::Awaiting { .. } | Event::Asking { .. } => {}
+            Event::Reached { .. }
+            | Event::Awaiting { .. }
+            | Event::Asking { .. }
+            | Event::Uploaded { .. } => {}
         }
         0.0
     }

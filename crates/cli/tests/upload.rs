@@ -1,0 +1,137 @@
+//! Hosts that lack the program, or have another version: they get this one over ssh. ssh is a script that runs the command here.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use common::*;
+
+/// A host's home folder and what it finds as programs there besides the system's.
+struct Host {
+    place: Place,
+    ssh: String,
+    source: String,
+}
+
+impl Host {
+    fn new() -> Self {
+        let place = Place::new();
+        make_tree(&place.path("set"));
+        for folder in ["far/bin", "far/tmp"] {
+            fs::create_dir_all(place.path(folder)).unwrap();
+        }
+        let ssh = make_ssh(
+            &place,
+            &format!(
+                "far) unset XDG_CACHE_HOME; HOME={0}; TMPDIR={0}/tmp; PATH={0}/bin:/usr/bin:/bin; export HOME TMPDIR PATH ;;\n\
+                 homeless) unset XDG_CACHE_HOME; HOME=/dev/null; TMPDIR={0}/tmp; PATH=/usr/bin:/bin; export HOME TMPDIR PATH ;;",
+                place.text("far")
+            ),
+        );
+        let source = place.text("set");
+        Self { place, ssh, source }
+    }
+
+    fn has(&self, program: &str, text: &str) {
+        let path = self.place.path("far/bin").join(program);
+        write_program(path, text);
+    }
+
+    fn copy(&self, host: &str, options: &[&str], to: &str) -> Ran {
+        let source = format!("{host}:{}", self.source);
+        let mut args = vec!["copy", "--ssh", &self.ssh];
+        args.extend(options);
+        args.extend([source.as_str(), to]);
+        self.place.run(&args)
+    }
+
+    fn cached(&self) -> PathBuf {
+        let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+        let cache = self.place.path("far/.cache/ropewalk");
+        cache.join(folder).join("ropewalk")
+    }
+}
+
+fn write_program(path: PathBuf, text: &str) {
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn is_empty(folder: PathBuf) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+/// A host without the program gets it once; what was changed there is replaced and never run.
+#[test]
+fn bare_hosts_get_the_program() {
+    let host = Host::new();
+    let ran = host.copy("far", &[], "one").assert_status(0);
+    assert_same_tree(&host.place.path("set"), &host.place.path("one"));
+    let cached = host.cached();
+    let place = cached.to_str().unwrap();
+    ran.assert_says(&format!("uploaded this one to {place}"));
+    let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&cached), 0o700);
+    assert_eq!(mode(&cached.parent().unwrap().to_owned()), 0o700);
+    let before = fs::metadata(&cached).unwrap().modified().unwrap();
+
+    let ran = host.copy("far", &[], "two").assert_status(0);
+    assert!(!ran.err().contains("uploaded"), "{}", ran.err());
+    assert_eq!(fs::metadata(&cached).unwrap().modified().unwrap(), before);
+
+    let mark = host.place.path("was-run");
+    write_program(cached, &format!("#!/bin/sh\ntouch {}\n", mark.display()));
+    let ran = host.copy("far", &[], "three").assert_status(0);
+    ran.assert_says("uploaded this one");
+    assert_same_tree(&host.place.path("set"), &host.place.path("three"));
+    assert!(!mark.exists());
+    assert!(is_empty(host.place.path("far/tmp")));
+}
+
+/// Another version is left alone; this one is used beside it.
+#[test]
+fn other_versions_are_left_alone() {
+    let host = Host::new();
+    let old = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo ropewalk 0.0.1; else exit 2; fi\n";
+    host.has("ropewalk", old);
+    let ran = host.copy("far", &[], "out").assert_status(0);
+    ran.assert_says("uploaded this one");
+    assert_same_tree(&host.place.path("set"), &host.place.path("out"));
+    let kept = fs::read_to_string(host.place.path("far/bin/ropewalk")).unwrap();
+    assert_eq!(kept, old);
+}
+
+/// Without a folder that can be written, the program is there for one run.
+#[test]
+fn nothing_stays_without_a_cache_folder() {
+    let host = Host::new();
+    let ran = host.copy("homeless", &[], "out").assert_status(0);
+    ran.assert_says("for this run only");
+    assert_same_tree(&host.place.path("set"), &host.place.path("out"));
+    assert!(is_empty(host.place.path("far/tmp")));
+}
+
+/// Where an upload is not wanted, or is of no use, nothing is put there and the error says what to do.
+#[test]
+fn uploads_that_are_of_no_use_are_not_made() {
+    let host = Host::new();
+    let ran = host.copy("far", &["--no-upload"], "out").assert_status(4);
+    ran.assert_says("not found").assert_says("--remote-path");
+    host.has("uname", "#!/bin/sh\necho Plan9 mips\n");
+    let ran = host.copy("far", &[], "out").assert_status(4);
+    ran.assert_says("far: it has no ropewalk of this version and is Plan9 mips")
+        .assert_says("--remote-path");
+    // A full disk.
+    host.has("uname", "#!/bin/sh\nexec /usr/bin/uname \"$@\"\n");
+    host.has(
+        "head",
+        "#!/bin/sh\necho head: no space left >&2\nexec /usr/bin/head -c 5\n",
+    );
+    let ran = host.copy("far", &[], "out").assert_status(4);
+    ran.assert_says("was not stored whole")
+        .assert_says("no space left");
+    assert!(is_empty(host.cached().parent().unwrap().to_owned()));
+    assert!(!host.place.path("out").exists());
+}

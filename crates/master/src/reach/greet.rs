@@ -1,0 +1,213 @@
+//! The first exchange with a child that is to be an agent: its secret and roots, this program where it is asked for, and the
+//! line that says the agent is ready.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_lane::preface;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::upload::{self, Program, Said};
+
+/// What login scripts may print before the agent's first line.
+const PRELUDE_MAX: u64 = 1 << 20;
+
+/// Bytes of a program that are written at once.
+const CHUNK_LEN: usize = 64 << 10;
+
+/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
+const READY: &str = "ROPEWALK-AGENT";
+const VERSION: &str = "2";
+
+/// What became of the child.
+pub(super) enum Greeting {
+    Ready(Box<Ready>),
+    /// There is no agent: why, and what to do.
+    Refused(String),
+    /// It ended before it was ready.
+    Ended,
+    /// It neither was ready nor ended.
+    Silent,
+}
+
+/// An agent that is ready.
+pub(super) struct Ready {
+    /// Its name on its host.
+    pub instance: String,
+    pub input: ChildStdin,
+    /// What it says after its first line.
+    pub output: BufReader<ChildStdout>,
+    /// This program was put on its host: into this file, or `Some(None)`: for this run only.
+    pub uploaded: Option<Option<String>>,
+}
+
+/// What is written to the child.
+enum Part {
+    Greeting,
+    /// Hash and length of this program.
+    Announcement(Arc<Program>),
+    Program(Arc<Program>),
+}
+
+/// Greets a child.
+///
+/// * `roots`: the lines that say what the agent may touch.
+/// * `own`: this program's file, for a host that lacks it.
+/// * `patience`: the child is silent after this time without progress.
+pub(super) async fn greet(
+    input: ChildStdin,
+    output: ChildStdout,
+    roots: &[String],
+    own: &Path,
+    patience: Duration,
+) -> Greeting {
+    let secret: [u8; 32] = preface::random_bytes();
+    let mut greeting = format!("{}\n{}\n", super::hex(&secret), roots.len());
+    for root in roots {
+        greeting.push_str(root);
+        greeting.push('\n');
+    }
+    let (moved, mut progress) = watch::channel(Instant::now());
+    let (parts, to_write) = mpsc::unbounded_channel();
+    let both = async {
+        tokio::join!(
+            write(input, to_write, &greeting, &moved),
+            read(output, parts, own)
+        )
+    };
+    tokio::pin!(both);
+    loop {
+        let until = *progress.borrow_and_update() + patience;
+        tokio::select! {
+            (input, answer) = &mut both => return match answer {
+                Ok((instance, output, uploaded)) => Greeting::Ready(Box::new(Ready {
+                    instance,
+                    input,
+                    output,
+                    uploaded,
+                })),
+                Err(other) => other,
+            },
+            () = tokio::time::sleep_until(until) => {
+                if *progress.borrow() + patience <= Instant::now() {
+                    return Greeting::Silent;
+                }
+            }
+        }
+    }
+}
+
+/// Writes what the reading side asks for, until it asks for nothing more.
+async fn write(
+    mut input: ChildStdin,
+    mut parts: mpsc::UnboundedReceiver<Part>,
+    greeting: &str,
+    moved: &watch::Sender<Instant>,
+) -> ChildStdin {
+    while let Some(part) = parts.recv().await {
+        let announcement;
+        let bytes = match &part {
+            Part::Greeting => greeting.as_bytes(),
+            Part::Announcement(program) => {
+                announcement = program.announcement();
+                announcement.as_bytes()
+            }
+            Part::Program(program) => &program.bytes,
+        };
+        for chunk in bytes.chunks(CHUNK_LEN) {
+            // A child that ended says why on standard error.
+            if input.write_all(chunk).await.is_err() {
+                break;
+            }
+            moved.send_replace(Instant::now());
+        }
+        let _ = input.flush().await;
+    }
+    input
+}
+
+type Answer = (String, BufReader<ChildStdout>, Option<Option<String>>);
+
+async fn read(
+    output: ChildStdout,
+    parts: mpsc::UnboundedSender<Part>,
+    own: &Path,
+) -> Result<Answer, Greeting> {
+    let mut output = BufReader::new(output);
+    let mut program = None;
+    let mut needs = false;
+    let mut uploaded = None;
+    let mut left = PRELUDE_MAX;
+    // The writing side lives as long as this one.
+    let send = |part| drop(parts.send(part));
+    send(Part::Greeting);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut output).take(left).read_until(b'\n', &mut line).await;
+        match read {
+            Ok(read @ 1..) => left -= read as u64,
+            Ok(0) | Err(_) => return Err(Greeting::Ended),
+        }
+        let line = String::from_utf8_lossy(&line);
+        let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        if first == READY {
+            let (version, instance) = rest.split_once(' ').unwrap_or((rest, ""));
+            if version != VERSION {
+                return Err(Greeting::Refused(
+                    "the program there is another version; install the same Ropewalk on all hosts"
+                        .into(),
+                ));
+            }
+            return Ok((instance.to_owned(), output, uploaded));
+        }
+        // Login scripts may print first.
+        if first != upload::WORD {
+            continue;
+        }
+        match (Said::parse(rest), &program) {
+            (Some(Said::Lacks(platform)), _) => {
+                let this = upload::platform();
+                if platform != this {
+                    return Err(Greeting::Refused(format!(
+                        "it has no ropewalk of this version and is {platform}, where this program for {this} does not run; \
+                         install Ropewalk there, and say where it is with --remote-path"
+                    )));
+                }
+                let path = own.to_owned();
+                let reading = tokio::task::spawn_blocking(move || Program::read(&path));
+                let read = reading
+                    .await
+                    .map_err(std::io::Error::other)
+                    .and_then(|read| read);
+                let read = read.map_err(|error| {
+                    Greeting::Refused(format!(
+                        "it has no ropewalk of this version, and {} cannot be read to be uploaded: {error}; install \
+                         Ropewalk there, and say where it is with --remote-path",
+                        own.display()
+                    ))
+                })?;
+                let read = program.insert(Arc::new(read));
+                send(Part::Announcement(read.clone()));
+            }
+            (Some(Said::Needs), Some(program)) => {
+                needs = true;
+                send(Part::Program(program.clone()));
+            }
+            (Some(Said::Has(path)), Some(_)) => {
+                uploaded = needs.then_some(path);
+                send(Part::Greeting);
+            }
+            (Some(Said::Fails(reason)), _) => {
+                return Err(Greeting::Refused(format!(
+                    "it has no ropewalk of this version, and an upload failed: {reason}; install Ropewalk there, and say \
+                     where it is with --remote-path"
+                )));
+            }
+            (None | Some(Said::Needs | Said::Has(_)), _) => {}
+        }
+    }
+}
