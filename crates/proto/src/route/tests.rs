@@ -159,7 +159,7 @@ fn ways_of_a_pair() {
                 reverse: NOW,
                 ..world()
             },
-            Ok((Step::Reverse, 210)),
+            Ok((Step::Reverse, 110)),
         ),
         (
             "inbound refused at the sender",
@@ -322,7 +322,7 @@ fn better_ways_take_over() {
                 through: NOW,
                 ..world()
             },
-            &[(Step::Through, 1710)],
+            &[(Step::Through, 1610)],
         ),
     ];
     for (name, world, expected) in rows {
