@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk::message::{self, CutOff, Listener, MessageError, MessageSocket, Method, Options};
-use ropewalk::model::Bytes;
+use ropewalk_message::{self, CutOff, Listener, MessageError, MessageSocket, Method, Options};
+use ropewalk_model::Bytes;
 
 use ropewalk_cli::{Usage, remembering_file, sys, token};
 

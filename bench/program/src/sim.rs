@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use ropewalk::model::Bytes;
+use ropewalk_model::Bytes;
 use ropewalk_tcp_sim::{RtoRule, Scenario};
 
 use ropewalk_cli::sys;

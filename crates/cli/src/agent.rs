@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::agent::Expanded;
-use ropewalk::{Agent, AgentConfig, AgentError};
+use ropewalk_agent::Expanded;
+use ropewalk_agent::{Agent, AgentConfig, AgentError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
@@ -232,7 +232,7 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         let Some((path, writable)) = root else {
             bail!("`{line}` on standard input is no root")
         };
-        let mut path = ropewalk::store::from_home(&path_of(&path))?.into_owned();
+        let mut path = ropewalk_store::from_home(&path_of(&path))?.into_owned();
         if line.starts_with("in ") {
             match written_below(&path) {
                 Some(folder) => path = folder,
@@ -336,7 +336,7 @@ fn path_of(bytes: &[u8]) -> PathBuf {
 
 /// The paths that a pattern means here, each of which can be a root.
 fn expand(pattern: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let paths = ropewalk::store::expand(pattern, None)?;
+    let paths = ropewalk_store::expand(pattern, None)?;
     for path in &paths {
         check(&path_of(path), false)?;
     }
@@ -369,7 +369,7 @@ fn check(path: &Path, writable: bool) -> Result<()> {
         ),
         Err(error)
             if error.kind() == ErrorKind::NotFound
-                && ropewalk::store::is_pattern(path.as_os_str().as_bytes()) =>
+                && ropewalk_store::is_pattern(path.as_os_str().as_bytes()) =>
         {
             bail!(
                 "no file matches {shown}, and none has this name; patterns of paths on this host are for the shell to \

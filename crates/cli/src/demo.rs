@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::model::Bytes;
-use ropewalk::request::{Mapping, Options, Reach};
-use ropewalk::{Outcome, Request};
+use ropewalk_master::Request;
+use ropewalk_master::request::{Mapping, Options, Reach};
+use ropewalk_model::Bytes;
+use ropewalk_proto::report::Outcome;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};

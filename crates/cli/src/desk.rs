@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk::master::{Joining, clear_paths};
-use ropewalk::request::{NodeRequest, ObjectRequest, Reach};
-use ropewalk::{Cancel, Event, Members, Request};
+use ropewalk_master::request::{NodeRequest, ObjectRequest, Reach};
+use ropewalk_master::{Cancel, Members, Request};
+use ropewalk_master::{Joining, clear_paths};
+use ropewalk_proto::report::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::transfer::StartArg;
@@ -291,7 +292,7 @@ fn join(
         Some(digits) => Some(token::parse(digits).ok_or("the token is not 64 hexadecimal digits")?),
         None => None,
     };
-    let verdict = |joined: ropewalk::master::Joined| NodeVerdict {
+    let verdict = |joined: ropewalk_master::Joined| NodeVerdict {
         node: joined.node,
         error: joined.error,
     };

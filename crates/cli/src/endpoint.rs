@@ -16,12 +16,12 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
-use ropewalk::model::Bytes;
-use ropewalk::model::host_list::{self, HostListError};
-use ropewalk::model::spec::is_host;
-use ropewalk::model::units::UnitError;
-use ropewalk::request::{Object, Reach};
-use ropewalk::store::{PATH_LEN_MAX, is_pattern};
+use ropewalk_master::request::{Object, Reach};
+use ropewalk_model::Bytes;
+use ropewalk_model::host_list::{self, HostListError};
+use ropewalk_model::spec::is_host;
+use ropewalk_model::units::UnitError;
+use ropewalk_store::{PATH_LEN_MAX, is_pattern};
 
 /// One object on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]

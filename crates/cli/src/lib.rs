@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{FromArgMatches as _, Parser, Subcommand};
-use ropewalk::report::ErrorKind;
+use ropewalk_proto::report::ErrorKind;
 
 pub use crate::options::remembering_file;
 use crate::wildcards::Asked;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk::model::{ByteRate, Bytes};
-use ropewalk::request::{
+use ropewalk_master::request::{
     self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
     Rails, Reach, RemoteProgram, Striping,
 };
+use ropewalk_model::{ByteRate, Bytes};
 
 use crate::choices::{MonitorArg, StripingArg, VerifyArg};
 use crate::desk;
@@ -418,7 +418,7 @@ fn streams_policy(text: &str) -> Result<Policy, String> {
 
 /// Takes the names that the schedulers know.
 pub(crate) fn scheduler(text: &str) -> Result<String, String> {
-    ropewalk::sched::by_name(text)
+    ropewalk_sched::by_name(text)
         .map(|_| text.to_owned())
         .map_err(|error| error.to_string())
 }

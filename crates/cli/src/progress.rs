@@ -5,9 +5,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ropewalk::Event;
-use ropewalk::model::{ByteRate, format_bytes, format_seconds};
-use ropewalk::report::NodeProgress;
+use ropewalk_model::{ByteRate, format_bytes, format_seconds};
+use ropewalk_proto::report::Event;
+use ropewalk_proto::report::NodeProgress;
 
 use crate::options::{OutputArgs, ProgressArg};
 use crate::{escape, sys};

@@ -6,11 +6,11 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ropewalk::Request;
-use ropewalk::model::{Bytes, Range};
-use ropewalk::request::{
+use ropewalk_master::Request;
+use ropewalk_master::request::{
     Existing, Mapping, NodeRequest, ObjectRequest, Options, Reach, RowRequest, Sources,
 };
+use ropewalk_model::{Bytes, Range};
 
 use crate::copy;
 use crate::endpoint::{self, Endpoint, Side};

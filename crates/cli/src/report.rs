@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use ropewalk::report::{Outcome, Report};
+use ropewalk_proto::report::{Outcome, Report};
 
 use crate::escape;
 use crate::options::OutputArgs;

@@ -4,9 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ropewalk::master::Agents;
-use ropewalk::report::{ErrorKind, FORMAT_VERSION};
-use ropewalk::{Cancel, Event, Members, Outcome, Report, master};
+use ropewalk_master as master;
+use ropewalk_master::Agents;
+use ropewalk_master::{Cancel, Members};
+use ropewalk_proto::report::{ErrorKind, FORMAT_VERSION};
+use ropewalk_proto::report::{Event, Outcome, Report};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

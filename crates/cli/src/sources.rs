@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, bail};
-use ropewalk::request::{Object, Reach, Sources};
+use ropewalk_master::request::{Object, Reach, Sources};
 
 use crate::endpoint::{self, Endpoint};
 

@@ -8,9 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk::model::{HostPort, format_bytes, format_seconds};
-use ropewalk::proto::control::TransferStatus;
-use ropewalk::{Event, master};
+use ropewalk_master as master;
+use ropewalk_model::{HostPort, format_bytes, format_seconds};
+use ropewalk_proto::control::TransferStatus;
+use ropewalk_proto::report::Event;
 use serde::Serialize;
 
 use crate::desk::{self, Answer, Question};

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk::Request;
-use ropewalk::model::spec::SpecErrors;
-use ropewalk::model::{HostPort, Link, NodeSet, Role, TransferSpec, Uri};
-use ropewalk::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
+use ropewalk_master::Request;
+use ropewalk_master::request::{Mapping, NodeRequest, Object, ObjectRequest, Reach, RowRequest};
+use ropewalk_model::spec::SpecErrors;
+use ropewalk_model::{HostPort, Link, NodeSet, Role, TransferSpec, Uri};
 use serde::{Deserialize, Serialize};
 
 use crate::Usage;
@@ -290,7 +290,7 @@ fn objects(
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::model::Range;
+    use ropewalk_model::Range;
 
     use super::*;
 

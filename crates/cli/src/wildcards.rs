@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
-use ropewalk::Request;
-use ropewalk::master::Expansion;
-use ropewalk::request::{NodeRequest, Object, Options, Sources};
+use ropewalk_master::Expansion;
+use ropewalk_master::Request;
+use ropewalk_master::request::{NodeRequest, Object, Options, Sources};
 
 use crate::endpoint::Endpoint;
 

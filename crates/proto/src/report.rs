@@ -11,7 +11,7 @@ use std::fmt;
 /// meaning, or goes, raises it.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// How a transfer ended. The process's exit status follows from it.
+/// How a transfer ended. The exit status of a command follows from it ([`codes`](crate::codes)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -25,19 +25,6 @@ pub enum Outcome {
     Refused,
     /// Ended by the user.
     Cancelled,
-}
-
-impl Outcome {
-    /// Exit status of a command: 0 done, 1 failed, 3 partial, 4 refused, 130 interrupted.
-    pub fn exit_status(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            Self::Partial => 3,
-            Self::Refused => 4,
-            Self::Cancelled => 130,
-        }
-    }
 }
 
 /// Where the error of a report lies, and so what can be done about it.

@@ -1,37 +1,40 @@
-//! Moves a data set from N machines to M machines as one flow.
-//!
-//! This crate only re-exports: one name for everything a program needs.
+//! Moves a data set from N hosts to M hosts as one transfer, over all their interfaces.
 //!
 //! | to | use |
 //! |---|---|
-//! | carry out a transfer | [`master::run`] with a [`Request`] |
+//! | copy a data set between hosts | [`Transfer`] |
 //! | serve a host's data | [`Agent`] |
-//! | plan without moving | [`sched::plan_output`] on a [`model::Problem`] |
-//! | read a specification file | [`model::TransferSpec`] |
-//! | take nodes into a running transfer, or let them go | [`Members`] |
-//! | send messages over several interfaces | [`message::MessageSocket`] |
-//! | follow a transfer | [`Event`], [`Report`] |
+//! | see a plan and its least time without moving a byte | [`plan()`] |
+//! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
+//!
+//! Every operation fails with one [`Error`], sorted by who must act. `examples/` has a program for each.
 //!
 //! ```
-//! use ropewalk::model::{ByteRate, TransferSpec};
+//! use ropewalk::ByteRate;
 //!
 //! let text = "writer a:1 /data 0 0-1023\nreader b:2 /copy 0 0-1023";
-//! let problem = TransferSpec::parse(text).unwrap().to_problem(ByteRate(125_000_000));
-//! let plan = ropewalk::sched::plan_output(&problem, &ropewalk::sched::Greedy).unwrap();
+//! let plan = ropewalk::plan(text, ByteRate::from_bits_per_second(1_000_000_000))?;
 //! assert_eq!(plan.transfers.len(), 1);
 //! assert_eq!(plan.binding, ["a:1", "b:2"]);
+//! # Ok::<(), ropewalk::Error>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
-pub use ropewalk_agent as agent;
-pub use ropewalk_master as master;
-pub use ropewalk_message as message;
-pub use ropewalk_model as model;
-pub use ropewalk_proto as proto;
-pub use ropewalk_sched as sched;
-pub use ropewalk_store as store;
+mod agent;
+mod error;
+mod message;
+mod plan;
+mod transfer;
 
-pub use ropewalk_agent::{Agent, AgentConfig, AgentError};
-pub use ropewalk_master::{Cancel, MasterError, Members, Request, request};
-pub use ropewalk_proto::report::{self, Event, Outcome, Report};
+pub use agent::{Agent, AgentOptions, new_token};
+pub use error::{Error, Fault};
+pub use message::{MessageListener, MessageOptions, MessageSocket};
+pub use plan::plan;
+pub use transfer::{Place, Transfer};
+
+pub use ropewalk_master::Cancel;
+pub use ropewalk_master::request::Verify;
+pub use ropewalk_model::{ByteRate, Bytes, PlanOutput, PlannedTransfer};
+pub use ropewalk_proto::codes;
+pub use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};

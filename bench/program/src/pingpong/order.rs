@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::TryFromIntError;
 
-use ropewalk::message::Mode;
+use ropewalk_message::Mode;
 
 /// Begins the first message of a serving end: what it is, and in which version.
 const MAGIC: [u8; 8] = *b"pingpg3\n";

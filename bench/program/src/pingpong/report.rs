@@ -1,7 +1,7 @@
 //! What a measurement found, and how it is told.
 
-use ropewalk::message;
-use ropewalk::model::{Bytes, format_seconds};
+use ropewalk_message as message;
+use ropewalk_model::{Bytes, format_seconds};
 use serde::Serialize;
 
 use super::stream::Seen;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk::message::{Listener, MessageError, MessageSocket};
+use ropewalk_message::{Listener, MessageError, MessageSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::order::{self, ADDRESSES_MAX, Order, PORTS_EACH, TICKET_LEN};

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
-use ropewalk::message::{MessageError, MessageSocket};
+use ropewalk_message::{MessageError, MessageSocket};
 use serde::{Deserialize, Serialize};
 
 use super::{PATIENCE, order};

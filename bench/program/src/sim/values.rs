@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ropewalk::model::{ByteRate, Bytes};
+use ropewalk_model::{ByteRate, Bytes};
 use ropewalk_tcp_sim::{FlavourName, Profile, RtoRule, Stripes};
 
 /// Values of one range.

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use ropewalk::model::{ByteRate, PlannedTransfer, TransferSpec, format_bytes};
-use ropewalk::sched;
+use ropewalk_model::{ByteRate, PlannedTransfer, TransferSpec, format_bytes};
+use ropewalk_sched as sched;
 
 use super::content;
 
@@ -69,9 +69,9 @@ pub(super) fn specification(folder: &Path, addresses: &[String], size: u64) -> S
 fn file_uri(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     // Canonical paths are absolute and hold no zero byte; as they stand they would only lack quoting.
-    ropewalk::model::spec::FilePath::new(path.as_os_str().as_bytes()).map_or_else(
+    ropewalk_model::spec::FilePath::new(path.as_os_str().as_bytes()).map_or_else(
         |_| path.display().to_string(),
-        |path| ropewalk::model::Uri::File(path).to_string(),
+        |path| ropewalk_model::Uri::File(path).to_string(),
     )
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use ropewalk::model::{PlannedTransfer, Problem, format_seconds};
-use ropewalk::sched::{self, Bound, PlanError};
+use ropewalk_model::{PlannedTransfer, Problem, format_seconds};
+use ropewalk_sched::{self, Bound, PlanError};
 use serde::Serialize;
 
 use crate::report::listed;
@@ -178,7 +178,7 @@ pub(crate) fn what_if_text(before: &Times, what_if: &WhatIf) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::model::problem::case::Case;
+    use ropewalk_model::problem::case::Case;
 
     use super::*;
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use ropewalk::model::{ByteRate, Bytes, Range, RangeSet};
+use ropewalk_model::{ByteRate, Bytes, Range, RangeSet};
 
 use crate::options::cut_words;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ropewalk::model::{Problem, Schedule, format_seconds, verify};
-use ropewalk::sched::{self, PlanError};
+use ropewalk_model::{Problem, Schedule, format_seconds, verify};
+use ropewalk_sched::{self, PlanError};
 use serde::Serialize;
 
 /// Schedulers to compare, best first: `auto` only chooses among them.
@@ -63,7 +63,7 @@ pub(crate) enum TimedError {
     Scheduler(#[from] sched::UnknownScheduler),
     /// The schedule does not do what was asked.
     #[error("the schedule of {0} is wrong, which is a bug of the scheduler: {1}")]
-    Wrong(String, ropewalk::model::VerifyError),
+    Wrong(String, ropewalk_model::VerifyError),
 }
 
 /// Plans, checks, and takes the time.
@@ -219,7 +219,7 @@ pub(crate) fn table(lines: &[Line], chosen: &str, bound_seconds: f64) -> String 
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::model::problem::case::Case;
+    use ropewalk_model::problem::case::Case;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use ropewalk::model::{ByteRate, PlannedTransfer, format_bytes, format_seconds};
+use ropewalk_model::{ByteRate, PlannedTransfer, format_bytes, format_seconds};
 
 use super::advice::{advice_text, what_if_text};
 use super::{Input, Planned, Printed, compare};

@@ -3,7 +3,7 @@
 //! Left out on purpose: whether the result can be planned. That a removal leaves bytes without holder is
 //! found by the planner, which names the ranges.
 
-use ropewalk::model::{PairCap, Problem, Receiver, Sender, Trunk};
+use ropewalk_model::{PairCap, Problem, Receiver, Sender, Trunk};
 
 use super::change::{Action, Change, Side, Speeds};
 

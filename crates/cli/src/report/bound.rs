@@ -1,7 +1,7 @@
 //! The second line: how near to the least possible time it came, where that is known. What the run itself shows is no bound.
 
-use ropewalk::model::format_seconds;
-use ropewalk::report::Report;
+use ropewalk_model::format_seconds;
+use ropewalk_proto::report::Report;
 
 use super::full::listed;
 use crate::progress::rate;

@@ -1,7 +1,7 @@
 //! The first line: what moved, how long it took; how many copies are complete where not all are.
 
-use ropewalk::model::{format_bytes, format_seconds};
-use ropewalk::report::{DestinationReport, Outcome, Report};
+use ropewalk_model::{format_bytes, format_seconds};
+use ropewalk_proto::report::{DestinationReport, Outcome, Report};
 
 use super::full::listed;
 use crate::escape;
@@ -154,7 +154,7 @@ fn incomplete(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::report::ReplicasReport;
+    use ropewalk_proto::report::ReplicasReport;
 
     use super::super::sample::report;
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ropewalk::model::{format_bytes, format_seconds};
-use ropewalk::report::{ControlReport, NodeReport, PairReport, ReplicasReport, Report};
+use ropewalk_model::{format_bytes, format_seconds};
+use ropewalk_proto::report::{ControlReport, NodeReport, PairReport, ReplicasReport, Report};
 
 use super::bound;
 use super::brief::count;
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn two_lines_where_all_is_well() {
         let mut report = report();
-        report.outcome = ropewalk::Outcome::Done;
+        report.outcome = ropewalk_proto::report::Outcome::Done;
         report.delivered_bytes = report.wanted_bytes;
         report.missing.clear();
         assert_eq!(
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_reason_is_printed_once() {
         let mut report = report();
-        report.missing_files = vec![ropewalk::report::MissingFile {
+        report.missing_files = vec![ropewalk_proto::report::MissingFile {
             node: "b".into(),
             file: "f".into(),
             bytes: 1,

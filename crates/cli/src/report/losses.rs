@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ropewalk::model::format_bytes;
-use ropewalk::report::Report;
+use ropewalk_model::format_bytes;
+use ropewalk_proto::report::Report;
 
 use super::brief::count;
 use crate::escape;
@@ -121,7 +121,7 @@ pub(super) fn notes(notes: &[&String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk::report::{LeftReport, MissingFile};
+    use ropewalk_proto::report::{LeftReport, MissingFile};
 
     use super::super::sample::report;
     use super::*;

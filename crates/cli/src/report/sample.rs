@@ -1,6 +1,6 @@
 //! A report for tests.
 
-use ropewalk::report::{
+use ropewalk_proto::report::{
     BoundReport, ControlReport, NodeReport, Outcome, PairReport, Report, SourcesReport,
     StreamsReport,
 };

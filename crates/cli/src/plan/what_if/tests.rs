@@ -1,7 +1,7 @@
 //! Changes of a small transfer with every kind of link.
 
-use ropewalk::model::problem::case::Case;
-use ropewalk::model::{Range, RangeSet};
+use ropewalk_model::problem::case::Case;
+use ropewalk_model::{Range, RangeSet};
 
 use super::*;
 use crate::plan::change::parse;

@@ -1,0 +1,116 @@
+//! An agent within this process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use ropewalk_agent::AgentConfig;
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::error::Fault;
+
+/// A fresh secret for agents and those that use them.
+///
+/// # Panics
+/// When the operating system has no random numbers, in which case nothing can be kept secret.
+#[must_use]
+pub fn new_token() -> [u8; 32] {
+    ropewalk_lane::preface::random_bytes()
+}
+
+/// What an agent serves, and to whom.
+#[derive(Clone)]
+pub struct AgentOptions {
+    /// Addresses to listen on; port 0 lets the system choose.
+    pub listen: Vec<SocketAddr>,
+    /// What transfers must prove to know.
+    pub token: [u8; 32],
+    /// Folders served, and whether transfers may write there.
+    pub roots: Vec<(PathBuf, bool)>,
+}
+
+/// An agent that serves on threads of its own until it is stopped or dropped.
+///
+/// Data is sealed and both ends prove the token; paths outside the roots cannot be reached.
+#[derive(Debug)]
+pub struct Agent {
+    addresses: Vec<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Agent {
+    /// Starts to serve.
+    ///
+    /// # Errors
+    /// [`Error::Host`] for an address that cannot be listened on, a root that is not a folder, or threads that the system
+    /// does not give.
+    pub fn start(options: AgentOptions) -> Result<Self, Error> {
+        let agent = ropewalk_agent::Agent::bind(AgentConfig {
+            listen: options.listen,
+            token: options.token,
+            roots: options.roots,
+            expanded: Vec::new(),
+            log: None,
+        })?;
+        let addresses = agent.addresses();
+        let runtime = runtime()?;
+        let (stop, stopped) = oneshot::channel();
+        let serve = move || {
+            let until = async move {
+                // A dropped agent stops, too.
+                drop(stopped.await);
+            };
+            Ok(runtime.block_on(agent.serve(until))?)
+        };
+        let thread = std::thread::Builder::new().name("ropewalk-agent".into());
+        let thread = thread.spawn(serve).map_err(no_thread)?;
+        Ok(Self {
+            addresses,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Addresses that are listened on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Stops all transfers and waits until their files are in order.
+    ///
+    /// # Errors
+    /// [`Error::Host`] when it could not serve; [`Error::Bug`] when its thread panicked.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        drop(self.stop.take());
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        let panicked = |_| Err(Error::Bug(Fault::new("the agent's thread panicked")));
+        thread.join().unwrap_or_else(panicked)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // An error of an agent that is dropped has nowhere to go; `stop` returns it.
+        drop(self.end());
+    }
+}
+
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().map_err(no_thread)
+}
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::Host(Fault::new(format!(
+        "cannot start a thread: {error}; raise the limit of processes (ulimit -u)"
+    )))
+}

@@ -1,0 +1,212 @@
+//! A copy of a data set between hosts.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use ropewalk_master::request::{
+    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach, Request, Sources,
+    Verify,
+};
+use ropewalk_master::{Cancel, Members};
+use ropewalk_model::ByteRate;
+use ropewalk_proto::report::{Event, Outcome, Report};
+
+use crate::Error;
+use crate::agent::runtime;
+
+/// A file or folder on a host, and how the agent there is reached.
+#[derive(Clone, Debug)]
+pub struct Place {
+    reach: Reach,
+    path: Vec<u8>,
+}
+
+impl Place {
+    /// On this host, through a process of the command `ropewalk` that is started for the transfer.
+    pub fn here(path: impl AsRef<Path>) -> Self {
+        Self::at(Reach::Local, path)
+    }
+
+    /// On a host that ssh reaches (`host`, `user@host`), where the command `ropewalk` is installed.
+    pub fn over_ssh(target: impl Into<String>, path: impl AsRef<Path>) -> Self {
+        Self::at(Reach::Ssh(target.into()), path)
+    }
+
+    /// Served by an agent that runs already; needs [`Transfer::token`].
+    pub fn at_agent(host: impl Into<String>, port: u16, path: impl AsRef<Path>) -> Self {
+        let host = host.into();
+        Self::at(Reach::Attached { host, port }, path)
+    }
+
+    fn at(reach: Reach, path: impl AsRef<Path>) -> Self {
+        Self {
+            reach,
+            path: path.as_ref().as_os_str().as_bytes().to_vec(),
+        }
+    }
+}
+
+/// A copy from one or more sources to one or more destinations.
+///
+/// Several sources are replicas, or disjoint parts, of one data set: which of them is found out by their paths, sizes and
+/// times. Each destination gets a whole copy. Files appear under their names when they are complete and safe.
+pub struct Transfer {
+    nodes: Vec<NodeRequest>,
+    options: Options,
+    cancel: Cancel,
+    on_event: Box<dyn FnMut(Event) + Send>,
+}
+
+impl fmt::Debug for Transfer {
+    // Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.nodes.iter().map(|node| &node.name);
+        f.debug_struct("Transfer")
+            .field("nodes", &nodes.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Transfer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Transfer {
+    /// A transfer of nothing to nowhere.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            options: Options::default(),
+            cancel: Cancel::new(),
+            on_event: Box::new(drop),
+        }
+    }
+
+    /// One more source: a replica, or a part.
+    #[must_use]
+    pub fn from(mut self, place: Place) -> Self {
+        let object = object(&place);
+        self.node(place.reach).sources.push(object);
+        self
+    }
+
+    /// One more destination, the copy's own path. What stands there is replaced.
+    #[must_use]
+    pub fn to(mut self, place: Place) -> Self {
+        let object = object(&place);
+        self.node(place.reach).sinks.push(object);
+        self
+    }
+
+    /// The secret of agents that run already.
+    #[must_use]
+    pub fn token(mut self, token: [u8; 32]) -> Self {
+        self.options.token = Some(token);
+        self
+    }
+
+    /// Most bytes per second over all destinations together.
+    #[must_use]
+    pub fn limit(mut self, rate: ByteRate) -> Self {
+        self.options.limit = Some(rate.0);
+        self
+    }
+
+    /// What is checked beyond delivery itself; a hash of every chunk unless set.
+    #[must_use]
+    pub fn verify(mut self, verify: Verify) -> Self {
+        self.options.verify = verify;
+        self
+    }
+
+    /// Gets every event while the transfer runs: nodes reached, the plan, progress, notes.
+    #[must_use]
+    pub fn on_event(mut self, on_event: impl FnMut(Event) + Send + 'static) -> Self {
+        self.on_event = Box::new(on_event);
+        self
+    }
+
+    /// A switch that ends the transfer from another thread.
+    #[must_use]
+    pub fn cancel_switch(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// Carries it out and waits for its end. Not from within a runtime of tokio: see [`Transfer::run_async`].
+    ///
+    /// # Errors
+    /// Whatever the outcome is but [`Outcome::Done`], sorted by who must act; the report is in the error.
+    pub fn run(self) -> Result<Report, Error> {
+        runtime()?.block_on(self.run_async())
+    }
+
+    /// The same within a runtime of tokio.
+    ///
+    /// # Errors
+    /// As [`Transfer::run`].
+    pub async fn run_async(self) -> Result<Report, Error> {
+        let request = Request {
+            label: None,
+            nodes: self.nodes,
+            mapping: Mapping::Trees {
+                sources: Sources::Auto,
+                destinations: Destinations::Copies,
+            },
+            links: Vec::new(),
+            options: self.options,
+        };
+        let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let mut on_event = self.on_event;
+        let watch = async {
+            while let Some(event) = seen.recv().await {
+                on_event(event);
+            }
+        };
+        let run = ropewalk_master::run(request, events, self.cancel, Members::new());
+        let (report, ()) = tokio::join!(run, watch);
+        match report.outcome {
+            Outcome::Done => Ok(report),
+            _ => Err(Error::of_report(report)),
+        }
+    }
+
+    /// The part of the agent that is reached so.
+    fn node(&mut self, reach: Reach) -> &mut NodeRequest {
+        let known = self.nodes.iter().position(|node| node.reach == reach);
+        let at = known.unwrap_or(self.nodes.len());
+        if known.is_none() {
+            self.nodes.push(NodeRequest {
+                name: name(&reach),
+                reach,
+                sources: Vec::new(),
+                sinks: Vec::new(),
+                up: None,
+                down: None,
+                interfaces: Vec::new(),
+            });
+        }
+        &mut self.nodes[at]
+    }
+}
+
+/// As reports name it; one agent, one name.
+fn name(reach: &Reach) -> String {
+    match reach {
+        Reach::Local => "localhost".into(),
+        Reach::Ssh(target) => target.clone(),
+        Reach::Attached { host, port } => format!("{host}:{port}"),
+    }
+}
+
+fn object(place: &Place) -> ObjectRequest {
+    ObjectRequest {
+        object: Object::Path(place.path.clone()),
+        rows: Vec::new(),
+        destination: None,
+        make_folder: false,
+    }
+}
