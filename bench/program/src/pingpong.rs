@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk_message::{self, CutOff, Listener, MessageError, MessageSocket, Method, Options};
+use ropewalk_message::{CutOff, Listener, MessageError, MessageSocket, Method, Options};
 use ropewalk_model::Bytes;
 
 use ropewalk_cli::{Usage, remembering_file, sys, token};
@@ -197,12 +197,12 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// How the message socket works; `None` for plain TCP.
-    fn of_socket(self) -> Option<message::Mode> {
+    fn of_socket(self) -> Option<ropewalk_message::Mode> {
         match self {
             Self::Tcp | Self::TcpSplit => None,
-            Self::Single => Some(message::Mode::Single),
-            Self::Basic => Some(message::Mode::Basic),
-            Self::Enhanced => Some(message::Mode::Enhanced),
+            Self::Single => Some(ropewalk_message::Mode::Single),
+            Self::Basic => Some(ropewalk_message::Mode::Basic),
+            Self::Enhanced => Some(ropewalk_message::Mode::Enhanced),
         }
     }
 

@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ropewalk_master as master;
 use ropewalk_master::Agents;
 use ropewalk_master::{Cancel, Members};
 use ropewalk_proto::report::{ErrorKind, FORMAT_VERSION};
@@ -109,7 +108,7 @@ pub(crate) async fn carry_out(
                 options,
                 then,
             } = *expand;
-            let expanding = master::expand(&nodes, &options, &events, &cancel);
+            let expanding = ropewalk_master::expand(&nodes, &options, &events, &cancel);
             tokio::pin!(expanding);
             let expanded = loop {
                 tokio::select! {
@@ -141,7 +140,7 @@ pub(crate) async fn carry_out(
             None
         }
     };
-    let running = master::run_with(agents, request, events, cancel.clone(), members);
+    let running = ropewalk_master::run_with(agents, request, events, cancel.clone(), members);
     tokio::pin!(running);
     let report = loop {
         let signalled = tokio::select! {

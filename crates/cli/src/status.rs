@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk_master as master;
 use ropewalk_model::{HostPort, format_bytes, format_seconds};
 use ropewalk_proto::control::TransferStatus;
 use ropewalk_proto::report::Event;
@@ -163,7 +162,7 @@ fn to_json<T: Serialize>(value: &T) -> Result<String> {
 
 fn ask_agent(at: &HostPort, token_file: Option<&std::path::Path>) -> Result<Vec<TransferStatus>> {
     let token = token::load(token_file)?;
-    Ok(runtime()?.block_on(master::query_status(&at.host, at.port, &token))?)
+    Ok(runtime()?.block_on(ropewalk_master::query_status(&at.host, at.port, &token))?)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -350,7 +349,8 @@ fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
     let chosen = match &args.transfer {
         None => None,
         Some(wanted) => {
-            let running = runtime.block_on(master::query_status(&at.host, at.port, &token))?;
+            let running =
+                runtime.block_on(ropewalk_master::query_status(&at.host, at.port, &token))?;
             let found =
                 &running[find(&running, wanted, |status| Some(format_id(&status.transfer)))?];
             let id = <[u8; 16]>::try_from(found.transfer.as_slice());
@@ -359,7 +359,9 @@ fn cancel_at_agent(at: &HostPort, args: &CancelArgs) -> Result<usize> {
             })?)
         }
     };
-    Ok(runtime.block_on(master::query_cancel(&at.host, at.port, &token, chosen))?)
+    Ok(runtime.block_on(ropewalk_master::query_cancel(
+        &at.host, at.port, &token, chosen,
+    ))?)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! What a measurement found, and how it is told.
 
-use ropewalk_message as message;
 use ropewalk_model::{Bytes, format_seconds};
 use serde::Serialize;
 
@@ -78,12 +77,12 @@ impl CutOffUsed {
     };
 
     pub fn bytes(&self) -> u64 {
-        self.bytes.unwrap_or(message::NEVER)
+        self.bytes.unwrap_or(ropewalk_message::NEVER)
     }
 }
 
 pub(super) fn finite(bytes: u64) -> Option<u64> {
-    Some(bytes).filter(|&bytes| bytes != message::NEVER)
+    Some(bytes).filter(|&bytes| bytes != ropewalk_message::NEVER)
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use ropewalk_model::{ByteRate, PlannedTransfer, TransferSpec, format_bytes};
-use ropewalk_sched as sched;
 
 use super::content;
 
@@ -79,7 +78,7 @@ fn file_uri(path: &Path) -> String {
 pub(super) fn who_sends(spec: &TransferSpec, addresses: &[String]) -> Result<String> {
     // Any equal speed gives the same plan.
     let problem = spec.to_problem(ByteRate(1));
-    let plan = sched::plan_output(&problem, sched::by_name("auto")?.as_ref())?;
+    let plan = ropewalk_sched::plan_output(&problem, ropewalk_sched::by_name("auto")?.as_ref())?;
     let name = |address: &str| {
         addresses
             .iter()

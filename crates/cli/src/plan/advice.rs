@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use ropewalk_model::{PlannedTransfer, Problem, format_seconds};
-use ropewalk_sched::{self, Bound, PlanError};
+use ropewalk_sched::{Bound, PlanError};
 use serde::Serialize;
 
 use crate::report::listed;
@@ -27,7 +27,7 @@ pub(crate) fn advice(problem: &Problem, bound: &Bound) -> Result<Option<Advice>,
     }
     let mut faster = problem.clone();
     double(&mut faster, bound);
-    let then = sched::bound(&faster)?;
+    let then = ropewalk_sched::bound(&faster)?;
     Ok(Some(Advice {
         twice_as_fast: bound.binding.clone(),
         bound_seconds: then.seconds,
@@ -184,7 +184,7 @@ mod tests {
 
     fn advised(text: &str) -> (f64, Option<Advice>) {
         let problem = Case::parse(text).unwrap().problem;
-        let bound = sched::bound(&problem).unwrap();
+        let bound = ropewalk_sched::bound(&problem).unwrap();
         let advice = advice(&problem, &bound).unwrap();
         (bound.seconds, advice)
     }

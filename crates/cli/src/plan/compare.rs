@@ -9,12 +9,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ropewalk_model::{Problem, Schedule, format_seconds, verify};
-use ropewalk_sched::{self, PlanError};
+use ropewalk_sched::PlanError;
 use serde::Serialize;
 
 /// Schedulers to compare, best first: `auto` only chooses among them.
 fn names() -> impl DoubleEndedIterator<Item = &'static str> {
-    sched::NAMES.into_iter().filter(|name| *name != "auto")
+    ropewalk_sched::NAMES
+        .into_iter()
+        .filter(|name| *name != "auto")
 }
 
 /// A plan that is only made for comparison is waited for this long.
@@ -60,7 +62,7 @@ pub(crate) enum TimedError {
     Plan(#[from] PlanError),
     /// No such scheduler.
     #[error(transparent)]
-    Scheduler(#[from] sched::UnknownScheduler),
+    Scheduler(#[from] ropewalk_sched::UnknownScheduler),
     /// The schedule does not do what was asked.
     #[error("the schedule of {0} is wrong, which is a bug of the scheduler: {1}")]
     Wrong(String, ropewalk_model::VerifyError),
@@ -68,7 +70,7 @@ pub(crate) enum TimedError {
 
 /// Plans, checks, and takes the time.
 pub(crate) fn timed(problem: &Problem, name: &str) -> Result<Timed, TimedError> {
-    let scheduler = sched::by_name(name)?;
+    let scheduler = ropewalk_sched::by_name(name)?;
     let start = Instant::now();
     let (schedule, scheduler) = scheduler.plan_named(problem)?;
     let planning = start.elapsed();
