@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use ropewalk::request::{Destinations, MonitorKind, Sources, Striping, Verify};
+use ropewalk_master::request::{Destinations, MonitorKind, Sources, Striping, Verify};
 
 macro_rules! choices {
     ($(#[$attribute:meta])* $name:ident($of:ident) { $($value:ident: $help:literal),+ $(,)? }) => {

@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ropewalk::Request;
-use ropewalk::request::{
+use ropewalk_master::Request;
+use ropewalk_master::request::{
     Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Sources,
 };
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use ropewalk::master::{self, Hints, StateError};
-use ropewalk::model::plan_output::PlanRefusal;
-use ropewalk::model::problem::case::Case;
-use ropewalk::model::spec::SpecNode;
-use ropewalk::model::{
+use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach};
+use ropewalk_master::{Hints, StateError};
+use ropewalk_model::plan_output::PlanRefusal;
+use ropewalk_model::problem::case::Case;
+use ropewalk_model::spec::SpecNode;
+use ropewalk_model::{
     ByteRate, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec, format_bytes,
 };
-use ropewalk::request::{NodeRequest, Object, ObjectRequest, Reach};
-use ropewalk::sched::{self, Bound, PlanError};
+use ropewalk_sched::{Bound, PlanError};
 use serde::Serialize;
 
 use crate::options;
@@ -207,7 +207,7 @@ fn plan(args: &PlanArgs, input: &Input) -> Result<ExitCode> {
 
 /// Says that the scheduler plans without regard to declared caps and trunks.
 fn ignores_links(scheduler: &str, problem: &Problem) -> Option<String> {
-    let heeds = sched::by_name(scheduler).is_ok_and(|scheduler| scheduler.heeds_links());
+    let heeds = ropewalk_sched::by_name(scheduler).is_ok_and(|scheduler| scheduler.heeds_links());
     (problem.has_links() && !heeds).then(|| {
         format!("{scheduler} plans without caps and trunks; the predicted time counts them")
     })
@@ -223,7 +223,7 @@ fn plain(error: TimedError) -> anyhow::Error {
 
 fn planned(scheduler: &str, problem: Problem) -> Result<(Planned, Timed)> {
     let timed = compare::timed(&problem, scheduler).map_err(plain)?;
-    let bound = sched::bound(&problem)?;
+    let bound = ropewalk_sched::bound(&problem)?;
     let planned = Planned {
         predicted_seconds: timed.schedule.predicted_seconds(&problem),
         schedule: timed.schedule.clone(),
@@ -351,7 +351,7 @@ fn remembered(args: &PlanArgs, spec: &TransferSpec) -> Result<Hints, StateError>
     for role in [Role::Writer, Role::Reader] {
         nodes.extend(spec.nodes(role).into_iter().map(bare_node));
     }
-    master::remembered_speeds(&path, &nodes)
+    ropewalk_master::remembered_speeds(&path, &nodes)
 }
 
 /// As much of a node as is needed to look up its speeds: where it is, what it does, what is declared.
