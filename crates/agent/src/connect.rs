@@ -277,6 +277,11 @@ impl Connected {
         })
     }
 
+    /// Whether both are of one handshake: a later one ends the right of an earlier one to open streams.
+    pub fn has_keys_of(&self, other: &Self) -> bool {
+        self.secret.0 == other.secret.0
+    }
+
     fn join_head(&self, transfer: &Transfer, index: u32, is_rail: bool) -> Preface {
         Preface {
             kind: Kind::Join,

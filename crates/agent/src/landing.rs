@@ -9,11 +9,9 @@ use std::time::Duration;
 use ropewalk_lane::{Absent, Extent, Landing, Provider, missing};
 use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::control;
-use ropewalk_proto::participant::Writer;
+use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::{Sink, Source, StoreError};
-
-use crate::receiving::Fetch;
 
 /// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
 /// tried again. Together well below the 1.5 s of silence after which a rail is given up.
@@ -218,9 +216,18 @@ impl SinkSet {
     }
 }
 
+/// Knows of all writes to a sink, since two streams may write the same bytes.
+pub(crate) trait Gate: Send + Sync {
+    /// A stream is about to write; false when it must not.
+    fn begin_write(&self, writer: Writer, range: Range) -> bool;
+
+    /// It has written.
+    fn end_write(&self, writer: Writer, range: Range);
+}
+
 /// The landing of one stream.
 pub(crate) struct SinkLanding {
-    fetch: Arc<Fetch>,
+    gate: Arc<dyn Gate>,
     sinks: Arc<SinkSet>,
     writer: Writer,
     // One chunk; empty unless bytes stay in memory.
@@ -228,14 +235,14 @@ pub(crate) struct SinkLanding {
 }
 
 impl SinkLanding {
-    pub fn new(fetch: Arc<Fetch>, sinks: Arc<SinkSet>, writer: Writer) -> Self {
+    pub fn new(gate: Arc<dyn Gate>, sinks: Arc<SinkSet>, writer: Writer) -> Self {
         let buffer = if sinks.in_memory {
             vec![0; CHUNK_LEN as usize]
         } else {
             Vec::new()
         };
         Self {
-            fetch,
+            gate,
             sinks,
             writer,
             buffer,
@@ -264,11 +271,11 @@ impl Landing for SinkLanding {
         };
         let written = persist(|| {
             // A late copy of what is safe already: the file may have its final name by now.
-            if !self.fetch.begin_write(self.writer, range) {
+            if !self.gate.begin_write(self.writer, range) {
                 return Ok(());
             }
             let written = self.sinks.write(offset, bytes);
-            self.fetch.end_write(self.writer, range);
+            self.gate.end_write(self.writer, range);
             written
         });
         written.map_err(Into::into)
@@ -381,11 +388,9 @@ impl Provider for Holdings {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use ropewalk_proto::control;
     use ropewalk_store::Operation;
 
     use super::*;
-    use crate::transfer::Transfer;
 
     const LEN: usize = 100;
 
@@ -426,6 +431,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Lets all writes pass.
+    struct Open;
+
+    impl Gate for Open {
+        fn begin_write(&self, _writer: Writer, _range: Range) -> bool {
+            true
+        }
+
+        fn end_write(&self, _writer: Writer, _range: Range) {}
     }
 
     impl Source for Scarce {
@@ -503,8 +519,6 @@ mod tests {
     /// A receiver that is short of open files for a moment writes what came all the same.
     #[test]
     fn writing_outlives_a_shortage() {
-        let (transfer, _said) = Transfer::alone();
-        let fetch = Fetch::new(transfer, &control::Plan::default());
         let sink = Scarce::new(2);
         let placed = PlacedSink {
             ranges: RangeSet::from(all()),
@@ -514,7 +528,7 @@ mod tests {
         };
         let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
         let writer = Writer { lane: 0, stream: 0 };
-        let mut landing = SinkLanding::new(fetch, Arc::new(sinks), writer);
+        let mut landing = SinkLanding::new(Arc::new(Open), Arc::new(sinks), writer);
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);
     }

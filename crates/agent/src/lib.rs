@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Sockets that carry bulk data never meet the asynchronous runtime: it accepts, reads the fixed-size
-//! preface, and hands the descriptor to a thread of its own. What to fetch from whom next is decided
-//! in [`ropewalk_proto::participant`]; this crate only drives it.
+//! preface, and hands the descriptor to a thread of its own. What to fetch from whom next, over which streams, is decided
+//! in [`ropewalk_proto::node`]; this crate only drives it.
 //!
 //! Nothing but the preface is read from a connection whose preface is not authentic.
 

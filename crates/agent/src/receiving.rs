@@ -1,7 +1,7 @@
-//! Drives the receiving side: one thread per stream asks the state machine what to grant, one
-//! thread per lane connects, one thread makes bytes safe.
+//! Drives the receiving side: a thread for each stream, and one that makes bytes safe. What they do is decided by
+//! [`Node`].
 //!
-//! The state machine sits behind one short lock, taken per batch of units, never per frame.
+//! The machine sits behind one short lock, taken per batch of units, never per frame.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,15 +12,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ropewalk_lane::{BlastSeen, Observation};
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_proto::control::{self, Peer, Verify, from_agent};
+use ropewalk_proto::control::{self, Verify, from_agent, to_agent};
 use ropewalk_proto::coordinator;
-use ropewalk_proto::node::{Duties, End, Failure, Node};
-use ropewalk_proto::participant::{Event, Receiving, Writer};
-use ropewalk_proto::route;
+use ropewalk_proto::node::fetch::{Receiving, Writer};
+use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES_NS, Streams, Wish};
 
-use crate::landing::SinkSet;
+use crate::landing::{Gate, SinkSet};
 use crate::open::OpenSink;
-use crate::rails::Rail;
 use crate::streams::{self, STACK_LEN};
 use crate::transfer::Transfer;
 use rails::Way;
@@ -33,23 +31,6 @@ mod rails;
 mod stream;
 #[cfg(test)]
 mod tests;
-
-/// Pauses before each new attempt to open a stream that broke. Refused at once (the process is
-/// gone) or silent, a peer is given up after the last.
-const RETRIES: [Duration; 3] = [
-    Duration::from_millis(50),
-    Duration::from_millis(200),
-    Duration::from_millis(1000),
-];
-
-/// A search for a way that takes longer has waited for answers.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Streams of a pair when nobody said: enough to fill a path that one stream does not.
-const STREAMS_PER_PAIR: u32 = 4;
-
-/// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
-const STREAMS_PER_NODE: u32 = 32;
 
 /// What the streams of one lane of datagrams saw.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,47 +54,38 @@ impl Datagrams {
     }
 }
 
+/// What the machine does not know of a lane.
 #[derive(Clone, Debug, Default)]
 struct LaneInfo {
     kind: &'static str,
-    streams: u32,
-    // Streams whose threads run, without those that end because fewer are wanted; the lane is down when the last one
-    // gives up.
-    live: u32,
-    // Those of them that are open.
-    open: u32,
-    // Numbers of streams given so far.
-    numbered: u32,
-    // How more of them connect, once the first has; another way has been opened since.
-    opens: Option<Way>,
-    is_moved: bool,
+    // How its streams connect, once that is known.
+    way: Option<Way>,
     waited: Duration,
     // What its streams of datagrams saw.
     datagrams: Datagrams,
-    cancel: Vec<Range>,
-    // The interfaces it uses, in words; empty within a host.
-    rail: String,
-    // The same for lanes that were found as further rails.
-    way: Option<Rail>,
-    // Which of the two connected.
-    connected: route::Way,
     meter: meter::Meter,
 }
 
 struct State {
     node: Node,
-    // Streams that each lane keeps.
-    streams: u32,
-    // What they are while round trips are short, and the least round trip seen.
-    streams_near: u32,
-    trip_min: Option<Duration>,
-    // The master has said how many there should be.
-    is_told: bool,
-    // Somebody follows the links of this host; how often they changed.
-    watches_links: bool,
-    links_changed: u64,
     lanes: Vec<LaneInfo>,
+    // A thread follows the links of this host.
+    watches_links: bool,
     temporary_told: bool,
+}
+
+impl State {
+    fn lane(&mut self, lane: usize) -> &mut LaneInfo {
+        if self.lanes.len() <= lane {
+            self.lanes.resize_with(lane + 1, LaneInfo::default);
+        }
+        &mut self.lanes[lane]
+    }
+}
+
+/// Pauses before each new attempt to open a stream that broke.
+fn retries() -> impl Iterator<Item = Duration> {
+    RETRY_PAUSES_NS.into_iter().map(Duration::from_nanos)
 }
 
 /// The receiving side of one transfer on one node.
@@ -130,15 +102,6 @@ pub(crate) struct Fetch {
     read_back: Mutex<RangeSet>,
     // Peers with whom the handshake is done, or being done.
     pairs: compare::Pairs,
-    of_datagrams: bool,
-    // Lanes over each rail among which its work is dealt out.
-    stripes: u32,
-    // Receivers that share a long path; 0 where the number of streams is not tuned.
-    sharers: u32,
-    // Transfers that are on it, too.
-    other_transfers: u32,
-    // Streams of a lane at most, where nobody gave their number.
-    lane_streams_max: u32,
     hash: bool,
 }
 
@@ -147,24 +110,16 @@ impl Fetch {
         let options = transfer.options;
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
         let blast = streams::blast(&options, senders.len());
-        let lane_streams_max = match plan.lane_streams_max {
-            0 => rails::STREAMS_PER_LANE_MAX,
-            most => most.min(rails::STREAMS_PER_LANE_MAX),
-        };
-        let streams = match options.streams {
-            // A lane of datagrams is one flow with one rate.
-            _ if blast.is_some() => 1,
-            0 => (STREAMS_PER_NODE / senders.len().max(1) as u32)
-                .clamp(1, STREAMS_PER_PAIR)
-                .min(lane_streams_max),
-            count => count,
-        };
-        // Streams with parts of their own are lanes of one stream each.
-        let (stripes, streams) = match options.equal && blast.is_none() {
-            true => (streams, 1),
-            false => (1, streams),
-        };
-        let mut receiving = Receiving::new(options.prefetch, streams, transfer.now_ns());
+        let streams = Streams::new(&Wish {
+            given: options.streams,
+            is_equal: options.equal,
+            of_datagrams: blast.is_some(),
+            senders: senders.len(),
+            lane_max: plan.lane_streams_max,
+            sharers: plan.sharers,
+            other_transfers: plan.other_transfers,
+        });
+        let mut receiving = Receiving::new(options.prefetch, streams.each(), transfer.now_ns());
         if options.fixed {
             receiving.fix_plan();
         }
@@ -181,14 +136,9 @@ impl Fetch {
             ..Duties::default()
         };
         let state = State {
-            node: Node::new(receiving, plan.revision, duties, transfer.now_ns()),
-            streams,
-            streams_near: streams,
-            trip_min: None,
-            is_told: false,
-            watches_links: false,
-            links_changed: 0,
+            node: Node::new(receiving, streams, plan, duties, transfer.now_ns()),
             lanes: Vec::new(),
+            watches_links: false,
             temporary_told: false,
         };
         Arc::new(Self {
@@ -199,11 +149,6 @@ impl Fetch {
             made_folders: Mutex::default(),
             read_back: Mutex::default(),
             pairs: compare::Pairs::default(),
-            of_datagrams: blast.is_some(),
-            stripes,
-            sharers: plan.sharers,
-            other_transfers: plan.other_transfers,
-            lane_streams_max,
             hash: options.verify() >= Verify::Tree,
             transfer,
         })
@@ -296,28 +241,18 @@ impl Fetch {
         }
     }
 
-    pub fn revise(self: &Arc<Self>, revision: &control::Revision) {
-        let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
-        state.node.handle_revision(revision, now);
-        self.drain(state);
-    }
-
-    pub fn limit(&self, rate: u64) {
-        let now = self.transfer.now_ns();
-        self.state.lock().node.fetch_mut().set_limit(rate, now);
-        self.changed.notify_all();
-    }
-
-    pub fn release(self: &Arc<Self>, bytes: u64) -> Vec<control::Stretch> {
-        let Some(sinks) = self.sinks() else {
-            return Vec::new();
+    /// Takes a message of the master; returns the answer.
+    pub fn handle(self: &Arc<Self>, message: &to_agent::Body) -> Option<from_agent::Body> {
+        let sinks = self.sinks();
+        let unit_at = |offset| match &sinks {
+            Some(sinks) => sinks.unit_at(offset),
+            None => Range::new(offset, offset),
         };
         let mut state = self.state.lock();
-        let unit_at = |offset| sinks.unit_at(offset);
-        let released = state.node.fetch_mut().release(bytes, &unit_at);
+        let now = self.transfer.now_ns();
+        let answer = state.node.handle_message(message, now, &unit_at);
         self.drain(state);
-        control::stretches(&released)
+        answer
     }
 
     fn stopped(&self) -> bool {
@@ -330,20 +265,16 @@ impl Fetch {
 
     /// Carries out what the state machine asks for, then wakes whoever waits.
     fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        let mut connect = Vec::new();
-        let mut compare = Vec::new();
+        let (mut start, mut compare) = (Vec::new(), Vec::new());
         let had_failed = state.node.failure().is_some();
         let now = self.transfer.now_ns();
         while let Some(event) = state.node.poll_event(now) {
             match event {
-                Event::Connect(lane, peer) => {
-                    if state.lanes.len() <= lane {
-                        state.lanes.resize_with(lane + 1, LaneInfo::default);
-                    }
-                    state.lanes[lane].live = 1;
-                    connect.push((lane, peer));
+                Event::Start(stream) => start.push(stream),
+                Event::SameWay(lane, like) => {
+                    let way = state.lane(like).way.clone();
+                    state.lane(lane).way = way;
                 }
-                Event::Cancel(lane, range) => state.lanes[lane].cancel.push(range),
                 Event::Need(ranges, lost, reason) => {
                     let ranges = control::stretches(&ranges);
                     self.transfer.send(from_agent::Body::Need(control::Need {
@@ -357,15 +288,15 @@ impl Fetch {
                     let place = self.place(&difference);
                     state.node.handle_difference(&difference, &place);
                 }
-                // Threads that wait are woken below; the rest is the node's own.
-                Event::Wake | Event::Note(_) | Event::Complete | Event::Failed(_) => {}
+                // Threads that wait are woken below.
+                Event::Wake => {}
             }
         }
         let fails = !had_failed && state.node.failure().is_some();
         drop(state);
         self.changed.notify_all();
-        for (lane, peer) in connect {
-            self.spawn("connect", move |fetch| fetch.run_lane(lane, &peer));
+        for stream in start {
+            self.spawn("receive", move |fetch| fetch.run_stream(stream));
         }
         for (lane, peer) in compare {
             self.spawn("compare", move |fetch| fetch.run_compare(lane, &peer));
@@ -374,28 +305,6 @@ impl Fetch {
         if fails && self.sinks.lock().is_none() {
             self.send_done();
         }
-    }
-
-    /// Connects a lane and starts its streams; the first one runs on this thread.
-    fn run_lane(self: &Arc<Self>, lane: usize, peer: &Peer) {
-        let mut last = String::new();
-        for pause in std::iter::once(Duration::ZERO).chain(RETRIES) {
-            if self.pause(pause) {
-                return;
-            }
-            let began = Instant::now();
-            match self.pairs.connect(&self.transfer, peer) {
-                Ok(connected) => return self.run_first_rail(lane, connected),
-                Err(error) => last = error.to_string(),
-            }
-            // Silence is not tried again: every way has been waited for.
-            if began.elapsed() > PATIENCE {
-                break;
-            }
-        }
-        let mut state = self.state.lock();
-        state.node.fetch_mut().handle_lane_down(lane, &last);
-        self.drain(state);
     }
 
     /// Waits; true when there is no reason to go on.
@@ -490,22 +399,6 @@ impl Fetch {
         }
     }
 
-    /// A stream is about to write; false when it must not.
-    pub fn begin_write(&self, writer: Writer, range: Range) -> bool {
-        let mut state = self.state.lock();
-        state.node.fetch_mut().begin_write(writer, range)
-    }
-
-    /// It has written.
-    pub fn end_write(&self, writer: Writer, range: Range) {
-        let mut state = self.state.lock();
-        let is_awaited = state.node.fetch_mut().end_write(writer, range);
-        drop(state);
-        if is_awaited {
-            self.changed.notify_all();
-        }
-    }
-
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
         let renamed = match self.sinks() {
@@ -519,5 +412,21 @@ impl Fetch {
     /// What stood where files got their names; nothing where there are no sinks.
     pub fn landed(&self) -> Option<control::Landed> {
         self.sinks().map(|sinks| sinks.landed())
+    }
+}
+
+impl Gate for Fetch {
+    fn begin_write(&self, writer: Writer, range: Range) -> bool {
+        let mut state = self.state.lock();
+        state.node.fetch_mut().begin_write(writer, range)
+    }
+
+    fn end_write(&self, writer: Writer, range: Range) {
+        let mut state = self.state.lock();
+        let is_awaited = state.node.fetch_mut().end_write(writer, range);
+        drop(state);
+        if is_awaited {
+            self.changed.notify_all();
+        }
     }
 }

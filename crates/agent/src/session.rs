@@ -196,6 +196,19 @@ impl Session {
         }));
     }
 
+    /// To what receives. False where there was no answer.
+    fn pass_on(&self, message: &to_agent::Body) -> bool {
+        let answer = self
+            .transfer
+            .as_ref()
+            .and_then(|transfer| transfer.handle(message));
+        let is_answered = answer.is_some();
+        if let Some(answer) = answer {
+            self.send(answer);
+        }
+        is_answered
+    }
+
     async fn handle(&mut self, message: ToAgent, beat: &mut tokio::time::Interval) {
         match message.body {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
@@ -232,19 +245,10 @@ impl Session {
                 if revision.settle && beat.period() < self.status_every {
                     *beat = every(self.status_every);
                 }
-                if let Some(transfer) = &self.transfer {
-                    transfer.revise(&revision);
-                }
+                self.pass_on(&to_agent::Body::Revision(revision));
             }
-            Some(to_agent::Body::Limit(limit)) => {
-                if let Some(transfer) = &self.transfer {
-                    transfer.limit(limit.rate);
-                }
-            }
-            Some(to_agent::Body::Streams(streams)) => {
-                if let Some(transfer) = &self.transfer {
-                    transfer.set_streams(streams.count);
-                }
+            Some(body @ (to_agent::Body::Limit(_) | to_agent::Body::Streams(_))) => {
+                self.pass_on(&body);
             }
             Some(to_agent::Body::Probe(probe)) => {
                 if let Some(transfer) = self.transfer.clone() {
@@ -265,9 +269,10 @@ impl Session {
                     reversed::handle(&self.shared, transfer, route);
                 }
             }
-            Some(to_agent::Body::Release(release)) => {
-                let ranges = self.transfer.as_ref().map(|t| t.release(release.bytes)).unwrap_or_default();
-                self.send(from_agent::Body::Released(control::Released { ranges }));
+            Some(body @ to_agent::Body::Release(_)) => {
+                if !self.pass_on(&body) {
+                    self.send(from_agent::Body::Released(control::Released::default()));
+                }
             }
             Some(to_agent::Body::Finish(finish)) => {
                 let finished = match self.transfer.take() {

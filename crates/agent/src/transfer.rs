@@ -11,7 +11,7 @@ use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_proto::control::{self, FromAgent, from_agent};
+use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_store::{PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -312,16 +312,10 @@ impl Transfer {
         Ok(holdings)
     }
 
-    pub fn revise(&self, revision: &control::Revision) {
-        if let Some(fetch) = self.fetch.lock().as_ref() {
-            fetch.revise(revision);
-        }
-    }
-
-    pub fn limit(&self, rate: u64) {
-        if let Some(fetch) = self.fetch.lock().as_ref() {
-            fetch.limit(rate);
-        }
+    /// Takes a message of the master about what this node receives; returns the answer.
+    pub fn handle(&self, message: &to_agent::Body) -> Option<from_agent::Body> {
+        let fetch = self.fetch.lock().clone();
+        fetch.and_then(|fetch| fetch.handle(message))
     }
 
     /// A better way to a peer works: what is opened from now on goes there, and what is open moves.
@@ -342,22 +336,6 @@ impl Transfer {
         if let Some(fetch) = fetch {
             fetch.move_way(from, to);
         }
-    }
-
-    /// Keeps so many streams open from now on, all lanes together.
-    pub fn set_streams(&self, count: u32) {
-        if let Some(fetch) = self.fetch.lock().as_ref() {
-            fetch.set_streams(count);
-        }
-    }
-
-    /// Gives bytes that are not on their way yet back; see [`control::Release`].
-    pub fn release(&self, bytes: u64) -> Vec<control::Stretch> {
-        self.fetch
-            .lock()
-            .as_ref()
-            .map(|fetch| fetch.release(bytes))
-            .unwrap_or_default()
     }
 
     /// What to tell the master now.

@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 use ropewalk_lane::TcpInfo;
 use ropewalk_lane::seal::Records;
 use ropewalk_proto::message::frame::{HEAD_LEN, HEADER_LEN, Header, HeaderError};
-use ropewalk_proto::message::{Broken, RailId, Seen};
+use ropewalk_proto::message::{Broken, RailId};
+use ropewalk_proto::node::Seen;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 

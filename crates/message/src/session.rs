@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use ropewalk_proto::message::cutoff;
 use ropewalk_proto::message::frame::{Header, Kind};
-use ropewalk_proto::message::{RailHealth, RailId, Receiver, Sender, Spread};
+use ropewalk_proto::message::{RailId, Receiver, Sender, Spread};
+use ropewalk_proto::node::RailHealth;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::asynchronous::Wakers;

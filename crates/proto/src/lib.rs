@@ -13,7 +13,6 @@ pub mod coordinator;
 pub mod ledger;
 pub mod message;
 pub mod node;
-pub mod participant;
 pub mod rapid;
 pub mod report;
 pub mod route;

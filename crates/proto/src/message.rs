@@ -14,7 +14,7 @@
 //! * [`Sender`]: rails pull the next fragment when they have room, so a faster one takes more.
 //! * [`Receiver`]: duplicates are dropped, order is kept, credit bounds what nobody has asked for.
 //! * [`cutoff`]: from which size on several rails are faster than one (section 3).
-//! * [`RailHealth`]: when a rail counts as failed and when it is tried again.
+//! * [`RailHealth`](crate::node::RailHealth): when a rail counts as failed and when it is tried again.
 //! * [`frame`]: what crosses a link. Not those of [`wire`](crate::wire): the sender pushes and the receiver acknowledges;
 //!   its header has what a message needs and a data space does not.
 //!
@@ -22,14 +22,12 @@
 
 pub mod cutoff;
 pub mod frame;
-mod health;
 mod pace;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
-pub use health::{RailHealth, Seen};
 pub use receiver::{Ack, Arrival, Broken, Front, Landing, Receiver};
 pub use sender::{Body, CANCELLED_MAX, Fate, Fragment, Sender, Spread};
 

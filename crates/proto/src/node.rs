@@ -10,24 +10,37 @@
 //!                                      the master ends the transfer, from every state --> Ended
 //! ```
 //!
-//! A state machine without I/O. The driver sinks bytes and hands in what happened; one thread of it asks
-//! [`Node::next_task`] what is to be done with the sinks and does that. What is fetched from whom is decided by
-//! [`Receiving`], which is inside.
+//! A state machine without I/O. The driver has sockets, threads and disks: it does what the machine asks for and hands in
+//! what happened. One thread of it asks [`Node::next_task`] what is to be done with the sinks; one for each stream asks
+//! [`Node::next_step`] what is to be done with that stream; [`Node::poll_event`] says what else there is to do, new streams
+//! among it. What is asked of whom is decided by [`fetch::Receiving`], which is inside.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Range, RangeSet};
 
-use crate::control::{self, Done, Plan, Revision, Status};
-use crate::participant::{Difference, Event, Receiving};
+use crate::control::{self, Done, Peer, Plan, Revision, Status};
+use crate::ledger::LaneId;
+use fetch::{Difference, Receiving};
 
 mod durable;
+pub mod fetch;
+mod lanes;
 mod life;
+mod messages;
+mod rail_health;
+mod stream;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use durable::{Promise, Syncs};
+pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS};
 pub use life::Life;
+pub use rail_health::{RailHealth, Seen, Silence};
+pub use stream::{Break, Phase, RETRY_PAUSES_NS, Step, StreamId};
+pub use streams::{Streams, Wish};
 
 use durable::Durable;
+use lanes::Lanes;
 
 /// Why a node's part of the transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +71,24 @@ pub struct Duties {
     pub reads_back: bool,
     /// When received bytes are synced.
     pub syncs: Syncs,
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Drive this stream, as [`Node::next_step`] says.
+    Start(StreamId),
+    /// The first lane goes the same way as the second.
+    SameWay(LaneId, LaneId),
+    /// Ask the master for holders of these ranges. The peers that are lost or refused them, and what one of those said
+    /// that refused, empty when none did.
+    Need(RangeSet, Vec<u32>, String),
+    /// Open a stream to this peer over which it is asked for hashes; see [`Receiving::next_digests`].
+    Compare(LaneId, Peer),
+    /// A stream that asks for hashes has something to ask for.
+    Wake,
+    /// Holders gave different contents for the same bytes; then [`Node::handle_difference`].
+    Differ(Difference),
 }
 
 /// Answer to [`Node::next_task`].
@@ -91,6 +122,7 @@ pub struct End {
 pub struct Node {
     life: Life,
     fetch: Receiving,
+    lanes: Lanes,
     duties: Duties,
     durable: Durable,
     // Revisions received while sinks were being made; `None` once the plan is taken.
@@ -103,27 +135,43 @@ pub struct Node {
     is_renamed: bool,
     notes: Vec<String>,
     end: Option<End>,
+    // Until speeds are known the master wants statuses this often.
+    beat_ns: Option<u64>,
 }
 
 impl Node {
-    /// A node that was sent a plan and makes its sinks.
-    ///
-    /// * `revision`: of the plan.
+    /// A node that was sent this plan and makes its sinks. It reads back what it wrote, and syncs, as said.
     #[must_use]
-    pub fn new(fetch: Receiving, revision: u32, duties: Duties, now_ns: u64) -> Self {
+    pub fn new(
+        mut fetch: Receiving,
+        streams: Streams,
+        plan: &Plan,
+        duties: Duties,
+        now_ns: u64,
+    ) -> Self {
+        fetch.set_streams(streams.each());
+        let beat_ns = u64::from(plan.beat_milliseconds) * 1_000_000;
         Self {
             life: Life::Preparing,
             fetch,
+            lanes: Lanes::new(streams),
             duties,
             durable: Durable::new(duties.syncs, now_ns),
             early: Some(Vec::new()),
-            revision,
+            revision: plan.revision,
             failure: None,
             complete_ns: None,
             is_renamed: false,
             notes: Vec::new(),
             end: None,
+            beat_ns: Some(beat_ns).filter(|beat_ns| *beat_ns > 0),
         }
+    }
+
+    /// Time between its statuses, nanoseconds, where it is another one than all nodes have.
+    #[must_use]
+    pub fn beat_ns(&self) -> Option<u64> {
+        self.beat_ns
     }
 
     /// Where it is in its life.
@@ -196,6 +244,9 @@ impl Node {
 
     fn revise(&mut self, revision: &Revision, now_ns: u64) {
         self.revision = self.revision.max(revision.number);
+        if revision.settle {
+            self.beat_ns = None;
+        }
         let is_over = matches!(self.life, Life::Failed | Life::Ended);
         if !revision.runs.is_empty() && !is_over {
             self.enter(Life::Fetching);
@@ -220,14 +271,31 @@ impl Node {
         self.fetch.handle_timer(now_ns);
     }
 
-    /// What the driver has to do for the fetch. What concerns the node's own life is dealt with here.
+    /// Whether there is something in [`Node::poll_event`].
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.lanes.events.is_empty() || self.fetch.has_events()
+    }
+
+    /// What the driver has to do. What concerns the node's own life, and streams that are there, is dealt with here.
     pub fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
+        use fetch::Event as Fetched;
         loop {
+            if let Some(event) = self.lanes.events.pop_front() {
+                return Some(event);
+            }
             match self.fetch.poll_event()? {
-                Event::Note(text) => self.notes.push(text),
-                Event::Complete => self.complete_ns = Some(now_ns),
-                Event::Failed(text) => self.handle_failed(Failure::Other(text)),
-                event => return Some(event),
+                Fetched::Connect(lane, _) => self.lanes.connect(lane, now_ns),
+                Fetched::Cancel(lane, range) => self.lanes.cancel(lane, range),
+                Fetched::Note(text) => self.notes.push(text),
+                Fetched::Complete => self.complete_ns = Some(now_ns),
+                Fetched::Failed(text) => self.handle_failed(Failure::Other(text)),
+                Fetched::Need(ranges, lost, reason) => {
+                    return Some(Event::Need(ranges, lost, reason));
+                }
+                Fetched::Compare(lane, peer) => return Some(Event::Compare(lane, peer)),
+                Fetched::Wake => return Some(Event::Wake),
+                Fetched::Differ(difference) => return Some(Event::Differ(difference)),
             }
         }
     }
@@ -318,8 +386,8 @@ impl Node {
 
     /// The report, once its part is concluded or has failed; `None` before, and where that was reported.
     ///
-    /// The driver adds what it alone knows: sample, what stood at the destination, names of files, processor time, and the
-    /// streams of pairs. Pairs are in the order of lanes.
+    /// The driver adds what it alone knows: sample, what stood at the destination, names of files, processor time, and how
+    /// the lanes of pairs are made. Pairs are in the order of lanes.
     pub fn take_done(&mut self, now_ns: u64) -> Option<Done> {
         match (self.life, &self.failure) {
             (Life::Done | Life::Failed | Life::Ended, _) => return None,
@@ -345,11 +413,17 @@ impl Node {
             duplicate: ledger.duplicate_bytes(),
             corrupt: self.fetch.corrupt(),
             pairs: pairs
-                .map(|pair| control::PairDone {
-                    sender: pair.sender,
-                    delivered: pair.delivered,
-                    corrupt: pair.corrupt,
-                    ..control::PairDone::default()
+                .enumerate()
+                .map(|(lane, pair)| {
+                    let (streams, way) = self.lanes.seen(lane);
+                    control::PairDone {
+                        sender: pair.sender,
+                        delivered: pair.delivered,
+                        corrupt: pair.corrupt,
+                        streams,
+                        way: way.number(),
+                        ..control::PairDone::default()
+                    }
                 })
                 .collect(),
             missing: control::stretches(&self.fetch.missing()),

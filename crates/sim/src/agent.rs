@@ -1,27 +1,17 @@
-//! One agent: what it does on each control message, and the lanes its receiver pulls bytes over.
+//! One agent: what it does on each control message.
 //!
-//! Messages go to the same machine that the agents drive, `ropewalk_proto::node`; here are its network, which brings bytes
-//! over lanes, and its disk, which takes a while for the last sync and none for those before.
+//! What it receives is driven by the machine of the agents' own, in [`Receiver`].
 
-use ropewalk_model::layout::Layout;
-use ropewalk_model::{Range, RangeSet};
-use ropewalk_proto::control::{
-    self, Opened, OpenedSource, Plan, Revision, ToAgent, from_agent, to_agent,
-};
-use ropewalk_proto::node::{Duties, End, Failure, Life, Node, Promise, Syncs, Task};
-use ropewalk_proto::participant::{Event, Receiving, Take};
+use ropewalk_model::RangeSet;
+use ropewalk_proto::control::{self, Opened, OpenedSource, Plan, ToAgent, from_agent, to_agent};
+use ropewalk_proto::node::{End, Failure, Life};
 
-use crate::MS;
-use crate::lane::Lane;
+use crate::ended::Mended;
 use crate::mail::Mail;
 use crate::network::Network;
+use crate::receiver::{Carried, Receiver};
 use crate::scenario::Scenario;
-
-/// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
-const LOOK_NS: u64 = 100 * MS;
-
-/// A unit is whole when all but this part of a byte has come: rates are floats.
-const BYTE_PART: f64 = 0.01;
+use crate::ways::Ways;
 
 /// What an agent acts upon.
 pub(crate) struct Around<'a> {
@@ -29,18 +19,8 @@ pub(crate) struct Around<'a> {
     pub scenario: &'a Scenario,
     pub network: &'a mut Network,
     pub mail: &'a mut Mail,
+    pub ways: &'a Ways,
     pub dead: &'a [bool],
-}
-
-struct Receiver {
-    machine: Node,
-    layout: Layout,
-    unit_len: u64,
-    // By the machine's lane number; `None` when it never connected or is down.
-    lanes: Vec<Option<Lane>>,
-    delivered: RangeSet,
-    // The last sync is under way: when it ends.
-    syncing: Option<(Promise, u64)>,
 }
 
 /// One agent. See the module documentation.
@@ -50,14 +30,8 @@ pub(crate) struct Agent {
     disk_full: bool,
     // It had its last message: no status any more.
     over: bool,
-    /// Time between its statuses, when it is not what all were told.
-    pub beat_ns: Option<u64>,
     /// When it last said that it was done without error.
     pub done_ns: Option<u64>,
-    /// Bytes that crossed to it.
-    pub carried_bytes: f64,
-    /// Bytes that came whole a second time.
-    pub duplicate_bytes: u64,
 }
 
 impl Agent {
@@ -67,10 +41,7 @@ impl Agent {
             receiver: None,
             disk_full: false,
             over: false,
-            beat_ns: None,
             done_ns: None,
-            carried_bytes: 0.0,
-            duplicate_bytes: 0,
         }
     }
 
@@ -94,29 +65,6 @@ impl Agent {
                 self.tell(from_agent::Body::Opened(opened), around);
             }
             to_agent::Body::Plan(plan) => self.take_plan(&plan, around),
-            to_agent::Body::Revision(revision) => self.take_revision(&revision, around),
-            to_agent::Body::Release(release) => {
-                let Some(receiver) = self.receiver.as_deref_mut() else {
-                    return;
-                };
-                let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
-                let unit_at = |offset| layout.unit_at(offset, unit_len);
-                let released = receiver
-                    .machine
-                    .fetch_mut()
-                    .release(release.bytes, &unit_at);
-                let ranges = control::stretches(&released);
-                self.tell(
-                    from_agent::Body::Released(control::Released { ranges }),
-                    around,
-                );
-            }
-            to_agent::Body::Limit(limit) => {
-                if let Some(receiver) = self.receiver.as_deref_mut() {
-                    let fetch = receiver.machine.fetch_mut();
-                    fetch.set_limit(limit.rate, around.now_ns);
-                }
-            }
             to_agent::Body::Finish(finish) => {
                 self.over = true;
                 if let Some(receiver) = self.receiver.as_deref_mut() {
@@ -134,7 +82,7 @@ impl Agent {
                 self.tell(from_agent::Body::Finished(finished), around);
             }
             // Manifests and queries are not simulated; a newer master may say more than is known here.
-            _ => {}
+            body => self.hear_on(&body, around),
         }
     }
 
@@ -164,53 +112,38 @@ impl Agent {
         if scenario.nodes[self.node as usize].sinks.is_empty() {
             return;
         }
-        let options = &scenario.options;
-        let mut fetch = Receiving::new(options.prefetch, options.streams.max(1), around.now_ns);
-        if options.fixed {
-            fetch.fix_plan();
-        }
-        let duties = Duties {
-            renames: plan.commit,
-            reads_back: false,
-            syncs: Syncs {
-                every_ns: 0,
-                bytes: 1,
-            },
-        };
-        let mut machine = Node::new(fetch, plan.revision, duties, around.now_ns);
-        let layout = Layout::single(Range::new(0, plan.length));
-        let unit_len = plan.unit_len();
-        machine.handle_prepared(plan, around.now_ns, &|offset| {
-            layout.unit_at(offset, unit_len)
-        });
-        let beat = u64::from(plan.beat_milliseconds) * MS;
-        self.beat_ns = Some(beat).filter(|beat| *beat > 0);
-        self.receiver = Some(Box::new(Receiver {
-            machine,
-            layout,
-            unit_len,
-            lanes: Vec::new(),
-            delivered: RangeSet::new(),
-            syncing: None,
-        }));
+        let receiver = Receiver::new(self.node, plan, scenario, around.now_ns);
+        self.receiver = Some(Box::new(receiver));
         if self.disk_full {
             self.fail(around);
         }
     }
 
-    fn take_revision(&mut self, revision: &Revision, around: &mut Around<'_>) {
+    fn hear_on(&mut self, body: &to_agent::Body, around: &mut Around<'_>) {
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        if revision.settle {
-            self.beat_ns = None;
-        }
-        receiver.machine.handle_revision(revision, around.now_ns);
+        let answer = receiver.hear(body, around.now_ns);
         if receiver.machine.life() == Life::Fetching {
             self.done_ns = None;
         }
+        if let Some(answer) = answer {
+            self.tell(answer, around);
+        }
         if self.disk_full {
             self.fail(around);
+        }
+    }
+
+    /// Time between its statuses, when it is not what all have.
+    pub fn beat_ns(&self) -> Option<u64> {
+        self.receiver.as_deref()?.machine.beat_ns()
+    }
+
+    /// Connections from a sender break, over one rail or all. Call [`Agent::progress`] after it.
+    pub fn break_streams(&mut self, sender: u32, rail: Option<u32>, around: &mut Around<'_>) {
+        if let Some(receiver) = self.receiver.as_deref_mut() {
+            receiver.break_streams(sender, rail, around);
         }
     }
 
@@ -247,10 +180,7 @@ impl Agent {
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        for mut lane in receiver.lanes.drain(..).flatten() {
-            self.carried_bytes += lane.torn();
-            lane.stop(network);
-        }
+        receiver.hang_up(network);
     }
 
     /// The periodic message; `None` when it is past that.
@@ -273,200 +203,39 @@ impl Agent {
         receiver.map_or_else(RangeSet::new, |r| r.delivered.clone())
     }
 
-    /// The rate of a lane is another one now. Returns when the agent has to be woken for it.
-    pub fn set_rate(&mut self, lane: u32, rate: f64, now_ns: u64) -> Option<u64> {
+    /// The rate of a connection is another one now. Returns when the agent has to be woken for it.
+    pub fn set_rate(&mut self, owner: u32, rate: f64, now_ns: u64) -> Option<u64> {
         let receiver = self.receiver.as_deref_mut()?;
-        let lane = receiver.lanes.get_mut(lane as usize)?.as_mut()?;
-        lane.advance(now_ns);
-        lane.rate = rate;
-        lane.next_ns()
+        receiver.set_rate(owner, rate, now_ns)
     }
 
-    /// Takes in what has come, asks for more, and says what there is to say. Returns when it has to be called
+    /// What crossed to it.
+    pub fn carried(&self) -> Carried {
+        let receiver = self.receiver.as_deref();
+        receiver.map_or_else(Carried::default, |receiver| receiver.carried)
+    }
+
+    /// What became of its ways that failed.
+    pub fn mended(&self) -> Mended {
+        let receiver = self.receiver.as_deref();
+        receiver.map_or_else(Mended::default, |receiver| receiver.mended)
+    }
+
+    /// Takes in what was received, asks for more, and says what there is to say. Returns when it has to be called
     /// again, if nothing else happens.
     pub fn progress(&mut self, around: &mut Around<'_>) -> Option<u64> {
         if self.over || self.disk_full {
             return None;
         }
-        self.receiver.as_deref()?;
-        self.land(around.now_ns);
-        self.drain(around);
-        let mut next_ns = self.ask(around);
-        self.drain(around);
-        let receiver = self.receiver.as_deref_mut()?;
-        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
-            let Some(lane) = lane else { continue };
-            if lane.queue.is_empty() {
-                lane.stop(around.network);
-            } else if lane.flow.is_none() {
-                let pair = (lane.sender, self.node);
-                let cap = around.scenario.pair_caps.get(&pair).copied();
-                let cap = cap.unwrap_or(f64::INFINITY);
-                let owner = (self.node, number as u32);
-                lane.flow = Some(around.network.start(pair.0, pair.1, cap, owner));
-                (lane.at_ns, lane.rate) = (around.now_ns, 0.0);
-            }
-            let connecting = Some(lane.ready_ns).filter(|ready| *ready > around.now_ns);
-            next_ns = next_ns
-                .into_iter()
-                .chain(lane.next_ns())
-                .chain(connecting)
-                .min();
-        }
-        let task_ns = self.keep_safe(around);
-        next_ns.into_iter().chain(task_ns).min()
-    }
-
-    /// Hands whole units to the machine.
-    fn land(&mut self, now_ns: u64) {
-        let Some(receiver) = self.receiver.as_deref_mut() else {
-            return;
-        };
-        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
-            let Some(lane) = lane else { continue };
-            lane.advance(now_ns);
-            while let Some(unit) = lane.queue.front().copied() {
-                if lane.come + BYTE_PART < unit.len() as f64 {
-                    break;
-                }
-                lane.come = (lane.come - unit.len() as f64).max(0.0);
-                lane.queue.pop_front();
-                lane.outstanding -= unit.len();
-                lane.landed += unit.len();
-                self.carried_bytes += unit.len() as f64;
-                let fetch = receiver.machine.fetch_mut();
-                if fetch.handle_unit(number, unit, None, now_ns) {
-                    let again = receiver.delivered.clipped(unit);
-                    assert!(again.is_empty(), "node {} has {unit} twice", self.node);
-                    receiver.delivered.insert(unit);
-                } else {
-                    self.duplicate_bytes += unit.len();
-                }
-            }
-            if lane.queue.is_empty() {
-                lane.come = 0.0;
-            }
-            let fetch = receiver.machine.fetch_mut();
-            fetch.handle_bytes(number, lane.take_fresh());
-        }
-    }
-
-    /// Asks for units on every lane that can take some. Returns when to ask again.
-    fn ask(&mut self, around: &Around<'_>) -> Option<u64> {
-        let now_ns = around.now_ns;
-        let receiver = self.receiver.as_deref_mut()?;
-        receiver.machine.handle_timer(now_ns);
-        let (layout, unit_len) = (&receiver.layout, receiver.unit_len);
-        let unit_at = |offset| layout.unit_at(offset, unit_len);
-        let is_finished = receiver.machine.fetch().is_finished();
-        let mut next_ns = (!is_finished).then_some(now_ns + LOOK_NS);
-        let mut down = Vec::new();
-        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
-            let Some(lane) = lane.as_mut().filter(|lane| lane.ready_ns <= now_ns) else {
-                continue;
-            };
-            if around.dead[lane.sender as usize] {
-                down.push(number);
-                continue;
-            }
-            let fetch = receiver.machine.fetch_mut();
-            let taken = fetch.take(number, lane.outstanding, now_ns, &unit_at);
-            match taken {
-                Take::Units(units) => {
-                    lane.outstanding += units.iter().map(|unit| unit.range.len()).sum::<u64>();
-                    lane.queue.extend(units.iter().map(|unit| unit.range));
-                }
-                Take::Wait(until) => next_ns = next_ns.into_iter().chain(until).min(),
-                Take::Closed => {}
-            }
-        }
-        for number in down {
-            // Its flow stops when the lane is drained.
-            let fetch = receiver.machine.fetch_mut();
-            fetch.handle_lane_down(number, "killed");
-        }
-        next_ns
-    }
-
-    /// Carries out what the machine wants.
-    fn drain(&mut self, around: &mut Around<'_>) {
-        let now_ns = around.now_ns;
-        let mut needs = Vec::new();
-        let Some(receiver) = self.receiver.as_deref_mut() else {
-            return;
-        };
-        while let Some(event) = receiver.machine.poll_event(now_ns) {
-            match event {
-                Event::Connect(number, peer) => {
-                    if receiver.lanes.len() <= number {
-                        receiver.lanes.resize_with(number + 1, || None);
-                    }
-                    let ready_ns = now_ns + around.scenario.connect_ns;
-                    let lane = Lane::new(peer.node, ready_ns, now_ns);
-                    let before = receiver.lanes[number].replace(lane);
-                    assert!(before.is_none(), "lane {number} is connected twice");
-                }
-                Event::Cancel(number, range) => {
-                    let Some(Some(lane)) = receiver.lanes.get_mut(number) else {
-                        continue;
-                    };
-                    let Some(place) = lane.queue.iter().position(|unit| *unit == range) else {
-                        continue;
-                    };
-                    if place == 0 {
-                        lane.advance(now_ns);
-                        self.carried_bytes += lane.torn();
-                        lane.come = 0.0;
-                    }
-                    lane.queue.remove(place);
-                    lane.outstanding -= range.len();
-                    let fetch = receiver.machine.fetch_mut();
-                    fetch.handle_returned(number, range, now_ns);
-                }
-                Event::Need(ranges, lost, reason) => needs.push(control::Need {
-                    ranges: control::stretches(&ranges),
-                    lost,
-                    reason,
-                }),
-                _ => {}
-            }
-        }
-        // What the machine has given up on, for whatever reason, is not waited for.
-        for (number, lane) in receiver.lanes.iter_mut().enumerate() {
-            if receiver.machine.fetch().ledger().is_alive(number) {
-                continue;
-            }
-            if let Some(mut lane) = lane.take() {
-                self.carried_bytes += lane.torn();
-                lane.stop(around.network);
-            }
-        }
+        let (next_ns, needs) = self.receiver.as_deref_mut()?.progress(around);
         for need in needs {
             self.tell(from_agent::Body::Need(need), around);
         }
-    }
-
-    /// Does what the machine wants done with the disk. Returns when the last sync ends.
-    fn keep_safe(&mut self, around: &mut Around<'_>) -> Option<u64> {
-        let now_ns = around.now_ns;
         loop {
-            let receiver = self.receiver.as_deref_mut()?;
-            if let Some((promise, until_ns)) = receiver.syncing {
-                if until_ns > now_ns {
-                    return Some(until_ns);
-                }
-                receiver.syncing = None;
-                receiver.machine.handle_synced(promise, Ok(()), now_ns);
-            }
-            match receiver.machine.next_task(now_ns) {
-                Task::Sync(promise) if receiver.machine.life() == Life::Settling => {
-                    receiver.syncing = Some((promise, now_ns + around.scenario.sync_ns));
-                }
-                Task::Sync(promise) => receiver.machine.handle_synced(promise, Ok(()), now_ns),
-                Task::ReadBack => receiver.machine.handle_read_back(Ok(())),
-                Task::Rename => receiver.machine.handle_renamed(Ok(())),
-                Task::Report => self.report(around),
-                Task::Wait(_) | Task::End => return None,
+            let (task_ns, reports) = self.receiver.as_deref_mut()?.keep_safe(around);
+            match reports {
+                true => self.report(around),
+                false => return next_ns.into_iter().chain(task_ns).min(),
             }
         }
     }

@@ -99,6 +99,10 @@ fn carried(start: Speed, events: &[Event], seconds: f64) -> Speed {
             Change::Dies | Change::Leaves => speed = Speed::both(0.0),
             Change::Stops => stopped = true,
             Change::Joins => here = true,
+            // Nodes carry what they did.
+            Change::StreamsBreak { .. }
+            | Change::RailFails { .. }
+            | Change::ConnectRefused { .. } => {}
         }
         // The dead stay dead.
         if event.change == Change::Dies {

@@ -14,6 +14,29 @@ pub struct Second {
     pub received_bytes: u64,
 }
 
+/// What became of ways that failed, all receivers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Attempts to open a stream again that failed.
+    pub refused: u64,
+    /// Only ways to a sender that were lost and replaced.
+    pub replaced: u64,
+    /// Rails that failed and came back.
+    pub regained: u64,
+    /// Times that data left the way through the command's host for a direct one.
+    pub moved: u64,
+}
+
+impl Mended {
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.refused += other.refused;
+        self.replaced += other.replaced;
+        self.regained += other.regained;
+        self.moved += other.moved;
+        self
+    }
+}
+
 /// How a simulated transfer went. Times are virtual, from the first message of the master.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
@@ -45,6 +68,8 @@ pub struct Ended {
     pub traffic: Vec<Traffic>,
     /// Control bytes through the master, by second.
     pub timeline: Vec<Second>,
+    /// What became of ways that failed.
+    pub mended: Mended,
     /// What the coordinator told the user.
     pub notes: Vec<String>,
     /// Lines of the script that the coordinator has no input for.

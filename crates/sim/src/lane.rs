@@ -1,4 +1,4 @@
-//! What is under way on a lane, and how far it has come.
+//! What is under way on a stream, and how far it has come.
 
 use std::collections::VecDeque;
 
@@ -6,15 +6,19 @@ use ropewalk_model::Range;
 
 use crate::network::{Flow, Network};
 
-/// One lane of a receiver, connected or connecting.
+/// One stream of a receiver, connected or connecting.
 pub(crate) struct Lane {
     pub sender: u32,
-    pub ready_ns: u64,
+    // What the network knows it by.
+    pub owner: u32,
+    // When what it waits for (a connection, an answer) is there.
+    pub ready_ns: Option<u64>,
+    // The rail carries nothing.
+    pub is_stuck: bool,
     // Granted units in order; bytes of the first one that have come, as of `at_ns`.
-    pub queue: VecDeque<Range>,
-    pub outstanding: u64,
+    pub queue: VecDeque<(u32, Range)>,
     pub come: f64,
-    // Bytes of units that came whole, and of all that the participant was told of.
+    // Bytes of units that came whole, and of all that the machine knows of.
     pub landed: u64,
     told: u64,
     pub at_ns: u64,
@@ -24,13 +28,14 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Connects until `ready_ns`.
-    pub fn new(sender: u32, ready_ns: u64, now_ns: u64) -> Self {
+    /// Nothing is under way.
+    pub fn new(sender: u32, owner: u32, now_ns: u64) -> Self {
         Self {
             sender,
-            ready_ns,
+            owner,
+            ready_ns: None,
+            is_stuck: false,
             queue: VecDeque::new(),
-            outstanding: 0,
             come: 0.0,
             landed: 0,
             told: 0,
@@ -56,14 +61,15 @@ impl Lane {
 
     /// When the first unit is whole at the present rate.
     pub fn next_ns(&self) -> Option<u64> {
-        let unit = self.queue.front().filter(|_| self.rate > 0.0)?;
+        let (_, unit) = self.queue.front().filter(|_| self.rate > 0.0)?;
         let seconds = (unit.len() as f64 - self.come).max(0.0) / self.rate;
         Some(self.at_ns.saturating_add((seconds * 1e9) as u64))
     }
 
     /// Bytes that came of a unit that will not be whole.
     pub fn torn(&self) -> f64 {
-        let first = self.queue.front().map_or(0.0, |unit| unit.len() as f64);
+        let first = self.queue.front();
+        let first = first.map_or(0.0, |(_, unit)| unit.len() as f64);
         self.come.clamp(0.0, first)
     }
 

@@ -1,8 +1,8 @@
-//! Whole transfers in virtual time: the shipping coordinator, schedulers, participants and ledgers, unchanged,
+//! Whole transfers in virtual time: the shipping coordinator, schedulers, nodes and ledgers, unchanged,
 //! over nodes whose speeds are given, change, pause and fail by a script.
 //!
 //! ```text
-//!  Scenario --run()--> World: coordinator <- control messages with latency -> agents (participant + ledger)
+//!  Scenario --run()--> World: coordinator <- control messages with latency -> agents (node + ledger)
 //!                                |                                               | lanes with work
 //!                              sched                                     network: max-min fair rates
 //!                                                                                |
@@ -33,12 +33,14 @@ mod ended;
 mod lane;
 mod mail;
 pub mod network;
+mod receiver;
 mod scenario;
+mod ways;
 mod world;
 
 pub use bound::changed_bound;
 pub use chance::Chance;
-pub use ended::{Ended, Second};
+pub use ended::{Ended, Mended, Second};
 pub use mail::{Tally, Traffic};
 pub use scenario::{Change, Event, Scenario, Speed, node};
 

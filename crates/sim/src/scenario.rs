@@ -39,6 +39,29 @@ pub enum Change {
     PausedUntil(u64),
     /// It is gone, and its control connection closes.
     Dies,
+    /// Its connections from this sender break. Others can be made at once.
+    StreamsBreak {
+        /// Number of the sender.
+        sender: u32,
+    },
+    /// A rail from this sender to it carries nothing, and connects nothing, until then.
+    RailFails {
+        /// Number of the sender.
+        sender: u32,
+        /// Number of the rail; see [`Scenario::rails`].
+        rail: u32,
+        /// Nanoseconds.
+        until_ns: u64,
+        /// Nobody says so: connections over it stay. Else they break at once.
+        is_silent: bool,
+    },
+    /// This sender accepts no new connections from it until then (nanoseconds).
+    ConnectRefused {
+        /// Number of the sender.
+        sender: u32,
+        /// Nanoseconds.
+        until_ns: u64,
+    },
     /// Its disk is full: as receiver it stops and says so; what it holds is served on.
     Stops,
     /// It answers from now on; before, it does not exist for the master. Nodes join in the order of their numbers.
@@ -67,6 +90,10 @@ pub struct Scenario {
     pub speeds: Vec<Speed>,
     /// True limits between a sender and a receiver (node numbers), bytes per second.
     pub pair_caps: BTreeMap<(u32, u32), f64>,
+    /// Rails between any two nodes, numbered from 0. They share the nodes' speeds.
+    pub rails: u32,
+    /// Where no rail connects, data goes through the command's host; its way counts as a rail after the others.
+    pub has_tunnel: bool,
     /// Name of the scheduler, as `ropewalk_sched::by_name` knows it.
     pub scheduler: String,
     /// What every agent is told; `fixed` keeps the first plan.
@@ -103,6 +130,8 @@ impl Scenario {
             nodes,
             speeds,
             pair_caps: BTreeMap::new(),
+            rails: 1,
+            has_tunnel: false,
             scheduler: "auto".into(),
             options: Options {
                 prefetch: 4 << 20,

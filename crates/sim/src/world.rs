@@ -10,10 +10,11 @@ use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{PlanError, Scheduler};
 
 use crate::agent::{Agent, Around};
-use crate::ended::Ended;
+use crate::ended::{Ended, Mended};
 use crate::mail::Mail;
 use crate::network::Network;
 use crate::scenario::{Change, Event, Scenario, Speed};
+use crate::ways::Ways;
 use crate::{MS, SECOND};
 
 /// Shortest time between two status messages of an agent, as the agents have it.
@@ -31,6 +32,7 @@ pub(crate) struct World<'a> {
     dead: Vec<bool>,
     network: Network,
     mail: Mail,
+    ways: Ways,
     // The script in order of time, and how much of it is past.
     script: Vec<Event>,
     played: usize,
@@ -82,6 +84,7 @@ impl<'a> World<'a> {
             dead: vec![false; count],
             network: Network::new(&scenario.speeds),
             mail: Mail::new(scenario.latency_ns.clone()),
+            ways: Ways::new(scenario.rails, scenario.has_tunnel),
             script,
             played: 0,
             speeds: scenario.speeds.clone(),
@@ -154,6 +157,7 @@ impl<'a> World<'a> {
             scenario: self.scenario,
             network: &mut self.network,
             mail: &mut self.mail,
+            ways: &self.ways,
             dead: &self.dead,
         };
         (&mut self.agents, around)
@@ -196,6 +200,22 @@ impl<'a> World<'a> {
                     let (agents, mut around) = self.split();
                     agents[node as usize].stop(&mut around);
                 }
+                Change::StreamsBreak { sender } => self.break_streams(node, sender, None),
+                Change::RailFails {
+                    sender,
+                    rail,
+                    until_ns,
+                    is_silent,
+                } => {
+                    self.ways.fail((node, sender, rail), until_ns);
+                    match is_silent {
+                        true => self.wake(node),
+                        false => self.break_streams(node, sender, Some(rail)),
+                    }
+                }
+                Change::ConnectRefused { sender, until_ns } => {
+                    self.ways.refuse(node, sender, until_ns);
+                }
                 Change::Joins => {
                     let setup = self.scenario.nodes[node as usize].clone();
                     match self.coordinator.handle_join(setup, self.now_ns) {
@@ -212,6 +232,12 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    fn break_streams(&mut self, node: u32, sender: u32, rail: Option<u32>) {
+        let (agents, mut around) = self.split();
+        agents[node as usize].break_streams(sender, rail, &mut around);
+        self.wake(node);
     }
 
     fn die(&mut self, node: u32) {
@@ -318,7 +344,7 @@ impl<'a> World<'a> {
         {
             let (at_ns, nodes) = first.remove_entry();
             for node in nodes {
-                let beat = self.agents[node as usize].beat_ns;
+                let beat = self.agents[node as usize].beat_ns();
                 let next_ns = at_ns + beat.unwrap_or(self.status_ns());
                 let body = self.agents[node as usize].status(self.now_ns);
                 let Some(body) = body.filter(|_| !self.dead[node as usize]) else {
@@ -365,6 +391,7 @@ impl<'a> World<'a> {
             _ => None,
         };
         let (outcome, error) = self.end.unzip();
+        let carried = || self.agents.iter().map(Agent::carried);
         Ended {
             outcome,
             error: error.flatten(),
@@ -372,14 +399,18 @@ impl<'a> World<'a> {
             moving_seconds: moving,
             wanted_bytes: self.coordinator.wanted_bytes(),
             delivered_bytes,
-            duplicate_bytes: self.agents.iter().map(|agent| agent.duplicate_bytes).sum(),
-            carried_bytes: self.agents.iter().map(|agent| agent.carried_bytes).sum(),
+            duplicate_bytes: carried().map(|carried| carried.duplicate_bytes).sum(),
+            carried_bytes: carried().map(|carried| carried.bytes).sum(),
             delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
             delivered_by_node,
             done_ns: self.agents.iter().map(|agent| agent.done_ns).collect(),
             replans: u64::from(self.coordinator.replans()),
             traffic: self.mail.traffic,
             timeline: self.mail.timeline,
+            mended: {
+                let all = self.agents.iter().map(Agent::mended);
+                all.fold(Mended::default(), Mended::and)
+            },
             notes: self.notes,
             ignored: self.ignored,
         }

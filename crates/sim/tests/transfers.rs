@@ -3,7 +3,9 @@
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::report::Outcome;
-use ropewalk_sim::{Chance, Change, Event, MS, SECOND, Scenario, Speed, changed_bound, node};
+use ropewalk_sim::{
+    Chance, Change, Ended, Event, MS, SECOND, Scenario, Speed, changed_bound, node,
+};
 
 fn senders_and_receivers(speeds: &[f64], bytes: u64, destination: Option<&str>) -> Scenario {
     let all = Range::new(0, bytes);
@@ -136,18 +138,29 @@ fn draw(seed: u64) -> Drawn {
     }
 }
 
-/// So many seeds; `SEED=n` replays one.
+/// Whether every byte is where it is wanted.
+fn is_whole(drawn: &Drawn, ended: &Ended) -> bool {
+    if drawn.is_shared {
+        return ended.delivered == RangeSet::from(drawn.all);
+    }
+    let nodes = drawn.scenario.nodes.iter().zip(&ended.delivered_by_node);
+    nodes.into_iter().all(|(setup, delivered)| {
+        let rows = setup.sinks.iter().flat_map(|sink| &sink.sink.rows);
+        let wanted = rows.map(|row| control::range(row.start, row.length));
+        *delivered == RangeSet::from_ranges(wanted)
+    })
+}
+
+/// So many seeds; `SEED=n` replays one, `SEEDS=n` runs so many.
 #[expect(
     clippy::disallowed_methods,
     reason = "which seeds a test runs is no part of what it simulates"
 )]
 fn seeds(count: u64) -> std::ops::Range<u64> {
-    match std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
-        Some(seed) => seed..seed + 1,
-        None => 0..count,
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    match (number("SEED"), number("SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count_given) => 0..count_given.unwrap_or(count),
     }
 }
 
@@ -160,20 +173,9 @@ fn assert_ends_and_tells_the_truth(scheduler: &str) {
         let ended = drawn.scenario.run();
         let outcome = ended.outcome;
         assert!(outcome.is_some(), "seed {seed} hangs: {:#?}", ended.notes);
-        let whole = match drawn.is_shared {
-            true => ended.delivered == RangeSet::from(drawn.all),
-            false => {
-                let nodes = drawn.scenario.nodes.iter().zip(&ended.delivered_by_node);
-                nodes.into_iter().all(|(setup, delivered)| {
-                    let rows = setup.sinks.iter().flat_map(|sink| &sink.sink.rows);
-                    let wanted = rows.map(|row| control::range(row.start, row.length));
-                    *delivered == RangeSet::from_ranges(wanted)
-                })
-            }
-        };
         if outcome == Some(Outcome::Done) {
             assert!(
-                whole,
+                is_whole(&drawn, &ended),
                 "seed {seed}: done without all bytes: {drawn:#?} {ended:#?}"
             );
             assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
@@ -187,6 +189,83 @@ fn assert_ends_and_tells_the_truth(scheduler: &str) {
             );
         }
     }
+}
+
+/// As [`draw`], with rails, streams and connections that fail on the way; whether the pairs of nodes that live always have a
+/// way that works.
+fn draw_with_broken_ways(seed: u64) -> (Drawn, bool) {
+    let mut drawn = draw(seed);
+    let mut chance = Chance::new(seed ^ 0x7261_696c);
+    let nodes = drawn.scenario.nodes.iter();
+    let is_sender: Vec<bool> = nodes.map(|node| !node.sources.is_empty()).collect();
+    let senders = is_sender.iter().filter(|is| **is).count() as u64;
+    let receivers = is_sender.len() as u64 - senders;
+    drawn.scenario.rails = 1 + chance.below(3) as u32;
+    drawn.scenario.has_tunnel = chance.below(2) > 0;
+    drawn.scenario.options.streams = 1 + chance.below(3) as u32;
+    let ways = drawn.scenario.rails + u32::from(drawn.scenario.has_tunnel);
+    let mut has_ways = ways > 1;
+    // Slower, so that most of it happens while bytes move.
+    drawn.scenario.end_ns *= 10;
+    for speed in &mut drawn.scenario.speeds {
+        *speed = Speed::both(speed.up / 10.0);
+    }
+    for _ in 0..chance.below(16) {
+        let at_ns = chance.below(8_000) * MS;
+        let receiver = (senders + chance.below(receivers)) as u32;
+        let sender = chance.below(senders) as u32;
+        let until_ns = at_ns + chance.below(5000) * MS;
+        let change = match chance.below(6) {
+            0 | 1 => Change::StreamsBreak { sender },
+            2 => {
+                has_ways = false;
+                Change::ConnectRefused { sender, until_ns }
+            }
+            // One of them always works.
+            _ => Change::RailFails {
+                sender,
+                rail: chance.below(u64::from(ways.max(2)) - 1) as u32,
+                until_ns,
+                is_silent: chance.below(2) > 0,
+            },
+        };
+        drawn.scenario = drawn.scenario.then(at_ns, receiver, change);
+    }
+    (drawn, has_ways)
+}
+
+/// Rails fail, with a word of the kernel or without, streams break, connections are refused, beside all that else happens to
+/// nodes. Every byte is delivered to a node once (the simulator looks at each), a transfer always ends, one that says that
+/// it is done is whole, and one whose nodes live and have a way to each other is done.
+#[test]
+fn transfers_outlive_broken_ways() {
+    let (mut done, mut mended) = (0, [0; 4]);
+    let all = seeds(500);
+    let count = all.clone().count();
+    for seed in all {
+        let (drawn, has_ways) = draw_with_broken_ways(seed);
+        let ended = drawn.scenario.run();
+        let notes = &ended.notes;
+        assert!(ended.outcome.is_some(), "seed {seed} hangs: {notes:#?}");
+        if ended.outcome == Some(Outcome::Done) {
+            assert!(
+                is_whole(&drawn, &ended),
+                "seed {seed}: done without all bytes: {drawn:#?}"
+            );
+            assert_eq!(ended.delivered_bytes, ended.wanted_bytes, "seed {seed}");
+            done += 1;
+        }
+        let seen = ended.mended;
+        let seen = [seen.refused, seen.replaced, seen.regained, seen.moved];
+        (0..4).for_each(|at| mended[at] += seen[at]);
+        let is_well = drawn.unharmed && has_ways;
+        assert!(
+            !is_well || ended.outcome == Some(Outcome::Done),
+            "seed {seed}: {notes:#?}"
+        );
+    }
+    let is_enough = done > count / 3 && mended.iter().all(|times| *times > 20);
+    assert!(is_enough || count == 1, "{done} of {count}, {mended:?}");
 }
 
 /// Speeds that only waver are no reason to plan anew again and again, and cost nothing: no flapping.

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use ropewalk_lane::{Grant, ReceiveHalf, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control::Peer;
-use ropewalk_proto::participant::{Ask, Difference, Writer};
+use ropewalk_proto::node::fetch::{Ask, Difference, Writer};
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::StoreError;
 
+use super::Fetch;
 use super::rails::Way;
-use super::{Fetch, RETRIES};
 use crate::AgentError;
 use crate::connect::{self, Connected, HASH_STREAM, Via};
 use crate::landing::BufferLanding;
@@ -56,7 +56,7 @@ impl Fetch {
     /// Asks a peer for hashes until nothing is left to compare.
     pub(super) fn run_compare(self: &Arc<Self>, lane: usize, peer: &Peer) {
         let mut reason = String::new();
-        for pause in std::iter::once(Duration::ZERO).chain(RETRIES) {
+        for pause in std::iter::once(Duration::ZERO).chain(super::retries()) {
             if self.pause(pause) {
                 return;
             }
@@ -98,9 +98,14 @@ impl Fetch {
         result
     }
 
+    /// How the streams of the lane connect, unless another handshake has been done since.
     fn way_of(&self, lane: usize) -> Option<Way> {
         let state = self.state.lock();
-        state.lanes.get(lane).and_then(|info| info.opens.clone())
+        let way = state.lanes.get(lane)?.way.clone()?;
+        drop(state);
+        let ways = self.transfer.ways.lock();
+        let newest = ways.get(&way.connected.peer.node)?;
+        newest.has_keys_of(&way.connected).then_some(way)
     }
 
     fn ask_hashes(self: &Arc<Self>, node: u32, half: &mut dyn ReceiveHalf) -> Result<(), String> {
@@ -110,7 +115,7 @@ impl Fetch {
         while !self.stopped() {
             let mut state = self.state.lock();
             let ask = state.node.fetch_mut().next_digests(node);
-            if state.node.fetch().has_events() {
+            if state.node.has_events() {
                 self.drain(state);
                 state = self.state.lock();
             }

@@ -7,7 +7,7 @@ use ropewalk_proto::control::{self, from_agent};
 use ropewalk_proto::node::Task;
 use ropewalk_proto::rapid::Gaps;
 
-use super::{Datagrams, Fetch, State};
+use super::{Datagrams, Fetch, State, Way};
 
 /// Missing files that the master is told of by name.
 const FILES_MAX: usize = 100;
@@ -89,7 +89,7 @@ impl Fetch {
             }
             let now = self.transfer.now_ns();
             state.node.handle_timer(now);
-            if state.node.fetch().has_events() {
+            if state.node.has_events() {
                 self.drain(state);
                 continue;
             }
@@ -288,7 +288,8 @@ impl Fetch {
             false => root.finalize().as_bytes().to_vec(),
         };
         let pairs = done.pairs.into_iter().zip(&state.lanes);
-        let pairs = pairs.filter(|(_, lane)| lane.streams > 0);
+        let pairs = pairs.filter(|(pair, _)| pair.streams > 0);
+        let of_datagrams = state.node.streams().of_datagrams();
         control::Done {
             sample,
             landed: done.committed.then(|| self.landed()).flatten(),
@@ -298,14 +299,12 @@ impl Fetch {
             usage: Some(self.transfer.usage()),
             pairs: pairs
                 .map(|(pair, lane)| control::PairDone {
-                    streams: lane.streams,
                     lane: lane.kind.into(),
-                    rail: lane.rail.clone(),
-                    waiting: lane.waited.as_nanos() as u64 / u64::from(lane.streams.max(1)),
+                    rail: lane.way.as_ref().map_or_else(String::new, Way::name),
+                    waiting: lane.waited.as_nanos() as u64 / u64::from(pair.streams.max(1)),
                     datagrams: lane.datagrams.needed,
                     datagrams_again: lane.datagrams.again,
-                    blast: self.of_datagrams.then(|| blast(&lane.datagrams)),
-                    way: lane.connected.number(),
+                    blast: of_datagrams.then(|| blast(&lane.datagrams)),
                     ..pair
                 })
                 .collect(),

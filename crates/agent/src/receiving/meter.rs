@@ -10,7 +10,7 @@ pub(super) struct Meter {
     streams: Vec<(u64, Stopper, u64)>,
     // From streams that are gone.
     gone: u64,
-    // What the participant knows of.
+    // What the machine knows of.
     told: u64,
 }
 

@@ -1,18 +1,16 @@
-//! Drives one stream of a lane: asks the state machine what to grant, lands what comes, and opens the stream again when
-//! it breaks.
+//! One stream of a lane: a thread that does what the node's machine says, and hands in what happened.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
 use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
-use ropewalk_proto::participant::{Take, UNITS_PER_TAKE_MAX, Writer};
+use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
+use ropewalk_proto::node::{Break, Node, Step, StreamId, UNITS_OUTSTANDING_DATAGRAMS};
 use ropewalk_proto::wire::SPACE_DATA;
 
-use super::rails::Way;
-use super::{Fetch, RETRIES, State};
+use super::{Datagrams, Fetch};
+use crate::AgentError;
 use crate::connect;
 use crate::landing::SinkLanding;
 
@@ -23,377 +21,248 @@ const IDLE: Duration = Duration::from_millis(50);
 /// Longest a stream waits for the peer before it looks for cancels and the end.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Units asked for on one stream and not come, whatever their bytes: a small file is a unit. The grants have to fit into
-/// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
-const UNITS_OUTSTANDING_MAX: usize = 2048;
-
-/// ... but beside datagrams, where both do. A round trip brings no more than this.
-const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
-
 const _: () =
     assert!(UNITS_OUTSTANDING_DATAGRAMS + UNITS_PER_TAKE_MAX <= ropewalk_lane::OUTSTANDING_MAX);
 
-/// A stream that owes units and brings nothing for so long is given up while another rail to the same host works.
-const RAIL_SILENCE: Duration = Duration::from_millis(1500);
-
-/// How one open stream ended.
-#[derive(Debug, Default)]
-struct Moved {
-    units: u64,
-    reopen: bool,
-    // Not at once, if another rail to the same host works.
-    gives_up: bool,
-    // Not at all: nothing ever came this way.
-    hopeless: bool,
-    // Fewer streams are wanted.
-    is_surplus: bool,
-    // Another way does the work of this one.
-    is_left: bool,
-    reason: String,
+/// A stream that is connected.
+struct Connection {
+    half: Box<dyn ReceiveHalf>,
+    landing: SinkLanding,
+    // With the transfer and the lane's meter.
+    key: u64,
+    // What the lane's datagrams were before.
+    before: Datagrams,
 }
 
 impl Fetch {
-    /// Runs one stream, opening it again when it breaks, until nothing is left to do.
-    pub(super) fn run_stream(self: &Arc<Self>, lane: usize, way: &Way, index: u32) {
-        let began = Instant::now();
-        let mut retries = RETRIES.iter();
-        loop {
-            {
-                let mut state = self.state.lock();
-                if state.is_left(lane, self.transfer.now_ns()) {
-                    return self.leave(state, lane);
+    /// Drives one stream until nothing is left to do for it, or the transfer ends.
+    pub(super) fn run_stream(self: &Arc<Self>, first: StreamId) {
+        let mut id = first;
+        let mut connection = None;
+        while !self.stopped() {
+            let carried = match (self.next_step(id), &mut connection) {
+                (Step::End, _) => return,
+                (Step::Wait(_), _) => Ok(()),
+                (Step::Find, _) => {
+                    id = self.find(id);
+                    Ok(())
                 }
-                let streams = state.streams;
-                let info = &mut state.lanes[lane];
-                if info.live > streams {
-                    info.live -= 1;
-                    return;
+                (Step::Open, _) => {
+                    connection = self.open(id);
+                    Ok(())
                 }
-            }
-            let (reason, gives_up) = match way.connected.join(&self.transfer, &way.via, index) {
-                Ok((half, kind)) => {
-                    {
-                        let mut state = self.state.lock();
-                        let info = &mut state.lanes[lane];
-                        info.kind = kind;
-                        info.open += 1;
-                        info.streams = info.streams.max(info.open);
-                    }
-                    let driven = self.drive(lane, half);
-                    match driven {
-                        Ok(moved) => {
-                            if moved.is_surplus {
-                                return;
-                            }
-                            let mut state = self.state.lock();
-                            state.lanes[lane].open -= 1;
-                            if moved.is_left {
-                                return self.leave(state, lane);
-                            }
-                            drop(state);
-                            if !moved.reopen {
-                                return;
-                            }
-                            // It worked for a while: a new series of attempts.
-                            if moved.units > 0 {
-                                retries = RETRIES.iter();
-                            }
-                            if moved.hopeless {
-                                retries = [].iter();
-                            }
-                            (moved.reason, moved.gives_up)
-                        }
-                        Err(text) => return self.fail(text),
-                    }
+                (Step::Probe, _) => {
+                    self.probe(id);
+                    Ok(())
                 }
-                Err(error) => (error.to_string(), false),
+                (Step::Cancel(grants), Some(open)) => open.half.cancel(&grants),
+                (Step::Grant(grants), Some(open)) => {
+                    let granted = self.grant(open, &grants);
+                    granted.and_then(|()| self.receive(id, open))
+                }
+                (Step::Receive(_), Some(open)) => self.receive(id, open),
+                (_, open) => {
+                    self.close(id, open.take(), Ok(()));
+                    Ok(())
+                }
             };
-            let mut state = self.state.lock();
-            // While another rail does the work this one is tried again at leisure. The last one goes on trying.
-            let gives_up = gives_up && state.node.fetch().has_other_rail(lane);
-            if let Some(&pause) = retries.next().filter(|_| !gives_up) {
-                drop(state);
-                if self.pause(pause) {
-                    return;
-                }
-                continue;
+            if let Err(error) = carried {
+                self.close(id, connection.take(), Err(error));
             }
-            state.lanes[lane].live -= 1;
-            let was_last = state.lanes[lane].live == 0;
-            if was_last {
-                // Where more is to be fetched from there later, the pair is connected again; not while other rails work, whose
-                // keys a second handshake would end.
-                if !state.node.fetch().has_other_rail(lane) {
-                    connect::forget(&self.transfer, &way.connected);
-                }
-                state.node.fetch_mut().handle_lane_down(lane, &reason);
-            }
+        }
+        self.close(id, connection, Ok(()));
+    }
+
+    /// What to do with the stream; waits while that is nothing.
+    fn next_step(self: &Arc<Self>, id: StreamId) -> Step {
+        let sinks = self.sinks();
+        let unit_at = |offset| match &sinks {
+            Some(sinks) => sinks.unit_at(offset),
+            None => Range::new(offset, offset),
+        };
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        let step = state.node.next_step(id, now, &unit_at);
+        if state.node.has_events() {
             self.drain(state);
-            if was_last {
-                self.regain(lane, way, began.elapsed());
+            state = self.state.lock();
+        }
+        if let Step::Wait(until) = &step
+            && !self.stopped()
+        {
+            let pause = until.map_or(IDLE, |at| {
+                Duration::from_nanos(at.saturating_sub(now)).min(IDLE)
+            });
+            self.changed.wait_for(&mut state, pause);
+        }
+        step
+    }
+
+    /// Finds a way to the peer; the stream to go on with.
+    fn find(self: &Arc<Self>, id: StreamId) -> StreamId {
+        let (peer, old) = {
+            let mut state = self.state.lock();
+            let old = state.lane(id.lane).way.clone();
+            (state.node.peer(id.lane).clone(), old)
+        };
+        // It does not work any more.
+        if let Some(old) = old {
+            connect::forget(&self.transfer, &old.connected);
+        }
+        match self.pairs.connect(&self.transfer, &peer) {
+            Ok(connected) => self.found(id, connected),
+            Err(error) => {
+                let mut state = self.state.lock();
+                let now = self.transfer.now_ns();
+                state.node.handle_not_found(id, &error.to_string(), now);
+                self.drain(state);
+                id
             }
-            return;
         }
     }
 
-    /// Drives one open stream.
-    ///
-    /// # Errors
-    /// A failure of this node, in words; failures of the peer end the stream only.
-    fn drive(
-        self: &Arc<Self>,
-        lane: usize,
-        mut half: Box<dyn ReceiveHalf>,
-    ) -> Result<Moved, String> {
-        let Some(sinks) = self.sinks() else {
-            return Ok(Moved::default());
+    /// Connects the stream.
+    fn open(self: &Arc<Self>, id: StreamId) -> Option<Connection> {
+        let way = self.state.lock().lane(id.lane).way.clone();
+        let joined = match way {
+            Some(way) => way.connected.join(&self.transfer, &way.via, id.number),
+            None => Err(AgentError::Unconnected("no way is known".into())),
         };
-        let key = self.transfer.remember(half.stopper());
-        let datagrams_before = {
-            let mut state = self.state.lock();
-            let info = &mut state.lanes[lane];
-            info.meter.add(key, half.stopper());
-            info.datagrams
-        };
-        let writer = Writer { lane, stream: key };
-        let mut landing = SinkLanding::new(self.clone(), sinks.clone(), writer);
-        let mut granted: HashMap<u32, Range> = HashMap::new();
-        let mut outstanding = 0u64;
-        let mut next_id = 0u32;
-        let mut moved = Moved::default();
-        // Bytes that had come when the stream was last seen to bring some.
-        let mut seen = (0, Instant::now());
-        let unit_at = |offset| sinks.unit_at(offset);
-        let units_max = match self.of_datagrams {
-            true => UNITS_OUTSTANDING_DATAGRAMS,
-            false => UNITS_OUTSTANDING_MAX,
-        };
-        let result: Result<(), LaneError> = loop {
-            if self.stopped() {
-                break Ok(());
-            }
-            if granted.is_empty() {
-                seen.1 = Instant::now();
-            }
-            let now = self.transfer.now_ns();
-            let (take, cancel) = {
+        match joined.map(|joined| self.sinks().zip(Some(joined))) {
+            Ok(None) => None,
+            Ok(Some((sinks, (half, kind)))) => {
+                let key = self.transfer.remember(half.stopper());
                 let mut state = self.state.lock();
-                moved.is_left = state.is_left(lane, now);
-                let streams = state.streams;
-                let info = &mut state.lanes[lane];
-                // Those that only try to connect leave by themselves.
-                if !moved.is_left && !moved.is_surplus && info.open > streams {
-                    // It brings what it was asked for, then it ends.
-                    info.live -= 1;
-                    info.open -= 1;
-                    moved.is_surplus = true;
-                }
-                // With so many units it is as full as with all its bytes.
-                let outstanding = match granted.len() + UNITS_PER_TAKE_MAX > units_max {
-                    true => u64::MAX,
-                    false => outstanding,
-                };
-                let take = match moved.is_surplus || moved.is_left {
-                    true => Take::Closed,
-                    false => state
-                        .node
-                        .fetch_mut()
-                        .take(lane, outstanding, now, &unit_at),
-                };
-                let mine: Vec<Range> = if granted.is_empty() || state.lanes[lane].cancel.is_empty()
-                {
-                    Vec::new()
-                } else {
-                    let list = &mut state.lanes[lane].cancel;
-                    let mine = list
-                        .iter()
-                        .copied()
-                        .filter(|r| granted.values().any(|g| g == r))
-                        .collect();
-                    list.retain(|r| !granted.values().any(|g| g == r));
-                    mine
-                };
-                if state.node.fetch().has_events() {
-                    self.drain(state);
-                }
-                (take, mine)
-            };
-            if !cancel.is_empty() {
-                let ids: Vec<u32> = granted
-                    .iter()
-                    .filter(|(_, r)| cancel.contains(r))
-                    .map(|(&id, _)| id)
-                    .collect();
-                if let Err(error) = half.cancel(&ids) {
-                    break Err(error);
-                }
+                state.node.handle_opened(id, self.transfer.now_ns());
+                let info = state.lane(id.lane);
+                info.kind = kind;
+                info.meter.add(key, half.stopper());
+                Some(Connection {
+                    landing: SinkLanding::new(self.clone(), sinks, Node::writer(id)),
+                    before: info.datagrams,
+                    half,
+                    key,
+                })
             }
-            match take {
-                Take::Units(units) => {
-                    let grants: Vec<Grant> = units
-                        .iter()
-                        .map(|unit| {
-                            let id = next_id;
-                            next_id = next_id.wrapping_add(1);
-                            granted.insert(id, unit.range);
-                            outstanding += unit.range.len();
-                            Grant {
-                                id,
-                                space: SPACE_DATA,
-                                range: unit.range,
-                                hash: self.hash,
-                                digest: false,
-                            }
-                        })
-                        .collect();
-                    if let Err(error) = half.grant(&grants) {
-                        break Err(error);
-                    }
-                }
-                Take::Wait(until) if granted.is_empty() => {
-                    let pause = until.map_or(IDLE, |at| {
-                        Duration::from_nanos(at.saturating_sub(now)).min(IDLE)
-                    });
-                    let mut state = self.state.lock();
-                    if !self.stopped() {
-                        self.changed.wait_for(&mut state, pause);
-                    }
-                    continue;
-                }
-                Take::Closed if granted.is_empty() => break Ok(()),
-                Take::Wait(_) | Take::Closed => {}
+            Err(error) => {
+                let mut state = self.state.lock();
+                let now = self.transfer.now_ns();
+                state.node.handle_not_opened(id, &error.to_string(), now);
+                self.drain(state);
+                None
             }
-            match half.receive(&mut landing, Instant::now() + POLL) {
-                Ok(Received::Unit { grant, digest }) => {
-                    granted.remove(&grant.id);
-                    outstanding -= grant.range.len();
-                    moved.units += 1;
-                    let now = self.transfer.now_ns();
-                    let mut state = self.state.lock();
-                    if self.of_datagrams {
-                        state.lanes[lane].datagrams = datagrams_before.and(&half.observe());
-                    }
-                    state.lanes[lane]
-                        .cancel
-                        .retain(|range| *range != grant.range);
-                    let (_, rereads) = state.node.fetch_mut().handle_written_unit(
-                        writer,
-                        grant.range,
-                        digest,
-                        now,
-                    );
-                    if state.node.fetch().is_finished()
-                        || !state.lanes.iter().all(|l| l.cancel.is_empty())
-                    {
-                        self.drain(state);
-                    } else {
-                        self.drain_quietly(state);
-                    }
-                    if let (true, Some(digest)) = (rereads, digest) {
-                        self.reread(writer, grant.range, &digest);
-                    }
-                }
-                Ok(Received::Corrupt { grant, reason }) => {
-                    granted.remove(&grant.id);
-                    outstanding -= grant.range.len();
-                    let mut state = self.state.lock();
-                    state.node.fetch_mut().handle_corrupt(
-                        lane,
-                        grant.range,
-                        &reason,
-                        self.transfer.now_ns(),
-                    );
-                    self.drain(state);
-                }
-                Ok(Received::Missing {
-                    grant,
-                    code,
-                    reason,
-                }) => {
-                    granted.remove(&grant.id);
-                    outstanding -= grant.range.len();
-                    let now = self.transfer.now_ns();
-                    let mut state = self.state.lock();
-                    state.lanes[lane]
-                        .cancel
-                        .retain(|range| *range != grant.range);
-                    if code == missing::CANCELLED {
-                        state
-                            .node
-                            .fetch_mut()
-                            .handle_returned(lane, grant.range, now);
-                    } else {
-                        state
-                            .node
-                            .fetch_mut()
-                            .handle_refused(lane, grant.range, &reason, now);
-                    }
-                    self.drain(state);
-                }
-                Ok(Received::Digest { .. }) => {
-                    let text = "a hash where bytes were due";
-                    break Err(LaneError::Unexpected(text.into()));
-                }
-                Ok(Received::Idle) => {
-                    let come = half.observe().bytes_in;
-                    if come != seen.0 {
-                        seen = (come, Instant::now());
-                    } else if seen.1.elapsed() > RAIL_SILENCE && self.other_rail_moves(lane) {
-                        moved.reason = "silent while another rail to the same host moves".into();
-                        moved.gives_up = true;
-                        break Ok(());
-                    }
-                }
-                Err(error) => break Err(error),
-            }
-        };
-        self.transfer.forget(key);
-        let now = self.transfer.now_ns();
+        }
+    }
+
+    /// Whether the peer answers over the rail of a lane that failed.
+    fn probe(self: &Arc<Self>, id: StreamId) {
+        let way = self.state.lock().lane(id.lane).way.clone();
+        let answers = way.is_some_and(|way| way.connected.is_answered(&self.transfer, &way.via));
         let mut state = self.state.lock();
-        state.lanes[lane].waited += half.observe().waited;
-        state.lanes[lane].meter.remove(key);
-        // The connection goes before its units become ready again, so that no late byte of this
-        // stream can reach the sink after another copy.
-        drop(half);
-        for (_, range) in granted {
-            state.lanes[lane]
-                .cancel
-                .retain(|cancelled| *cancelled != range);
-            state.node.fetch_mut().handle_returned(lane, range, now);
+        let now = self.transfer.now_ns();
+        state.node.handle_probed(id, answers, now);
+        self.drain(state);
+    }
+
+    fn grant(&self, open: &mut Connection, grants: &[(u32, Range)]) -> Result<(), LaneError> {
+        let grant = |&(id, range): &(u32, Range)| Grant {
+            id,
+            space: SPACE_DATA,
+            range,
+            hash: self.hash,
+            digest: false,
+        };
+        let grants: Vec<Grant> = grants.iter().map(grant).collect();
+        open.half.grant(&grants)
+    }
+
+    /// Takes what is received next.
+    fn receive(self: &Arc<Self>, id: StreamId, open: &mut Connection) -> Result<(), LaneError> {
+        let received = open
+            .half
+            .receive(&mut open.landing, Instant::now() + POLL)?;
+        let mut state = self.state.lock();
+        let now = self.transfer.now_ns();
+        let node = &mut state.node;
+        match received {
+            Received::Unit { grant, digest } => {
+                let arrival = node.handle_unit(id, grant.id, digest, now);
+                if node.streams().of_datagrams() {
+                    state.lane(id.lane).datagrams = open.before.and(&open.half.observe());
+                }
+                self.drain_quietly(state);
+                if let (true, Some(digest)) = (arrival.rereads, digest) {
+                    self.reread(Node::writer(id), grant.range, &digest);
+                }
+                return Ok(());
+            }
+            Received::Corrupt { grant, reason } => node.handle_corrupt(id, grant.id, &reason, now),
+            Received::Missing { grant, code, .. } if code == missing::CANCELLED => {
+                node.handle_cancelled(id, grant.id, now);
+            }
+            Received::Missing { grant, reason, .. } => {
+                node.handle_refused(id, grant.id, &reason, now);
+            }
+            Received::Digest { .. } => {
+                let text = "a hash where bytes were due";
+                return Err(LaneError::Unexpected(text.into()));
+            }
+            Received::Idle => {
+                node.handle_idle(id, open.half.observe().bytes_in, now);
+                return Ok(());
+            }
         }
         self.drain(state);
-        match result {
-            Ok(()) => Ok(Moved {
-                reopen: !moved.reason.is_empty(),
-                ..moved
-            }),
-            Err(LaneError::Stopped) if self.stopped() => Ok(moved),
-            Err(LaneError::Stopped) => Ok(Moved {
-                reopen: true,
-                gives_up: true,
-                reason: "this host's interface lost its link or its address".into(),
-                ..moved
-            }),
-            // Trying again would fail in the same way, after the same wait.
-            Err(error @ (LaneError::Blocked { .. } | LaneError::TooLong { .. })) => Ok(Moved {
-                reopen: true,
-                hopeless: moved.units == 0,
-                reason: error.to_string(),
-                ..moved
-            }),
-            Err(LaneError::Landing { source, .. }) => Err(source.to_string()),
-            Err(LaneError::Misuse(text)) => Err(text),
-            Err(error) => Ok(Moved {
-                reopen: true,
-                reason: error.to_string(),
-                ..moved
-            }),
-        }
+        Ok(())
     }
 
-    /// As `drain` when the only events can be ones that concern nobody who waits.
-    pub(super) fn drain_quietly(self: &Arc<Self>, state: MutexGuard<'_, State>) {
-        if state.node.fetch().has_events() {
+    /// Closes the stream, which ended so. Failures of the peer end the stream only, those of this node all of its part.
+    fn close(
+        self: &Arc<Self>,
+        id: StreamId,
+        open: Option<Connection>,
+        ended: Result<(), LaneError>,
+    ) {
+        let cause = match ended {
+            Ok(()) => Break::Asked,
+            Err(LaneError::Stopped) if self.stopped() => Break::Asked,
+            Err(LaneError::Stopped) => {
+                Break::RailLost("this host's interface lost its link or its address".into())
+            }
+            // Trying again would fail in the same way, after the same wait.
+            Err(error @ (LaneError::Blocked { .. } | LaneError::TooLong { .. })) => {
+                Break::Blocked(error.to_string())
+            }
+            Err(LaneError::Landing { source, .. }) => {
+                self.fail(source.to_string());
+                Break::Asked
+            }
+            Err(LaneError::Misuse(text)) => {
+                self.fail(text);
+                Break::Asked
+            }
+            Err(error) => Break::Broken(error.to_string()),
+        };
+        // The connection goes before its units become ready again, so that no late byte of it can reach the sink after
+        // another copy.
+        if let Some(open) = open {
+            self.transfer.forget(open.key);
+            let mut state = self.state.lock();
+            let info = state.lane(id.lane);
+            info.waited += open.half.observe().waited;
+            info.meter.remove(open.key);
+        }
+        let mut state = self.state.lock();
+        state.node.handle_closed(id, cause, self.transfer.now_ns());
+        self.drain(state);
+    }
+
+    /// As `drain` when there may be nothing that concerns anybody who waits.
+    pub(super) fn drain_quietly(
+        self: &Arc<Self>,
+        state: parking_lot::MutexGuard<'_, super::State>,
+    ) {
+        if state.node.has_events() || state.node.fetch().is_finished() {
             self.drain(state);
         }
     }

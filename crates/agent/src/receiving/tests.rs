@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use ropewalk_model::Layout;
 
 use super::*;
-use crate::interfaces::Interface;
 
 /// Length of the data space: enough that space is reserved for it.
 const LENGTH: u64 = 1 << 20;
@@ -68,40 +67,6 @@ fn sinks_made_in_vain_are_removed() {
     assert_eq!(count(&folder), 1);
     fetch.stop(true, true);
     assert_eq!(count(&folder), 0);
-}
-
-/// A rail that this host has no address for any more is dropped while another one is there, and kept where all are gone.
-#[test]
-fn the_last_rails_are_kept() {
-    let (transfer, _said) = Transfer::alone();
-    let fetch = Fetch::new(transfer, &plan());
-    let interface = |number: u8| Interface {
-        name: format!("nic{number}"),
-        networks: vec![([10, 0, number, 1].into(), 24)],
-    };
-    let both = [interface(1), interface(2)];
-    let rails = crate::rails::to(&both, "10.0.1.2:7".parse().unwrap());
-    let mut state = fetch.state.lock();
-    let peers = control::Plan {
-        peers: vec![Peer::default()],
-        ..plan()
-    };
-    let unit_at = |_| unreachable!();
-    state.node.handle_prepared(&peers, 0, &unit_at);
-    state.node.fetch_mut().add_rail(0, 0);
-    let open = |rail: &Rail| LaneInfo {
-        way: Some(rail.clone()),
-        open: 1,
-        ..LaneInfo::default()
-    };
-    state.lanes = rails.iter().map(open).collect();
-    assert!(state.dispensable(&both).is_empty());
-    assert_eq!(state.dispensable(&both[..1]), [1]);
-    assert_eq!(state.dispensable(&both[1..]), [0]);
-    assert!(state.dispensable(&[]).is_empty());
-    // One that has no stream does nobody's work.
-    state.lanes[0].open = 0;
-    assert!(state.dispensable(&both[..1]).is_empty());
 }
 
 /// The master's word may come while sinks are being made, whether they can be or not.

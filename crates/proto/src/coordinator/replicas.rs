@@ -5,7 +5,7 @@ use ropewalk_model::RangeSet;
 use super::Coordinator;
 use super::outcome::Failure;
 use crate::control::{self, Verify, to_agent};
-use crate::participant::Compare;
+use crate::node::fetch::Compare;
 use crate::report::{ErrorKind, ReplicasReport};
 
 /// What is compared at a level of verification.

@@ -2,9 +2,9 @@
 
 use ropewalk_model::{CHUNK_LEN, Range};
 
+use super::fetch::Take;
 use super::*;
 use crate::control::{Peer, Run};
-use crate::participant::Take;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -96,7 +96,12 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let fetch = Receiving::new(4 << 20, 1, 0);
-        let node = Node::new(fetch, 1, DUTIES, 0);
+        let first = Plan {
+            revision: 1,
+            ..plan()
+        };
+        let streams = Streams::new(&Wish::default());
+        let node = Node::new(fetch, streams, &first, DUTIES, 0);
         let promise = Durable::new(DUTIES.syncs, 0).promise(0);
         Self {
             node,

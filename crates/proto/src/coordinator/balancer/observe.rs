@@ -30,7 +30,7 @@ const ERROR_SECONDS: f64 = 0.3;
 /// Statuses closer together than this are taken as one.
 const SAMPLE_NS_MIN: u64 = 100_000_000;
 
-/// Where nobody told speeds all holders take part by then (see the participant's spares).
+/// Where nobody told speeds all holders take part by then (see `node::fetch::spares`).
 const UNTIL_ALL_TAKE_NS: u64 = 500_000_000;
 
 /// A node that brought nothing for so long can be expected to bring nothing.

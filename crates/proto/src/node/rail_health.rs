@@ -1,4 +1,4 @@
-//! When a rail counts as failed, and when it is tried again.
+//! When a rail counts as failed, and when it is tried again: of transfers and of message sockets.
 //!
 //! ```text
 //!          silent, or broken                pause over
@@ -11,8 +11,11 @@
 //! A kernel tells of most failures late or never: an own interface that goes down is silence, too. So
 //! a rail is taken for dead when bytes are unacknowledged and nothing moved for a while; the time is
 //! shorter when the kernel has already sent them again twice. A process that stands still is silent, too,
-//! while its kernel acknowledges: what comes from a peer is watched for itself. A false alarm costs a few fragments
+//! while its kernel acknowledges: what comes from a peer is watched for itself. A false alarm costs a few bytes
 //! sent twice and a connection.
+//!
+//! A receiving stream of a transfer sends nothing that could be acknowledged: what it has asked for and not received
+//! counts in its place.
 
 /// Silence that fails a rail when the kernel has retransmitted twice: second timeouts fire 0.65 to 0.8 s after a
 /// failure, on paths of 20 ms.
@@ -30,31 +33,68 @@ const PAUSE_MAX_NS: u64 = 5_000_000_000;
 /// A rail that stayed up so long does not flap.
 const STEADY_NS: u64 = 10_000_000_000;
 
-/// What the kernel says of a link.
+/// What is seen of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Bytes that came, plus own bytes that the other kernel has acknowledged: grows while the path works.
+    /// Bytes received, plus own bytes that the other kernel has acknowledged: grows while the path works.
     pub moved: u64,
-    /// Bytes that came, of those.
+    /// Bytes received, of those.
     pub received: u64,
-    /// Whether own bytes are unacknowledged.
+    /// Whether own bytes are unacknowledged, or the peer owes something.
     pub unacknowledged: bool,
     /// Retransmissions of the oldest of them.
     pub retransmits: u8,
 }
 
+/// How long nothing has moved on one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    moved_ns: u64,
+    moved: u64,
+    heard_ns: u64,
+    heard: u64,
+}
+
+impl Silence {
+    /// Nothing was due before `now_ns`.
+    #[must_use]
+    pub fn since(now_ns: u64) -> Self {
+        Self {
+            moved_ns: now_ns,
+            moved: 0,
+            heard_ns: now_ns,
+            heard: 0,
+        }
+    }
+
+    /// Nothing was due before `now_ns`, whatever was seen.
+    pub fn restart(&mut self, now_ns: u64) {
+        (self.moved_ns, self.heard_ns) = (now_ns, now_ns);
+    }
+
+    /// Whether the connection has to be given up. A kernel acknowledges for a process that stands still: a peer from which
+    /// nothing is received for `peer_timeout_ns`, and 3 s at least, is silent, too.
+    pub fn is_too_long(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
+        if seen.received != self.heard {
+            (self.heard, self.heard_ns) = (seen.received, now_ns);
+        } else if now_ns.saturating_sub(self.heard_ns) >= peer_timeout_ns.max(DEAF_MIN_NS) {
+            return true;
+        }
+        if seen.moved != self.moved || !seen.unacknowledged {
+            (self.moved, self.moved_ns) = (seen.moved, now_ns);
+            return false;
+        }
+        let silence = now_ns.saturating_sub(self.moved_ns);
+        silence >= SILENCE_NS
+            || (seen.retransmits >= RETRANSMITS && silence >= SILENCE_RETRANSMITTED_NS)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Up {
-        since_ns: u64,
-        moved_ns: u64,
-        seen: u64,
-        heard_ns: u64,
-        heard: u64,
-    },
-    Down {
-        until_ns: u64,
-    },
+    Up { since_ns: u64, silence: Silence },
+    // `was_tried`: an attempt since it was last up has failed.
+    Down { until_ns: u64, was_tried: bool },
     Probing,
 }
 
@@ -68,7 +108,10 @@ pub struct RailHealth {
 impl Default for RailHealth {
     fn default() -> Self {
         Self {
-            state: State::Down { until_ns: 0 },
+            state: State::Down {
+                until_ns: 0,
+                was_tried: false,
+            },
             pause_ns: PAUSE_MIN_NS,
         }
     }
@@ -79,38 +122,16 @@ impl RailHealth {
     pub fn connected(&mut self, now_ns: u64) {
         self.state = State::Up {
             since_ns: now_ns,
-            moved_ns: now_ns,
-            seen: 0,
-            heard_ns: now_ns,
-            heard: 0,
+            silence: Silence::since(now_ns),
         };
     }
 
-    /// Judges a rail that is up: `true` when it has to be given up. A kernel acknowledges for a process that stands still:
-    /// one that says nothing for `peer_timeout_ns`, and 3 s at least, is silent, too.
+    /// Judges a rail that is up by its connection: `true` when it has to be given up. See [`Silence::is_too_long`].
     pub fn is_silent(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
-        let State::Up {
-            moved_ns,
-            seen: before,
-            heard_ns,
-            heard,
-            ..
-        } = &mut self.state
-        else {
-            return false;
-        };
-        if seen.received != *heard {
-            (*heard, *heard_ns) = (seen.received, now_ns);
-        } else if now_ns.saturating_sub(*heard_ns) >= peer_timeout_ns.max(DEAF_MIN_NS) {
-            return true;
+        match &mut self.state {
+            State::Up { silence, .. } => silence.is_too_long(seen, peer_timeout_ns, now_ns),
+            State::Down { .. } | State::Probing => false,
         }
-        if seen.moved != *before || !seen.unacknowledged {
-            (*before, *moved_ns) = (seen.moved, now_ns);
-            return false;
-        }
-        let silence = now_ns.saturating_sub(*moved_ns);
-        silence >= SILENCE_NS
-            || (seen.retransmits >= RETRANSMITS && silence >= SILENCE_RETRANSMITTED_NS)
     }
 
     /// The link broke, or an attempt to make one failed. The pause doubles unless the rail was steady.
@@ -124,6 +145,7 @@ impl RailHealth {
         }
         self.state = State::Down {
             until_ns: now_ns.saturating_add(self.pause_ns),
+            was_tried: self.state == State::Probing,
         };
         self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
     }
@@ -132,11 +154,32 @@ impl RailHealth {
     /// [`failed`](Self::failed).
     #[must_use]
     pub fn begin_probe(&mut self, now_ns: u64) -> bool {
-        let due = matches!(self.state, State::Down { until_ns } if now_ns >= until_ns);
+        let due = self.due_ns().is_some_and(|due_ns| now_ns >= due_ns);
         if due {
             self.state = State::Probing;
         }
         due
+    }
+
+    /// When a failed rail is to be tried; `None` while it is up or is being tried.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Down { until_ns, .. } => Some(until_ns),
+            State::Up { .. } | State::Probing => None,
+        }
+    }
+
+    /// Links of this host have changed: what did not answer before may do so now. The first pause after a failure stays,
+    /// however much the links change.
+    pub fn path_changed(&mut self, now_ns: u64) {
+        if let State::Down {
+            until_ns,
+            was_tried: true,
+        } = &mut self.state
+        {
+            *until_ns = now_ns.min(*until_ns);
+        }
     }
 
     /// Whether the rail has a working link.
@@ -224,5 +267,31 @@ mod tests {
         health.failed(now);
         assert!(!health.begin_probe(now + 99 * MS));
         assert!(health.begin_probe(now + 100 * MS), "it was steady before");
+    }
+
+    /// What was due only lately is no silence yet.
+    #[test]
+    fn silence_counts_from_what_is_due() {
+        let mut silence = Silence::since(0);
+        assert!(!silence.is_too_long(seen(5, 0), u64::MAX, 1_000 * MS));
+        silence.restart(9_000 * MS);
+        assert!(!silence.is_too_long(seen(5, 0), u64::MAX, 10_000 * MS));
+        assert!(silence.is_too_long(seen(5, 0), u64::MAX, 10_500 * MS));
+    }
+
+    /// A change of links hurries what did not answer, and not what has just failed.
+    #[test]
+    fn changed_links_hurry_a_rail_that_was_tried() {
+        let mut health = RailHealth::default();
+        health.connected(0);
+        health.failed(0);
+        assert_eq!(health.due_ns(), Some(100 * MS));
+        health.path_changed(MS);
+        assert_eq!(health.due_ns(), Some(100 * MS));
+        assert!(health.begin_probe(100 * MS));
+        health.failed(100 * MS);
+        assert_eq!(health.due_ns(), Some(300 * MS));
+        health.path_changed(110 * MS);
+        assert!(health.begin_probe(110 * MS));
     }
 }

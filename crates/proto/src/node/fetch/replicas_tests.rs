@@ -3,7 +3,7 @@
 use ropewalk_model::CHUNK_LEN;
 
 use super::*;
-use crate::control::{Holding, Stretch};
+use crate::control::{Holding, Plan, Run, Stretch};
 
 const SECOND: u64 = 1_000_000_000;
 const RIGHT: [u8; 32] = [1; 32];

@@ -2,8 +2,9 @@
 
 use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
 
+use super::window::{WINDOW_UNITS, WINDOW_UNMEASURED_MAX};
 use super::*;
-use crate::control::{Stretch, range};
+use crate::control::{Plan, Revision, Run, Stretch, range};
 
 const SECOND: u64 = 1_000_000_000;
 

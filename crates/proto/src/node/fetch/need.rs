@@ -52,6 +52,11 @@ impl Troubles {
     pub fn gone(&mut self, sender: u32, text: String) {
         self.gone.insert(sender, text);
     }
+
+    /// It can be reached after all.
+    pub fn here(&mut self, sender: u32) {
+        self.gone.remove(&sender);
+    }
 }
 
 impl Receiving {

@@ -1,0 +1,154 @@
+//! What the master says: plans, revisions, and what is to be given back.
+
+use ropewalk_model::{Range, RangeSet};
+
+use super::align::align;
+use super::{LaneId, ReadyRun, Receiving, Watch};
+use crate::control::{self, Peer, Plan, Revision, Run};
+
+impl Receiving {
+    /// Takes the master's plan: peers to connect to and runs to fetch.
+    ///
+    /// Cuts between two senders move to the border of the unit around them where one of the two
+    /// holds all of it: a unit has one sender, and receivers of equal ranges hash equal units.
+    pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+        self.now_ns = now_ns;
+        self.watch = Watch::new(now_ns);
+        self.set_limit(plan.limit, now_ns);
+        self.spares.expect_at(plan.expected);
+        self.spares.explore(plan.explore);
+        self.unit_len = plan.unit_len();
+        self.is_own = plan.commit;
+        for peer in &plan.peers {
+            self.add_peer(peer);
+        }
+        let mut runs = align(&plan.runs, unit_at);
+        runs.sort_by_key(|run| run.choices);
+        for run in &runs {
+            self.want(run);
+        }
+        self.aim(&runs, true);
+        self.take_holdings(&plan.holdings);
+        self.set_pace(now_ns);
+        self.call_needed();
+        self.check_progress();
+    }
+
+    /// Takes changed owners, new runs, peers that are gone and ranges to give up.
+    pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+        self.now_ns = now_ns;
+        if revision.settle {
+            self.ledger.settle();
+            self.spares.settle(now_ns);
+        }
+        if revision.expected > 0 {
+            let passed = now_ns.saturating_sub(self.watch.start_ns());
+            self.spares
+                .expect_at(passed.saturating_add(revision.expected));
+        }
+        for peer in &revision.peers {
+            self.add_peer(peer);
+        }
+        for &node in &revision.lost {
+            if let Some(&lane) = self.lane_of.get(&node) {
+                for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
+                    self.lane_down(rail, "its connection to the master ended");
+                }
+            }
+        }
+        let mut runs: Vec<&Run> = revision.runs.iter().collect();
+        runs.sort_by_key(|run| run.choices);
+        let mut new = Vec::new();
+        for run in runs {
+            let range = control::range(run.start, run.length);
+            // Somebody can be asked for it after all.
+            self.ledger.forget_given_up(range);
+            let known = self.ledger.known(range);
+            let holders = self.lanes_of(run);
+            self.ledger.reassign([ReadyRun {
+                range,
+                holders,
+                choices: run.choices,
+            }]);
+            for fresh in RangeSet::from(range).difference(&known).iter() {
+                let holders = self.lanes_of(run);
+                new.push(Run {
+                    start: fresh.start,
+                    length: fresh.len(),
+                    ..run.clone()
+                });
+                let run = ReadyRun {
+                    range: fresh,
+                    holders,
+                    choices: run.choices,
+                };
+                match revision.settle {
+                    true => self.ledger.want(run),
+                    false => self.ledger.inherit(run),
+                }
+                self.finished = false;
+            }
+            self.asked.remove(range);
+            self.lent.remove(range);
+        }
+        self.aim(&new, false);
+        self.take_holdings(&revision.holdings);
+        if revision.expected > 0 {
+            self.set_pace(now_ns);
+        }
+        for stretch in &revision.unavailable {
+            let range = control::range(stretch.start, stretch.length);
+            self.ledger.give_up(range);
+            for part in self.lent.clipped(range).iter() {
+                self.lent.remove(part);
+                self.ledger.lose(part);
+            }
+        }
+        self.call_needed();
+        self.check_progress();
+    }
+
+    /// Gives up to `bytes` that are not on their way yet back to the master. A receiver with a copy of its own
+    /// is not complete before it knows what becomes of them.
+    pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
+        let released = self.ledger.release(bytes, unit_at);
+        if self.is_own {
+            self.lent = self.lent.union(&released);
+        }
+        self.check_progress();
+        released
+    }
+
+    fn add_peer(&mut self, peer: &Peer) {
+        if self.lane_of.contains_key(&peer.node) {
+            return;
+        }
+        let lane = self.ledger.add_lane();
+        self.lane_of.insert(peer.node, lane);
+        self.enter(peer.clone());
+    }
+
+    fn lanes_of(&self, run: &Run) -> Vec<LaneId> {
+        let mut holders = Vec::with_capacity(1 + run.spares.len());
+        for node in std::iter::once(&run.sender).chain(&run.spares) {
+            if let Some(&lane) = self
+                .lane_of
+                .get(node)
+                .filter(|lane| !holders.contains(*lane))
+            {
+                holders.push(lane);
+                holders.extend(self.ledger.rails(lane).filter(|&rail| rail != lane));
+            }
+        }
+        holders
+    }
+
+    fn want(&mut self, run: &Run) {
+        let holders = self.lanes_of(run);
+        self.ledger.want(ReadyRun {
+            range: control::range(run.start, run.length),
+            holders,
+            choices: run.choices,
+        });
+    }
+}

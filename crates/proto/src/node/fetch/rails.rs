@@ -1,0 +1,129 @@
+//! Several lanes to one peer: added, left, and given up.
+
+use ropewalk_model::Range;
+
+use super::{LaneId, PairTotals, Receiving};
+use crate::control::Peer;
+
+/// A rail that brought a unit so recently works.
+const RAIL_MOVES_NS: u64 = 1_000_000_000;
+
+impl Receiving {
+    pub(super) fn enter(&mut self, peer: Peer) {
+        self.pairs.push(PairTotals {
+            sender: peer.node,
+            ..PairTotals::default()
+        });
+        self.peers.push(peer);
+        self.spares.add();
+    }
+
+    /// The peer of `lane` is connected over another rail, too. Returns the number of the new lane: it does part of all
+    /// that the others to this peer have to do, and their work when they fail.
+    pub fn add_rail(&mut self, lane: LaneId, now_ns: u64) -> LaneId {
+        self.now_ns = now_ns;
+        let rail = self.ledger.add_rail(lane);
+        self.enter(self.peers[lane].clone());
+        self.spares.is_called(rail, now_ns);
+        // It is there after all.
+        let sender = self.pairs[lane].sender;
+        self.lost.remove(&sender);
+        self.troubles.here(sender);
+        rail
+    }
+
+    /// As many more lanes to the peer of `lane`, and its work dealt out to all of them in equal parts.
+    pub fn deal(
+        &mut self,
+        lane: LaneId,
+        more: u32,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Vec<LaneId> {
+        let added = (0..more).map(|_| self.add_rail(lane, now_ns)).collect();
+        self.ledger.deal(lane, unit_at);
+        added
+    }
+
+    /// The peer that a lane leads to.
+    #[must_use]
+    pub fn peer(&self, lane: LaneId) -> &Peer {
+        &self.peers[lane]
+    }
+
+    /// The only way to a peer broke for this reason, and another one is looked for.
+    pub fn note_search(&mut self, lane: LaneId, reason: &str) {
+        if !self.finished {
+            let name = self.peer_name(lane);
+            self.note(format!(
+                "the way to {name} broke ({reason}); looking for one that works"
+            ));
+        }
+    }
+
+    /// Whether the peer of `lane` can still be reached over any rail.
+    pub fn is_reachable(&self, lane: LaneId) -> bool {
+        self.ledger.rails(lane).next().is_some()
+    }
+
+    /// The other rails over which the peer of `lane` can be reached.
+    pub fn other_rails(&self, lane: LaneId) -> impl Iterator<Item = LaneId> {
+        self.ledger.rails(lane).filter(move |&rail| rail != lane)
+    }
+
+    /// Whether the peer of `lane` can be reached over another rail.
+    pub fn has_other_rail(&self, lane: LaneId) -> bool {
+        self.other_rails(lane).next().is_some()
+    }
+
+    /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
+    pub fn other_rail_moves(&self, lane: LaneId, now_ns: u64) -> bool {
+        let moves = |rail: LaneId| {
+            let brought = self.ledger.brought_ns(rail);
+            brought.is_some_and(|brought| now_ns.saturating_sub(brought) < RAIL_MOVES_NS)
+        };
+        self.ledger
+            .rails(lane)
+            .any(|rail| rail != lane && moves(rail))
+    }
+
+    /// No stream of the lane works and none can be opened.
+    pub fn handle_lane_down(&mut self, lane: LaneId, reason: &str) {
+        self.lane_down(lane, reason);
+        self.call_needed();
+        self.check_progress();
+    }
+
+    /// The lane carries nothing more, since another one to the same peer does its work. Where that one has failed
+    /// meanwhile, the peer is gone.
+    pub fn handle_lane_left(&mut self, lane: LaneId) {
+        if self.has_other_rail(lane) && self.ledger.is_alive(lane) {
+            self.ledger.lane_failed(lane);
+        } else {
+            self.lane_down(lane, "the way that took its place failed");
+        }
+        self.call_needed();
+        self.check_progress();
+    }
+
+    pub(super) fn lane_down(&mut self, lane: LaneId, reason: &str) {
+        if !self.ledger.is_alive(lane) {
+            return;
+        }
+        self.ledger.lane_failed(lane);
+        let is_gone = self.ledger.rails(lane).next().is_none();
+        if is_gone {
+            let sender = self.pairs[lane].sender;
+            self.lost.insert(sender);
+            let text = format!("{} is gone ({reason})", self.peer_name(lane));
+            self.troubles.gone(sender, text);
+        }
+        let name = self.peer_name(lane);
+        if !self.finished {
+            self.note(match is_gone {
+                true => format!("sender {name} is gone: {reason}"),
+                false => format!("one rail to {name} is gone: {reason}"),
+            });
+        }
+    }
+}

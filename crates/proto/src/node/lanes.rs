@@ -1,0 +1,589 @@
+//! The lanes of a node: which streams each has, and what becomes of those that break.
+//!
+//! A lane is one way to one peer, and has some streams. A further rail to the same peer is a lane of its own, and so is the
+//! way that takes another's place; they do each other's work. A lane fails when no stream of it works and none can be
+//! opened. Then
+//!
+//! * where another rail to its peer is there, that one does the work, and the rail is tried again from time to time;
+//! * where it was the only way, and has worked, another way is looked for, which may be the same: the peer is there;
+//! * else the peer is given up, and the master is asked for other holders.
+//!
+//! One thread of the driver, or one place of the simulator, belongs to each stream: it asks [`Node::next_step`] what to do,
+//! does it, and hands in what happened.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_model::Range;
+
+use super::rail_health::{RailHealth, Seen};
+use super::stream::{Break, Phase, Step, Stream, StreamId};
+use super::{Event, Life, Node, Streams};
+use crate::control::Peer;
+use crate::ledger::LaneId;
+use crate::node::fetch::{Take, UNITS_PER_TAKE_MAX, Writer};
+use crate::route::Way;
+
+mod rails;
+#[cfg(test)]
+mod tests;
+
+/// A search for a way that takes longer has waited for answers: it is not made again at once.
+const SEARCH_NS_MAX: u64 = 3_000_000_000;
+
+/// Units asked for on one stream and not received, whatever their bytes: a small file is a unit. The grants have to fit into
+/// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
+const UNITS_OUTSTANDING_MAX: usize = 2048;
+
+/// ... but beside datagrams, where both do. A round trip brings no more than this.
+pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
+
+/// How a lane was connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Which of the two dialled, or neither.
+    pub way: Way,
+    /// Least round trip, nanoseconds.
+    pub trip_ns: u64,
+}
+
+/// A unit was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// It is the first copy.
+    pub is_first: bool,
+    /// The sink has to be read again, which [`fetch::Receiving::handle_reread`](super::fetch::Receiving::handle_reread)
+    /// answers.
+    pub rereads: bool,
+}
+
+/// A way to a peer, and its streams.
+#[derive(Debug, Default)]
+struct Lane {
+    way: Way,
+    is_connected: bool,
+    // Another way takes its place.
+    is_superseded: bool,
+    // It has brought a unit.
+    has_worked: bool,
+    streams: BTreeMap<u32, Stream>,
+    // Numbers of streams given so far.
+    numbered: u32,
+    // Most streams that were open at once.
+    open_max: u32,
+    health: RailHealth,
+}
+
+impl Lane {
+    fn count(&self, counts: impl Fn(Phase) -> bool) -> u32 {
+        let phases = self.streams.values().map(Stream::phase);
+        phases.filter(|phase| counts(*phase)).count() as u32
+    }
+
+    /// Streams that are there or on their way, without those that fewer are wanted than.
+    fn live(&self) -> u32 {
+        self.count(Phase::counts)
+    }
+
+    /// Those of them that are open.
+    fn open(&self) -> u32 {
+        self.count(|phase| phase.counts() && phase.is_open())
+    }
+
+    fn add(&mut self, phase: Phase, now_ns: u64) -> u32 {
+        let number = self.numbered;
+        self.numbered += 1;
+        self.streams.insert(number, Stream::new(phase, now_ns));
+        number
+    }
+}
+
+/// All lanes of a node, by number, and how many streams each has.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    list: Vec<Lane>,
+    streams: Streams,
+    pub events: VecDeque<Event>,
+}
+
+impl Lanes {
+    pub fn new(streams: Streams) -> Self {
+        Self {
+            list: Vec::new(),
+            streams,
+            events: VecDeque::new(),
+        }
+    }
+
+    fn lane(&mut self, lane: LaneId) -> &mut Lane {
+        if self.list.len() <= lane {
+            self.list.resize_with(lane + 1, Lane::default);
+        }
+        &mut self.list[lane]
+    }
+
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        self.list.get_mut(id.lane)?.streams.get_mut(&id.number)
+    }
+
+    fn is_carried(&self, lane: LaneId) -> bool {
+        self.list.get(lane).is_some_and(|l| l.way == Way::Through)
+    }
+
+    fn has_open(&self, lane: LaneId) -> bool {
+        self.list.get(lane).is_some_and(|lane| lane.open() > 0)
+    }
+
+    fn start(&mut self, lane: LaneId, phase: Phase, now_ns: u64) {
+        let number = self.lane(lane).add(phase, now_ns);
+        self.events
+            .push_back(Event::Start(StreamId { lane, number }));
+    }
+
+    /// A lane is to be connected.
+    pub fn connect(&mut self, lane: LaneId, now_ns: u64) {
+        self.start(lane, Phase::Finding, now_ns);
+    }
+
+    /// A copy that the lane carries is useless.
+    pub fn cancel(&mut self, lane: LaneId, range: Range) {
+        if let Some(lane) = self.list.get_mut(lane) {
+            // One stream of them.
+            let _ = lane.streams.values_mut().any(|s| s.cancel(range));
+        }
+    }
+
+    /// Lanes that have, or open, streams.
+    fn at_work(&self) -> u32 {
+        self.list.iter().filter(|lane| lane.live() > 0).count() as u32
+    }
+
+    /// Most streams that the lane had open at once, and how it is connected.
+    pub fn seen(&self, lane: LaneId) -> (u32, Way) {
+        let lane = self.list.get(lane);
+        lane.map_or((0, Way::Direct), |lane| (lane.open_max, lane.way))
+    }
+}
+
+impl Node {
+    /// The peer that a lane leads to.
+    #[must_use]
+    pub fn peer(&self, lane: LaneId) -> &Peer {
+        self.fetch.peer(lane)
+    }
+
+    /// Where a stream is in its life.
+    #[must_use]
+    pub fn phase(&self, id: StreamId) -> Phase {
+        let lane = self.lanes.list.get(id.lane);
+        let stream = lane.and_then(|lane| lane.streams.get(&id.number));
+        stream.map_or(Phase::Ended, Stream::phase)
+    }
+
+    /// How many streams lanes have.
+    #[must_use]
+    pub fn streams(&self) -> &Streams {
+        &self.lanes.streams
+    }
+
+    /// Whether a lane has, or opens, streams.
+    #[must_use]
+    pub fn is_at_work(&self, lane: LaneId) -> bool {
+        self.lanes.list.get(lane).is_some_and(|l| l.live() > 0)
+    }
+
+    /// What to do with a stream now. Asked by one thread, which does it before it asks again.
+    ///
+    /// * `unit_at`: the unit of the sinks' layout around an offset.
+    pub fn next_step(&mut self, id: StreamId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Step {
+        if self.life == Life::Ended {
+            return match self.phase(id).is_open() {
+                true => Step::Close,
+                false => Step::End,
+            };
+        }
+        let Some(stream) = self.lanes.stream(id) else {
+            return Step::End;
+        };
+        match stream.phase() {
+            Phase::FindingLater | Phase::OpeningLater if now_ns < stream.until_ns => {
+                Step::Wait(Some(stream.until_ns))
+            }
+            Phase::Finding | Phase::FindingLater => self.find(id, now_ns),
+            Phase::Opening | Phase::OpeningLater => self.open(id, now_ns),
+            Phase::Open | Phase::Leaving | Phase::Moving => self.carry(id, now_ns, unit_at),
+            Phase::Down => self.probe(id, now_ns),
+            Phase::Probing => Step::Probe,
+            Phase::Ended => Step::End,
+        }
+    }
+
+    fn enter_phase(&mut self, id: StreamId, phase: Phase) {
+        if let Some(stream) = self.lanes.stream(id)
+            && stream.phase() != phase
+        {
+            stream.enter(phase);
+        }
+        if phase == Phase::Ended
+            && let Some(lane) = self.lanes.list.get_mut(id.lane)
+        {
+            lane.streams.remove(&id.number);
+        }
+    }
+
+    fn end_stream(&mut self, id: StreamId) -> Step {
+        self.enter_phase(id, Phase::Ended);
+        Step::End
+    }
+
+    fn find(&mut self, id: StreamId, now_ns: u64) -> Step {
+        if !self.fetch.ledger().is_alive(id.lane) {
+            return self.end_stream(id);
+        }
+        // The master may bring more that is to be fetched there.
+        if self.fetch.is_finished() {
+            return Step::Wait(None);
+        }
+        self.enter_phase(id, Phase::Finding);
+        if let Some(stream) = self.lanes.stream(id) {
+            stream.began_ns = now_ns;
+        }
+        Step::Find
+    }
+
+    fn open(&mut self, id: StreamId, now_ns: u64) -> Step {
+        let each = self.lanes.streams.each();
+        if !self.fetch.ledger().is_alive(id.lane) || self.lanes.lane(id.lane).live() > each {
+            return self.end_stream(id);
+        }
+        if self.is_left(id.lane, now_ns) {
+            return self.leave(id);
+        }
+        self.enter_phase(id, Phase::Opening);
+        Step::Open
+    }
+
+    fn carry(&mut self, id: StreamId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Step {
+        let is_left = self.is_left(id.lane, now_ns);
+        let open = self.lanes.lane(id.lane).open();
+        let each = self.lanes.streams.each();
+        let units_max = match self.lanes.streams.of_datagrams() {
+            true => UNITS_OUTSTANDING_DATAGRAMS,
+            false => UNITS_OUTSTANDING_MAX,
+        };
+        let Some(stream) = self.lanes.stream(id) else {
+            return Step::End;
+        };
+        match stream.phase() {
+            Phase::Moving if !is_left => stream.enter(Phase::Open),
+            Phase::Open if is_left => stream.enter(Phase::Moving),
+            // Those that only try to connect leave by themselves.
+            Phase::Open if open > each => stream.enter(Phase::Leaving),
+            _ => {}
+        }
+        if stream.verdict.is_some() {
+            return Step::Close;
+        }
+        if !stream.cancels.is_empty() {
+            return Step::Cancel(std::mem::take(&mut stream.cancels));
+        }
+        // With so many units it is as full as with all its bytes.
+        let outstanding = match stream.granted() + UNITS_PER_TAKE_MAX > units_max {
+            true => u64::MAX,
+            false => stream.outstanding(),
+        };
+        let take = match stream.phase() {
+            Phase::Open => self.fetch.take(id.lane, outstanding, now_ns, unit_at),
+            _ => Take::Closed,
+        };
+        match take {
+            Take::Units(units) => {
+                let ranges = units.iter().map(|unit| unit.range);
+                Step::Grant(stream.grant(ranges, now_ns))
+            }
+            Take::Wait(until_ns) if stream.granted() > 0 => Step::Receive(until_ns),
+            Take::Closed if stream.granted() > 0 => Step::Receive(None),
+            Take::Wait(until_ns) => Step::Wait(until_ns),
+            Take::Closed => Step::Close,
+        }
+    }
+
+    /// A way to the peer of a lane was found. Returns the stream that the caller goes on with, if any: where the lane had
+    /// another way before, it is on a lane of its own.
+    ///
+    /// * `unit_at`: the unit of the sinks' layout around an offset.
+    pub fn handle_found(
+        &mut self,
+        id: StreamId,
+        link: Link,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<StreamId> {
+        if self.phase(id) != Phase::Finding {
+            return None;
+        }
+        if !self.fetch.ledger().is_alive(id.lane) {
+            self.end_stream(id);
+            return None;
+        }
+        let id = match self.lanes.lane(id.lane).is_connected {
+            false => {
+                self.enter_phase(id, Phase::Opening);
+                id
+            }
+            true => {
+                let lane = self.fetch.add_rail(id.lane, now_ns);
+                let number = self.lanes.lane(lane).add(Phase::Opening, now_ns);
+                self.end_stream(id);
+                self.fetch.handle_lane_left(id.lane);
+                StreamId { lane, number }
+            }
+        };
+        self.connected(id.lane, link, now_ns);
+        self.apply_trip(link.trip_ns, now_ns);
+        if self.lanes.streams.stripes() > 1 {
+            self.deal(id.lane, link, now_ns, unit_at);
+        }
+        self.add_streams(id.lane, now_ns);
+        Some(id)
+    }
+
+    fn connected(&mut self, lane: LaneId, link: Link, now_ns: u64) {
+        let lane = self.lanes.lane(lane);
+        (lane.way, lane.is_connected) = (link.way, true);
+        lane.health.connected(now_ns);
+    }
+
+    /// No way to the peer was found, for this reason.
+    pub fn handle_not_found(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+        let Some(stream) = self.lanes.stream(id) else {
+            return;
+        };
+        if stream.phase() != Phase::Finding {
+            return;
+        }
+        // Silence is not tried again: every way has been waited for.
+        if now_ns.saturating_sub(stream.began_ns) > SEARCH_NS_MAX {
+            stream.end_series();
+        }
+        if !stream.retries(Phase::FindingLater, now_ns) {
+            self.end_stream(id);
+            self.fetch.handle_lane_down(id.lane, reason);
+        }
+    }
+
+    /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
+    fn deal(&mut self, lane: LaneId, link: Link, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+        let more = self.lanes.streams.stripes() - 1;
+        for stripe in self.fetch.deal(lane, more, now_ns, unit_at) {
+            self.connected(stripe, link, now_ns);
+            self.lanes.events.push_back(Event::SameWay(stripe, lane));
+            self.lanes.start(stripe, Phase::Opening, now_ns);
+        }
+    }
+
+    /// A stream is connected.
+    pub fn handle_opened(&mut self, id: StreamId, now_ns: u64) {
+        if let Some(stream) = self.lanes.stream(id)
+            && stream.phase() == Phase::Opening
+        {
+            stream.opened(now_ns);
+            let lane = self.lanes.lane(id.lane);
+            lane.open_max = lane.open_max.max(lane.open());
+        }
+    }
+
+    /// A stream did not connect, for this reason.
+    pub fn handle_not_opened(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+        if self.phase(id) == Phase::Opening {
+            self.try_again(id, reason, now_ns);
+        }
+    }
+
+    /// Nothing was received for a moment.
+    ///
+    /// * `received`: bytes received on the connection so far.
+    pub fn handle_idle(&mut self, id: StreamId, received: u64, now_ns: u64) {
+        let Some(stream) = self.lanes.stream(id) else {
+            return;
+        };
+        let seen = Seen {
+            moved: received,
+            received,
+            unacknowledged: stream.granted() > 0,
+            retransmits: 0,
+        };
+        let is_silent = stream.silence.is_too_long(seen, u64::MAX, now_ns);
+        // A node that stands still is silent on all rails, and is waited for.
+        if is_silent && self.fetch.other_rail_moves(id.lane, now_ns) {
+            let reason = "silent while another rail to the same host moves";
+            if let Some(stream) = self.lanes.stream(id) {
+                stream.verdict = Some(Break::RailLost(reason.into()));
+            }
+        }
+    }
+
+    /// The number that a stream is known by where it writes.
+    #[must_use]
+    pub fn writer(id: StreamId) -> Writer {
+        Writer {
+            lane: id.lane,
+            stream: id.number.into(),
+        }
+    }
+
+    /// A unit was received whole and was checked.
+    pub fn handle_unit(
+        &mut self,
+        id: StreamId,
+        grant: u32,
+        digest: Option<[u8; 32]>,
+        now_ns: u64,
+    ) -> Arrival {
+        let Some(stream) = self.lanes.stream(id) else {
+            return Arrival::default();
+        };
+        let Some(range) = stream.ended(grant) else {
+            return Arrival::default();
+        };
+        stream.units += 1;
+        self.lanes.lane(id.lane).has_worked = true;
+        let writer = Self::writer(id);
+        let (is_first, rereads) = self
+            .fetch
+            .handle_written_unit(writer, range, digest, now_ns);
+        Arrival { is_first, rereads }
+    }
+
+    /// A unit was received damaged.
+    pub fn handle_corrupt(&mut self, id: StreamId, grant: u32, reason: &str, now_ns: u64) {
+        if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
+            self.fetch.handle_corrupt(id.lane, range, reason, now_ns);
+        }
+    }
+
+    /// A unit will not be received: it was cancelled.
+    pub fn handle_cancelled(&mut self, id: StreamId, grant: u32, now_ns: u64) {
+        if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
+            self.fetch.handle_returned(id.lane, range, now_ns);
+        }
+    }
+
+    /// The peer cannot serve a unit, for this reason.
+    pub fn handle_refused(&mut self, id: StreamId, grant: u32, reason: &str, now_ns: u64) {
+        if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
+            self.fetch.handle_refused(id.lane, range, reason, now_ns);
+        }
+    }
+
+    /// A connection is closed; before this, so that no late byte of it can reach the sink after another copy.
+    pub fn handle_closed(&mut self, id: StreamId, cause: Break, now_ns: u64) {
+        let Some(stream) = self.lanes.stream(id) else {
+            return;
+        };
+        let phase = stream.phase();
+        if !phase.is_open() {
+            return;
+        }
+        let cause = stream.verdict.take().unwrap_or(cause);
+        if stream.units > 0 {
+            // It worked for a while.
+            stream.begin_series();
+        } else if matches!(cause, Break::Blocked(_)) {
+            stream.end_series();
+        }
+        for range in stream.closed() {
+            self.fetch.handle_returned(id.lane, range, now_ns);
+        }
+        match (phase, cause) {
+            (Phase::Moving, _) => drop(self.leave(id)),
+            (Phase::Leaving, _) | (_, Break::Asked) => drop(self.end_stream(id)),
+            (_, Break::RailLost(reason)) => {
+                // While another rail does the work this one is tried again at leisure. The last one goes on trying.
+                let gives_up = self.fetch.has_other_rail(id.lane);
+                if let Some(stream) = self.lanes.stream(id).filter(|_| gives_up) {
+                    stream.end_series();
+                }
+                self.try_again(id, &reason, now_ns);
+            }
+            (_, Break::Broken(reason) | Break::Blocked(reason)) => {
+                self.try_again(id, &reason, now_ns);
+            }
+        }
+    }
+
+    fn try_again(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+        let Some(stream) = self.lanes.stream(id) else {
+            return;
+        };
+        if stream.retries(Phase::OpeningLater, now_ns) {
+            return;
+        }
+        if self.lanes.lane(id.lane).live() > 1 {
+            self.end_stream(id);
+            return;
+        }
+        let lane = self.lanes.lane(id.lane);
+        lane.health.failed(now_ns);
+        let has_worked = lane.has_worked && self.lanes.streams.stripes() == 1;
+        if self.fetch.has_other_rail(id.lane) {
+            self.fetch.handle_lane_down(id.lane, reason);
+            self.enter_phase(id, Phase::Down);
+        } else if has_worked && self.fetch.ledger().is_alive(id.lane) {
+            self.search(id, reason);
+        } else {
+            self.end_stream(id);
+            self.fetch.handle_lane_down(id.lane, reason);
+        }
+    }
+
+    /// The only way to a peer, which has worked, does not any more: another one is looked for, or the same.
+    fn search(&mut self, id: StreamId, reason: &str) {
+        self.fetch.note_search(id.lane, reason);
+        self.enter_phase(id, Phase::Finding);
+        if let Some(stream) = self.lanes.stream(id) {
+            stream.begin_series();
+        }
+    }
+
+    fn apply_trip(&mut self, trip_ns: u64, now_ns: u64) {
+        let lanes = self.lanes.at_work();
+        self.lanes.streams.handle_trip(trip_ns, lanes);
+        self.apply_streams(now_ns);
+    }
+
+    /// The master wants so many streams; see [`Streams::set`]. Those that are too many bring what they were asked for first.
+    pub fn set_streams(&mut self, count: u32, now_ns: u64) {
+        let lanes = self.lanes.at_work();
+        self.lanes.streams.set(count, lanes);
+        self.apply_streams(now_ns);
+    }
+
+    fn apply_streams(&mut self, now_ns: u64) {
+        self.fetch.set_streams(self.lanes.streams.each());
+        for lane in 0..self.lanes.list.len() {
+            self.add_streams(lane, now_ns);
+        }
+    }
+
+    /// Opens streams of a lane until it has as many as are wanted.
+    fn add_streams(&mut self, lane: LaneId, now_ns: u64) {
+        let wanted = self.lanes.streams.each();
+        let l = self.lanes.lane(lane);
+        let live = l.live();
+        // One without a stream is down; one that is being found has no way yet.
+        let is_found =
+            |stream: &Stream| !matches!(stream.phase(), Phase::Finding | Phase::FindingLater);
+        if !l.is_connected || live == 0 || !l.streams.values().all(is_found) {
+            return;
+        }
+        for _ in live..wanted {
+            self.lanes.start(lane, Phase::Opening, now_ns);
+        }
+    }
+
+    /// Cancels of a stream, as [`Node::next_step`] gives them.
+    pub fn take_cancels(&mut self, id: StreamId) -> Vec<u32> {
+        let stream = self.lanes.stream(id);
+        stream.map_or_else(Vec::new, |s| std::mem::take(&mut s.cancels))
+    }
+}

@@ -1,0 +1,122 @@
+//! Several ways to one peer: further rails, better ways, and rails that failed and are tried again.
+
+use super::{Event, LaneId, Life, Link, Node, Phase, RailHealth, Step, StreamId};
+
+impl Node {
+    /// Whether streams of the lane bring what they were asked for and end: they go through the command's host, and others
+    /// to the same peer bring units that do not. A way that connects and carries nothing is none.
+    pub(super) fn is_left(&self, lane: LaneId, now_ns: u64) -> bool {
+        self.lanes.is_carried(lane)
+            && self.is_done_directly(lane)
+            && self.fetch.other_rail_moves(lane, now_ns)
+    }
+
+    fn is_done_directly(&self, lane: LaneId) -> bool {
+        let is_direct = |other| self.lanes.has_open(other) && !self.lanes.is_carried(other);
+        self.fetch.other_rails(lane).any(is_direct)
+    }
+
+    /// A stream that goes nowhere any more has ended, with all it was asked for.
+    pub(super) fn leave(&mut self, id: StreamId) -> Step {
+        if self.lanes.lane(id.lane).live() > 1 {
+            return self.end_stream(id);
+        }
+        if self.is_done_directly(id.lane) {
+            self.end_stream(id);
+            self.fetch.handle_lane_left(id.lane);
+            return Step::End;
+        }
+        // What was to take its place has failed meanwhile.
+        self.enter_phase(id, Phase::Opening);
+        Step::Wait(Some(0))
+    }
+
+    /// The peer of a lane is connected over another rail, too. Returns the number of that lane; `None` when the peer has
+    /// been given up: then it is the master's to replace.
+    pub fn handle_rail(&mut self, lane: LaneId, link: Link, now_ns: u64) -> Option<LaneId> {
+        self.add_lane(lane, link, None, now_ns)
+    }
+
+    /// `again`: over the same rail as `lane`, with the health that it had.
+    fn add_lane(
+        &mut self,
+        lane: LaneId,
+        link: Link,
+        again: Option<RailHealth>,
+        now_ns: u64,
+    ) -> Option<LaneId> {
+        if !self.fetch.is_reachable(lane) || self.life == Life::Ended {
+            return None;
+        }
+        let rail = self.fetch.add_rail(lane, now_ns);
+        if let Some(health) = again {
+            self.lanes.lane(rail).health = health;
+            self.lanes.events.push_back(Event::SameWay(rail, lane));
+        }
+        self.connected(rail, link, now_ns);
+        self.lanes.start(rail, Phase::Opening, now_ns);
+        self.add_streams(rail, now_ns);
+        Some(rail)
+    }
+
+    /// A better way to the peer of a lane was found, which takes its place. Returns the number of the new lane; `None`
+    /// where the lane has nothing to move.
+    pub fn handle_better_way(&mut self, lane: LaneId, link: Link, now_ns: u64) -> Option<LaneId> {
+        if !self.is_at_work(lane) || self.lanes.lane(lane).is_superseded {
+            return None;
+        }
+        self.lanes.lane(lane).is_superseded = true;
+        let rail = self.handle_rail(lane, link, now_ns)?;
+        self.apply_trip(link.trip_ns, now_ns);
+        Some(rail)
+    }
+
+    pub(super) fn probe(&mut self, id: StreamId, now_ns: u64) -> Step {
+        if !self.fetch.is_reachable(id.lane) {
+            return self.end_stream(id);
+        }
+        let health = &mut self.lanes.lane(id.lane).health;
+        if !health.begin_probe(now_ns) {
+            return Step::Wait(health.due_ns());
+        }
+        self.enter_phase(id, Phase::Probing);
+        Step::Probe
+    }
+
+    /// Whether the rail of a lane answers.
+    pub fn handle_probed(&mut self, id: StreamId, answers: bool, now_ns: u64) {
+        if self.phase(id) != Phase::Probing {
+            return;
+        }
+        if !answers {
+            self.lanes.lane(id.lane).health.failed(now_ns);
+            return self.enter_phase(id, Phase::Down);
+        }
+        self.end_stream(id);
+        let lane = self.lanes.lane(id.lane);
+        // Its pauses grow if it fails again soon.
+        let (way, health) = (lane.way, lane.health.clone());
+        let link = Link { way, trip_ns: 0 };
+        self.add_lane(id.lane, link, Some(health), now_ns);
+    }
+
+    /// Links of this host have changed, and it has no address for the rails of these lanes any more. Returns those of them
+    /// whose connections are to be stopped, as another rail to the same peer is there. Where all are gone at once TCP may
+    /// outlast that, as it does where there is one.
+    pub fn handle_links_changed(&mut self, gone: &[LaneId], now_ns: u64) -> Vec<LaneId> {
+        for lane in &mut self.lanes.list {
+            lane.health.path_changed(now_ns);
+        }
+        let does_work = |other: LaneId| self.lanes.has_open(other) && !gone.contains(&other);
+        let is_done_by_another = |lane: &LaneId| self.fetch.other_rails(*lane).any(does_work);
+        gone.iter().copied().filter(is_done_by_another).collect()
+    }
+
+    /// A peer is gone for good, and no lane to it works: the driver knows.
+    pub fn handle_peer_gone(&mut self, lane: LaneId, reason: &str) {
+        let rails: Vec<LaneId> = self.fetch.ledger().rails(lane).collect();
+        for rail in rails {
+            self.fetch.handle_lane_down(rail, reason);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What the master says to a node whose plan it has.
+
+use ropewalk_model::Range;
+
+use super::Node;
+use crate::control::{self, from_agent, to_agent};
+
+impl Node {
+    /// Takes a message and returns the answer, where there is one. Messages that are not about what the node receives, or
+    /// that need its disks, are the driver's.
+    ///
+    /// * `unit_at`: the unit of the sinks' layout around an offset.
+    pub fn handle_message(
+        &mut self,
+        message: &to_agent::Body,
+        now_ns: u64,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Option<from_agent::Body> {
+        match message {
+            to_agent::Body::Revision(revision) => self.handle_revision(revision, now_ns),
+            to_agent::Body::Limit(limit) => self.fetch.set_limit(limit.rate, now_ns),
+            to_agent::Body::Streams(streams) => self.set_streams(streams.count, now_ns),
+            to_agent::Body::Release(release) => {
+                let released = self.fetch.release(release.bytes, unit_at);
+                let ranges = control::stretches(&released);
+                let released = control::Released { ranges };
+                return Some(from_agent::Body::Released(released));
+            }
+            _ => {}
+        }
+        None
+    }
+}

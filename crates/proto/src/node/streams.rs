@@ -1,0 +1,224 @@
+//! How many streams each lane has: as the user gave it, as the path's round trip wants it, or as the master says.
+//!
+//! Lanes of datagrams have one stream each, and so have streams that keep parts of their own: those are lanes.
+
+use ropewalk_tuner::far_streams;
+
+/// Streams of a pair when nobody gave their number: enough to fill a path that one stream does not.
+const STREAMS_PER_PAIR: u32 = 4;
+
+/// Where a node has many pairs, the pairs make the streams: about this many in all, one a pair at least.
+const STREAMS_PER_NODE: u32 = 32;
+
+/// Most streams of a lane whose number was not given: each is a thread here and one at the sender.
+const STREAMS_PER_LANE_MAX: u32 = 64;
+
+/// What is known of the number of streams when a plan is received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// Streams of a pair, as the user gave them; 0: not given.
+    pub given: u32,
+    /// Each stream keeps a part of its own.
+    pub is_equal: bool,
+    /// Lanes carry datagrams.
+    pub of_datagrams: bool,
+    /// Senders that the plan names.
+    pub senders: usize,
+    /// Streams of a lane at most, where their number was not given; 0: no other limit than the program's.
+    pub lane_max: u32,
+    /// Receivers that share a long path; 0: the number of streams is not tuned.
+    pub sharers: u32,
+    /// Other transfers on that path.
+    pub other_transfers: u32,
+}
+
+/// How many streams each lane has now.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    each: u32,
+    // While round trips are short.
+    near: u32,
+    // Least of all seen: those of lanes that open while others fill the link have its queue in them.
+    trip_min_ns: Option<u64>,
+    // The master has said how many there should be.
+    is_set: bool,
+    stripes: u32,
+    lane_max: u32,
+    of_datagrams: bool,
+    sharers: u32,
+    other_transfers: u32,
+}
+
+impl Streams {
+    /// As many as are wanted before anything is known of paths.
+    #[must_use]
+    pub fn new(wish: &Wish) -> Self {
+        let lane_max = match wish.lane_max {
+            0 => STREAMS_PER_LANE_MAX,
+            most => most.min(STREAMS_PER_LANE_MAX),
+        };
+        let streams = match wish.given {
+            // One flow with one rate.
+            _ if wish.of_datagrams => 1,
+            0 => (STREAMS_PER_NODE / wish.senders.max(1) as u32)
+                .clamp(1, STREAMS_PER_PAIR)
+                .min(lane_max),
+            count => count,
+        };
+        // Streams with parts of their own are lanes of one stream each.
+        let (stripes, each) = match wish.is_equal && !wish.of_datagrams {
+            true => (streams, 1),
+            false => (1, streams),
+        };
+        Self {
+            each,
+            near: each,
+            trip_min_ns: None,
+            is_set: false,
+            stripes,
+            lane_max,
+            of_datagrams: wish.of_datagrams,
+            sharers: wish.sharers,
+            other_transfers: wish.other_transfers,
+        }
+    }
+
+    /// Streams that each lane keeps.
+    #[must_use]
+    pub fn each(&self) -> u32 {
+        self.each
+    }
+
+    /// Lanes over each rail among which its work is dealt out.
+    #[must_use]
+    pub fn stripes(&self) -> u32 {
+        self.stripes
+    }
+
+    /// Whether lanes carry datagrams.
+    #[must_use]
+    pub fn of_datagrams(&self) -> bool {
+        self.of_datagrams
+    }
+
+    /// A lane was connected over a path of this round trip.
+    ///
+    /// * `lanes`: lanes at work, that one among them.
+    pub fn handle_trip(&mut self, trip_ns: u64, lanes: u32) {
+        let least_ns = self.trip_min_ns.map_or(trip_ns, |known| known.min(trip_ns));
+        self.trip_min_ns = Some(least_ns);
+        if self.sharers == 0 || self.is_set || self.of_datagrams {
+            return;
+        }
+        let far = far_streams(self.sharers, self.other_transfers, least_ns as f64 / 1e9);
+        self.each = match far {
+            // While it is found out which lanes are worth it, none has fewer than over a short path.
+            Some(far) => self.share(far, lanes, self.near),
+            None => self.near,
+        };
+    }
+
+    /// The master wants so many streams, all lanes at work together, one each at least; 0: those of a short path.
+    pub fn set(&mut self, count: u32, lanes: u32) {
+        if self.of_datagrams {
+            return;
+        }
+        self.is_set = true;
+        self.each = match count {
+            0 => self.near,
+            count => self.share(count, lanes, 1),
+        };
+    }
+
+    fn share(&self, count: u32, lanes: u32, least: u32) -> u32 {
+        (count / lanes.max(1)).max(least).min(self.lane_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn streams(wish: Wish) -> Streams {
+        Streams::new(&wish)
+    }
+
+    /// Four streams for a pair, fewer where there are many pairs; what was given stays.
+    #[test]
+    fn pairs_make_the_streams() {
+        for (senders, each) in [(0, 4), (1, 4), (8, 4), (9, 3), (16, 2), (32, 1), (500, 1)] {
+            let wish = Wish {
+                senders,
+                ..Wish::default()
+            };
+            assert_eq!(streams(wish).each(), each, "{senders}");
+            let given = Wish { given: 100, ..wish };
+            assert_eq!(streams(given).each(), 100);
+        }
+        let capped = Wish {
+            lane_max: 2,
+            ..Wish::default()
+        };
+        assert_eq!(streams(capped).each(), 2);
+    }
+
+    /// A flow of datagrams is one stream, whatever is wanted; parts of their own make lanes of one stream.
+    #[test]
+    fn datagrams_and_parts_have_one_stream() {
+        let wish = Wish {
+            given: 7,
+            of_datagrams: true,
+            is_equal: true,
+            sharers: 1,
+            ..Wish::default()
+        };
+        let mut datagrams = streams(wish);
+        datagrams.set(20, 1);
+        datagrams.handle_trip(300 * MS, 1);
+        assert_eq!((datagrams.each(), datagrams.stripes()), (1, 1));
+        let parts = streams(Wish {
+            of_datagrams: false,
+            ..wish
+        });
+        assert_eq!((parts.each(), parts.stripes()), (1, 7));
+    }
+
+    /// A long path takes more streams, shared among the lanes at work; a short one that is seen later takes that back.
+    #[test]
+    fn long_paths_take_more_streams() {
+        let mut tuned = streams(Wish {
+            sharers: 1,
+            ..Wish::default()
+        });
+        let far = far_streams(1, 0, 0.1).expect("100 ms is far");
+        tuned.handle_trip(100 * MS, 1);
+        assert_eq!(tuned.each(), far.clamp(4, 64));
+        tuned.handle_trip(100 * MS, 1000);
+        assert_eq!(tuned.each(), 4, "never fewer than over a short path");
+        tuned.handle_trip(MS / 10, 1);
+        assert_eq!(tuned.each(), 4);
+        tuned.handle_trip(100 * MS, 1);
+        assert_eq!(tuned.each(), 4, "the least round trip counts");
+        let mut untuned = streams(Wish::default());
+        untuned.handle_trip(100 * MS, 1);
+        assert_eq!(untuned.each(), 4);
+    }
+
+    /// What the master wants is shared among lanes, one stream each at least, and stays whatever round trips are seen.
+    #[test]
+    fn the_master_sets_the_number() {
+        let mut set = streams(Wish {
+            sharers: 1,
+            ..Wish::default()
+        });
+        for (count, lanes, each) in [(12, 3, 4), (12, 5, 2), (2, 5, 1), (900, 1, 64), (0, 3, 4)] {
+            set.set(count, lanes);
+            assert_eq!(set.each(), each, "{count} over {lanes}");
+        }
+        set.set(6, 1);
+        set.handle_trip(100 * MS, 1);
+        assert_eq!(set.each(), 6);
+    }
+}

@@ -1,0 +1,478 @@
+//! A receiver: the machine that the agents drive, `ropewalk_proto::node`, with connections over a simulated network and a
+//! disk that takes a while for the last sync and none for those before.
+
+use std::collections::BTreeMap;
+
+use ropewalk_model::layout::Layout;
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_proto::control::{self, Plan};
+use ropewalk_proto::node::fetch::Receiving;
+use ropewalk_proto::node::{
+    Break, Duties, Event, Life, Link, Node, Phase, Promise, Step, StreamId, Streams, Syncs, Task,
+    Wish,
+};
+use ropewalk_proto::route::Way;
+
+use crate::MS;
+use crate::agent::Around;
+use crate::ended::Mended;
+use crate::lane::Lane;
+use crate::network::Network;
+use crate::scenario::Scenario;
+
+/// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
+const LOOK_NS: u64 = 100 * MS;
+
+/// A unit is whole when all but this part of a byte has been received: rates are floats.
+const BYTE_PART: f64 = 0.01;
+
+/// What crossed to a receiver.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    /// All bytes.
+    pub bytes: f64,
+    /// Those of units that were received a second time.
+    pub duplicate_bytes: u64,
+}
+
+pub(crate) struct Receiver {
+    node: u32,
+    pub machine: Node,
+    layout: Layout,
+    unit_len: u64,
+    streams: BTreeMap<StreamId, Lane>,
+    // Numbers of rails by lane.
+    rails: BTreeMap<usize, u32>,
+    // Streams by the number that the network knows them by.
+    owners: Vec<StreamId>,
+    pub delivered: RangeSet,
+    // The last sync is under way: when it ends.
+    syncing: Option<(Promise, u64)>,
+    pub carried: Carried,
+    pub mended: Mended,
+}
+
+impl Receiver {
+    pub fn new(node: u32, plan: &Plan, scenario: &Scenario, now_ns: u64) -> Self {
+        let options = &scenario.options;
+        let mut fetch = Receiving::new(options.prefetch, 1, now_ns);
+        if options.fixed {
+            fetch.fix_plan();
+        }
+        let duties = Duties {
+            renames: plan.commit,
+            reads_back: false,
+            syncs: Syncs {
+                every_ns: 0,
+                bytes: 1,
+            },
+        };
+        let streams = Streams::new(&Wish {
+            given: options.streams.max(1),
+            ..Wish::default()
+        });
+        let mut machine = Node::new(fetch, streams, plan, duties, now_ns);
+        let layout = Layout::single(Range::new(0, plan.length));
+        let unit_len = plan.unit_len();
+        machine.handle_prepared(plan, now_ns, &|offset| layout.unit_at(offset, unit_len));
+        Self {
+            node,
+            machine,
+            layout,
+            unit_len,
+            streams: BTreeMap::new(),
+            rails: BTreeMap::new(),
+            owners: Vec::new(),
+            delivered: RangeSet::new(),
+            syncing: None,
+            carried: Carried::default(),
+            mended: Mended::default(),
+        }
+    }
+
+    /// A message of the master; returns the answer.
+    pub fn hear(
+        &mut self,
+        message: &control::to_agent::Body,
+        now_ns: u64,
+    ) -> Option<control::from_agent::Body> {
+        let (layout, unit_len) = (&self.layout, self.unit_len);
+        let unit_at = |offset| layout.unit_at(offset, unit_len);
+        self.machine.handle_message(message, now_ns, &unit_at)
+    }
+
+    /// Closes all connections for good.
+    pub fn hang_up(&mut self, network: &mut Network) {
+        for mut lane in std::mem::take(&mut self.streams).into_values() {
+            self.carried.bytes += lane.torn();
+            lane.stop(network);
+        }
+    }
+
+    /// Connections from a sender break, over one rail or all.
+    pub fn break_streams(&mut self, sender: u32, rail: Option<u32>, around: &mut Around<'_>) {
+        let is_hit = |(id, lane): &(&StreamId, &Lane)| {
+            let own = self.rails.get(&id.lane).copied();
+            lane.sender == sender && (rail.is_none() || rail == own)
+        };
+        let hit: Vec<StreamId> = self
+            .streams
+            .iter()
+            .filter(is_hit)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in hit {
+            if self.machine.phase(id).is_open() {
+                self.close(id, Break::Broken("connection reset".into()), around);
+            }
+        }
+    }
+
+    /// The rate of a connection is another one now. Returns when the agent has to be woken for it.
+    pub fn set_rate(&mut self, owner: u32, rate: f64, now_ns: u64) -> Option<u64> {
+        let id = self.owners.get(owner as usize)?;
+        let lane = self.streams.get_mut(id)?;
+        lane.advance(now_ns);
+        lane.rate = rate;
+        lane.next_ns()
+    }
+
+    /// Takes in what was received, and asks for more. Returns when it has to be called again, if nothing else happens, and
+    /// what the master is to know.
+    pub fn progress(&mut self, around: &mut Around<'_>) -> (Option<u64>, Vec<control::Need>) {
+        self.land(around.now_ns);
+        self.end_waits(around);
+        let mut needs = self.drain(around);
+        let mut next_ns = self.ask(around);
+        needs.extend(self.drain(around));
+        for (id, lane) in &mut self.streams {
+            let rail = (
+                self.node,
+                lane.sender,
+                self.rails.get(&id.lane).copied().unwrap_or(0),
+            );
+            let failed_ns = around.ways.failed_until_ns(rail, around.now_ns);
+            if lane.queue.is_empty() || lane.is_stuck != failed_ns.is_some() {
+                lane.stop(around.network);
+                lane.is_stuck = failed_ns.is_some();
+            }
+            if !lane.queue.is_empty() && lane.flow.is_none() {
+                let pair = (lane.sender, self.node);
+                let cap = match lane.is_stuck {
+                    true => 0.0,
+                    false => around
+                        .scenario
+                        .pair_caps
+                        .get(&pair)
+                        .copied()
+                        .unwrap_or(f64::INFINITY),
+                };
+                let owner = (self.node, lane.owner);
+                lane.flow = Some(around.network.start(pair.0, pair.1, cap, owner));
+                (lane.at_ns, lane.rate) = (around.now_ns, 0.0);
+            }
+            let connecting = lane.ready_ns.filter(|ready| *ready > around.now_ns);
+            let times = [lane.next_ns(), connecting, failed_ns]
+                .into_iter()
+                .flatten();
+            next_ns = next_ns.into_iter().chain(times).min();
+        }
+        (next_ns, needs)
+    }
+
+    /// Hands whole units to the machine.
+    fn land(&mut self, now_ns: u64) {
+        for (id, lane) in &mut self.streams {
+            lane.advance(now_ns);
+            while let Some((grant, unit)) = lane.queue.front().copied() {
+                if lane.come + BYTE_PART < unit.len() as f64 {
+                    break;
+                }
+                lane.come = (lane.come - unit.len() as f64).max(0.0);
+                lane.queue.pop_front();
+                lane.landed += unit.len();
+                self.carried.bytes += unit.len() as f64;
+                if self.machine.handle_unit(*id, grant, None, now_ns).is_first {
+                    let again = self.delivered.clipped(unit);
+                    assert!(again.is_empty(), "node {} has {unit} twice", self.node);
+                    self.delivered.insert(unit);
+                } else {
+                    self.carried.duplicate_bytes += unit.len();
+                }
+            }
+            if lane.queue.is_empty() {
+                lane.come = 0.0;
+            }
+            let received = lane.landed + lane.torn() as u64;
+            self.machine.handle_idle(*id, received, now_ns);
+            let fetch = self.machine.fetch_mut();
+            fetch.handle_bytes(id.lane, lane.take_fresh());
+        }
+    }
+
+    /// Searches and probes that end now.
+    fn end_waits(&mut self, around: &Around<'_>) {
+        let now_ns = around.now_ns;
+        let is_ready = |lane: &Lane| {
+            let is_dead = around.dead[lane.sender as usize];
+            lane.ready_ns.is_some_and(|ready| ready <= now_ns) && !is_dead
+        };
+        let ready = self.streams.iter().filter(|(_, lane)| is_ready(lane));
+        let ready: Vec<(StreamId, u32)> = ready.map(|(id, lane)| (*id, lane.sender)).collect();
+        for (id, sender) in ready {
+            if let Some(lane) = self.streams.get_mut(&id) {
+                lane.ready_ns = None;
+            }
+            match self.machine.phase(id) {
+                Phase::Finding => self.end_search(id, sender, around),
+                Phase::Probing => {
+                    let rail = self.rails.get(&id.lane).copied().unwrap_or(0);
+                    let answers = around.ways.connects((self.node, sender, rail), now_ns);
+                    self.mended.regained += u64::from(answers);
+                    self.machine.handle_probed(id, answers, now_ns);
+                }
+                _ => {}
+            }
+        }
+        self.find_better(around);
+    }
+
+    fn end_search(&mut self, id: StreamId, sender: u32, around: &Around<'_>) {
+        let (ways, now_ns) = (around.ways, around.now_ns);
+        let connects = |rail: &u32| ways.connects((self.node, sender, *rail), now_ns);
+        let mut works = ways
+            .direct()
+            .filter(connects)
+            .collect::<Vec<_>>()
+            .into_iter();
+        let tunnel = ways.tunnel().filter(connects);
+        let Some(rail) = works.next().or(tunnel) else {
+            return self.machine.handle_not_found(id, "refused", now_ns);
+        };
+        let (layout, unit_len) = (&self.layout, self.unit_len);
+        let unit_at = |offset| layout.unit_at(offset, unit_len);
+        let found = self
+            .machine
+            .handle_found(id, link(ways.tunnel(), rail), now_ns, &unit_at);
+        let Some(stream) = found else { return };
+        self.rails.insert(stream.lane, rail);
+        if stream != id {
+            self.mended.replaced += 1;
+            self.streams.remove(&id);
+            self.add(stream, sender, now_ns);
+        }
+        if Some(rail) == tunnel {
+            return;
+        }
+        for rail in works {
+            if let Some(lane) = self
+                .machine
+                .handle_rail(stream.lane, Link::default(), now_ns)
+            {
+                self.rails.insert(lane, rail);
+            }
+        }
+    }
+
+    /// Goes on looking for a direct way while data goes through the command's host.
+    fn find_better(&mut self, around: &Around<'_>) {
+        let Some(tunnel) = around.ways.tunnel() else {
+            return;
+        };
+        let carried = self.rails.iter().filter(|(_, rail)| **rail == tunnel);
+        let carried: Vec<usize> = carried.map(|(lane, _)| *lane).collect();
+        for lane in carried {
+            let sender = self.machine.peer(lane).node;
+            let connects = |rail: &u32| {
+                let rail = (self.node, sender, *rail);
+                around.ways.connects(rail, around.now_ns) && !around.dead[sender as usize]
+            };
+            let Some(rail) = around.ways.direct().find(connects) else {
+                continue;
+            };
+            let link = Link::default();
+            if let Some(new) = self.machine.handle_better_way(lane, link, around.now_ns) {
+                self.mended.moved += 1;
+                self.rails.insert(new, rail);
+            }
+        }
+    }
+
+    fn add(&mut self, id: StreamId, sender: u32, now_ns: u64) {
+        let owner = self.owners.len() as u32;
+        self.owners.push(id);
+        self.streams.insert(id, Lane::new(sender, owner, now_ns));
+    }
+
+    /// Does for each stream what the machine wants. Returns when to ask again.
+    fn ask(&mut self, around: &mut Around<'_>) -> Option<u64> {
+        let now_ns = around.now_ns;
+        self.machine.handle_timer(now_ns);
+        let is_finished = self.machine.fetch().is_finished();
+        let mut next_ns = (!is_finished).then_some(now_ns + LOOK_NS);
+        let mut down = Vec::new();
+        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        for id in ids {
+            let Some(lane) = self.streams.get(&id) else {
+                continue;
+            };
+            if lane.ready_ns.is_some_and(|ready| ready > now_ns) {
+                continue;
+            }
+            if around.dead[lane.sender as usize] {
+                down.push(id.lane);
+                continue;
+            }
+            next_ns = next_ns.into_iter().chain(self.step(id, around)).min();
+        }
+        for lane in down {
+            // Its connections are closed when it is drained.
+            self.machine.handle_peer_gone(lane, "killed");
+        }
+        next_ns
+    }
+
+    /// Does for a stream what the machine wants now. Returns when to ask again.
+    fn step(&mut self, id: StreamId, around: &mut Around<'_>) -> Option<u64> {
+        let now_ns = around.now_ns;
+        loop {
+            let (layout, unit_len) = (&self.layout, self.unit_len);
+            let unit_at = |offset| layout.unit_at(offset, unit_len);
+            let step = self.machine.next_step(id, now_ns, &unit_at);
+            let lane = self.streams.get_mut(&id)?;
+            match step {
+                Step::Find | Step::Probe => {
+                    lane.ready_ns = Some(now_ns + around.scenario.connect_ns);
+                    return None;
+                }
+                Step::Open => {
+                    let rail = self.rails.get(&id.lane).copied().unwrap_or(0);
+                    let rail = (self.node, lane.sender, rail);
+                    match around.ways.connects(rail, now_ns) {
+                        true => self.machine.handle_opened(id, now_ns),
+                        false => {
+                            self.mended.refused += 1;
+                            self.machine.handle_not_opened(id, "refused", now_ns);
+                        }
+                    }
+                }
+                Step::Cancel(grants) => self.cancel(id, &grants, now_ns),
+                Step::Grant(grants) => {
+                    lane.queue.extend(grants);
+                    return None;
+                }
+                Step::Wait(until_ns) | Step::Receive(until_ns) => return until_ns,
+                Step::Close => self.close(id, Break::Asked, around),
+                Step::End => {
+                    self.streams.remove(&id);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, id: StreamId, grants: &[u32], now_ns: u64) {
+        let Some(lane) = self.streams.get_mut(&id) else {
+            return;
+        };
+        for grant in grants {
+            let Some(place) = lane.queue.iter().position(|(own, _)| own == grant) else {
+                continue;
+            };
+            if place == 0 {
+                lane.advance(now_ns);
+                self.carried.bytes += lane.torn();
+                lane.come = 0.0;
+            }
+            lane.queue.remove(place);
+            self.machine.handle_cancelled(id, *grant, now_ns);
+        }
+    }
+
+    fn close(&mut self, id: StreamId, cause: Break, around: &mut Around<'_>) {
+        if let Some(lane) = self.streams.get_mut(&id) {
+            lane.advance(around.now_ns);
+            self.carried.bytes += lane.torn();
+            lane.stop(around.network);
+            lane.queue.clear();
+        }
+        self.machine.handle_closed(id, cause, around.now_ns);
+    }
+
+    /// Carries out what the machine wants; what the master is to know.
+    fn drain(&mut self, around: &mut Around<'_>) -> Vec<control::Need> {
+        let now_ns = around.now_ns;
+        let mut needs = Vec::new();
+        loop {
+            while let Some(event) = self.machine.poll_event(now_ns) {
+                match event {
+                    Event::Start(id) => {
+                        let sender = self.machine.peer(id.lane).node;
+                        self.add(id, sender, now_ns);
+                        if self.machine.phase(id) == Phase::Finding {
+                            self.step(id, around);
+                        }
+                    }
+                    Event::SameWay(lane, like) => {
+                        let rail = self.rails.get(&like).copied().unwrap_or(0);
+                        self.rails.insert(lane, rail);
+                    }
+                    Event::Need(ranges, lost, reason) => needs.push(control::Need {
+                        ranges: control::stretches(&ranges),
+                        lost,
+                        reason,
+                    }),
+                    Event::Compare(..) | Event::Wake | Event::Differ(_) => {}
+                }
+            }
+            let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+            for id in ids {
+                let grants = self.machine.take_cancels(id);
+                self.cancel(id, &grants, now_ns);
+                // What the machine has given up on, for whatever reason, is not waited for.
+                let is_alive = self.machine.fetch().ledger().is_alive(id.lane);
+                if !is_alive && self.machine.phase(id).is_open() {
+                    self.close(id, Break::Asked, around);
+                }
+                if self.machine.phase(id) == Phase::Ended {
+                    self.streams.remove(&id);
+                }
+            }
+            if !self.machine.has_events() {
+                return needs;
+            }
+        }
+    }
+
+    /// Does what the machine wants done with the disk. Returns when the last sync ends, and whether it has to report.
+    pub fn keep_safe(&mut self, around: &Around<'_>) -> (Option<u64>, bool) {
+        let now_ns = around.now_ns;
+        loop {
+            if let Some((promise, until_ns)) = self.syncing {
+                if until_ns > now_ns {
+                    return (Some(until_ns), false);
+                }
+                self.syncing = None;
+                self.machine.handle_synced(promise, Ok(()), now_ns);
+            }
+            match self.machine.next_task(now_ns) {
+                Task::Sync(promise) if self.machine.life() == Life::Settling => {
+                    self.syncing = Some((promise, now_ns + around.scenario.sync_ns));
+                }
+                Task::Sync(promise) => self.machine.handle_synced(promise, Ok(()), now_ns),
+                Task::ReadBack => self.machine.handle_read_back(Ok(())),
+                Task::Rename => self.machine.handle_renamed(Ok(())),
+                Task::Report => return (None, true),
+                Task::Wait(_) | Task::End => return (None, false),
+            }
+        }
+    }
+}
+
+fn link(tunnel: Option<u32>, rail: u32) -> Link {
+    let way = match Some(rail) == tunnel {
+        true => Way::Through,
+        false => Way::Direct,
+    };
+    Link { way, trip_ns: 0 }
+}
