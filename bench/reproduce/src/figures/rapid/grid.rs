@@ -226,7 +226,7 @@ fn work(bench: &mut Bench) -> u32 {
     let scene = Scene::new(9000, Load::Loops(0), 128 * MIB);
     let seconds_per_byte = bench.point(&work_key(), || {
         let cost = |work| -> Result<f64> {
-            let run = Scene { work, ..scene }.run(&site, Lane::rapid("native", TRUNK * 2))?;
+            let run = Scene { work, ..scene }.run_ends(&site, Lane::rapid("native", TRUNK * 2))?;
             Ok(run.receiver_processor_seconds / run.bytes as f64)
         };
         Ok([cost(0)?, cost(PROBE_WORK)?])

@@ -242,7 +242,7 @@ impl Scene {
     }
 
     /// Moves the bytes between two bare ends of a lane: agents have no sinks that work and no late monitors.
-    fn run_ends(&self, site: &Site, lane: Lane) -> Result<Run> {
+    pub fn run_ends(&self, site: &Site, lane: Lane) -> Result<Run> {
         ensure!(!self.files, "bare ends of a lane move memory, not files");
         let lab = self.lab(site, lane.control())?;
         let seat = |core, may_precede| Seat { core, may_precede };
