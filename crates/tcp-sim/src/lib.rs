@@ -48,4 +48,6 @@ pub use scenario::{
 };
 pub use tcp::FlavourName;
 pub use topology::{Link, Role, Topology};
-pub use topology_file::{FileError, parse as parse_topology, seconds as parse_seconds};
+pub use topology_file::{
+    FileError, LineError, TimeError, parse as parse_topology, seconds as parse_seconds,
+};

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ropewalk_model::units::UnitError;
 use ropewalk_model::{ByteRate, Bytes};
 
 use super::scenario::{CONNECTIONS_MAX, FlowSpec};
@@ -27,19 +28,19 @@ const QUEUE: usize = 50;
 /// Streams of one line; more only take time.
 const STREAMS_MAX: u64 = 100_000;
 
-/// What is wrong with a line.
+/// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// Counted from 1; 0: the file as a whole.
     pub line: usize,
     /// What, and what to write instead.
-    pub what: String,
+    pub what: LineError,
 }
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
-            0 => f.write_str(&self.what),
+            0 => self.what.fmt(f),
             line => write!(f, "line {line}: {}", self.what),
         }
     }
@@ -47,11 +48,68 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// The file has no connections.
+    #[error("there is no `flow` line, so nothing to simulate")]
+    NoFlow,
+    /// Its first word, and how many there are.
+    #[error(
+        "\"{0}\" with {1} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P] [back-rate=RATE]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`"
+    )]
+    Kind(String, usize),
+    /// More connections than are simulated.
+    #[error("with this line they are more than {CONNECTIONS_MAX} connections")]
+    Connections,
+    /// Both ends are one node.
+    #[error("a link from {0} to itself leads nowhere")]
+    Loop(String),
+    /// A connection with an end that no link has.
+    #[error("no link above leads to {0}")]
+    Node(String),
+    /// A connection without a size.
+    #[error("a flow needs bytes=SIZE")]
+    NoBytes,
+    /// A size or rate.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    /// A time.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// A queue, as it stands in the file.
+    #[error("{0}: write a number of packets")]
+    Queue(String),
+    /// A loss, as it stands in the file.
+    #[error("{0}: write a probability as 0.001")]
+    Loss(String),
+    /// A number of streams.
+    #[error("streams={0}: write 1 to {STREAMS_MAX}")]
+    Streams(String),
+    /// A flavour.
+    #[error("flavour={0}: write one of {names}", names = FlavourName::ALL.map(|flavour| flavour.name()).join(", "))]
+    Flavour(String),
+    /// An option that a link does not have.
+    #[error(
+        "\"{0}\": a link has queue=N and loss=P, and of its way back back-rate=RATE, back-latency=TIME, back-queue=N and back-loss=P"
+    )]
+    LinkOption(String),
+    /// An option that a connection does not have.
+    #[error("\"{0}\": a flow has bytes=SIZE, streams=N, flavour=NAME and start=TIME")]
+    FlowOption(String),
+}
+
+/// A text that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is no time: write 20ms, 0.1ms, 3s or 50us")]
+pub struct TimeError(pub String);
+
 /// A time as people write it: `20ms`, `0.1 ms`, `3s`, `50us`.
 ///
 /// # Errors
-/// Says what was expected.
-pub fn seconds(text: &str) -> Result<f64, String> {
+/// [`TimeError`] says what was expected.
+pub fn seconds(text: &str) -> Result<f64, TimeError> {
     let trimmed = text.trim();
     let split = trimmed
         .find(|c: char| c.is_ascii_alphabetic())
@@ -63,17 +121,11 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         "us" => 1e6,
         "ns" => 1e9,
         "" if number == "0" => 1.0,
-        _ => {
-            return Err(format!(
-                "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
-            ));
-        }
+        _ => return Err(TimeError(text.to_owned())),
     };
     match number.trim().parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / parts_per_second),
-        _ => Err(format!(
-            "\"{text}\" is no time: write 20ms, 0.1ms, 3s or 50us"
-        )),
+        _ => Err(TimeError(text.to_owned())),
     }
 }
 
@@ -100,23 +152,18 @@ pub fn parse(text: &str, packet_bytes: u32) -> Result<(Topology, Vec<FlowSpec>),
                 .and_then(|more| {
                     flows.extend(more);
                     match flows.len() as u64 > CONNECTIONS_MAX {
-                        true => Err(format!(
-                            "with this line they are more than {CONNECTIONS_MAX} connections"
-                        )),
+                        true => Err(LineError::Connections),
                         false => Ok(()),
                     }
                 }),
-            [first, ..] => Err(format!(
-                "\"{first}\" with {} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P] [back-rate=RATE]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`",
-                words.len()
-            )),
+            [first, ..] => Err(LineError::Kind((*first).to_owned(), words.len())),
         };
         read.map_err(|what| FileError { line: number, what })?;
     }
     if flows.is_empty() {
         return Err(FileError {
             line: 0,
-            what: "there is no `flow` line, so nothing to simulate".into(),
+            what: LineError::NoFlow,
         });
     }
     Ok((topology, flows))
@@ -139,7 +186,7 @@ fn link(
     nodes: &mut Nodes,
     words: [&&str; 4],
     options: &[&str],
-) -> Result<(), String> {
+) -> Result<(), LineError> {
     let [from, to, rate, latency] = words;
     let mut link = Link {
         from: node(topology, nodes, from),
@@ -150,7 +197,7 @@ fn link(
         loss: 0.0,
     };
     if link.from == link.to {
-        return Err(format!("a link from {from} to itself leads nowhere"));
+        return Err(LineError::Loop((**from).to_owned()));
     }
     // The way back is as the way there is in the end, whatever the order of the options.
     for option in options.iter().filter(|option| !option.starts_with(BACK)) {
@@ -173,29 +220,25 @@ fn link(
 /// Begins options of the way back.
 const BACK: &str = "back-";
 
-fn bits_per_second(text: &str) -> Result<f64, String> {
-    let rate: ByteRate = text.parse().map_err(|error| format!("{error}"))?;
+fn bits_per_second(text: &str) -> Result<f64, LineError> {
+    let rate: ByteRate = text.parse()?;
     Ok(rate.bits_per_second() as f64)
 }
 
 // What can be said of both directions; `written` is the option as it stands in the file.
-fn set(link: &mut Link, option: &str, written: &str) -> Result<(), String> {
+fn set(link: &mut Link, option: &str, written: &str) -> Result<(), LineError> {
     match option.split_once('=') {
         Some(("queue", value)) => {
             link.queue = value
                 .parse()
-                .map_err(|_| format!("{written}: write a number of packets"))?;
+                .map_err(|_| LineError::Queue(written.to_owned()))?;
         }
         Some(("loss", value)) => {
             link.loss = value
                 .parse()
-                .map_err(|_| format!("{written}: write a probability as 0.001"))?;
+                .map_err(|_| LineError::Loss(written.to_owned()))?;
         }
-        _ => {
-            return Err(format!(
-                "\"{written}\": a link has queue=N and loss=P, and of its way back back-rate=RATE, back-latency=TIME, back-queue=N and back-loss=P"
-            ));
-        }
+        _ => return Err(LineError::LinkOption(written.to_owned())),
     }
     Ok(())
 }
@@ -206,16 +249,16 @@ fn flow(
     to: &str,
     options: &[&str],
     packet_bytes: u32,
-) -> Result<Vec<FlowSpec>, String> {
+) -> Result<Vec<FlowSpec>, LineError> {
     let known = |name: &str| {
         let at = nodes.get(name).copied();
-        at.ok_or_else(|| format!("no link above leads to {name}"))
+        at.ok_or_else(|| LineError::Node(name.to_owned()))
     };
     let (mut bytes, mut streams, mut flavour, mut start) = (None, 1_u64, FlavourName::Reno, 0.0);
     for option in options {
         match option.split_once('=') {
             Some(("bytes", value)) => {
-                let size: Bytes = value.parse().map_err(|error| format!("{error}"))?;
+                let size: Bytes = value.parse()?;
                 bytes = Some(size.0);
             }
             Some(("streams", value)) => {
@@ -223,23 +266,17 @@ fn flow(
                     .parse()
                     .ok()
                     .filter(|many| (1..=STREAMS_MAX).contains(many))
-                    .ok_or_else(|| format!("streams={value}: write 1 to {STREAMS_MAX}"))?;
+                    .ok_or_else(|| LineError::Streams(value.to_owned()))?;
             }
             Some(("flavour", value)) => {
-                flavour = FlavourName::named(value).ok_or_else(|| {
-                    let names: Vec<&str> = FlavourName::ALL.iter().map(|f| f.name()).collect();
-                    format!("flavour={value}: write one of {}", names.join(", "))
-                })?;
+                flavour = FlavourName::named(value)
+                    .ok_or_else(|| LineError::Flavour(value.to_owned()))?;
             }
             Some(("start", value)) => start = seconds(value)?,
-            _ => {
-                return Err(format!(
-                    "\"{option}\": a flow has bytes=SIZE, streams=N, flavour=NAME and start=TIME"
-                ));
-            }
+            _ => return Err(LineError::FlowOption((*option).to_owned())),
         }
     }
-    let bytes = bytes.ok_or("a flow needs bytes=SIZE")?;
+    let bytes = bytes.ok_or(LineError::NoBytes)?;
     let packets = bytes.div_ceil(u64::from(packet_bytes.max(1)));
     let (from, to) = (known(from)?, known(to)?);
     let part = |stripe: u64| FlowSpec {
@@ -322,7 +359,8 @@ mod tests {
         ] {
             let error = parse(text, 1000).unwrap_err();
             assert_eq!(error.line, line, "{text}");
-            assert!(error.what.contains(word), "{}", error.what);
+            let what = error.what.to_string();
+            assert!(what.contains(word), "{what}");
         }
     }
 

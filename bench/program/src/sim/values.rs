@@ -96,7 +96,8 @@ pub(super) fn packet_sizes(text: &str) -> Result<Values<Bytes>, String> {
 }
 
 pub(super) fn time(text: &str) -> Result<Time, String> {
-    ropewalk_tcp_sim::parse_seconds(text).map(Time)
+    let seconds = ropewalk_tcp_sim::parse_seconds(text);
+    seconds.map(Time).map_err(|error| error.to_string())
 }
 
 pub(super) fn times(text: &str) -> Result<Values<Time>, String> {
