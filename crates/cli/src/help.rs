@@ -57,6 +57,9 @@ pub(crate) fn asked_for_all(words: impl Iterator<Item = OsString>) -> Option<Str
     let mut command = command();
     command.build();
     let named = words.first()?;
+    if named == "--help-all" {
+        return Some(command.render_long_help().to_string());
+    }
     let command = command
         .get_subcommands_mut()
         .find(|command| *named == *command.get_name())?;
@@ -127,6 +130,8 @@ mod tests {
                 assert_eq!(shows(&long, arg), !arg.is_hide_set(), "{name} {arg}");
             }
         }
+        let of_program = asked_for_all(["--help-all"].map(OsString::from).into_iter());
+        assert!(of_program.unwrap().contains("Usage: ropewalk <COMMAND>"));
         let plain = asked_for_all(["copy", "a", "b"].map(OsString::from).into_iter());
         assert_eq!(plain, None);
         let path = ["copy", "--", "--help-all"].map(OsString::from);
