@@ -28,7 +28,7 @@ pub fn line(text: &str) -> String {
     out
 }
 
-/// As [`line`], each line of a text by itself: for words of this program that have several.
+/// As [`line()`], each line of a text by itself: for words of this program that have several.
 pub fn lines(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
