@@ -1,4 +1,4 @@
-//! Control messages and their framing. The schema is `schema/control.proto`.
+//! Control messages and their framing. The schema is `schema/control.proto`; a test of `bench/tidy` writes its Rust code and checks it.
 
 use crate::rapid::monitor::Kind;
 use prost::Message;
@@ -10,9 +10,8 @@ use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
     clippy::all,
     reason = "generated from the schema, which documents each field"
 )]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/ropewalk.control.v1.rs"));
-}
+#[rustfmt::skip]
+mod generated;
 
 pub use generated::*;
 

@@ -147,7 +147,8 @@ pub(super) fn send_many(socket: impl AsFd, bytes: &[u8], segment: u16) -> io::Re
             socket.as_fd().as_raw_fd(),
             messages.as_mut_ptr(),
             count as u32,
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            // C libraries differ in its type.
+            (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as _,
         )
     };
     let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
@@ -201,7 +202,7 @@ impl Inbox {
                 socket.as_fd().as_raw_fd(),
                 messages.as_mut_ptr(),
                 BATCH as u32,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };
@@ -270,9 +271,17 @@ pub(super) fn wake_on_time() {
 
 /// Asks for soft real time for the calling thread; whether it is permitted.
 pub(super) fn soft_real_time() -> bool {
-    let parameter = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the pointer is to a live structure that is only read; 0 names the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) == 0 }
+    // What the kernel calls sched_param. musl has the function and never calls the kernel.
+    let priority: libc::c_int = 1;
+    // SAFETY: the pointer is to a live number that is only read; 0 names the calling thread.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_FIFO,
+            &raw const priority,
+        ) == 0
+    }
 }
 
 /// `sched_attr` of the kernel's first version, which is all that is needed.
