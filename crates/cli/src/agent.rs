@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_agent::Expanded;
 use ropewalk_agent::{Agent, AgentConfig, AgentError};
+use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
@@ -254,9 +255,14 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     };
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ROPEWALK-AGENT 2 {} {port}", agent.instance())
-        .and_then(|()| out.flush())
-        .context("the master has gone")?;
+    writeln!(
+        out,
+        "ROPEWALK-AGENT {} {} {port}",
+        version(),
+        agent.instance()
+    )
+    .and_then(|()| out.flush())
+    .context("the master has gone")?;
     drop(out);
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     sys::ignore_hangup();

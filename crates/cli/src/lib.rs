@@ -29,13 +29,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use ropewalk_proto::report::ErrorKind;
+use ropewalk_proto::version::version;
 
 pub use crate::options::remembering_file;
 use crate::wildcards::Asked;
 
 /// Moves a data set from N machines to M machines as one flow
 #[derive(Parser, Debug)]
-#[command(name = "ropewalk", version, after_long_help = EXIT_STATUS, max_term_width = 100)]
+#[command(name = "ropewalk", version = version(), after_long_help = EXIT_STATUS, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -143,7 +144,7 @@ fn misused(error: &clap::Error) -> ExitCode {
         .collect();
     let command = words.first().map_or("", String::as_str);
     if habits::asks_for_version(error) {
-        sys::say(format_args!("ropewalk {}", env!("CARGO_PKG_VERSION")));
+        sys::say(format_args!("ropewalk {}", version()));
         return ExitCode::SUCCESS;
     }
     let habit = habits::sentence(command, error);

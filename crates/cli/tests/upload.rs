@@ -48,7 +48,11 @@ impl Host {
     }
 
     fn cached(&self) -> PathBuf {
-        let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+        let folder = format!(
+            "{}-{}",
+            ropewalk_proto::version::version(),
+            std::env::consts::ARCH
+        );
         let cache = self.place.path("far/.cache/ropewalk");
         cache.join(folder).join("ropewalk")
     }
@@ -94,7 +98,7 @@ fn bare_hosts_get_the_program() {
 #[test]
 fn other_versions_are_left_alone() {
     let host = Host::new();
-    let old = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo ropewalk 0.0.1; else exit 2; fi\n";
+    let old = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo ropewalk 0.1.0+00000000; else exit 2; fi\n";
     host.has("ropewalk", old);
     let ran = host.copy("far", &[], "out").assert_status(0);
     ran.assert_says("uploaded this one");

@@ -17,4 +17,5 @@ pub mod rapid;
 pub mod report;
 pub mod route;
 pub mod silence;
+pub mod version;
 pub mod wire;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface;
+use ropewalk_proto::version::version;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, watch};
@@ -19,9 +20,8 @@ const PRELUDE_MAX: u64 = 1 << 20;
 /// Bytes of a program that are written at once.
 const CHUNK_LEN: usize = 64 << 10;
 
-/// First word of the line a started agent prints; the next is the version of this exchange. The pipe follows.
+/// First word of the line a started agent prints; the next are its version and its name. The pipe follows.
 const READY: &str = "ROPEWALK-AGENT";
-const VERSION: &str = "2";
 
 /// What became of the child.
 pub(super) enum Greeting {
@@ -155,14 +155,16 @@ async fn read(
         let line = String::from_utf8_lossy(&line);
         let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         if first == READY {
-            let (version, instance) = rest.split_once(' ').unwrap_or((rest, ""));
-            if version != VERSION {
-                return Err(Greeting::Refused(
-                    "the program there is another version; install the same Ropewalk on all hosts"
-                        .into(),
-                ));
+            let mut words = rest.split_whitespace();
+            let theirs = words.next().unwrap_or_default();
+            if theirs != version() {
+                return Err(Greeting::Refused(format!(
+                    "the program there has version {theirs}, and this one is {}; install the same Ropewalk on all hosts",
+                    version()
+                )));
             }
-            return Ok((instance.to_owned(), output, uploaded));
+            let instance = words.next().unwrap_or_default().to_owned();
+            return Ok((instance, output, uploaded));
         }
         // Login scripts may print first.
         if first != upload::WORD {

@@ -19,12 +19,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use ropewalk_proto::version::version;
 
 /// First word of each line that the shell prints for this exchange.
 pub(super) const WORD: &str = "ROPEWALK-UPLOAD";
-
-/// What other versions of this program call themselves differs.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// This program, for another host.
 pub(super) struct Program {
@@ -82,9 +80,13 @@ impl Said {
 /// * `place`: the file on the host; `None`: kept for this run only.
 pub(super) fn describe(node: &str, place: Option<&str>) -> String {
     match place {
-        Some(place) => format!("{node} had no ropewalk {VERSION}: uploaded this one to {place}"),
+        Some(place) => format!(
+            "{node} had no ropewalk {}: uploaded this one to {place}",
+            version()
+        ),
         None => format!(
-            "{node} has no ropewalk {VERSION} and no cache folder that can be written: uploaded this one for this run only"
+            "{node} has no ropewalk {} and no cache folder that can be written: uploaded this one for this run only",
+            version()
         ),
     }
 }
@@ -111,7 +113,7 @@ pub(super) fn command(arguments: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ")
-        .replace("@VERSION@", VERSION)
+        .replace("@VERSION@", version())
         .replace("@PLATFORM@", &platform())
         .replace("@WORD@", WORD)
         .replace("@ARGUMENTS@", arguments);
