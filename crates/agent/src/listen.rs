@@ -230,46 +230,13 @@ impl Agent {
             listener.set_nonblocking(true).map_err(to_error)?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(to_error)?;
             let (shared, doors) = (self.shared.clone(), doors.clone());
-            tasks.spawn(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, from)) => {
-                            let _ = stream.set_nodelay(true);
-                            let caller = Caller {
-                                source: from.ip().into(),
-                                name: SocketAddr::new(from.ip().to_canonical(), from.port())
-                                    .to_string(),
-                                reached_as: stream.local_addr().ok(),
-                                patience: PREFACE_TIMEOUT,
-                            };
-                            receive(stream, caller, &doors, &shared).await;
-                        }
-                        Err(error) => rest(&error).await,
-                    }
-                }
-            });
+            tasks.spawn(async move { accept_all(&listener, &doors, &shared).await });
         }
         if let Some(local) = self.local {
             local.set_nonblocking(true).ok();
             if let Ok(listener) = tokio::net::UnixListener::from_std(local) {
                 let (shared, doors) = (self.shared.clone(), self.shared.local_doors.clone());
-                tasks.spawn(async move {
-                    loop {
-                        match listener.accept().await {
-                            Ok((stream, _)) => {
-                                let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
-                                let caller = Caller {
-                                    source: Source::User(user),
-                                    name: format!("user {user} of this host"),
-                                    reached_as: None,
-                                    patience: PREFACE_TIMEOUT,
-                                };
-                                receive(stream, caller, &doors, &shared).await;
-                            }
-                            Err(error) => rest(&error).await,
-                        }
-                    }
-                });
+                tasks.spawn(async move { accept_local(&listener, &doors, &shared).await });
             }
         }
         shutdown.await;
@@ -293,6 +260,49 @@ impl Agent {
             let _ = tokio::task::spawn_blocking(|| log.flush()).await;
         }
         Ok(())
+    }
+}
+
+/// Takes connections of other hosts, for good.
+async fn accept_all(listener: &tokio::net::TcpListener, doors: &Arc<Doors>, shared: &Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let _ = stream.set_nodelay(true);
+                let name = SocketAddr::new(from.ip().to_canonical(), from.port());
+                let caller = Caller {
+                    source: from.ip().into(),
+                    name: name.to_string(),
+                    reached_as: stream.local_addr().ok(),
+                    patience: PREFACE_TIMEOUT,
+                };
+                receive(stream, caller, doors, shared).await;
+            }
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+/// Takes connections of this host's users, for good.
+async fn accept_local(
+    listener: &tokio::net::UnixListener,
+    doors: &Arc<Doors>,
+    shared: &Arc<Shared>,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+                let caller = Caller {
+                    source: Source::User(user),
+                    name: format!("user {user} of this host"),
+                    reached_as: None,
+                    patience: PREFACE_TIMEOUT,
+                };
+                receive(stream, caller, doors, shared).await;
+            }
+            Err(error) => rest(&error).await,
+        }
     }
 }
 

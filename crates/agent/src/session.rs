@@ -75,21 +75,7 @@ pub(crate) async fn converse<S>(
 {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (inbox_sender, mut inbox) = mpsc::channel::<ToAgent>(16);
-    let reading = tokio::spawn(async move {
-        while let Some(message) = read_message(&mut reader).await {
-            // A question before the transfer: the master may reach other hosts for long before it says more.
-            if !matches!(message.body, Some(to_agent::Body::Expand(_))) {
-                heard.send_replace(());
-            }
-            // Nothing to say but that it is there.
-            if message.body.is_none() {
-                continue;
-            }
-            if inbox_sender.send(message).await.is_err() {
-                return;
-            }
-        }
-    });
+    let reading = tokio::spawn(async move { read_on(&mut reader, &inbox_sender, &heard).await });
     let (outbox, mut outgoing) = mpsc::unbounded_channel::<FromAgent>();
     let mut session = Session {
         status_every: HEARTBEAT,
@@ -137,6 +123,27 @@ pub(crate) async fn converse<S>(
     let _ = writer.shutdown().await;
     reading.abort();
     session.close().await;
+}
+
+/// Hands on what the master says until the connection ends.
+async fn read_on<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    inbox: &mpsc::Sender<ToAgent>,
+    heard: &watch::Sender<()>,
+) {
+    while let Some(message) = read_message(reader).await {
+        // A question before the transfer: the master may reach other hosts for long before it says more.
+        if !matches!(message.body, Some(to_agent::Body::Expand(_))) {
+            heard.send_replace(());
+        }
+        // Nothing to say but that it is there.
+        if message.body.is_none() {
+            continue;
+        }
+        if inbox.send(message).await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> Option<ToAgent> {
@@ -213,24 +220,10 @@ impl Session {
         match message.body {
             Some(to_agent::Body::Credentials(credentials)) => self.credentials = Some(credentials),
             Some(to_agent::Body::Open(open)) => {
-                if let Some(milliseconds) = open.options.as_ref().map(|o| o.status_milliseconds).filter(|&m| m > 0) {
-                    self.status_every = Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
-                    // What senders say of their streams is what tuning goes by.
-                    if open.sinks.is_empty() && open.options.is_some_and(|o| o.streams == 0) {
-                        self.status_every = self.status_every.min(STATUS_TUNING);
-                    }
-                    *beat = every(self.status_every);
-                }
+                self.beat_for(&open, beat);
                 self.open(open).await;
             }
-            Some(to_agent::Body::ManifestQuery(query)) => {
-                let manifest = self.transfer.as_ref().and_then(|t| t.manifest(query.source as usize));
-                match manifest {
-                    Some(manifest) if manifest.len() > MANIFEST_SENT_MAX => self.refuse(too_long(manifest.len())),
-                    Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply { manifest, source: query.source })),
-                    None => self.refuse("no such source is open"),
-                }
-            }
+            Some(to_agent::Body::ManifestQuery(query)) => self.send_manifest(query.source),
             Some(to_agent::Body::Plan(plan)) => match &self.transfer {
                 Some(transfer) => {
                     if plan.beat_milliseconds > 0 {
@@ -274,37 +267,80 @@ impl Session {
                     self.send(from_agent::Body::Released(control::Released::default()));
                 }
             }
-            Some(to_agent::Body::Finish(finish)) => {
-                let finished = match self.transfer.take() {
-                    Some(transfer) => {
-                        self.shared.transfers.lock().remove(&transfer.id);
-                        let work = tokio::task::spawn_blocking(move || transfer.finish(&finish));
-                        work.await.unwrap_or_default()
-                    }
-                    None => control::Finished::default(),
-                };
-                self.send(from_agent::Body::Finished(finished));
-                self.ended = true;
-            }
+            Some(to_agent::Body::Finish(finish)) => self.finish(finish).await,
             Some(to_agent::Body::StatusQuery(query)) => {
                 let transfers = self.select(&query.transfer).iter().map(|t| t.status_line()).collect();
                 self.send(from_agent::Body::StatusReply(control::StatusReply { transfers }));
             }
-            Some(to_agent::Body::CancelQuery(query)) => {
-                let mut lines = Vec::new();
-                let _at_work = self.shared.work.clone().try_read_owned();
-                for transfer in self.select(&query.transfer) {
-                    let mut line = transfer.status_line();
-                    let caller = self.caller.clone();
-                    let work = tokio::task::spawn_blocking(move || transfer.cancel("cancelled at the agent", &caller));
-                    let _ = work.await;
-                    line.cancelled = true;
-                    lines.push(line);
-                }
-                self.send(from_agent::Body::StatusReply(control::StatusReply { transfers: lines }));
-            }
+            Some(to_agent::Body::CancelQuery(query)) => self.cancel(&query).await,
             None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
         }
+    }
+
+    /// How often it says how it gets on.
+    fn beat_for(&mut self, open: &control::Open, beat: &mut tokio::time::Interval) {
+        if let Some(milliseconds) = open
+            .options
+            .as_ref()
+            .map(|o| o.status_milliseconds)
+            .filter(|&m| m > 0)
+        {
+            self.status_every =
+                Duration::from_millis(milliseconds.into()).clamp(STATUS_MIN, HEARTBEAT);
+            // What senders say of their streams is what tuning goes by.
+            if open.sinks.is_empty() && open.options.is_some_and(|o| o.streams == 0) {
+                self.status_every = self.status_every.min(STATUS_TUNING);
+            }
+            *beat = every(self.status_every);
+        }
+    }
+
+    fn send_manifest(&self, source: u32) {
+        let manifest = self
+            .transfer
+            .as_ref()
+            .and_then(|t| t.manifest(source as usize));
+        match manifest {
+            Some(manifest) if manifest.len() > MANIFEST_SENT_MAX => {
+                self.refuse(too_long(manifest.len()))
+            }
+            Some(manifest) => self.send(from_agent::Body::ManifestReply(control::ManifestReply {
+                manifest,
+                source,
+            })),
+            None => self.refuse("no such source is open"),
+        }
+    }
+
+    async fn finish(&mut self, finish: control::Finish) {
+        let finished = match self.transfer.take() {
+            Some(transfer) => {
+                self.shared.transfers.lock().remove(&transfer.id);
+                let work = tokio::task::spawn_blocking(move || transfer.finish(&finish));
+                work.await.unwrap_or_default()
+            }
+            None => control::Finished::default(),
+        };
+        self.send(from_agent::Body::Finished(finished));
+        self.ended = true;
+    }
+
+    async fn cancel(&mut self, query: &control::CancelQuery) {
+        let mut lines = Vec::new();
+        let _at_work = self.shared.work.clone().try_read_owned();
+        for transfer in self.select(&query.transfer) {
+            let mut line = transfer.status_line();
+            let caller = self.caller.clone();
+            let work = tokio::task::spawn_blocking(move || {
+                transfer.cancel("cancelled at the agent", &caller)
+            });
+            let _ = work.await;
+            line.cancelled = true;
+            lines.push(line);
+        }
+        self.send(from_agent::Body::StatusReply(control::StatusReply {
+            transfers: lines,
+        }));
     }
 
     fn select(&self, id: &[u8]) -> Vec<Arc<Transfer>> {

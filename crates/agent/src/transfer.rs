@@ -39,6 +39,45 @@ struct Pair {
     used: HashSet<[u8; 32]>,
 }
 
+/// The interfaces of this host that may carry data, of those that were named, if any were.
+fn usable(rails: &[String]) -> Result<Vec<Interface>, AgentError> {
+    let usable = interfaces::usable(rails);
+    if rails.is_empty() || !usable.is_empty() {
+        return Ok(usable);
+    }
+    let all = interfaces::usable(&[]).into_iter().map(|own| own.name);
+    let all: Vec<String> = all.collect();
+    Err(AgentError::Refused(format!(
+        "no interface of this host is among the rails {}; it has {}",
+        rails.join(", "),
+        match all.is_empty() {
+            true => "none that other hosts could reach".into(),
+            false => all.join(", "),
+        }
+    )))
+}
+
+/// Where this node is reached, for its master.
+fn reachable(
+    usable: &[Interface],
+    is_restricted: bool,
+    reached_as: Option<IpAddr>,
+    shared: &Shared,
+) -> control::Opened {
+    let candidates = interfaces::candidates(usable, is_restricted, reached_as, shared.port);
+    let (addresses, numbers) = candidates
+        .iter()
+        .map(|(address, number)| (address.to_string(), *number))
+        .unzip();
+    control::Opened {
+        instance: shared.instance.clone(),
+        addresses,
+        interfaces: numbers,
+        interface_rate: interfaces::rate(usable),
+        ..control::Opened::default()
+    }
+}
+
 /// One node's part in one transfer.
 pub(crate) struct Transfer {
     pub id: [u8; 16],
@@ -104,34 +143,8 @@ impl Transfer {
             seed: credentials.seed.clone(),
         };
         let is_restricted = !open.rails.is_empty();
-        let usable = interfaces::usable(&open.rails);
-        if is_restricted && usable.is_empty() {
-            let all = interfaces::usable(&[]).into_iter().map(|own| own.name);
-            let all: Vec<String> = all.collect();
-            return Err(AgentError::Refused(format!(
-                "no interface of this host is among the rails {}; it has {}",
-                open.rails.join(", "),
-                if all.is_empty() {
-                    "none that other hosts could reach".into()
-                } else {
-                    all.join(", ")
-                }
-            )));
-        }
-        let candidates = interfaces::candidates(&usable, is_restricted, reached_as, shared.port);
-        let (addresses, numbers) = candidates
-            .iter()
-            .map(|(address, number)| (address.to_string(), *number))
-            .unzip();
-        let mut opened = control::Opened {
-            instance: shared.instance.clone(),
-            addresses,
-            interfaces: numbers,
-            sources: Vec::new(),
-            interface_rate: interfaces::rate(&usable),
-            host: String::new(),
-            places: Vec::new(),
-        };
+        let usable = usable(&open.rails)?;
+        let mut opened = reachable(&usable, is_restricted, reached_as, shared);
         let mut sources = Vec::new();
         for request in &open.sources {
             let (source, seen) = open::source(request, &shared.roots)?;

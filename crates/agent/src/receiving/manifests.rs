@@ -33,6 +33,18 @@ fn refused(error: &StoreError) -> Failure {
     Failure::Refused(error.to_string())
 }
 
+/// A sink with the bytes that it takes and where its units begin and end.
+type Made = (RangeSet, Arc<dyn Sink>, Layout);
+
+/// A sink of no file: what it is given is kept in memory, or nowhere.
+fn kept(ranges: RangeSet, memory: bool, end: u64) -> Made {
+    let sink: Arc<dyn Sink> = match memory {
+        true => Arc::new(MemorySink::new(MEMORY_LEN)),
+        false => Arc::new(NullSink),
+    };
+    (ranges, sink, Layout::single(Range::new(0, end)))
+}
+
 impl Fetch {
     /// Makes the sinks, or says why not. Then those that are this node's alone are gone again, and the others
     /// are noted for [`Fetch::remove_unmade`].
@@ -87,92 +99,30 @@ impl Fetch {
             let id = self.temporary_id(shared);
             let name = sink.paths().first().and_then(|path| path.file_name());
             let name = name.unwrap_or_default().to_string_lossy().into_owned();
-            let (ranges, sink, layout): (RangeSet, Arc<dyn Sink>, Layout) = match sink {
+            let (ranges, sink, layout) = match sink {
                 // Each stream has its own buffer then; nothing reaches the sink.
-                OpenSink::Null | OpenSink::Memory if in_memory => (
-                    all.clone(),
-                    Arc::new(NullSink),
-                    Layout::single(Range { start: 0, end }),
-                ),
-                OpenSink::Null => (
-                    all.clone(),
-                    Arc::new(NullSink),
-                    Layout::single(Range { start: 0, end }),
-                ),
-                OpenSink::Memory => (
-                    all.clone(),
-                    Arc::new(MemorySink::new(MEMORY_LEN)),
-                    Layout::single(Range { start: 0, end }),
-                ),
-                OpenSink::RowsKeptNowhere { ranges, memory } => {
-                    let sink: Arc<dyn Sink> = if memory {
-                        Arc::new(MemorySink::new(MEMORY_LEN))
-                    } else {
-                        Arc::new(NullSink)
-                    };
-                    (ranges, sink, Layout::single(Range { start: 0, end }))
-                }
+                OpenSink::Null | OpenSink::Memory if in_memory => kept(all.clone(), false, end),
+                OpenSink::Null => kept(all.clone(), false, end),
+                OpenSink::Memory => kept(all.clone(), true, end),
+                OpenSink::RowsKeptNowhere { ranges, memory } => kept(ranges, memory, end),
                 OpenSink::Files {
                     paths,
                     layout,
                     shared,
                     keeps_rest,
                 } => {
-                    let files = paths
-                        .into_iter()
-                        .map(|path| SinkFile {
-                            path,
-                            renames: true,
-                            mode,
-                            keeps_rest,
-                        })
-                        .collect();
-                    let sink = FileSink::create(layout.clone(), files, &id, shared)
-                        .map_err(|error| refused(&error))?;
-                    (layout.ranges(), Arc::new(sink), layout)
-                }
-                // A pattern has no manifest: its copy is one plain file.
-                OpenSink::Tree {
-                    path,
-                    shared,
-                    make_folder,
-                    ..
-                } if plan.parts.is_empty() => {
-                    self.make_folder(&path, make_folder)?;
-                    let layout = Layout::single(Range { start: 0, end });
-                    let files = vec![SinkFile {
+                    let file = |path| SinkFile {
                         path,
                         renames: true,
-                        ..SinkFile::default()
-                    }];
+                        mode,
+                        keeps_rest,
+                    };
+                    let files = paths.into_iter().map(file).collect();
                     let sink = FileSink::create(layout.clone(), files, &id, shared)
                         .map_err(|error| refused(&error))?;
-                    (all.clone(), Arc::new(sink), layout)
+                    (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
                 }
-                OpenSink::Tree {
-                    path,
-                    shared,
-                    make_folder,
-                    stood,
-                } => {
-                    let mut parts = Vec::new();
-                    for (at, part) in plan.parts.iter().enumerate() {
-                        let fetched = self.fetch_manifest(plan, at, part);
-                        let manifest = Arc::new(fetched.map_err(Failure::Other)?);
-                        parts.push(Part {
-                            base: part.base,
-                            manifest,
-                        });
-                    }
-                    self.make_folder(&path, make_folder)?;
-                    let sink = TreeSink::create(&path, &parts, &id, shared)
-                        .map_err(|error| refused(&error))?;
-                    if let Some(stood) = stood {
-                        sink.dest_was(stood);
-                    }
-                    let layout = sink.layout().clone();
-                    (layout.ranges(), Arc::new(sink), layout)
-                }
+                tree @ OpenSink::Tree { .. } => self.make_tree(plan, tree, &id)?,
             };
             pieces.extend_from_slice(layout.pieces());
             made.push(PlacedSink {
@@ -184,6 +134,48 @@ impl Fetch {
         }
         // Rows of several sinks may list the same bytes; one is enough to place unit borders.
         Layout::new(pieces).map_err(|error| Failure::Other(error.to_string()))
+    }
+
+    fn make_tree(&self, plan: &control::Plan, sink: OpenSink, id: &str) -> Result<Made, Failure> {
+        let OpenSink::Tree {
+            path,
+            shared,
+            make_folder,
+            stood,
+        } = sink
+        else {
+            return Err(Failure::Other("no tree is to be made".into()));
+        };
+        // A pattern has no manifest: its copy is one plain file.
+        if plan.parts.is_empty() {
+            self.make_folder(&path, make_folder)?;
+            let all = Range::new(0, plan.length);
+            let layout = Layout::single(all);
+            let files = vec![SinkFile {
+                path,
+                renames: true,
+                ..SinkFile::default()
+            }];
+            let sink = FileSink::create(layout.clone(), files, id, shared)
+                .map_err(|error| refused(&error))?;
+            return Ok((RangeSet::from(all), Arc::new(sink), layout));
+        }
+        let mut parts = Vec::new();
+        for (at, part) in plan.parts.iter().enumerate() {
+            let fetched = self.fetch_manifest(plan, at, part);
+            let manifest = Arc::new(fetched.map_err(Failure::Other)?);
+            parts.push(Part {
+                base: part.base,
+                manifest,
+            });
+        }
+        self.make_folder(&path, make_folder)?;
+        let sink = TreeSink::create(&path, &parts, id, shared).map_err(|error| refused(&error))?;
+        if let Some(stood) = stood {
+            sink.dest_was(stood);
+        }
+        let layout = sink.layout().clone();
+        Ok((layout.ranges(), Arc::new(sink), layout))
     }
 
     /// Makes the folder that is to hold a copy, where the user named it as one and it is missing.
