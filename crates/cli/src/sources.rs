@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn repeated_things_are_copied_once() {
         let (all, _) = arranged(&["h:/a", "h:/b", "h:/a"], "/d/", Sources::Auto).unwrap();
-        assert_eq!(all.len(), 2);
+        assert_eq!(all, ["h:/a, h:/b"]);
     }
 
     /// What `--sources` says counts; DEST names what the sources make together.
