@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::tls::TlsError;
-use ropewalk_model::{Problem, receiver_runs};
+use ropewalk_model::{Problem, receiver_runs, time};
 use ropewalk_proto::control::{self, ToAgent};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
@@ -429,7 +429,7 @@ async fn drive(
         connections.add(reached);
     }
     let mut driver = Driver {
-        coordinator: Coordinator::new(setup, 0),
+        coordinator: Coordinator::new(setup, time::Instant::ZERO),
         connections,
         doorman: Doorman::new(&request),
         issuer,
@@ -452,7 +452,7 @@ async fn drive(
     let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
     match sent {
         Ok(()) => {
-            let now = driver.now_ns();
+            let now = driver.now();
             driver.coordinator.start(now);
         }
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
@@ -463,7 +463,7 @@ async fn drive(
         Outcome::Failed,
         Some("the transfer ended without a word".into()),
     ));
-    let now = driver.now_ns();
+    let now = driver.now();
     driver.connections.account(&mut driver.control);
     let carried = driver.connections.close().await;
     driver.control.wire_sent_bytes = carried.sent;
@@ -486,8 +486,8 @@ async fn drive(
 }
 
 impl Driver {
-    fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+    fn now(&self) -> time::Instant {
+        time::Instant(self.began.elapsed().as_nanos() as u64)
     }
 
     /// A source as people call it: host and path.
@@ -546,7 +546,7 @@ impl Driver {
                     if self.sharing.is_due() {
                         self.share();
                     }
-                    let now = self.now_ns();
+                    let now = self.now();
                     self.coordinator.handle_timer(now);
                 }
             }
@@ -555,7 +555,7 @@ impl Driver {
             if self.progress_due && last_progress.elapsed() >= PROGRESS_EVERY {
                 last_progress = Instant::now();
                 self.progress_due = false;
-                let now = self.now_ns();
+                let now = self.now();
                 let _ = self
                     .events
                     .send(self.meter.progress(&self.coordinator, now));
@@ -577,11 +577,11 @@ impl Driver {
         match input {
             Input::Message(node, message, bytes) => {
                 count_received(&mut self.control, &message, bytes);
-                let now = self.now_ns();
+                let now = self.now();
                 self.coordinator.handle_message(node, *message, now);
             }
             Input::Lost(node, reason) => {
-                let now = self.now_ns();
+                let now = self.now();
                 self.coordinator.handle_lost(node, &reason, now);
             }
             Input::Uncarried {
@@ -602,7 +602,7 @@ impl Driver {
                     .handle_join(joining, reply, &self.coordinator, connections);
             }
             Command::Leave(node, reply) => {
-                let now = self.now_ns();
+                let now = self.now();
                 let _ = reply.send(self.coordinator.handle_leave(&node, now));
             }
         }
@@ -614,7 +614,7 @@ impl Driver {
         let mut away = Vec::new();
         for (node, reached) in party.nodes.iter().zip(links) {
             let next = self.connections.count();
-            let now = self.now_ns();
+            let now = self.now();
             let taken = match self.issuer.credentials(next) {
                 Ok(credentials) => {
                     let setup = NodeSetup {
@@ -665,7 +665,7 @@ impl Driver {
                     .await;
                     let result = result
                         .unwrap_or_else(|_| Err("the scheduler failed; this is a bug".into()));
-                    let now = self.now_ns();
+                    let now = self.now();
                     self.coordinator.handle_planned(&purpose, result, now);
                 }
                 Action::Compare(manifests) => {
@@ -682,7 +682,7 @@ impl Driver {
                 }
                 Action::Simulate(question) => self.adviser.ask(question),
                 Action::Note(message) => {
-                    let seconds = report::seconds_moving(&self.coordinator, self.now_ns());
+                    let seconds = report::seconds_moving(&self.coordinator, self.now());
                     let _ = self.events.send(Event::Note { seconds, message });
                 }
                 Action::Moving => {

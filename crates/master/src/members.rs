@@ -193,7 +193,7 @@ impl Doorman {
     }
 
     fn check(&self, nodes: &mut [NodeRequest], coordinator: &Coordinator) -> Result<(), String> {
-        if coordinator.moving_ns().is_none() {
+        if coordinator.moving_at().is_none() {
             return Err("nodes can join while bytes move only; try again in a moment".into());
         }
         if nodes.is_empty() || nodes.len() > NODES_MAX {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ropewalk_model::Problem;
+use ropewalk_model::{Instant, Problem};
 use ropewalk_proto::control::{Blast, Gaps};
 use ropewalk_proto::coordinator::{Basis, Coordinator};
 use ropewalk_proto::report::{
@@ -58,16 +58,16 @@ fn blast(told: &Blast) -> BlastReport {
 }
 
 /// Seconds since bytes started to flow.
-pub(crate) fn seconds_moving(coordinator: &Coordinator, now_ns: u64) -> f64 {
+pub(crate) fn seconds_moving(coordinator: &Coordinator, now: Instant) -> f64 {
     coordinator
-        .moving_ns()
-        .map_or(0.0, |start| seconds(now_ns.saturating_sub(start)))
+        .moving_at()
+        .map_or(0.0, |start| now.since(start).as_seconds())
 }
 
 /// Seconds from the first grant to the last receiver's end; 0 when nothing moved or somebody never ended.
 pub(crate) fn seconds_moved(coordinator: &Coordinator) -> f64 {
-    match (coordinator.moving_ns(), coordinator.last_done_ns()) {
-        (Some(start), Some(end)) => seconds(end.saturating_sub(start)),
+    match (coordinator.moving_at(), coordinator.last_done_at()) {
+        (Some(start), Some(end)) => end.since(start).as_seconds(),
         _ => 0.0,
     }
 }
@@ -121,8 +121,8 @@ impl ProgressMeter {
         self.best
     }
 
-    pub fn progress(&mut self, coordinator: &Coordinator, now_ns: u64) -> Event {
-        let moving = seconds_moving(coordinator, now_ns);
+    pub fn progress(&mut self, coordinator: &Coordinator, now: Instant) -> Event {
+        let moving = seconds_moving(coordinator, now);
         if moving >= 1.0 {
             self.best = self.best.max(coordinator.second_rate());
         }
@@ -209,7 +209,7 @@ pub(crate) fn final_report(
     control: ControlReport,
     (outcome, error): (Outcome, Option<String>),
     best_second: f64,
-    now_ns: u64,
+    now: Instant,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
     report.error_kind = match outcome {
@@ -230,11 +230,11 @@ pub(crate) fn final_report(
     }
     report.wanted_bytes = coordinator.wanted_bytes();
     report.delivered_bytes = coordinator.delivered_bytes();
-    let moving_start = coordinator.moving_ns().unwrap_or(0);
-    let end = coordinator.last_done_ns().unwrap_or(now_ns);
-    let moving = seconds(end.saturating_sub(moving_start));
-    report.seconds = seconds(end);
-    report.start_seconds = seconds(moving_start);
+    let moving_start = coordinator.moving_at().unwrap_or_default();
+    let end = coordinator.last_done_at().unwrap_or(now);
+    let moving = end.since(moving_start).as_seconds();
+    report.seconds = end.since(Instant::ZERO).as_seconds();
+    report.start_seconds = moving_start.since(Instant::ZERO).as_seconds();
     report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
     report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
     let planned = coordinator.planned();

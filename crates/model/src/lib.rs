@@ -17,6 +17,7 @@ pub mod range;
 pub mod schedule;
 pub mod segment;
 pub mod spec;
+pub mod time;
 pub mod units;
 
 pub use class::{Class, DemandTable, OpenPairs, uncovered};
@@ -29,4 +30,5 @@ pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
 pub use spec::{Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
+pub use time::{Instant, Nanos};
 pub use units::{ByteRate, Bytes, format_bytes, format_seconds};

@@ -2,7 +2,7 @@
 
 use crate::rapid::monitor::Kind;
 use prost::Message;
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{CHUNK_LEN, Nanos, Range, RangeSet, UNIT_LEN_MIN};
 
 /// The generated messages.
 #[allow(
@@ -139,6 +139,12 @@ impl Options {
         }
         Ok(())
     }
+/// The rate of a [`Limit`] that lifts the one before.
+pub const NO_LIMIT: u64 = 0;
+
+/// A time as messages carry it, in nanoseconds; 0 where there is none.
+pub fn or_zero(time: Option<Nanos>) -> u64 {
+    time.map_or(0, |time| time.0)
 }
 
 /// Length prefix and message, ready to be written.

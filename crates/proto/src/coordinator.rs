@@ -27,7 +27,7 @@
 //!
 //! State per node is a few hundred bytes; nothing here grows with bytes moved.
 
-use ropewalk_model::{CHUNK_LEN, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 
 use crate::control::{self, FromAgent, OpenedSource, from_agent, to_agent};
 use crate::report::Outcome;
@@ -75,7 +75,7 @@ mod tests;
 mod view;
 
 pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
-pub use clock::{FAREWELL_NS_MAX, FINISH_NS_MAX, OPEN_NS_MAX, SILENCE_NS_MAX};
+pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use layout::Found;
 use life::Event;
 use node::Node;
@@ -119,16 +119,16 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A coordinator that has sent nothing yet.
-    pub fn new(mut setup: Setup, now_ns: u64) -> Self {
+    pub fn new(mut setup: Setup, now: Instant) -> Self {
         let nodes: Vec<Node> = std::mem::take(&mut setup.nodes)
             .into_iter()
-            .map(|node| Node::new(node, now_ns))
+            .map(|node| Node::new(node, now))
             .collect();
         Self {
             setup,
             phase: Phase::Opening,
             out: action::Outbox::default(),
-            clock: clock::Clock::new(now_ns),
+            clock: clock::Clock::new(now),
             space: layout::Space::default(),
             comparing: comparing::Comparing::default(),
             probing: probe::Probing::default(),
@@ -137,7 +137,7 @@ impl Coordinator {
             basis: Basis::None,
             replans: 0,
             unit_len: CHUNK_LEN,
-            balancer: balancer::Balancer::new(nodes.len(), now_ns),
+            balancer: balancer::Balancer::new(nodes.len(), now),
             streams: streams::Streams::default(),
             lease: limit::Lease::default(),
             ending: finish::Ending::default(),
@@ -147,10 +147,10 @@ impl Coordinator {
     }
 
     /// All nodes are connected: ask each to open its part. Next states: Comparing, Probing, Planning, Ended.
-    pub fn start(&mut self, now_ns: u64) {
-        self.clock.start_ns = now_ns;
+    pub fn start(&mut self, now: Instant) {
+        self.clock.start_at = now;
         for index in 0..self.nodes.len() {
-            self.nodes[index].heard_ns = now_ns;
+            self.nodes[index].heard_at = now;
             let open = setup::open_message(&self.setup, &self.nodes[index].setup, index as u32);
             self.send(index as u32, to_agent::Body::Open(open));
         }
@@ -168,7 +168,7 @@ impl Coordinator {
             nodes: &self.nodes,
             groups: &self.groups,
             unit_len: self.unit_len,
-            moving_ns: self.clock.moving_ns,
+            moving_at: self.clock.moving_at,
         }
     }
 
@@ -179,7 +179,7 @@ impl Coordinator {
             nodes: &self.nodes,
             groups: &self.groups,
             unit_len: self.unit_len,
-            moving_ns: self.clock.moving_ns,
+            moving_at: self.clock.moving_at,
         };
         (view, &mut self.balancer)
     }
@@ -213,32 +213,32 @@ impl Coordinator {
 
     /// Takes a message of a node. A message that does not fit the state is ignored, and so are all messages of lost or
     /// rejected nodes: their work was reassigned.
-    pub fn handle_message(&mut self, node: u32, message: FromAgent, now_ns: u64) {
-        self.clock.now_ns = now_ns;
+    pub fn handle_message(&mut self, node: u32, message: FromAgent, now: Instant) {
+        self.clock.now = now;
         let Some(state) = self.nodes.get_mut(node as usize) else {
             return;
         };
         let Some(body) = message.body.filter(|_| state.alive()) else {
             return;
         };
-        state.heard_ns = now_ns;
+        state.heard_at = now;
         let is_moving = self.phase == Phase::Moving;
         match body {
             from_agent::Body::Opened(opened) => self.handle_opened(node, opened),
             from_agent::Body::Probed(probed) if is_moving => self.handle_probed_late(node, &probed),
             from_agent::Body::Probed(probed) => self.handle_probed(node, probed),
             from_agent::Body::Refused(refused) => {
-                self.handle_refused(node, &refused.message, now_ns);
+                self.handle_refused(node, &refused.message, now);
             }
             from_agent::Body::ManifestReply(reply) => self.handle_manifest(node, reply),
-            from_agent::Body::Status(status) => self.handle_status(node, &status, now_ns),
+            from_agent::Body::Status(status) => self.handle_status(node, &status, now),
             from_agent::Body::SenderStatus(status) => {
                 self.observe_streams(node, status.tcp.as_ref());
             }
             from_agent::Body::Need(need) if is_moving => self.handle_need(node, &need),
-            from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now_ns),
+            from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
             from_agent::Body::Released(released) if is_moving => {
-                self.handle_released(node, &control::range_set(&released.ranges), now_ns);
+                self.handle_released(node, &control::range_set(&released.ranges), now);
             }
             from_agent::Body::Route(route) if is_moving => self.handle_route(node, route),
             from_agent::Body::Finished(finished) => self.handle_finished(node, finished),
@@ -277,12 +277,12 @@ impl Coordinator {
     }
 
     /// A node cannot go on: its user may have cancelled the transfer there.
-    fn handle_refused(&mut self, node: u32, message: &str, now_ns: u64) {
+    fn handle_refused(&mut self, node: u32, message: &str, now: Instant) {
         if self.phase.is_before_moving() {
             let text = format!("{}: {message}", self.name(node));
             return self.refuse(text);
         }
-        self.handle_lost(node, message, now_ns);
+        self.handle_lost(node, message, now);
     }
 
     fn refuse(&mut self, text: String) {

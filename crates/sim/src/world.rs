@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_model::{Instant, Problem, RangeSet, ReceiverRun, receiver_runs};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
 };
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         Self {
             now_ns: 0,
             scheduler: scheduler.unwrap_or_else(|error| panic!("{error}")),
-            coordinator: Coordinator::new(setup, 0),
+            coordinator: Coordinator::new(setup, Instant::ZERO),
             agents: (0..count as u32).map(Agent::new).collect(),
             dead: vec![false; count],
             network: Network::new(&scenario.speeds),
@@ -102,7 +102,7 @@ impl<'a> World<'a> {
     }
 
     pub fn run(mut self) -> Ended {
-        self.coordinator.start(0);
+        self.coordinator.start(Instant::ZERO);
         self.act();
         while self.end.is_none() && self.now_ns < self.scenario.end_ns {
             self.now_ns += self.scenario.step_ns;
@@ -127,18 +127,22 @@ impl<'a> World<'a> {
             for (node, message) in self.mail.for_master(self.now_ns) {
                 if !self.dead[node as usize] && self.end.is_none() {
                     self.mail.count_received(node, &message, self.now_ns);
-                    self.coordinator.handle_message(node, message, self.now_ns);
+                    self.coordinator.handle_message(node, message, self.now());
                     self.act();
                 }
             }
             if self.now_ns >= self.next_tick_ns {
                 self.next_tick_ns = self.now_ns + self.scenario.tick_ns;
-                self.coordinator.handle_timer(self.now_ns);
+                self.coordinator.handle_timer(self.now());
                 self.act();
             }
             self.check();
         }
         self.ended()
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.now_ns)
     }
 
     /// Asserts what must be true of all machines after a step; of large transfers now and then.
@@ -218,7 +222,7 @@ impl<'a> World<'a> {
                 }
                 Change::Joins => {
                     let setup = self.scenario.nodes[node as usize].clone();
-                    match self.coordinator.handle_join(setup, self.now_ns) {
+                    match self.coordinator.handle_join(setup, self.now()) {
                         Ok(number) => assert_eq!(number, node, "nodes join in their order"),
                         Err(_) => self.ignored += 1,
                     }
@@ -226,7 +230,7 @@ impl<'a> World<'a> {
                 }
                 Change::Leaves => {
                     let name = &self.scenario.nodes[node as usize].name;
-                    let refused = self.coordinator.handle_leave(name, self.now_ns);
+                    let refused = self.coordinator.handle_leave(name, self.now());
                     self.ignored += u64::from(refused.is_err());
                     self.act();
                 }
@@ -253,7 +257,7 @@ impl<'a> World<'a> {
         if agent.is_done() {
             self.left_behind.push((node, agent.delivered()));
         }
-        self.coordinator.handle_lost(node, "killed", self.now_ns);
+        self.coordinator.handle_lost(node, "killed", self.now());
         self.act();
     }
 
@@ -272,7 +276,7 @@ impl<'a> World<'a> {
                     );
                     let planned = planned.map_err(|error| error.to_string());
                     self.coordinator
-                        .handle_planned(&purpose, planned, self.now_ns);
+                        .handle_planned(&purpose, planned, self.now());
                 }
                 Action::Note(text) => self.notes.push(text),
                 Action::End(outcome, error) => self.end = Some((outcome, error)),
@@ -384,10 +388,10 @@ impl<'a> World<'a> {
         let delivered_bytes = destinations.values().map(|sets| union(sets).len_bytes());
         let delivered_bytes = delivered_bytes.sum();
         let moving = match (
-            self.coordinator.moving_ns(),
-            self.coordinator.last_done_ns(),
+            self.coordinator.moving_at(),
+            self.coordinator.last_done_at(),
         ) {
-            (Some(from), Some(to)) => Some(to.saturating_sub(from) as f64 / SECOND as f64),
+            (Some(from), Some(to)) => Some(to.since(from).as_seconds()),
             _ => None,
         };
         let (outcome, error) = self.end.unzip();

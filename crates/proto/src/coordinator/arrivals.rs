@@ -5,66 +5,68 @@
 
 use std::collections::VecDeque;
 
+use ropewalk_model::{Instant, Nanos};
+
 /// Rates that people see are means over so long, once so much time has passed.
-pub const WINDOW_NS: u64 = 2_000_000_000;
+pub const WINDOW_TIME: Nanos = Nanos(2_000_000_000);
 
 /// What came within so long is a best second.
-pub const SECOND_NS: u64 = 1_000_000_000;
+pub const SECOND_TIME: Nanos = Nanos(1_000_000_000);
 
 /// Notes closer together count as one, so that a window holds a dozen of them at most.
-const APART_NS: u64 = 180_000_000;
+const APART_TIME: Nanos = Nanos(180_000_000);
 
 /// A node that has not spoken for so long gets nothing: agents speak twice a second.
-const QUIET_NS: u64 = 1_200_000_000;
+const QUIET_TIME: Nanos = Nanos(1_200_000_000);
 
 /// What came to one node, or from it, of late.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrivals {
     // Times and totals, the oldest first; the first one is not younger than the window, if there is such a one.
-    notes: VecDeque<(u64, u64)>,
+    notes: VecDeque<(Instant, u64)>,
 }
 
 impl Arrivals {
     /// Nothing has come; from now on something may.
-    pub fn start(&mut self, now_ns: u64) {
+    pub fn start(&mut self, now: Instant) {
         self.notes.clear();
-        self.notes.push_back((now_ns, 0));
+        self.notes.push_back((now, 0));
     }
 
     /// So many bytes have come in all. Ignored before the start.
-    pub fn note(&mut self, total: u64, now_ns: u64) {
-        let Some(&(last_ns, last)) = self.notes.back() else {
+    pub fn note(&mut self, total: u64, now: Instant) {
+        let Some(&(last_at, last)) = self.notes.back() else {
             return;
         };
         let total = total.max(last);
         let before = self.notes.len().checked_sub(2).map(|at| self.notes[at].0);
-        match before.is_some_and(|before| last_ns.saturating_sub(before) < APART_NS) {
+        match before.is_some_and(|before| last_at.since(before) < APART_TIME) {
             true => self.notes.pop_back(),
             false => None,
         };
-        self.notes.push_back((now_ns, total));
-        let is_old = |note: &(u64, u64)| now_ns.saturating_sub(note.0) >= WINDOW_NS;
+        self.notes.push_back((now, total));
+        let is_old = |note: &(Instant, u64)| now.since(note.0) >= WINDOW_TIME;
         while self.notes.get(1).is_some_and(is_old) {
             self.notes.pop_front();
         }
     }
 
     /// Bytes per second over the window that ends now; of one that is `done` until now, of another until it last spoke.
-    pub fn rate(&self, window_ns: u64, is_done: bool, now_ns: u64) -> f64 {
-        let Some(&(last_ns, last)) = self.notes.back() else {
+    pub fn rate(&self, window: Nanos, is_done: bool, now: Instant) -> f64 {
+        let Some(&(last_at, last)) = self.notes.back() else {
             return 0.0;
         };
-        let is_quiet = is_done || now_ns.saturating_sub(last_ns) > QUIET_NS;
-        let end_ns = if is_quiet { now_ns } else { last_ns };
-        let is_within = |note: &&(u64, u64)| end_ns.saturating_sub(note.0) >= window_ns;
+        let is_quiet = is_done || now.since(last_at) > QUIET_TIME;
+        let end_at = if is_quiet { now } else { last_at };
+        let is_within = |note: &&(Instant, u64)| end_at.since(note.0) >= window;
         let oldest = self.notes.iter().rev().find(is_within);
-        let Some(&(first_ns, first)) = oldest.or(self.notes.front()) else {
+        let Some(&(first_at, first)) = oldest.or(self.notes.front()) else {
             return 0.0;
         };
-        let passed = end_ns.saturating_sub(first_ns);
+        let passed = end_at.since(first_at);
         match passed {
-            0 => 0.0,
-            _ => (last - first) as f64 * 1e9 / passed as f64,
+            Nanos::ZERO => 0.0,
+            _ => (last - first) as f64 * 1e9 / passed.0 as f64,
         }
     }
 }
@@ -79,14 +81,18 @@ mod tests {
     #[test]
     fn a_steady_rate_is_right_at_once() {
         let mut arrivals = Arrivals::default();
-        arrivals.note(99, 0);
-        assert_eq!(arrivals.rate(WINDOW_NS, false, 0), 0.0, "not started");
-        arrivals.start(1000 * MS);
+        arrivals.note(99, Instant::ZERO);
+        assert_eq!(
+            arrivals.rate(WINDOW_TIME, false, Instant::ZERO),
+            0.0,
+            "not started"
+        );
+        arrivals.start(Instant(1000 * MS));
         for at in [
             130, 500, 620, 1000, 1017, 1500, 2000, 2500, 3100, 3600, 9000,
         ] {
-            arrivals.note(at * 1000, (1000 + at) * MS);
-            let rate = arrivals.rate(WINDOW_NS, false, (1000 + at + 90) * MS);
+            arrivals.note(at * 1000, Instant((1000 + at) * MS));
+            let rate = arrivals.rate(WINDOW_TIME, false, Instant((1000 + at + 90) * MS));
             assert!((rate - 1e6).abs() < 1.0, "{at} ms: {rate}");
         }
         assert!(arrivals.notes.len() < 14);
@@ -96,16 +102,25 @@ mod tests {
     #[test]
     fn bursts_are_means_and_silence_fades() {
         let mut arrivals = Arrivals::default();
-        arrivals.start(0);
+        arrivals.start(Instant::ZERO);
         for half in 1..=20 {
-            arrivals.note(half / 2 * 1000, half * 500 * MS);
+            arrivals.note(half / 2 * 1000, Instant(half * 500 * MS));
         }
-        assert_eq!(arrivals.rate(WINDOW_NS, false, 10_000 * MS), 1000.0);
-        let quiet = arrivals.rate(WINDOW_NS, false, 11_500 * MS);
+        assert_eq!(
+            arrivals.rate(WINDOW_TIME, false, Instant(10_000 * MS)),
+            1000.0
+        );
+        let quiet = arrivals.rate(WINDOW_TIME, false, Instant(11_500 * MS));
         assert!(quiet < 600.0, "{quiet}");
-        assert_eq!(arrivals.rate(WINDOW_NS, true, 14_000 * MS), 0.0);
-        arrivals.note(19_000, 11_000 * MS);
-        assert_eq!(arrivals.rate(SECOND_NS, false, 11_000 * MS), 9000.0);
-        assert_eq!(arrivals.rate(WINDOW_NS, false, 11_000 * MS), 5000.0);
+        assert_eq!(arrivals.rate(WINDOW_TIME, true, Instant(14_000 * MS)), 0.0);
+        arrivals.note(19_000, Instant(11_000 * MS));
+        assert_eq!(
+            arrivals.rate(SECOND_TIME, false, Instant(11_000 * MS)),
+            9000.0
+        );
+        assert_eq!(
+            arrivals.rate(WINDOW_TIME, false, Instant(11_000 * MS)),
+            5000.0
+        );
     }
 }

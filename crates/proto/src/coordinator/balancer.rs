@@ -9,7 +9,7 @@
 //! ```text
 //!  Balancer::look --Round: releases--> Coordinator sends Release, nodes answer with Released
 //!      ^                                   |
-//!      |                                   v  all have answered, or ANSWER_NS_MAX passed
+//!      |                                   v  all have answered, or ANSWER_TIME_MAX passed
 //!      |                               Balancer::share --Work--> Coordinator asks for a plan
 //!      |                                                             |
 //!      +------ Balancer::end_round <-- Coordinator sends Revisions <-+
@@ -32,6 +32,8 @@
 //! of its own.
 
 use std::collections::BTreeMap;
+
+use ropewalk_model::{Instant, Nanos};
 
 use super::Planned;
 use super::view::View;
@@ -60,13 +62,13 @@ const GAIN_SECONDS_MIN: f64 = 0.1;
 const ROUND_PART: f64 = 0.2;
 
 /// Time between two looks, at least, so that the effect of a round can be seen.
-const LOOK_NS: u64 = 200_000_000;
+const LOOK_TIME: Nanos = Nanos(200_000_000);
 
 /// And this much for each node: a look costs time in proportion.
-const LOOK_NS_PER_NODE: u64 = 10_000;
+const LOOK_TIME_PER_NODE: Nanos = Nanos(10_000);
 
 /// A node that had nothing to give (its sinks may not be there yet) is not asked again for so long.
-pub(super) const EMPTY_NS: u64 = 2_000_000_000;
+pub(super) const EMPTY_TIME: Nanos = Nanos(2_000_000_000);
 
 /// A node gives at least this many units, or nothing.
 const RECALL_UNITS_MIN: u64 = 2;
@@ -85,7 +87,7 @@ const FASTER: f64 = 1.2;
 const NEWS: f64 = 0.15;
 
 /// ... which has had this long.
-const NEWS_NS_MIN: u64 = 2_000_000_000;
+const NEWS_TIME_MIN: Nanos = Nanos(2_000_000_000);
 
 /// When this part of the time left could be saved, all is planned anew ...
 const REBUILD: f64 = 0.2;
@@ -97,19 +99,19 @@ const REBUILD_SECONDS_MIN: f64 = 3.0;
 const EXPLORE_SECONDS: f64 = 0.55;
 
 /// ... but the others do not wait longer than this for one that shows nothing.
-const EXPLORE_NS_MAX: u64 = 4_000_000_000;
+const EXPLORE_TIME_MAX: Nanos = Nanos(4_000_000_000);
 
 /// A settled plan is not judged for so long: lanes must come to rest.
-const SETTLE_NS_MAX: u64 = 3_500_000_000;
+const SETTLE_TIME_MAX: Nanos = Nanos(3_500_000_000);
 
 /// With less left than this the plan is not worth settling.
 const SETTLE_SECONDS_MIN: f64 = 1.5;
 
 /// A node that has not been heard of for so long is not asked, nor given anything: agents report twice a second.
-const QUIET_NS: u64 = 1_300_000_000;
+const QUIET_TIME: Nanos = Nanos(1_300_000_000);
 
 /// A node is taken to be as fast as it can be until it had this time to begin with what it was given.
-const FRESH_NS: u64 = 1_000_000_000;
+const FRESH_TIME: Nanos = Nanos(1_000_000_000);
 
 /// Rounds that bring nothing double the pause up to this factor.
 const PATIENCE_MAX: f64 = 64.0;
@@ -120,8 +122,8 @@ const WORTH_IT: f64 = 0.25;
 /// What a look decides, for the coordinator to carry out in this order.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    /// Receivers that may not have more than so many bytes per second; 0 = no limit any more.
-    pub limits: Vec<(u32, u64)>,
+    /// Receivers that may not have more than so many bytes per second; `None`: no limit any more.
+    pub limits: Vec<(u32, Option<u64>)>,
     /// Receivers that are asked to give up so many bytes.
     pub releases: Vec<(u32, u64)>,
     /// What an earlier round released, when it is due.
@@ -131,7 +133,8 @@ pub(super) struct Round {
 /// What the newest round was to bring.
 #[derive(Debug, Default)]
 struct Newest {
-    at_ns: u64,
+    // `None` before the first round, and after news.
+    when: Option<Instant>,
     // Seconds from then until the last receiver would be done, and how many of them it could save.
     last: f64,
     gain: f64,
@@ -140,7 +143,7 @@ struct Newest {
 /// The newest plan of everything: when it ends, and by which speeds.
 #[derive(Debug, Default)]
 struct WholePlan {
-    end_ns: u64,
+    end_at: Instant,
     room: Room,
 }
 
@@ -151,17 +154,17 @@ struct Track {
     // What it can send and receive at most.
     up: Estimate,
     down: Estimate,
-    // Bytes per second it is held back to, 0 = it is not.
-    held: f64,
+    // Bytes per second it is held back to.
+    held: Option<f64>,
 }
 
 /// When rounds may run, and what came of them.
 #[derive(Debug)]
 struct Pauses {
-    next_look_ns: u64,
-    next_round_ns: u64,
+    next_look_at: Instant,
+    next_round_at: Instant,
     // Before, not even news start a round; and what part of the time the newest one could save.
-    next_news_ns: u64,
+    next_news_at: Instant,
     newest_part: f64,
     newest: Newest,
     // Rounds that brought nothing make the next one wait longer by this factor.
@@ -183,8 +186,8 @@ pub(super) struct Balancer {
     pauses: Pauses,
     whole_plan: WholePlan,
     // When the newest plan was asked for, and how long the one before took.
-    plan_asked_ns: u64,
-    planning_ns: u64,
+    plan_asked_at: Instant,
+    planning: Nanos,
 }
 
 /// A receiver that can work.
@@ -234,24 +237,24 @@ impl Member {
 
 impl Balancer {
     /// For so many nodes.
-    pub fn new(nodes: usize, now_ns: u64) -> Self {
+    pub fn new(nodes: usize, now: Instant) -> Self {
         Self {
             tracks: std::iter::repeat_with(Track::default).take(nodes).collect(),
             waits: hold::Waits::default(),
             exploring: false,
             recall: None,
             pauses: Pauses {
-                next_look_ns: 0,
-                next_round_ns: 0,
-                next_news_ns: 0,
+                next_look_at: Instant::ZERO,
+                next_round_at: Instant::ZERO,
+                next_news_at: Instant::ZERO,
                 newest_part: 0.0,
                 newest: Newest::default(),
                 patience: 1.0,
                 last_round: (0, 0),
             },
             whole_plan: WholePlan::default(),
-            plan_asked_ns: now_ns,
-            planning_ns: 0,
+            plan_asked_at: now,
+            planning: Nanos::ZERO,
         }
     }
 
@@ -299,36 +302,36 @@ impl Balancer {
         self.observed(receiver).pairs()
     }
 
-    /// A receiver has all it was to have, `moving_ns` after the start.
-    pub fn finished(&mut self, node: u32, bytes: u64, moving_ns: u64) {
+    /// A receiver has all it was to have, `moving_for` after the start.
+    pub fn finished(&mut self, node: u32, bytes: u64, moving_for: Nanos) {
         self.tracks[node as usize]
             .observed
-            .finished(bytes, moving_ns);
+            .finished(bytes, moving_for);
     }
 
     /// A plan is asked for.
-    pub fn note_asked(&mut self, now_ns: u64) {
-        self.plan_asked_ns = now_ns;
+    pub fn note_asked(&mut self, now: Instant) {
+        self.plan_asked_at = now;
     }
 
     /// It is there.
-    pub fn note_planned(&mut self, now_ns: u64) {
-        self.planning_ns = now_ns.saturating_sub(self.plan_asked_ns);
+    pub fn note_planned(&mut self, now: Instant) {
+        self.planning = now.since(self.plan_asked_at);
     }
 
     /// Something changed that no pause should wait for: a node came, went or was done.
     pub fn look_soon(&mut self) {
-        self.pauses.next_look_ns = 0;
-        self.pauses.next_round_ns = 0;
+        self.pauses.next_look_at = Instant::ZERO;
+        self.pauses.next_round_at = Instant::ZERO;
         self.pauses.newest = Newest::default();
         self.pauses.patience = 1.0;
         self.whole_plan = WholePlan::default();
     }
 
     /// A receiver is idle: the next look is not later than this.
-    pub fn look_by(&mut self, at_ns: u64) {
-        self.pauses.next_look_ns = self.pauses.next_look_ns.min(at_ns);
-        self.pauses.next_round_ns = self.pauses.next_look_ns;
+    pub fn look_by(&mut self, when: Instant) {
+        self.pauses.next_look_at = self.pauses.next_look_at.min(when);
+        self.pauses.next_round_at = self.pauses.next_look_at;
     }
 
     /// Asserts what must be true between two calls. Cost O(nodes).
@@ -350,8 +353,8 @@ impl Balancer {
         for (track, node) in self.tracks.iter().zip(view.nodes) {
             let name = &node.setup.name;
             debug_assert!(
-                track.held >= 0.0 && track.held.is_finite(),
-                "{name} is held back to {}",
+                track.held.is_none_or(|held| held > 0.0 && held.is_finite()),
+                "{name} is held back to {:?}",
                 track.held
             );
             track.up.check(name);
@@ -364,33 +367,33 @@ impl Balancer {
     }
 
     /// Looks whether anything is to be done; see the module documentation. Call as time passes while bytes flow.
-    /// Cost O(nodes + pairs), at most once in [`LOOK_NS`].
-    pub fn look(&mut self, view: View<'_>, now_ns: u64) -> Option<Round> {
+    /// Cost O(nodes + pairs), at most once in [`LOOK_TIME`].
+    pub fn look(&mut self, view: View<'_>, now: Instant) -> Option<Round> {
         if view.setup.options.fixed {
             return None;
         }
         let mut round = Round::default();
         if let Some(recall) = &self.recall {
-            if !recall.is_overdue(now_ns) {
+            if !recall.is_overdue(now) {
                 return None;
             }
-            round.shared = self.share(view, now_ns, true);
+            round.shared = self.share(view, now, true);
             return Some(round);
         }
-        if now_ns < self.pauses.next_look_ns {
+        if now < self.pauses.next_look_at {
             return None;
         }
-        let pause = LOOK_NS.max(view.nodes.len() as u64 * LOOK_NS_PER_NODE);
-        self.pauses.next_look_ns = now_ns + pause;
-        self.estimate(view, now_ns);
-        let members = self.members(view, now_ns);
+        let pause = LOOK_TIME.max(LOOK_TIME_PER_NODE * view.nodes.len() as u64);
+        self.pauses.next_look_at = now + pause;
+        self.estimate(view, now);
+        let members = self.members(view, now);
         if members.iter().all(|member| member.left < 1.0) {
             return None;
         }
         let seconds = self.least_seconds(view, &members);
         match self.exploring {
-            true => self.settle(view, &members, seconds, now_ns, &mut round),
-            false => self.improve(view, &members, seconds, now_ns, &mut round),
+            true => self.settle(view, &members, seconds, now, &mut round),
+            false => self.improve(view, &members, seconds, now, &mut round),
         }
         Some(round)
     }
@@ -401,7 +404,7 @@ impl Balancer {
         view: View<'_>,
         members: &[Member],
         seconds: f64,
-        now_ns: u64,
+        now: Instant,
         round: &mut Round,
     ) {
         let working = || members.iter().filter(|member| member.left >= 1.0);
@@ -409,11 +412,11 @@ impl Balancer {
         if working().any(|member| member.rate.is_none()) {
             return self.lift_holds(round);
         }
-        let seconds = seconds.max(self.planned_seconds(view, now_ns));
+        let seconds = seconds.max(self.planned_seconds(view, now));
         let foresight = self.foresee(view, members);
         let help = self.help(view, members, &foresight, seconds);
         let held_twice = view.held_twice();
-        self.hold_back(view, (members, &foresight), seconds, now_ns, round);
+        self.hold_back(view, (members, &foresight), seconds, now, round);
         let late = members.iter().enumerate().filter(|(_, member)| {
             let has_choice = || view.has_choice(member.node, &held_twice);
             member.left >= 1.0 && has_choice() && help.takeable(view, member) > 0
@@ -447,12 +450,12 @@ impl Balancer {
             return;
         }
         let checked = view.checked_bytes();
-        if !self.pauses.allow((last, seconds), checked, now_ns) {
+        if !self.pauses.allow((last, seconds), checked, now) {
             return;
         }
         match rebuilds {
-            true => self.rebuild(view, members, (last, seconds), now_ns, round),
-            false => self.recall(view, asked, (last, seconds), false, now_ns, round),
+            true => self.rebuild(view, members, (last, seconds), now, round),
+            false => self.recall(view, asked, (last, seconds), false, now, round),
         }
     }
 
@@ -462,13 +465,13 @@ impl Balancer {
         view: View<'_>,
         members: &[Member],
         seconds: f64,
-        now_ns: u64,
+        now: Instant,
         round: &mut Round,
     ) {
         let shown = |member: &Member| {
             member.left < 1.0 || self.observed(member.node).seconds() >= EXPLORE_SECONDS
         };
-        if !members.iter().all(shown) && view.moving_for_ns(now_ns) < EXPLORE_NS_MAX {
+        if !members.iter().all(shown) && view.moving_for(now) < EXPLORE_TIME_MAX {
             return;
         }
         self.exploring = false;
@@ -479,12 +482,12 @@ impl Balancer {
             return;
         }
         let last = members.iter().map(Member::seconds).fold(seconds, f64::max);
-        self.hope(now_ns);
+        self.hope(now);
         // Those that joined in the meantime had nothing to show yet.
         for (node, _) in (0..).zip(view.nodes).filter(|(_, node)| node.joined) {
-            self.hope_for_room(view, node, now_ns);
+            self.hope_for_room(view, node, now);
         }
-        self.rebuild(view, members, (last, seconds), now_ns, round);
+        self.rebuild(view, members, (last, seconds), now, round);
     }
 
     /// Recalls all that is left, to be planned again: the lanes at work are not the right ones.
@@ -493,22 +496,22 @@ impl Balancer {
         view: View<'_>,
         members: &[Member],
         (last, seconds): (f64, f64),
-        now_ns: u64,
+        now: Instant,
         round: &mut Round,
     ) {
         self.lift_holds(round);
         let gain = (last - seconds).max(0.0);
         let pauses = &mut self.pauses;
         pauses.newest_part = gain / last.max(1e-9);
-        pauses.next_news_ns = now_ns + NEWS_NS_MIN;
+        pauses.next_news_at = now + NEWS_TIME_MIN;
         pauses.newest = Newest {
-            at_ns: now_ns,
+            when: Some(now),
             last,
             gain,
         };
-        let pause = ((seconds * ROUND_PART * 1e9) as u64).clamp(LOOK_NS, SETTLE_NS_MAX);
-        let look_ns = now_ns + (pause as f64 * pauses.patience) as u64;
-        pauses.next_round_ns = look_ns.max(pauses.next_round_ns);
+        let pause = Nanos::from_seconds(seconds * ROUND_PART).clamp(LOOK_TIME, SETTLE_TIME_MAX);
+        let look_at = now + pause.times(pauses.patience);
+        pauses.next_round_at = look_at.max(pauses.next_round_at);
         let asked: Vec<(u32, u64)> = members
             .iter()
             .map(|member| (member.node, self.all_to_spare(member)))
@@ -516,9 +519,9 @@ impl Balancer {
         // Lanes will be others: what they carried says nothing of what they will.
         for member in members {
             let track = &mut self.tracks[member.node as usize];
-            track.observed.start_anew(now_ns);
+            track.observed.start_anew(now);
         }
-        self.recall(view, asked, (last, seconds), true, now_ns, round);
+        self.recall(view, asked, (last, seconds), true, now, round);
     }
 
     /// Asks receivers to give up so many bytes each.
@@ -528,45 +531,45 @@ impl Balancer {
         asked: Vec<(u32, u64)>,
         (last, seconds): (f64, f64),
         settle: bool,
-        now_ns: u64,
+        now: Instant,
         round: &mut Round,
     ) {
         let bytes = asked.iter().map(|(_, bytes)| bytes).sum();
         self.pauses.last_round = (view.checked_bytes(), bytes);
         for (node, bytes) in asked {
             let state = view.node(node);
-            let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
+            let quiet = now.since(state.heard_at) > QUIET_TIME;
             // One question at a time: its answer would be taken for the other's.
             let open = quiet || state.life().is_recalled();
             let worth = bytes >= RECALL_UNITS_MIN * view.unit_len && !open;
-            let empty = state.gave_nothing_ns;
-            let empty = empty.is_some_and(|then| now_ns.saturating_sub(then) < EMPTY_NS);
+            let empty = state.gave_nothing_at;
+            let empty = empty.is_some_and(|then| now.since(then) < EMPTY_TIME);
             if worth && !empty && state.done.is_none() {
                 round.releases.push((node, bytes));
             }
         }
         let mut nodes = view.nodes.iter();
         if !round.releases.is_empty() || nodes.any(|node| node.life().is_recalled()) {
-            self.recall = Some(Recall::new(now_ns, (last, seconds), settle));
+            self.recall = Some(Recall::new(now, (last, seconds), settle));
         }
     }
 
     /// Receivers that can work and report.
-    fn members(&self, view: View<'_>, now_ns: u64) -> Vec<Member> {
+    fn members(&self, view: View<'_>, now: Instant) -> Vec<Member> {
         let able = |node: &u32| {
             let state = view.node(*node);
-            let quiet = now_ns.saturating_sub(state.heard_ns) > QUIET_NS;
+            let quiet = now.since(state.heard_at) > QUIET_TIME;
             state.is_able() && !state.life().is_leaving() && !quiet
         };
         let member = |node: u32| {
             let state = view.node(node);
-            let mut rate = self.receiving_rate(view, node, now_ns);
-            if now_ns.saturating_sub(state.given_ns) < FRESH_NS {
+            let mut rate = self.receiving_rate(view, node, now);
+            if now.since(state.given_at) < FRESH_TIME {
                 let most = self.track(node).down.rate().unwrap_or(0.0);
                 rate = rate.map(|rate| rate.max(most));
             }
             // The status is some time old.
-            let since = now_ns.saturating_sub(state.last_seen.0) as f64 / 1e9;
+            let since = now.since(state.seen_at).as_seconds();
             let checked = state.checked as f64 + rate.unwrap_or(0.0) * since;
             let left = match state.done {
                 Some(_) => 0.0,
@@ -584,15 +587,17 @@ impl Balancer {
 
     /// The newest plan of everything is this long before its end, and knew which nodes hold what. Nodes that turn out to
     /// be faster than it took them for could end it earlier by as much as the one that is so most. 0 without such a plan.
-    fn planned_seconds(&self, view: View<'_>, now_ns: u64) -> f64 {
+    fn planned_seconds(&self, view: View<'_>, now: Instant) -> f64 {
         let room = self.whole_room(view);
-        let faster = |now: &[f64], then: &[f64]| {
-            let ratios = now.iter().zip(then).filter(|(_, then)| **then > 0.0);
-            ratios.map(|(now, then)| now / then).fold(1.0, f64::max)
+        let faster = |present: &[f64], then: &[f64]| {
+            let ratios = present.iter().zip(then).filter(|(_, then)| **then > 0.0);
+            ratios
+                .map(|(present, then)| present / then)
+                .fold(1.0, f64::max)
         };
         let then = &self.whole_plan.room;
         let most = faster(&room.up, &then.up).max(faster(&room.down, &then.down));
-        let left = self.whole_plan.end_ns.saturating_sub(now_ns) as f64 / 1e9;
+        let left = self.whole_plan.end_at.since(now).as_seconds();
         match most < FASTER {
             true => left,
             false => left / most,
@@ -600,20 +605,20 @@ impl Balancer {
     }
 
     /// A plan of everything that is left is carried out from now on.
-    pub fn note_whole_plan(&mut self, view: View<'_>, planned: &Planned, now_ns: u64) {
+    pub fn note_whole_plan(&mut self, view: View<'_>, planned: &Planned, now: Instant) {
         let seconds = match planned.is_near_bound {
             true => planned.predicted_seconds.min(1e9),
             false => 0.0,
         };
         self.whole_plan = WholePlan {
-            end_ns: now_ns.saturating_add((seconds * 1e9) as u64),
+            end_at: now + Nanos::from_seconds(seconds),
             room: self.whole_room(view),
         };
     }
 
     /// What a receiver can give up without running dry before its revision comes.
     fn all_to_spare(&self, member: &Member) -> u64 {
-        let planning = self.planning_ns as f64 / 1e9;
+        let planning = self.planning.as_seconds();
         let keep = if planning < UNDER_WAY_SECONDS {
             0.0
         } else {
@@ -627,40 +632,40 @@ impl Pauses {
     /// Whether a round may run that could end the transfer in `seconds` instead of `last`; it is taken to run then.
     ///
     /// * `checked`: bytes that receivers have checked so far.
-    fn allow(&mut self, (last, seconds): (f64, f64), checked: u64, now_ns: u64) -> bool {
+    fn allow(&mut self, (last, seconds): (f64, f64), checked: u64, now: Instant) -> bool {
         let gain = last - seconds;
         // Something new has happened when much more could be saved than the newest round set out to save.
         let part = gain / last;
-        let is_news = part > self.newest_part + NEWS && now_ns >= self.next_news_ns;
-        if now_ns < self.next_round_ns && !is_news {
+        let is_news = part > self.newest_part + NEWS && now >= self.next_news_at;
+        if now < self.next_round_at && !is_news {
             return false;
         }
         self.patience = match is_news {
             true => 1.0,
-            false => self.patience_after(last, checked, now_ns),
+            false => self.patience_after(last, checked, now),
         };
         self.newest_part = part;
-        self.next_news_ns = now_ns + NEWS_NS_MIN;
+        self.next_news_at = now + NEWS_TIME_MIN;
         self.newest = Newest {
-            at_ns: now_ns,
+            when: Some(now),
             last,
             gain,
         };
-        let pause = (seconds.min(60.0) * ROUND_PART * 1e9) as u64;
+        let pause = Nanos::from_seconds(seconds.min(60.0) * ROUND_PART);
         // However little came of it: the end is not waited for.
-        let pause = (LOOK_NS.max(pause) as f64 * self.patience).min(last * 0.5e9);
-        self.next_round_ns = now_ns + pause as u64;
+        let pause = LOOK_TIME.max(pause).times(self.patience);
+        self.next_round_at = now + pause.min(Nanos::from_seconds(last * 0.5));
         true
     }
 
     /// How much longer rounds wait, by what came of the newest one, when the last receiver would now be done
     /// after so many seconds.
-    fn patience_after(&self, last: f64, checked: u64, now_ns: u64) -> f64 {
+    fn patience_after(&self, last: f64, checked: u64, now: Instant) -> f64 {
         let newest = &self.newest;
-        if newest.at_ns == 0 {
+        let Some(when) = newest.when else {
             return 1.0;
-        }
-        let passed = now_ns.saturating_sub(newest.at_ns) as f64 / 1e9;
+        };
+        let passed = now.since(when).as_seconds();
         let came = newest.last - (last + passed);
         // Work that is passed on before a node has come to do it would never be done.
         let (before, moved) = self.last_round;

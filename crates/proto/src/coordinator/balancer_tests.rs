@@ -10,7 +10,7 @@ use crate::control::{Done, Stretch, range};
 fn planning(nodes: &[NodeSetup]) -> (Coordinator, Purpose) {
     let mut c = begun(nodes.to_vec(), None);
     for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
+        c.handle_message(at as u32, opened(node, 7), Instant(1));
     }
     let Some(Action::Plan(purpose, _)) = actions(&mut c).pop() else {
         panic!("no plan is asked for")
@@ -42,12 +42,12 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             runs: vec![half(100 * MB), half(0)],
             ..Planned::default()
         }),
-        10,
+        Instant(10),
     );
     actions(&mut c);
     let second = 1_000_000_000;
     // b has an eighth when c is done: the rest is taken from it.
-    c.handle_message(2, done(100 * MB, &[]), second);
+    c.handle_message(2, done(100 * MB, &[]), Instant(second));
     for half in 1..=5 {
         let status = control::Status {
             checked: half * 5 * MB,
@@ -61,16 +61,16 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             ..Default::default()
         };
         let at = half * second / 2;
-        c.handle_message(1, from(from_agent::Body::Status(status)), at);
+        c.handle_message(1, from(from_agent::Body::Status(status)), Instant(at));
         c.handle_message(
             2,
             from(from_agent::Body::SenderStatus(
                 control::SenderStatus::default(),
             )),
-            at,
+            Instant(at),
         );
     }
-    c.handle_timer(5 * second / 2);
+    c.handle_timer(Instant(5 * second / 2));
     let asked = actions(&mut c);
     let [to_agent::Body::Release(release)] = sent(&asked, 1)[..] else {
         panic!("{asked:?}")
@@ -86,14 +86,18 @@ fn an_idle_receiver_inherits_from_a_slow_one() {
             length: 50 * MB,
         }],
     };
-    c.handle_message(1, from(from_agent::Body::Released(released)), 3 * second);
+    c.handle_message(
+        1,
+        from(from_agent::Body::Released(released)),
+        Instant(3 * second),
+    );
     // c lists the first half only, so what it cannot take goes back to b.
     let asked = actions(&mut c);
     let answered = answer(&mut c, asked);
     assert!(
         matches!(sent(&answered, 1)[..], [to_agent::Body::Revision(r)] if r.runs[0].start == 150 * MB)
     );
-    c.handle_message(1, done_after(1, 100 * MB, &[]), 2 * second);
+    c.handle_message(1, done_after(1, 100 * MB, &[]), Instant(2 * second));
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
 }
 
@@ -119,8 +123,8 @@ fn uneven() -> (Coordinator, Vec<Action>) {
         runs: (0..4).map(quarter).collect(),
         ..Planned::default()
     };
-    c.handle_planned(&purpose, Ok(planned), 0);
-    assert!(c.expected_ns() == 0 && c.unit_len < CHUNK_LEN);
+    c.handle_planned(&purpose, Ok(planned), Instant(0));
+    assert!(c.expected().is_none() && c.unit_len < CHUNK_LEN);
     actions(&mut c);
     let speeds = [MB, MB, MB, 10 * MB];
     let mut asked = Vec::new();
@@ -140,9 +144,9 @@ fn uneven() -> (Coordinator, Vec<Action>) {
                 ..Default::default()
             };
             let body = from_agent::Body::Status(status);
-            c.handle_message(4 + at as u32, from(body), half * SECOND / 2);
+            c.handle_message(4 + at as u32, from(body), Instant(half * SECOND / 2));
         }
-        c.handle_timer(half * SECOND / 2 + SECOND / 4);
+        c.handle_timer(Instant(half * SECOND / 2 + SECOND / 4));
         asked.extend(actions(&mut c));
     }
     (c, asked)
@@ -161,13 +165,13 @@ fn a_plan_without_told_speeds_is_settled_by_what_shows() {
         assert!(least.contains(&release.bytes), "{node}: {}", release.bytes);
     }
     let now = 2 * SECOND;
-    c.handle_message(4, released(30 * MB, 70 * MB), now + 1);
+    c.handle_message(4, released(30 * MB, 70 * MB), Instant(now + 1));
     let planned = |actions: &[Action]| actions.iter().any(|a| matches!(a, Action::Plan(..)));
     assert!(!planned(&actions(&mut c)));
     // The round is shared out when all have answered, and the transfer does not end meanwhile.
     let nothing = from_agent::Body::Released(control::Released::default());
     for node in [5, 6, 7] {
-        c.handle_message(node, from(nothing.clone()), now + 2);
+        c.handle_message(node, from(nothing.clone()), Instant(now + 2));
     }
     let asked = actions(&mut c);
     let plans = asked.iter().find_map(|action| match action {
@@ -212,11 +216,11 @@ fn planned_for(actions: &[Action], node: u32) -> RangeSet {
 #[test]
 fn a_round_ends_when_a_giver_dies() {
     let (mut c, _) = uneven();
-    c.handle_message(4, released(30 * MB, 70 * MB), 2 * SECOND + 1);
-    c.handle_message(5, released(130 * MB, 70 * MB), 2 * SECOND + 1);
+    c.handle_message(4, released(30 * MB, 70 * MB), Instant(2 * SECOND + 1));
+    c.handle_message(5, released(130 * MB, 70 * MB), Instant(2 * SECOND + 1));
     assert!(planned_for(&actions(&mut c), 7).is_empty());
-    c.handle_lost(6, "killed", 2 * SECOND + 2);
-    c.handle_message(7, released(300 * MB, 50 * MB), 2 * SECOND + 2);
+    c.handle_lost(6, "killed", Instant(2 * SECOND + 2));
+    c.handle_message(7, released(300 * MB, 50 * MB), Instant(2 * SECOND + 2));
     let planned = planned_for(&actions(&mut c), 7);
     assert!(
         planned.contains_range(range(30 * MB, 70 * MB)),
@@ -236,13 +240,17 @@ fn a_stopped_node_gives_nothing() {
         error: "no space is left".into(),
         ..Done::default()
     };
-    c.handle_message(5, from(from_agent::Body::Done(stopped)), 2 * SECOND + 1);
+    c.handle_message(
+        5,
+        from(from_agent::Body::Done(stopped)),
+        Instant(2 * SECOND + 1),
+    );
     let inherited = planned_for(&actions(&mut c), 7);
     assert!(inherited.contains_range(range(100 * MB, 100 * MB)));
-    c.handle_message(5, released(130 * MB, 70 * MB), 2 * SECOND + 2);
+    c.handle_message(5, released(130 * MB, 70 * MB), Instant(2 * SECOND + 2));
     for node in [4, 6, 7] {
         let nothing = from_agent::Body::Released(control::Released::default());
-        c.handle_message(node, from(nothing), 2 * SECOND + 3);
+        c.handle_message(node, from(nothing), Instant(2 * SECOND + 3));
     }
     let again = actions(&mut c);
     assert!(
@@ -275,7 +283,7 @@ fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
         is_near_bound: true,
         ..Planned::default()
     };
-    c.handle_planned(&purpose, Ok(planned), 0);
+    c.handle_planned(&purpose, Ok(planned), Instant(0));
     actions(&mut c);
     let (mut limits, mut now, mut come) = (Vec::new(), 0, [0, 0]);
     for &(seconds, speeds) in stretches {
@@ -295,9 +303,13 @@ fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
                     pairs: vec![pair],
                     ..Default::default()
                 };
-                c.handle_message(1 + at as u32, from(from_agent::Body::Status(status)), now);
+                c.handle_message(
+                    1 + at as u32,
+                    from(from_agent::Body::Status(status)),
+                    Instant(now),
+                );
             }
-            c.handle_timer(now);
+            c.handle_timer(Instant(now));
             let told = actions(&mut c);
             assert!(
                 !sent(&told, 2)

@@ -1,7 +1,7 @@
 //! What the least possible time of the transfer follows from: declared speeds of nodes, pairs and trunks, and which node was there when.
 
-use ropewalk_model::add_links;
 use ropewalk_model::problem::{Problem, Receiver, Sender};
+use ropewalk_model::{Instant, add_links};
 
 use super::{Basis, Coordinator, Node};
 
@@ -11,7 +11,7 @@ const UNLIMITED: u64 = 1 << 50;
 impl Coordinator {
     /// Whether nodes joined, left or were lost while bytes moved.
     pub fn is_changed(&self) -> bool {
-        let changed = |node: &Node| node.came_ns.is_some() || node.gone_ns.is_some();
+        let changed = |node: &Node| node.came_at.is_some() || node.gone_at.is_some();
         self.nodes.iter().any(changed)
     }
 
@@ -27,18 +27,18 @@ impl Coordinator {
     /// The transfer as it was first planned, at the speeds that are declared, or the interfaces' where these are the
     /// base; other nodes count as unlimited.
     pub fn declared_problem(&self) -> Problem {
-        let here = |node: &Node| if node.came_ns.is_some() { 0.0 } else { 1.0 };
+        let here = |node: &Node| if node.came_at.is_some() { 0.0 } else { 1.0 };
         self.problem_at(here, 1.0)
     }
 
     /// The same for the nodes as they came and went, with what each could carry in the first `seconds` of moving in place
     /// of speeds. A receiver of its own copy that was lost is left out.
     pub fn carried_problem(&self, seconds: f64) -> Problem {
-        let start_ns = self.clock.moving_ns.unwrap_or(0);
-        let since = |at_ns: u64| at_ns.saturating_sub(start_ns) as f64 / 1e9;
+        let start_at = self.clock.moving_at.unwrap_or_default();
+        let since = |when: Instant| when.since(start_at).as_seconds();
         let here = |node: &Node| {
-            let from = node.came_ns.map_or(0.0, since);
-            let to = node.gone_ns.map_or(f64::MAX, since);
+            let from = node.came_at.map_or(0.0, since);
+            let to = node.gone_at.map_or(f64::MAX, since);
             (to.min(seconds) - from).max(0.0)
         };
         self.problem_at(here, seconds)

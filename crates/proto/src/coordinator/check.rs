@@ -36,7 +36,7 @@ impl Coordinator {
     fn check_phase(&self) {
         debug_assert_eq!(
             self.phase.is_before_moving(),
-            self.clock.moving_ns.is_none() && self.phase != Phase::Ended,
+            self.clock.moving_at.is_none() && self.phase != Phase::Ended,
             "{:?}: bytes flow from the phase Moving on",
             self.phase
         );
@@ -165,11 +165,11 @@ impl Node {
             "{name}: {life:?}, and a report of its part"
         );
         debug_assert!(
-            self.came_ns.is_none() || self.joined,
+            self.came_at.is_none() || self.joined,
             "{name} was there from the start and joined"
         );
         debug_assert!(
-            self.gone_ns.is_none() || life.is_closing() || life == NodeLife::Lost,
+            self.gone_at.is_none() || life.is_closing() || life == NodeLife::Lost,
             "{name}: {life:?}, and gone"
         );
         debug_assert!(
@@ -233,7 +233,7 @@ mod tests {
     fn wrong_states_are_found() {
         type Break = fn(&mut Coordinator);
         let breaks: [(&str, Break); 17] = [
-            ("bytes flow from the phase", |c| c.clock.moving_ns = None),
+            ("bytes flow from the phase", |c| c.clock.moving_at = None),
             ("in phase Finishing", |c| c.enter(Step::Finish)),
             ("a cancelled transfer ends", |c| {
                 c.ending.is_cancelled = true

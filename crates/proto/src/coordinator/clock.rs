@@ -1,86 +1,88 @@
 //! What happens because time passes.
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::phase::Phase;
 use super::{Coordinator, Node};
 
 /// A node that is silent for this long is lost (agents send a status at least each second).
-pub const SILENCE_NS_MAX: u64 = 15_000_000_000;
+pub const SILENCE_TIME_MAX: Nanos = Nanos(15_000_000_000);
 
 /// A driver that calls so long after its last call was stopped, or its host was: no node is silent for that.
-const ABSENCE_NS_MIN: u64 = 2_000_000_000;
+const ABSENCE_TIME_MIN: Nanos = Nanos(2_000_000_000);
 
 /// Longest time for all nodes to open what they hold (large trees are walked in it).
-pub const OPEN_NS_MAX: u64 = 300_000_000_000;
+pub const OPEN_TIME_MAX: Nanos = Nanos(300_000_000_000);
 
 /// Longest time for the nodes that rename files into place to do so and report.
 /// A tree of a million files takes minutes; a dead node shows by its connection.
-pub const FINISH_NS_MAX: u64 = 600_000_000_000;
+pub const FINISH_TIME_MAX: Nanos = Nanos(600_000_000_000);
 
 /// Longest wait for a further final report after the rename; it carries statistics only.
-pub const FAREWELL_NS_MAX: u64 = 2_000_000_000;
+pub const FAREWELL_TIME_MAX: Nanos = Nanos(2_000_000_000);
 
 /// When things happened.
 #[derive(Debug)]
 pub(super) struct Clock {
-    pub start_ns: u64,
+    pub start_at: Instant,
     /// When bytes started to flow, and when the last receiver was done.
-    pub moving_ns: Option<u64>,
-    pub last_done_ns: Option<u64>,
+    pub moving_at: Option<Instant>,
+    pub last_done_at: Option<Instant>,
     /// When the driver last called, and when it last called as time passed.
-    pub now_ns: u64,
-    timer_ns: u64,
+    pub now: Instant,
+    timer_at: Instant,
 }
 
 impl Clock {
-    pub fn new(now_ns: u64) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
-            start_ns: now_ns,
-            moving_ns: None,
-            last_done_ns: None,
-            now_ns,
-            timer_ns: now_ns,
+            start_at: now,
+            moving_at: None,
+            last_done_at: None,
+            now,
+            timer_at: now,
         }
     }
 }
 
 impl Coordinator {
     /// What nodes sent while the driver was stopped lies in its connections: their silence begins after that.
-    fn excuse_absence(&mut self, now_ns: u64) {
-        let absence = now_ns.saturating_sub(self.clock.timer_ns);
-        self.clock.timer_ns = now_ns;
-        if absence >= ABSENCE_NS_MIN {
+    fn excuse_absence(&mut self, now: Instant) {
+        let absence = now.since(self.clock.timer_at);
+        self.clock.timer_at = now;
+        if absence >= ABSENCE_TIME_MIN {
             for node in &mut self.nodes {
-                node.heard_ns = (node.heard_ns + absence).min(now_ns);
+                node.heard_at = (node.heard_at + absence).min(now);
             }
         }
     }
 
     /// Time passes. Call at least once a second; work moves between nodes at these calls.
-    pub fn handle_timer(&mut self, now_ns: u64) {
-        self.clock.now_ns = now_ns;
-        self.excuse_absence(now_ns);
+    pub fn handle_timer(&mut self, now: Instant) {
+        self.clock.now = now;
+        self.excuse_absence(now);
         match self.phase {
-            Phase::Opening if now_ns.saturating_sub(self.clock.start_ns) > OPEN_NS_MAX => {
+            Phase::Opening if now.since(self.clock.start_at) > OPEN_TIME_MAX => {
                 let late = (0..).zip(&self.nodes).filter(|(_, n)| n.opened.is_none());
                 let late: Vec<u32> = late.map(|(at, _)| at).collect();
                 self.refuse_late("answer", late);
             }
             Phase::Comparing => {
-                let late = self.comparing.late(now_ns);
+                let late = self.comparing.late(now);
                 self.refuse_late("list of files", late);
             }
-            Phase::Probing if self.probing.is_late(now_ns) => {
+            Phase::Probing if self.probing.is_late(now) => {
                 let late: Vec<u32> = self.probing.awaited().collect();
                 self.refuse_late("look at its files", late);
             }
             Phase::Moving => {
-                self.lose_silent(now_ns);
-                self.deal_limit(now_ns);
-                self.tune(now_ns);
-                self.rebalance(now_ns);
-                self.ask_leaving(now_ns);
+                self.lose_silent(now);
+                self.deal_limit(now);
+                self.tune(now);
+                self.rebalance(now);
+                self.ask_leaving(now);
             }
-            Phase::Finishing => self.lose_late(now_ns),
+            Phase::Finishing => self.lose_late(now),
             Phase::Opening | Phase::Probing | Phase::Planning | Phase::Ended => {}
         }
         self.check();
@@ -91,43 +93,43 @@ impl Coordinator {
         if late.is_empty() {
             return;
         }
-        let seconds = OPEN_NS_MAX / 1_000_000_000;
+        let seconds = OPEN_TIME_MAX.whole_seconds();
         let nodes = late.join(", ");
         self.refuse(format!("no {what} within {seconds} s from {nodes}"));
     }
 
     /// Nodes that were silent for too long are lost.
-    fn lose_silent(&mut self, now_ns: u64) {
+    fn lose_silent(&mut self, now: Instant) {
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
             // One that joins reports nothing while it opens what it has.
             let (most, what) = match state.opened {
-                Some(_) => (SILENCE_NS_MAX, "silent for"),
-                None => (OPEN_NS_MAX, "it did not open what it has within"),
+                Some(_) => (SILENCE_TIME_MAX, "silent for"),
+                None => (OPEN_TIME_MAX, "it did not open what it has within"),
             };
-            if state.alive() && now_ns.saturating_sub(state.heard_ns) > most {
-                let reason = format!("{what} {} s", most / 1_000_000_000);
-                self.handle_lost(node, &reason, now_ns);
+            if state.alive() && now.since(state.heard_at) > most {
+                let reason = format!("{what} {} s", most.whole_seconds());
+                self.handle_lost(node, &reason, now);
             }
         }
     }
 
     /// Nodes whose final report does not come in time are lost.
-    fn lose_late(&mut self, now_ns: u64) {
+    fn lose_late(&mut self, now: Instant) {
         let ending = &mut self.ending;
-        let since = *ending.since_ns.get_or_insert(now_ns);
+        let since = *ending.since.get_or_insert(now);
         let is_landing = |node: &Node| node.life().is_landing();
         let over = if self.nodes.iter().any(is_landing) {
-            ending.farewell_ns = None;
-            now_ns.saturating_sub(since) > FINISH_NS_MAX
+            ending.farewell_since = None;
+            now.since(since) > FINISH_TIME_MAX
         } else {
-            let since = *ending.farewell_ns.get_or_insert(now_ns);
-            now_ns.saturating_sub(since) > FAREWELL_NS_MAX
+            let since = *ending.farewell_since.get_or_insert(now);
+            now.since(since) > FAREWELL_TIME_MAX
         };
         for node in 0..self.nodes.len() as u32 {
             let state = &self.nodes[node as usize];
             if over && state.alive() && state.finished.is_none() {
-                self.handle_lost(node, "did not finish in time", now_ns);
+                self.handle_lost(node, "did not finish in time", now);
             }
         }
     }

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_model::Instant;
+
 use super::phase::{Phase, Step};
-use super::{Action, Coordinator, OPEN_NS_MAX};
+use super::{Action, Coordinator, OPEN_TIME_MAX};
 use crate::control::{self, ManifestReply, to_agent};
 
 /// Lists of files that are fetched and compared.
 #[derive(Debug, Default)]
 pub(super) struct Comparing {
-    began_ns: u64,
+    began_at: Instant,
     // By node and source; empty until they come.
     manifests: BTreeMap<(u32, u32), Vec<u8>>,
     // All have come, and the driver is at it.
@@ -18,8 +20,8 @@ pub(super) struct Comparing {
 
 impl Comparing {
     /// Nodes whose lists have not come in time.
-    pub fn late(&self, now_ns: u64) -> BTreeSet<u32> {
-        let is_late = now_ns.saturating_sub(self.began_ns) > OPEN_NS_MAX && !self.is_asked;
+    pub fn late(&self, now: Instant) -> BTreeSet<u32> {
+        let is_late = now.since(self.began_at) > OPEN_TIME_MAX && !self.is_asked;
         let late = self.manifests.iter().filter(|(_, bytes)| bytes.is_empty());
         let late = late.filter(|_| is_late);
         late.map(|((node, _), _)| *node).collect()
@@ -31,7 +33,7 @@ impl Coordinator {
     pub(super) fn compare_sources(&mut self, sources: &[(u32, u32)]) {
         self.enter(Step::Differ);
         self.comparing = Comparing {
-            began_ns: self.clock.now_ns,
+            began_at: self.clock.now,
             manifests: sources.iter().map(|&at| (at, Vec::new())).collect(),
             is_asked: false,
         };

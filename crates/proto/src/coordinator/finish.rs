@@ -8,6 +8,8 @@
 //!
 //! With `keep_partial` nothing is removed, and the nodes tell where it lies.
 
+use ropewalk_model::Instant;
+
 use super::life::{Event, NodeLife, Order};
 use super::outcome::Failure;
 use super::phase::{Phase, Step};
@@ -19,9 +21,9 @@ use crate::report::{ErrorKind, Outcome};
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Since when files are renamed or removed; `None` before the next look.
-    pub since_ns: Option<u64>,
+    pub since: Option<Instant>,
     /// Since when only reports are awaited.
-    pub farewell_ns: Option<u64>,
+    pub farewell_since: Option<Instant>,
     pub is_cancelled: bool,
     pub failure: Option<Failure>,
 }
@@ -71,7 +73,7 @@ impl Coordinator {
                 self.name_next(group as u32, None);
             }
         }
-        self.ending.since_ns = None;
+        self.ending.since = None;
         self.check_finished();
     }
 
@@ -106,7 +108,7 @@ impl Coordinator {
             self.note(format!(
                 "{before} did not give the files their names ({reason}); {next} does"
             ));
-            self.ending.since_ns = None;
+            self.ending.since = None;
         }
         let is_last = able.len() == 1;
         let order = Order {
@@ -193,7 +195,7 @@ impl Coordinator {
     /// * `why`: nodes that join and are not ready are rejected with it.
     pub(super) fn finish_all(&mut self, discard: bool, why: &str) {
         self.enter(Step::Finish);
-        self.ending.since_ns = None;
+        self.ending.since = None;
         for node in 0..self.nodes.len() as u32 {
             let life = self.nodes[node as usize].life();
             if life.is_opening() {

@@ -119,10 +119,10 @@ impl Groups {
             let mut count = 0_i64;
             for (offset, change) in events {
                 count += change;
-                let now = u32::try_from(count).unwrap_or(0);
+                let able = u32::try_from(count).unwrap_or(0);
                 match counts.last_mut().filter(|last| last.0 == offset) {
-                    Some(last) => last.1 = now,
-                    None => counts.push((offset, now)),
+                    Some(last) => last.1 = able,
+                    None => counts.push((offset, able)),
                 }
             }
             counts

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::life::NodeLife;
 use super::{Coordinator, Node};
 use crate::control::{self, to_agent};
 
 /// How often the shares of a `--limit` are dealt again.
-const LEASE_NS: u64 = 1_000_000_000;
+const LEASE_TIME: Nanos = Nanos(1_000_000_000);
 
 /// Smallest share of a limit that a working receiver keeps, so that it can show it wants more.
 const LEASE_SHARE_MIN: f64 = 0.02;
@@ -15,33 +17,33 @@ const LEASE_SHARE_MIN: f64 = 0.02;
 /// When the shares were dealt, and what each receiver had checked then.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    at_ns: u64,
+    when: Instant,
     checked: BTreeMap<u32, u64>,
 }
 
 impl Lease {
     /// The first shares were sent with the plan.
-    pub fn begin(&mut self, now_ns: u64) {
-        self.at_ns = now_ns;
+    pub fn begin(&mut self, now: Instant) {
+        self.when = now;
     }
 
     /// The next look deals again.
     pub fn expire(&mut self) {
-        self.at_ns = 0;
+        self.when = Instant::ZERO;
     }
 }
 
 impl Coordinator {
     /// Shares the limit among receivers in proportion to what each used of late, so that a node
     /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
-    pub(super) fn deal_limit(&mut self, now_ns: u64) {
+    pub(super) fn deal_limit(&mut self, now: Instant) {
         let Some(limit) = self.setup.limit else {
             return;
         };
-        if now_ns.saturating_sub(self.lease.at_ns) < LEASE_NS {
+        if now.since(self.lease.when) < LEASE_TIME {
             return;
         }
-        self.lease.at_ns = now_ns;
+        self.lease.when = now;
         // One that joins cannot use a share before it has a plan.
         let works = |node: &Node| matches!(node.life(), NodeLife::Working(_));
         let working: Vec<u32> = self
@@ -51,9 +53,9 @@ impl Coordinator {
         let used: Vec<f64> = working
             .iter()
             .map(|n| {
-                let now = self.nodes[*n as usize].checked;
-                let before = self.lease.checked.insert(*n, now).unwrap_or(0);
-                now.saturating_sub(before) as f64
+                let checked = self.nodes[*n as usize].checked;
+                let before = self.lease.checked.insert(*n, checked).unwrap_or(0);
+                checked.saturating_sub(before) as f64
             })
             .collect();
         let total: f64 = used.iter().sum();
@@ -85,6 +87,8 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::Instant;
+
     use super::super::tests::{actions, from, node, sent, started_with};
     use crate::control::{Status, from_agent, to_agent};
 
@@ -104,10 +108,10 @@ mod tests {
                 checked,
                 ..Status::default()
             };
-            c.handle_message(node, from(from_agent::Body::Status(status)), 20);
+            c.handle_message(node, from(from_agent::Body::Status(status)), Instant(20));
         }
         actions(&mut c);
-        c.handle_timer(2_000_000_000);
+        c.handle_timer(Instant(2_000_000_000));
         let told = actions(&mut c);
         let limit = |body: &&to_agent::Body| match body {
             to_agent::Body::Limit(limit) => Some(limit.rate),

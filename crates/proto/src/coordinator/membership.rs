@@ -4,9 +4,9 @@
 //! From then on it is one of the nodes: the next round gives it work. A node that leaves is given nothing new, and
 //! is let go as soon as nothing depends on it.
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeSet};
 
-use super::balancer::EMPTY_NS;
+use super::balancer::EMPTY_TIME;
 use super::life::{Event, NodeLife};
 use super::phase::Phase;
 use super::{
@@ -26,8 +26,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// In words for the user, when nothing moves (yet or any more) or the name is taken.
-    pub fn handle_join(&mut self, setup: NodeSetup, now_ns: u64) -> Result<u32, String> {
-        self.clock.now_ns = now_ns;
+    pub fn handle_join(&mut self, setup: NodeSetup, now: Instant) -> Result<u32, String> {
+        self.clock.now = now;
         if self.phase != Phase::Moving {
             return Err("nodes can join while bytes move only; try again in a moment".into());
         }
@@ -40,7 +40,7 @@ impl Coordinator {
         let number = self.nodes.len() as u32;
         let open = setup::open_message(&self.setup, &setup, number);
         self.balancer.add_node(setup.told_up(), setup.told_down());
-        let mut node = Node::new(setup, now_ns);
+        let mut node = Node::new(setup, now);
         node.joined = true;
         self.nodes.push(node);
         self.send(number, to_agent::Body::Open(open));
@@ -60,11 +60,11 @@ impl Coordinator {
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
-        let now_ns = self.clock.now_ns;
+        let now = self.clock.now;
         let state = &mut self.nodes[node as usize];
-        state.came_ns = Some(now_ns);
-        state.received.start(now_ns);
-        state.sent.start(now_ns);
+        state.came_at = Some(now);
+        state.received.start(now);
+        state.sent.start(now);
         self.enter_parts(node);
         self.tell_holding(node);
         let new = self.enter_group(node);
@@ -83,7 +83,7 @@ impl Coordinator {
             self.ask_plan(false, vec![(node, new)], &Default::default(), None);
         }
         let (view, balancer) = self.split();
-        balancer.hope_for_room(view, node, now_ns);
+        balancer.hope_for_room(view, node, now);
         balancer.look_soon();
     }
 
@@ -131,13 +131,13 @@ impl Coordinator {
     }
 
     /// Who leaves and had nothing to give is asked again: its sinks may not have been there yet.
-    pub(super) fn ask_leaving(&mut self, now_ns: u64) {
+    pub(super) fn ask_leaving(&mut self, now: Instant) {
         if self.phase != Phase::Moving || self.balancer.is_in_round() {
             return;
         }
         let is_due = |node: &Node| {
-            let gave_nothing = node.gave_nothing_ns;
-            gave_nothing.is_none_or(|then| now_ns.saturating_sub(then) >= EMPTY_NS)
+            let gave_nothing = node.gave_nothing_at;
+            gave_nothing.is_none_or(|then| now.since(then) >= EMPTY_TIME)
         };
         let has_more = |node: &Node| {
             matches!(node.life(), NodeLife::Working(duty) if duty.leaving && !duty.recalled)
@@ -148,13 +148,13 @@ impl Coordinator {
             .filter(|&n| has_more(&self.nodes[n as usize]))
             .collect();
         for node in asked {
-            self.recall_all(node, now_ns);
+            self.recall_all(node, now);
         }
     }
 
     fn dismiss(&mut self, node: u32, discard: bool) {
-        let now_ns = self.clock.now_ns;
-        self.nodes[node as usize].gone_ns.get_or_insert(now_ns);
+        let now = self.clock.now;
+        self.nodes[node as usize].gone_at.get_or_insert(now);
         self.streams.forget(node);
         self.tell_finish(node, discard);
     }
@@ -273,8 +273,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// In words for the user, when the node is not there or the others could not do without it.
-    pub fn handle_leave(&mut self, name: &str, now_ns: u64) -> Result<(), String> {
-        self.clock.now_ns = now_ns;
+    pub fn handle_leave(&mut self, name: &str, now: Instant) -> Result<(), String> {
+        self.clock.now = now;
         if self.phase != Phase::Moving {
             return Err("nodes can leave while bytes move only".into());
         }
@@ -290,7 +290,7 @@ impl Coordinator {
             self.tell_gone(node);
         }
         if self.nodes[at].is_receiver() && self.nodes[at].done.is_none() {
-            self.recall_all(node, now_ns);
+            self.recall_all(node, now);
         }
         match has_plan {
             true => self.let_go(node),

@@ -19,7 +19,11 @@ fn settle(c: &mut Coordinator) -> Vec<Action> {
 
 fn heard(c: &mut Coordinator, node: u32, now_ns: u64) {
     let status = control::SenderStatus::default();
-    c.handle_message(node, from(from_agent::Body::SenderStatus(status)), now_ns);
+    c.handle_message(
+        node,
+        from(from_agent::Body::SenderStatus(status)),
+        Instant(now_ns),
+    );
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -39,12 +43,12 @@ fn receivers_fall_silent_together() {
         for node in [0, 3].into_iter().take(1 + others) {
             heard(&mut c, node, 15 * SECOND);
         }
-        c.handle_timer(16 * SECOND);
+        c.handle_timer(Instant(16 * SECOND));
         settle(&mut c);
         if others == 1 {
             assert_eq!(c.nodes[3].assigned_bytes(), 100, "all is the third one's");
             let revision = c.nodes[3].revision;
-            c.handle_message(3, done_after(revision, 100, &[]), 17 * SECOND);
+            c.handle_message(3, done_after(revision, 100, &[]), Instant(17 * SECOND));
             settle(&mut c);
             assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Done));
         } else {
@@ -62,19 +66,19 @@ fn what_nobody_can_take_is_missing() {
         node("b", &[], &[(0, 100)], Some("d")),
         node("c", &[], &[(100, 100)], Some("d")),
     ]);
-    c.handle_message(2, done(0, &[]), 20);
+    c.handle_message(2, done(0, &[]), Instant(20));
     settle(&mut c);
-    c.handle_leave("a", 30).unwrap();
+    c.handle_leave("a", Instant(30)).unwrap();
     settle(&mut c);
-    c.handle_lost(2, "gone", 31);
+    c.handle_lost(2, "gone", Instant(31));
     settle(&mut c);
-    c.handle_message(1, released(50, 50), 32);
+    c.handle_message(1, released(50, 50), Instant(32));
     settle(&mut c);
-    c.handle_message(1, released(0, 0), 32);
+    c.handle_message(1, released(0, 0), Instant(32));
     let revision = c.nodes[1].revision;
-    c.handle_message(1, done_after(revision, 50, &[]), 33);
+    c.handle_message(1, done_after(revision, 50, &[]), Instant(33));
     settle(&mut c);
-    c.handle_message(3, done(100, &[]), 34);
+    c.handle_message(3, done(100, &[]), Instant(34));
     let end = settle(&mut c);
     let commits = |body: &&to_agent::Body| matches!(body, to_agent::Body::Finish(f) if f.commit);
     assert!(!sent(&end, 3).iter().any(commits), "{end:?}");
@@ -90,15 +94,15 @@ fn who_cannot_join_does_no_harm() {
         node("a", &[], &[(0, 100)], Some("d")),
     ]);
     let dies = c
-        .handle_join(node("x", &[], &[(0, 100)], None), 20)
+        .handle_join(node("x", &[], &[(0, 100)], None), Instant(20))
         .unwrap();
-    c.handle_lost(dies, "connection reset", 21);
+    c.handle_lost(dies, "connection reset", Instant(21));
     let greedy = node("y", &[], &[(0, 200)], Some("d"));
-    let turned_away = c.handle_join(greedy.clone(), 22).unwrap();
-    c.handle_message(turned_away, opened(&greedy, 7), 23);
+    let turned_away = c.handle_join(greedy.clone(), Instant(22)).unwrap();
+    c.handle_message(turned_away, opened(&greedy, 7), Instant(23));
     settle(&mut c);
     assert!(c.join_outcome(turned_away).unwrap().is_err());
-    c.handle_message(1, done(100, &[]), 34);
+    c.handle_message(1, done(100, &[]), Instant(34));
     settle(&mut c);
     assert_eq!(
         outcome(&finish(&mut c, 2)),
@@ -116,17 +120,17 @@ fn a_copy_that_joins_gets_runs_with_its_plan() {
         node("a", &[], &[(0, 100)], None),
     ]);
     let copy = node("x", &[], &[(0, 60)], None);
-    let new = c.handle_join(copy.clone(), 20).unwrap();
+    let new = c.handle_join(copy.clone(), Instant(20)).unwrap();
     actions(&mut c);
-    c.handle_message(new, opened(&copy, 7), 21);
+    c.handle_message(new, opened(&copy, 7), Instant(21));
     let told = settle(&mut c);
     let [to_agent::Body::Plan(plan)] = sent(&told, new)[..] else {
         panic!("{told:?}")
     };
     assert!(plan.commit && plan.revision == 1);
     assert_eq!(plan.runs.iter().map(|run| run.length).sum::<u64>(), 60);
-    c.handle_message(1, done(100, &[]), 34);
-    c.handle_message(new, done_after(1, 60, &[]), 35);
+    c.handle_message(1, done(100, &[]), Instant(34));
+    c.handle_message(new, done_after(1, 60, &[]), Instant(35));
     settle(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
 }
@@ -147,7 +151,7 @@ fn what_is_asked_for_again_counts_once() {
         lost: vec![0],
         reason: String::new(),
     };
-    c.handle_message(2, from(from_agent::Body::Need(need)), 20);
+    c.handle_message(2, from(from_agent::Body::Need(need)), Instant(20));
     settle(&mut c);
     assert_eq!(
         (c.nodes[2].assigned_bytes(), c.summary()[2].wanted),
@@ -165,20 +169,20 @@ fn the_last_one_may_not_leave() {
         node("b", &[], &[(0, 100)], Some("d")),
         node("e", &[], &[(0, 100)], Some("d")),
     ]);
-    c.handle_leave("a", 20).unwrap();
-    c.handle_leave("b", 21).unwrap();
+    c.handle_leave("a", Instant(20)).unwrap();
+    c.handle_leave("b", Instant(21)).unwrap();
     settle(&mut c);
-    c.handle_message(2, released(50, 50), 22);
+    c.handle_message(2, released(50, 50), Instant(22));
     settle(&mut c);
-    let refused = c.handle_leave("s2", 23).unwrap_err();
+    let refused = c.handle_leave("s2", Instant(23)).unwrap_err();
     assert!(refused.starts_with("only s2 holds bytes"), "{refused}");
     let (mut c, _) = started(vec![
         node("s1", &[(0, 100)], &[], None),
         node("a", &[], &[(0, 100)], Some("d")),
         node("b", &[], &[(0, 100)], Some("d")),
     ]);
-    c.handle_leave("a", 20).unwrap();
-    assert!(c.handle_leave("b", 21).is_err());
+    c.handle_leave("a", Instant(20)).unwrap();
+    assert!(c.handle_leave("b", Instant(21)).is_err());
 }
 
 /// A limit is why nobody is faster: no work is planned anew for that.
@@ -212,10 +216,14 @@ fn a_limit_is_no_reason_to_plan_anew() {
                 pairs: vec![pair],
                 ..Default::default()
             };
-            c.handle_message(receiver, from(from_agent::Body::Status(status)), now);
+            c.handle_message(
+                receiver,
+                from(from_agent::Body::Status(status)),
+                Instant(now),
+            );
             heard(&mut c, receiver - 2, now);
         }
-        c.handle_timer(now);
+        c.handle_timer(Instant(now));
         let told = settle(&mut c);
         let recalls = |body: &&to_agent::Body| matches!(body, to_agent::Body::Release(_));
         for receiver in [2, 3] {
@@ -284,16 +292,16 @@ fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
         links: Vec::new(),
         source_name: String::new(),
     };
-    let mut c = Coordinator::new(setup, 0);
-    c.start(0);
+    let mut c = Coordinator::new(setup, Instant(0));
+    c.start(Instant(0));
     c
 }
 
 /// A copy of the tree that `s` holds to `a` has begun.
 fn copying() -> Coordinator {
     let mut c = opening(vec![with_tree("s", true), with_tree("a", false)]);
-    c.handle_message(0, opened_trees(1, 1), 1);
-    c.handle_message(1, opened_trees(0, 1), 1);
+    c.handle_message(0, opened_trees(1, 1), Instant(1));
+    c.handle_message(1, opened_trees(0, 1), Instant(1));
     settle(&mut c);
     assert_eq!(c.phase, Phase::Moving);
     c
@@ -304,15 +312,15 @@ fn copying() -> Coordinator {
 fn misfits_are_turned_away_one_by_one() {
     let mut c = copying();
     for (name, trees, root) in [("x", 1, 2), ("y", 1, 2), ("z", 2, 1)] {
-        let new = c.handle_join(with_tree(name, true), 20).unwrap();
-        c.handle_message(new, opened_trees(trees, root), 21);
+        let new = c.handle_join(with_tree(name, true), Instant(20)).unwrap();
+        c.handle_message(new, opened_trees(trees, root), Instant(21));
         assert!(c.join_outcome(new).unwrap().is_err());
-        c.handle_message(new, opened_trees(1, 1), 22);
+        c.handle_message(new, opened_trees(1, 1), Instant(22));
         let told = settle(&mut c);
         let is_plan = |body: &&to_agent::Body| matches!(body, to_agent::Body::Plan(_));
         assert!(!sent(&told, new).iter().any(is_plan), "{told:?}");
     }
-    c.handle_message(1, done(100, &[]), 34);
+    c.handle_message(1, done(100, &[]), Instant(34));
     settle(&mut c);
     assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Done));
 }
@@ -321,18 +329,18 @@ fn misfits_are_turned_away_one_by_one() {
 #[test]
 fn who_opens_too_late_stays_away() {
     let mut c = copying();
-    let new = c.handle_join(with_tree("x", true), 20).unwrap();
-    let late = 21 + OPEN_NS_MAX;
+    let new = c.handle_join(with_tree("x", true), Instant(20)).unwrap();
+    let late = 21 + OPEN_TIME_MAX.0;
     for now in (20..late).step_by(SECOND as usize).chain([late]) {
         for node in [0, 1] {
             heard(&mut c, node, now);
         }
-        c.handle_timer(now);
+        c.handle_timer(Instant(now));
     }
     let reason = c.join_outcome(new).unwrap().unwrap_err();
     assert!(reason.contains("within 300 s"), "{reason}");
     settle(&mut c);
-    c.handle_message(new, opened_trees(1, 1), late + 1);
+    c.handle_message(new, opened_trees(1, 1), Instant(late + 1));
     assert!(!c.nodes[new as usize].can_send());
     assert!(sent(&settle(&mut c), new).is_empty());
 }
@@ -341,14 +349,14 @@ fn who_opens_too_late_stays_away() {
 #[test]
 fn lists_of_files_come_from_living_holders() {
     let mut c = copying();
-    let replica = c.handle_join(with_tree("t", true), 20).unwrap();
-    c.handle_message(replica, opened_trees(1, 1), 21);
+    let replica = c.handle_join(with_tree("t", true), Instant(20)).unwrap();
+    c.handle_message(replica, opened_trees(1, 1), Instant(21));
     settle(&mut c);
-    c.handle_lost(0, "killed", 22);
+    c.handle_lost(0, "killed", Instant(22));
     settle(&mut c);
-    let copy = c.handle_join(with_tree("b", false), 23).unwrap();
+    let copy = c.handle_join(with_tree("b", false), Instant(23)).unwrap();
     actions(&mut c);
-    c.handle_message(copy, opened_trees(0, 1), 24);
+    c.handle_message(copy, opened_trees(0, 1), Instant(24));
     let told = settle(&mut c);
     let [to_agent::Body::Plan(plan)] = sent(&told, copy)[..] else {
         panic!("{told:?}")
@@ -366,12 +374,12 @@ fn who_leaves_early_is_asked_again() {
         node("a", &[], &[(0, 100)], Some("d")),
         node("b", &[], &[(0, 100)], Some("d")),
     ]);
-    c.handle_leave("a", 20).unwrap();
+    c.handle_leave("a", Instant(20)).unwrap();
     settle(&mut c);
-    c.handle_message(1, released(0, 0), 21);
+    c.handle_message(1, released(0, 0), Instant(21));
     settle(&mut c);
     let asks = |c: &mut Coordinator, now_ns: u64| {
-        c.handle_timer(now_ns);
+        c.handle_timer(Instant(now_ns));
         let told = settle(c);
         sent(&told, 1)
             .iter()
@@ -380,8 +388,8 @@ fn who_leaves_early_is_asked_again() {
     assert!(!asks(&mut c, SECOND));
     assert!(asks(&mut c, 2 * SECOND + 21));
     assert!(!asks(&mut c, 3 * SECOND), "one question at a time");
-    c.handle_message(1, released(0, 100), 3 * SECOND);
-    c.handle_message(1, released(0, 0), 3 * SECOND);
+    c.handle_message(1, released(0, 100), Instant(3 * SECOND));
+    c.handle_message(1, released(0, 0), Instant(3 * SECOND));
     settle(&mut c);
     assert_eq!(c.nodes[2].assigned_bytes(), 100);
 }
@@ -398,9 +406,9 @@ fn who_has_no_plan_has_no_share() {
         Some(LIMIT),
     );
     let copy = node("x", &[], &[(0, 60)], None);
-    let new = c.handle_join(copy.clone(), 20).unwrap();
+    let new = c.handle_join(copy.clone(), Instant(20)).unwrap();
     let shares = |c: &mut Coordinator, now_ns: u64| {
-        c.handle_timer(now_ns);
+        c.handle_timer(Instant(now_ns));
         let told = settle(c);
         [1, new].map(|node| {
             let mut limits = sent(&told, node).into_iter().filter_map(|body| match body {
@@ -411,7 +419,7 @@ fn who_has_no_plan_has_no_share() {
         })
     };
     assert_eq!(shares(&mut c, 2 * SECOND), [Some(LIMIT), None]);
-    c.handle_message(new, opened(&copy, 7), 2 * SECOND + 1);
+    c.handle_message(new, opened(&copy, 7), Instant(2 * SECOND + 1));
     settle(&mut c);
     let half = Some(LIMIT / 2);
     assert_eq!(shares(&mut c, 2 * SECOND + 2), [half, half]);
@@ -425,19 +433,23 @@ fn late_lists_are_named() {
         with_tree("t", true),
         with_tree("a", false),
     ]);
-    let asked = OPEN_NS_MAX - 1;
+    let asked = OPEN_TIME_MAX.0 - 1;
     for (node, trees) in [(0, 1), (1, 1), (2, 0)] {
-        c.handle_message(node, opened_trees(trees, 1 + node as u8), asked);
+        c.handle_message(node, opened_trees(trees, 1 + node as u8), Instant(asked));
     }
     assert_eq!(c.phase, Phase::Comparing);
     let reply = control::ManifestReply {
         manifest: vec![1],
         source: 0,
     };
-    c.handle_message(0, from(from_agent::Body::ManifestReply(reply)), asked + 1);
-    c.handle_timer(asked + 2);
+    c.handle_message(
+        0,
+        from(from_agent::Body::ManifestReply(reply)),
+        Instant(asked + 1),
+    );
+    c.handle_timer(Instant(asked + 2));
     assert_eq!(outcome(&actions(&mut c)), None);
-    c.handle_timer(asked + OPEN_NS_MAX + 1);
+    c.handle_timer(Instant(asked + OPEN_TIME_MAX.0 + 1));
     let end = actions(&mut c);
     let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.ends_with("from t"));
     assert!(end.iter().any(named), "{end:?}");
@@ -455,15 +467,17 @@ fn the_bound_counts_nodes_while_they_are_there() {
         fast(node("s", &[(0, 1000)], &[], None), 100),
         node("r", &[], &[(0, 1000)], None),
     ]);
-    let start = c.moving_ns().unwrap();
+    let start = c.moving_at().unwrap().0;
     assert!(c.has_declared() && !c.is_changed());
     assert_eq!(c.declared_problem().senders[0].up, 100);
     assert!(c.declared_problem().receivers[0].down > u64::MAX >> 20);
     let new = fast(node("n", &[(0, 1000)], &[], None), 100);
-    let at = c.handle_join(new.clone(), start + 2 * SECOND).unwrap();
-    c.handle_message(at, opened(&new, 7), start + 2 * SECOND);
+    let at = c
+        .handle_join(new.clone(), Instant(start + 2 * SECOND))
+        .unwrap();
+    c.handle_message(at, opened(&new, 7), Instant(start + 2 * SECOND));
     settle(&mut c);
-    c.handle_lost(at, "killed", start + 5 * SECOND);
+    c.handle_lost(at, "killed", Instant(start + 5 * SECOND));
     settle(&mut c);
     assert!(c.is_changed());
     let ups = |seconds: f64| -> Vec<u64> {
@@ -501,7 +515,7 @@ fn plans_and_bounds_count_links() {
     ];
     let mut c = begun_over(nodes.clone(), None, links);
     for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
+        c.handle_message(at as u32, opened(node, 7), Instant(1));
     }
     let first = actions(&mut c);
     let planned = first.iter().find_map(|action| match action {
@@ -512,14 +526,16 @@ fn plans_and_bounds_count_links() {
     assert_eq!((planned.trunks[0].cap, planned.trunks.len()), (50, 1));
     assert_eq!((planned.pair_caps[0].cap, planned.pair_caps.len()), (30, 1));
     answer(&mut c, first);
-    let start = c.moving_ns().unwrap();
+    let start = c.moving_at().unwrap().0;
     assert!(c.has_declared());
     assert_eq!(c.declared_problem().trunks[0].cap, 50);
     let new = node("n:7", &[(0, 1000)], &[], None);
-    let at = c.handle_join(new.clone(), start + 2 * SECOND).unwrap();
-    c.handle_message(at, opened(&new, 7), start + 2 * SECOND);
+    let at = c
+        .handle_join(new.clone(), Instant(start + 2 * SECOND))
+        .unwrap();
+    c.handle_message(at, opened(&new, 7), Instant(start + 2 * SECOND));
     settle(&mut c);
-    c.handle_lost(at, "killed", start + 5 * SECOND);
+    c.handle_lost(at, "killed", Instant(start + 5 * SECOND));
     settle(&mut c);
     let limits = |seconds: f64| -> (u64, Vec<usize>, Vec<u64>) {
         let problem = c.carried_problem(seconds);
@@ -544,7 +560,7 @@ fn rates_follow_received_bytes() {
             node("r", &[], &[(0, 1000)], None),
         ];
         let (mut c, _) = started_with(nodes, limit);
-        let start = c.moving_ns().unwrap();
+        let start = c.moving_at().unwrap().0;
         for half in 1..=6 {
             let pair = control::PairStatus {
                 sender: 0,
@@ -559,7 +575,7 @@ fn rates_follow_received_bytes() {
                 ..Default::default()
             };
             let at_ns = start + half * SECOND / 2;
-            c.handle_message(1, from(from_agent::Body::Status(status)), at_ns);
+            c.handle_message(1, from(from_agent::Body::Status(status)), Instant(at_ns));
             let expected = if limit.is_some() { 90.0 } else { 100.0 };
             let summary = c.summary();
             assert_eq!(summary[1].receiving_rate, expected, "after {half} halves");

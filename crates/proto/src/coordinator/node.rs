@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::NodeSetup;
 use super::arrivals::Arrivals;
@@ -18,7 +18,7 @@ pub(super) struct Node {
     pub pending: Option<Box<Opened>>,
     // Why it is lost; `None` while it is not.
     pub lost: Option<String>,
-    pub heard_ns: u64,
+    pub heard_at: Instant,
     pub holds: RangeSet,
     pub wants: RangeSet,
     pub runs: Vec<Run>,
@@ -40,34 +40,34 @@ pub(super) struct Node {
     pub failed_from: BTreeMap<u32, RangeSet>,
     // Revisions with runs sent so far; an older Done speaks of less than is now asked.
     pub revision: u32,
-    // Checked bytes, and when, at the newest status.
-    pub last_seen: (u64, u64),
+    // When its newest status came.
+    pub seen_at: Instant,
     // What came to it, and what others had from it, of late; and all of the latter.
     pub received: Arrivals,
     pub sent: Arrivals,
     pub sent_bytes: u64,
     // When it joined, and when it was gone; `None`: it was there from the start, or to the end.
-    pub came_ns: Option<u64>,
-    pub gone_ns: Option<u64>,
+    pub came_at: Option<Instant>,
+    pub gone_at: Option<Instant>,
     // The destination it shares with others, a position in `groups`.
     pub group: Option<u32>,
     // When it was last given work.
-    pub given_ns: u64,
+    pub given_at: Instant,
     // It came while bytes moved.
     pub joined: bool,
     // When it gave nothing though asked, for the last time.
-    pub gave_nothing_ns: Option<u64>,
+    pub gave_nothing_at: Option<Instant>,
 }
 
 impl Node {
-    pub fn new(setup: NodeSetup, now_ns: u64) -> Self {
+    pub fn new(setup: NodeSetup, now: Instant) -> Self {
         Self {
             setup,
             life: NodeLife::Opening,
             opened: None,
             pending: None,
             lost: None,
-            heard_ns: now_ns,
+            heard_at: now,
             holds: RangeSet::new(),
             wants: RangeSet::new(),
             runs: Vec::new(),
@@ -82,16 +82,16 @@ impl Node {
             refusals: Vec::new(),
             failed_from: BTreeMap::new(),
             revision: 0,
-            last_seen: (0, now_ns),
+            seen_at: Instant::ZERO,
             received: Arrivals::default(),
             sent: Arrivals::default(),
             sent_bytes: 0,
-            came_ns: None,
-            gone_ns: None,
+            came_at: None,
+            gone_at: None,
             group: None,
-            given_ns: 0,
+            given_at: Instant::ZERO,
             joined: false,
-            gave_nothing_ns: None,
+            gave_nothing_at: None,
         }
     }
 

@@ -42,11 +42,11 @@ fn pair() -> Vec<NodeSetup> {
 fn a_refused_file_is_told_once_with_its_reason() {
     let (mut c, _) = started(pair());
     for start in [50, 60, 70] {
-        c.handle_message(1, refusal(start, 10, "\"/f\" changed"), 11);
+        c.handle_message(1, refusal(start, 10, "\"/f\" changed"), Instant(11));
         let asked = actions(&mut c);
         answer(&mut c, asked);
     }
-    c.handle_message(1, lacking(50, 50, "f"), 12);
+    c.handle_message(1, lacking(50, 50, "f"), Instant(12));
     let last = actions(&mut c);
     assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.discard && !f.commit));
     assert!(matches!(sent(&last, 0)[..], [to_agent::Body::Finish(f)] if !f.discard));
@@ -70,14 +70,14 @@ fn what_is_kept_is_told() {
     let mut c = begun(pair(), None);
     c.setup.keep_partial = true;
     for (at, node) in pair().iter().enumerate() {
-        c.handle_message(at as u32, opened(node, 7), 1);
+        c.handle_message(at as u32, opened(node, 7), Instant(1));
     }
     let first = actions(&mut c);
     answer(&mut c, first);
-    c.handle_message(1, refusal(50, 50, "gone"), 11);
+    c.handle_message(1, refusal(50, 50, "gone"), Instant(11));
     let asked = actions(&mut c);
     answer(&mut c, asked);
-    c.handle_message(1, lacking(50, 50, ""), 12);
+    c.handle_message(1, lacking(50, 50, ""), Instant(12));
     let last = actions(&mut c);
     assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if !f.discard));
     let left = control::Leftover {
@@ -88,7 +88,7 @@ fn what_is_kept_is_told() {
         left: vec![left],
         ..Finished::default()
     };
-    c.handle_message(1, from(from_agent::Body::Finished(finished)), 13);
+    c.handle_message(1, from(from_agent::Body::Finished(finished)), Instant(13));
     finish(&mut c, 1);
     let left = c.left();
     assert_eq!((left[0].node.as_str(), left[0].certain), ("b", true));
@@ -109,9 +109,9 @@ fn the_dead_leave_what_they_told_of() {
         temporary: vec!["/y/.f.ropewalk-2".into()],
         ..control::Status::default()
     };
-    c.handle_message(1, from(from_agent::Body::Status(status)), 11);
-    c.handle_lost(1, "the connection ended", 12);
-    c.handle_message(2, done(100, &[]), 13);
+    c.handle_message(1, from(from_agent::Body::Status(status)), Instant(11));
+    c.handle_lost(1, "the connection ended", Instant(12));
+    c.handle_message(2, done(100, &[]), Instant(13));
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
     assert_eq!(c.failure_kind(), Some(ErrorKind::Lost));
@@ -142,12 +142,12 @@ fn sharers() -> Vec<NodeSetup> {
 #[test]
 fn another_node_names_what_is_whole() {
     let (mut c, _) = started(sharers());
-    c.handle_message(1, done(50, &[]), 11);
-    c.handle_message(2, done(50, &[]), 12);
+    c.handle_message(1, done(50, &[]), Instant(11));
+    c.handle_message(2, done(50, &[]), Instant(12));
     let last = actions(&mut c);
     assert!(matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.commit && !f.again));
     assert!(sent(&last, 2).is_empty(), "it waits");
-    c.handle_lost(1, "killed", 13);
+    c.handle_lost(1, "killed", Instant(13));
     let next = actions(&mut c);
     assert!(matches!(sent(&next, 2)[..], [to_agent::Body::Finish(f)] if f.commit && f.again));
     assert_eq!(outcome(&next), None);
@@ -164,8 +164,8 @@ fn another_node_names_what_is_whole() {
 #[test]
 fn when_none_can_name_it_the_transfer_fails() {
     let (mut c, _) = started(sharers());
-    c.handle_message(1, done(50, &[]), 11);
-    c.handle_message(2, done(50, &[]), 12);
+    c.handle_message(1, done(50, &[]), Instant(11));
+    c.handle_message(2, done(50, &[]), Instant(12));
     actions(&mut c);
     let cannot = || {
         from(from_agent::Body::Finished(Finished {
@@ -173,14 +173,18 @@ fn when_none_can_name_it_the_transfer_fails() {
             ..Finished::default()
         }))
     };
-    c.handle_message(1, cannot(), 13);
+    c.handle_message(1, cannot(), Instant(13));
     let next = actions(&mut c);
     assert!(
         matches!(sent(&next, 2)[..], [to_agent::Body::Finish(f)] if f.commit && f.discard),
         "{next:?}"
     );
-    c.handle_message(2, cannot(), 14);
-    c.handle_message(0, from(from_agent::Body::Finished(Finished::default())), 15);
+    c.handle_message(2, cannot(), Instant(14));
+    c.handle_message(
+        0,
+        from(from_agent::Body::Finished(Finished::default())),
+        Instant(15),
+    );
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
     assert_eq!(c.failure_kind(), Some(ErrorKind::Node));
 }

@@ -65,7 +65,7 @@ fn is_planned(actions: &[Action]) -> bool {
 /// All nodes have opened what they have, with the same folder number; what comes next.
 fn all_opened(coordinator: &mut Coordinator, nodes: &[NodeSetup]) -> Vec<Action> {
     for (number, setup) in nodes.iter().enumerate() {
-        coordinator.handle_message(number as u32, opened(setup, 7), SECOND);
+        coordinator.handle_message(number as u32, opened(setup, 7), Instant(SECOND));
     }
     actions(coordinator)
 }
@@ -97,10 +97,10 @@ fn halves_of_one_file_are_refused() {
         let to: Vec<u32> = asked.iter().map(|(node, _)| *node).collect();
         assert_eq!(to, [1, 2]);
         assert!(asked.iter().all(|(_, probe)| probe.places == [0]));
-        coordinator.handle_message(1, probed(vec![]), SECOND);
+        coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
         assert!(actions(&mut coordinator).is_empty(), "the other is awaited");
         let marks = if meet { vec![mark(0, 1, 0)] } else { vec![] };
-        coordinator.handle_message(2, probed(marks), SECOND);
+        coordinator.handle_message(2, probed(marks), Instant(SECOND));
         let next = actions(&mut coordinator);
         if meet {
             let text = refusal(&next);
@@ -141,10 +141,10 @@ fn a_node_that_does_not_look_is_named() {
     let nodes = halves();
     let mut coordinator = begun(nodes.clone(), None);
     all_opened(&mut coordinator, &nodes);
-    coordinator.handle_message(1, probed(vec![]), SECOND);
-    coordinator.handle_timer(SECOND + OPEN_NS_MAX);
+    coordinator.handle_message(1, probed(vec![]), Instant(SECOND));
+    coordinator.handle_timer(Instant(SECOND + OPEN_TIME_MAX.0));
     assert!(actions(&mut coordinator).is_empty());
-    coordinator.handle_timer(2 * SECOND + OPEN_NS_MAX);
+    coordinator.handle_timer(Instant(2 * SECOND + OPEN_TIME_MAX.0));
     let text = refusal(&actions(&mut coordinator));
     assert!(text.contains("from c"), "{text}");
 }
@@ -191,8 +191,8 @@ fn copies_in_one_place_are_refused() {
             continue;
         }
         assert_eq!(probes(&next).len(), 2);
-        coordinator.handle_message(2, probed(vec![]), SECOND);
-        coordinator.handle_message(1, probed(vec![mark(0, 2, 0)]), SECOND);
+        coordinator.handle_message(2, probed(vec![]), Instant(SECOND));
+        coordinator.handle_message(1, probed(vec![mark(0, 2, 0)]), Instant(SECOND));
         let text = refusal(&actions(&mut coordinator));
         assert!(
             text.contains("b:/big and c:/big are one place, as both nodes see"),
@@ -236,7 +236,11 @@ fn overlapping_rows_at_other_offsets_are_compared() {
                 marks: vec![],
                 hashes: vec![vec![hash; 32]],
             };
-            coordinator.handle_message(node, from(from_agent::Body::Probed(hashes)), SECOND);
+            coordinator.handle_message(
+                node,
+                from(from_agent::Body::Probed(hashes)),
+                Instant(SECOND),
+            );
         }
         let next = actions(&mut coordinator);
         assert_eq!(is_planned(&next), !differ);
@@ -287,14 +291,16 @@ fn who_joins_does_not_replace_what_others_write() {
         let next = all_opened(&mut coordinator, &nodes);
         answer(&mut coordinator, next);
         let late = node("c", &[], &[(50, 50)], None);
-        let number = coordinator.handle_join(late.clone(), 2 * SECOND).unwrap();
-        coordinator.handle_message(number, opened(&late, 7), 2 * SECOND);
+        let number = coordinator
+            .handle_join(late.clone(), Instant(2 * SECOND))
+            .unwrap();
+        coordinator.handle_message(number, opened(&late, 7), Instant(2 * SECOND));
         let asked = probes(&actions(&mut coordinator));
         assert_eq!(asked.len(), 1);
         assert_eq!((asked[0].0, &asked[0].1.others[..]), (number, &[1][..]));
         assert_eq!(coordinator.join_outcome(number), None);
         let marks = if staged { vec![mark(0, 1, 0)] } else { vec![] };
-        coordinator.handle_message(number, probed(marks), 3 * SECOND);
+        coordinator.handle_message(number, probed(marks), Instant(3 * SECOND));
         match coordinator.join_outcome(number) {
             Some(Err(text)) => {
                 assert!(staged && text.contains("b writes to /f already"), "{text}");
@@ -316,8 +322,10 @@ fn who_joins_agrees_on_offsets() {
     answer(&mut coordinator, next);
     let mut late = node("c", &[(50, 50)], &[], None);
     late.sources[0].source.rows[0].object_offset = 0;
-    let number = coordinator.handle_join(late.clone(), 2 * SECOND).unwrap();
-    coordinator.handle_message(number, opened(&late, 7), 2 * SECOND);
+    let number = coordinator
+        .handle_join(late.clone(), Instant(2 * SECOND))
+        .unwrap();
+    coordinator.handle_message(number, opened(&late, 7), Instant(2 * SECOND));
     let outcome = coordinator.join_outcome(number);
     let Some(Err(text)) = outcome else {
         panic!("{outcome:?}")

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_model::layout::{UNITS_PER_NODE, unit_len};
 use ropewalk_model::problem::{Problem, Receiver, Sender};
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::balancer::{Room, Settled};
 use super::life::{Event, NodeLife};
@@ -142,7 +142,7 @@ impl Coordinator {
             senders,
             receivers: numbers,
         };
-        self.balancer.note_asked(self.clock.now_ns);
+        self.balancer.note_asked(self.clock.now);
         self.out.push(Action::Plan(purpose, problem));
         true
     }
@@ -153,7 +153,7 @@ impl Coordinator {
         &mut self,
         purpose: &Purpose,
         result: Result<Planned, String>,
-        now_ns: u64,
+        now: Instant,
     ) {
         let planned = match result {
             Ok(planned) => planned,
@@ -191,25 +191,25 @@ impl Coordinator {
                 (node, runs.iter().map(to_run).collect())
             })
             .collect();
-        self.balancer.note_planned(now_ns);
+        self.balancer.note_planned(now);
         match self.phase {
-            Phase::Planning if purpose.first => self.begin_moving(planned, runs, now_ns),
-            Phase::Moving if !purpose.first => self.revise(purpose, &planned, runs, now_ns),
+            Phase::Planning if purpose.first => self.begin_moving(planned, runs, now),
+            Phase::Moving if !purpose.first => self.revise(purpose, &planned, runs, now),
             _ => {}
         }
         self.check_call();
     }
 
     /// The first plan is there: every node learns its part.
-    fn begin_moving(&mut self, planned: Planned, runs: Vec<(u32, Vec<Run>)>, now_ns: u64) {
+    fn begin_moving(&mut self, planned: Planned, runs: Vec<(u32, Vec<Run>)>, now: Instant) {
         let (view, balancer) = self.split();
         if !balancer.is_exploring() {
-            balancer.note_whole_plan(view, &planned, now_ns);
+            balancer.note_whole_plan(view, &planned, now);
         }
         self.planned = planned;
         self.enter(Step::Planned);
-        self.clock.moving_ns = Some(now_ns);
-        self.lease.begin(now_ns);
+        self.clock.moving_at = Some(now);
+        self.lease.begin(now);
         let receivers = (runs.len() as u64).max(1);
         let share = self.setup.limit.map(|limit| limit / receivers);
         for (node, runs) in runs {
@@ -219,9 +219,9 @@ impl Coordinator {
         self.count_lanes();
         for node in 0..self.nodes.len() as u32 {
             let state = &mut self.nodes[node as usize];
-            state.heard_ns = now_ns;
-            state.received.start(now_ns);
-            state.sent.start(now_ns);
+            state.heard_at = now;
+            state.received.start(now);
+            state.sent.start(now);
             state.live(Event::Plan);
             let plan = self.plan_message(node, share);
             self.send(node, to_agent::Body::Plan(plan));
@@ -235,7 +235,7 @@ impl Coordinator {
         purpose: &Purpose,
         planned: &Planned,
         runs: Vec<(u32, Vec<Run>)>,
-        now_ns: u64,
+        now: Instant,
     ) {
         self.replans += 1;
         let round = match purpose.in_round {
@@ -244,7 +244,7 @@ impl Coordinator {
         };
         if round.settle {
             let (view, balancer) = self.split();
-            balancer.note_whole_plan(view, planned, now_ns);
+            balancer.note_whole_plan(view, planned, now);
         }
         let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
         for (node, kept) in &round.kept_lanes {
@@ -265,7 +265,7 @@ impl Coordinator {
         }
         // A node that works again has to have its share of a limit taken from the others first.
         self.lease.expire();
-        self.deal_limit(now_ns);
+        self.deal_limit(now);
         let lost = self.lost_nodes();
         // Who went while this was planned gets nothing; others of its destination do.
         let mut orphaned: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
@@ -300,8 +300,8 @@ impl Coordinator {
             // Who gets nothing does not speak again.
             if !runs.is_empty() {
                 state.revision += 1;
-                state.gave_nothing_ns = None;
-                state.given_ns = now_ns;
+                state.gave_nothing_at = None;
+                state.given_at = now;
             }
             let number = state.revision;
             if state.life() == NodeLife::Ready && state.live(Event::Plan) {
@@ -320,7 +320,7 @@ impl Coordinator {
                     lost: lost.clone(),
                     unavailable: Vec::new(),
                     number,
-                    expected: round.expected_ns,
+                    expected: control::or_zero(round.expected),
                     settle: round.settle,
                     holdings: Vec::new(),
                 }),
@@ -338,7 +338,7 @@ impl Coordinator {
                 );
             }
         }
-        self.share_released(now_ns);
+        self.share_released(now);
         self.check_done();
     }
 
@@ -360,15 +360,17 @@ impl Coordinator {
         unit_len(u64::try_from(mean.min(limited)).unwrap_or(u64::MAX))
     }
 
-    /// When receivers should be done if the speeds are as told; 0 while they are being found out.
-    pub(super) fn expected_ns(&self) -> u64 {
+    /// In what time receivers should be done if the speeds are as told; `None` while they are being found out.
+    pub(super) fn expected(&self) -> Option<Nanos> {
         if self.balancer.is_exploring() {
-            return 0;
+            return None;
         }
         let limited = self.setup.limit.map_or(0.0, |limit| {
             self.wanted_bytes() as f64 / limit.max(1) as f64
         });
-        (self.planned.predicted_seconds.max(limited) * 1e9) as u64
+        Some(Nanos::from_seconds(
+            self.planned.predicted_seconds.max(limited),
+        ))
     }
 
     pub(super) fn lost_nodes(&self) -> Vec<u32> {
@@ -421,7 +423,7 @@ impl Coordinator {
         plan.lane_streams_max = self.lane_streams_max();
         plan.length = self.space.length;
         plan.sink_modes = self.sink_modes(state);
-        plan.expected = self.expected_ns();
+        plan.expected = control::or_zero(self.expected());
         plan.explore = self.balancer.is_exploring();
         let is_open = || {
             let view = self.view();

@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_model::Instant;
+
 use super::overlaps::Overlap;
 use super::phase::{Phase, Step};
-use super::{Coordinator, OPEN_NS_MAX};
+use super::{Coordinator, OPEN_TIME_MAX};
 use crate::control::{Mark, Probe, Probed, Stretch, to_agent};
 
 /// A round of probes.
 #[derive(Debug, Default)]
 pub(super) struct Probing {
-    began_ns: u64,
+    began_at: Instant,
     asked: BTreeSet<u32>,
     awaited: BTreeSet<u32>,
     marks: Vec<(u32, Mark)>,
@@ -23,8 +25,8 @@ pub(super) struct Probing {
 }
 
 impl Probing {
-    pub fn is_late(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.began_ns) > OPEN_NS_MAX
+    pub fn is_late(&self, now: Instant) -> bool {
+        now.since(self.began_at) > OPEN_TIME_MAX
     }
 
     /// Asserts that answers are awaited while there is a round, and that they were asked for.
@@ -71,7 +73,7 @@ impl Coordinator {
         }
         self.enter(Step::Odd);
         self.probing = Probing {
-            began_ns: self.clock.now_ns,
+            began_at: self.clock.now,
             asked: probes.keys().copied().collect(),
             awaited: probes.keys().copied().collect(),
             overlaps,

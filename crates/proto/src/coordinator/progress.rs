@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::life::Event;
 use super::phase::Phase;
 use super::{Action, Coordinator};
@@ -12,7 +14,7 @@ use crate::report::ErrorKind;
 const TEMPORARY_MAX: usize = 8;
 
 /// A receiver that is done is given work of others after this time at most.
-const IDLE_LOOK_NS: u64 = 50_000_000;
+const IDLE_LOOK_TIME: Nanos = Nanos(50_000_000);
 
 /// Bytes of each sender; there may be several lanes to one, over rails or with parts of their own.
 fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
@@ -24,7 +26,7 @@ fn by_sender(lanes: impl Iterator<Item = (u32, u64)>) -> BTreeMap<u32, u64> {
 }
 
 impl Coordinator {
-    pub(super) fn handle_status(&mut self, node: u32, status: &Status, now_ns: u64) {
+    pub(super) fn handle_status(&mut self, node: u32, status: &Status, now: Instant) {
         let state = &mut self.nodes[node as usize];
         state.delivered = status.delivered;
         state.checked = status.checked;
@@ -33,8 +35,8 @@ impl Coordinator {
                 .temporary
                 .extend(status.temporary.iter().take(TEMPORARY_MAX).cloned());
         }
-        state.last_seen = (now_ns, status.checked);
-        state.received.note(status.checked, now_ns);
+        state.seen_at = now;
+        state.received.note(status.checked, now);
         let sent = by_sender(status.pairs.iter().map(|p| (p.sender, p.delivered)));
         let before = std::mem::replace(&mut state.sent_by_pair, sent.clone());
         // On a lossy trunk a sender's own status may be late: its received bytes count as a sign of life.
@@ -42,35 +44,35 @@ impl Coordinator {
             let more = bytes.saturating_sub(before.get(&sender).copied().unwrap_or(0));
             if let Some(sender) = self.nodes.get_mut(sender as usize) {
                 if more > 0 {
-                    sender.heard_ns = now_ns;
+                    sender.heard_at = now;
                 }
                 sender.sent_bytes += more;
-                sender.sent.note(sender.sent_bytes, now_ns);
+                sender.sent.note(sender.sent_bytes, now);
             }
         }
         self.out.push(Action::Progress);
         self.observe_streams(node, status.tcp.as_ref());
         if self.phase == Phase::Moving {
-            self.observe(node, status, now_ns);
+            self.observe(node, status, now);
         }
     }
 
-    pub(super) fn handle_done(&mut self, node: u32, done: Done, now_ns: u64) {
+    pub(super) fn handle_done(&mut self, node: u32, done: Done, now: Instant) {
         let state = &mut self.nodes[node as usize];
         // It crossed a revision on the way: the node goes on and will report again.
         let is_old = done.error.is_empty() && done.revision < state.revision;
         if is_old || !state.live(Event::Done) {
             return;
         }
-        self.clock.last_done_ns = Some(now_ns);
-        let moving_ns = now_ns.saturating_sub(self.clock.moving_ns.unwrap_or(now_ns));
+        self.clock.last_done_at = Some(now);
+        let moving_for = now.since(self.clock.moving_at.unwrap_or(now));
         state.delivered = done.delivered;
         state.checked = done.delivered;
-        state.last_seen = (now_ns, done.delivered);
-        state.received.note(done.delivered, now_ns);
+        state.seen_at = now;
+        state.received.note(done.delivered, now);
         state.sent_by_pair = by_sender(done.pairs.iter().map(|p| (p.sender, p.delivered)));
         let is_shared = state.group.is_some();
-        self.balancer.finished(node, done.delivered, moving_ns);
+        self.balancer.finished(node, done.delivered, moving_for);
         let name = self.name(node).to_owned();
         for text in &done.notes {
             self.note(format!("{name}: {text}"));
@@ -91,7 +93,7 @@ impl Coordinator {
         self.let_go(node);
         // An idle receiver does not wait for its turn.
         if is_shared {
-            self.balancer.look_by(now_ns + IDLE_LOOK_NS);
+            self.balancer.look_by(now + IDLE_LOOK_TIME);
         }
         self.check_done();
     }
@@ -118,7 +120,7 @@ impl Coordinator {
             self.fail(ErrorKind::Node, text);
         }
         // Of a large cluster the reports come one after the other.
-        self.ending.farewell_ns = None;
+        self.ending.farewell_since = None;
         self.check_finished();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Instant, RangeSet};
 
 use super::Coordinator;
 use super::life::NodeLife;
@@ -41,7 +41,7 @@ impl Coordinator {
                 known.push((wanted.clone(), need.reason.clone()));
             }
         }
-        self.nodes[node as usize].gave_nothing_ns = None;
+        self.nodes[node as usize].gave_nothing_at = None;
         let wanted = wanted.difference(&self.pass_on(node, &wanted));
         self.ask_plan(false, vec![(node, wanted)], &excluded, None);
     }
@@ -212,7 +212,7 @@ impl Coordinator {
     }
 
     /// A node's connection is gone.
-    pub fn handle_lost(&mut self, node: u32, reason: &str, now_ns: u64) {
+    pub fn handle_lost(&mut self, node: u32, reason: &str, now: Instant) {
         let Some(state) = self.nodes.get_mut(node as usize) else {
             return;
         };
@@ -226,7 +226,7 @@ impl Coordinator {
         }
         let commits = state.life().commits();
         state.lose(reason.to_owned());
-        state.gone_ns.get_or_insert(now_ns);
+        state.gone_at.get_or_insert(now);
         let (sender, receiver) = (state.is_sender(), state.is_receiver());
         self.streams.forget(node);
         let name = self.name(node).to_owned();
@@ -240,13 +240,13 @@ impl Coordinator {
                     self.tell_gone(node);
                 }
                 if receiver && self.nodes[node as usize].done.is_none() {
-                    self.clock.last_done_ns = Some(now_ns);
+                    self.clock.last_done_at = Some(now);
                     if !self.hand_over(node) {
                         self.fail(ErrorKind::Lost, format!("{name}: {reason}"));
                     }
                 }
                 self.balancer.look_soon();
-                self.share_released(now_ns);
+                self.share_released(now);
                 self.check_done();
             }
             Phase::Finishing | Phase::Ended => {

@@ -158,7 +158,7 @@ mod tests {
                     unreachable!()
                 };
                 whole.committed = true;
-                c.handle_message(3, from(from_agent::Body::Done(whole)), 5);
+                c.handle_message(3, from(from_agent::Body::Done(whole)), Instant(5));
             }
             actions(&mut c);
             let differs = Done {
@@ -166,7 +166,7 @@ mod tests {
                 error: "replicas differ".into(),
                 ..Done::default()
             };
-            c.handle_message(2, from(from_agent::Body::Done(differs)), 10);
+            c.handle_message(2, from(from_agent::Body::Done(differs)), Instant(10));
             let told = actions(&mut c);
             for node in 0..5 {
                 assert!(
@@ -201,7 +201,7 @@ mod tests {
             let mut c = begun(nodes(), None);
             c.setup.options.verify = verify.into();
             for (at, node) in nodes().iter().enumerate() {
-                c.handle_message(at as u32, opened(node, 7), 1);
+                c.handle_message(at as u32, opened(node, 7), Instant(1));
             }
             let first = actions(&mut c);
             let told = answer(&mut c, first);

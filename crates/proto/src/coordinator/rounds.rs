@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Instant, RangeSet};
 
 use super::balancer::{Settled, Shared, Work};
 use super::life::Event;
@@ -12,9 +12,9 @@ use crate::control::{self, Status, to_agent};
 
 impl Coordinator {
     /// Takes a receiver's status into account.
-    pub(super) fn observe(&mut self, node: u32, status: &Status, now_ns: u64) {
+    pub(super) fn observe(&mut self, node: u32, status: &Status, now: Instant) {
         let (view, balancer) = self.split();
-        if balancer.observe(view, node, status, now_ns) {
+        if balancer.observe(view, node, status, now) {
             let count = self.nodes.len();
             let pairs = status.pairs.iter().map(|pair| (pair.sender, pair.left));
             let left = pairs.filter(|(sender, _)| (*sender as usize) < count);
@@ -23,21 +23,22 @@ impl Coordinator {
     }
 
     /// Looks whether work should move, and moves it.
-    pub(super) fn rebalance(&mut self, now_ns: u64) {
+    pub(super) fn rebalance(&mut self, now: Instant) {
         if self.phase != Phase::Moving {
             return;
         }
         let (view, balancer) = self.split();
-        let Some(round) = balancer.look(view, now_ns) else {
+        let Some(round) = balancer.look(view, now) else {
             return;
         };
         for (node, rate) in round.limits {
+            let rate = rate.unwrap_or(control::NO_LIMIT);
             self.send(node, to_agent::Body::Limit(control::Limit { rate }));
         }
         for (node, bytes) in round.releases {
             self.ask_release(node, bytes);
         }
-        self.plan_shared(round.shared, now_ns);
+        self.plan_shared(round.shared, now);
     }
 
     /// Asks a node for ranges it has not begun, unless it was asked before. False then.
@@ -50,51 +51,51 @@ impl Coordinator {
     }
 
     /// Asks a receiver for all it has not begun.
-    pub(super) fn recall_all(&mut self, node: u32, now_ns: u64) {
+    pub(super) fn recall_all(&mut self, node: u32, now: Instant) {
         if self.ask_release(node, u64::MAX) {
-            self.balancer.expect_released(now_ns);
+            self.balancer.expect_released(now);
         }
     }
 
-    pub(super) fn handle_released(&mut self, node: u32, released: &RangeSet, now_ns: u64) {
+    pub(super) fn handle_released(&mut self, node: u32, released: &RangeSet, now: Instant) {
         let state = &mut self.nodes[node as usize];
         if !state.live(Event::Released) {
             return;
         }
         let released = &released.intersection(&state.assigned());
-        state.gave_nothing_ns = released.is_empty().then_some(now_ns);
+        state.gave_nothing_at = released.is_empty().then_some(now);
         let is_able = state.is_able();
         // It may have been asked for a part only.
         if state.life().is_leaving() && !released.is_empty() && state.done.is_none() {
-            self.recall_all(node, now_ns);
+            self.recall_all(node, now);
         }
         self.let_go(node);
         // What a node had that stopped went to others already.
         if !released.is_empty() && is_able {
             let gave = self.nodes[node as usize].forget(released);
             self.balancer
-                .take_released(node, released.clone(), gave, now_ns);
+                .take_released(node, released.clone(), gave, now);
         }
-        self.share_released(now_ns);
+        self.share_released(now);
         self.check_done();
     }
 
     /// Plans what a round released, once every giver has answered or is gone.
-    pub(super) fn share_released(&mut self, now_ns: u64) {
+    pub(super) fn share_released(&mut self, now: Instant) {
         let (view, balancer) = self.split();
-        let shared = balancer.share(view, now_ns, false);
-        self.plan_shared(shared, now_ns);
+        let shared = balancer.share(view, now, false);
+        self.plan_shared(shared, now);
     }
 
-    fn plan_shared(&mut self, shared: Shared, now_ns: u64) {
+    fn plan_shared(&mut self, shared: Shared, now: Instant) {
         match shared {
             Shared::Waits => {}
             Shared::Nothing => self.check_done(),
-            Shared::Work(work) => self.plan_work(work, now_ns),
+            Shared::Work(work) => self.plan_work(work, now),
         }
     }
 
-    fn plan_work(&mut self, work: Work, now_ns: u64) {
+    fn plan_work(&mut self, work: Work, now: Instant) {
         for (node, ranges) in &work.forfeited {
             self.nodes[*node as usize].forfeit(ranges);
         }
@@ -107,7 +108,7 @@ impl Coordinator {
                 senders: Vec::new(),
                 receivers: Vec::new(),
             };
-            self.revise(&purpose, &Planned::default(), Vec::new(), now_ns);
+            self.revise(&purpose, &Planned::default(), Vec::new(), now);
             self.check_done();
         }
     }
@@ -121,7 +122,7 @@ impl Coordinator {
         });
         for node in others.collect::<Vec<_>>() {
             let revision = control::Revision {
-                expected: round.expected_ns,
+                expected: control::or_zero(round.expected),
                 settle: true,
                 ..Default::default()
             };

@@ -92,14 +92,18 @@ mod tests {
             all
         };
         routes(&mut master);
-        master.handle_message(1, say(0, Step::Dial(Peer::default())), SECOND);
+        master.handle_message(1, say(0, Step::Dial(Peer::default())), Instant(SECOND));
         let asked = routes(&mut master);
         assert_eq!((asked[0].0, asked[0].1), (0, 1), "{asked:?}");
         assert!(asked[0].2.contains("name: \"b\""), "{asked:?}");
-        master.handle_message(0, say(1, Step::Failed("no answer".into())), SECOND);
+        master.handle_message(0, say(1, Step::Failed("no answer".into())), Instant(SECOND));
         let failed = routes(&mut master);
         assert!(failed[0].0 == 1 && failed[0].1 == 0 && failed[0].2.contains("no answer"));
-        master.handle_message(1, say(0, Step::Through("b gets no answer".into())), SECOND);
+        master.handle_message(
+            1,
+            say(0, Step::Through("b gets no answer".into())),
+            Instant(SECOND),
+        );
         let noted = routes(&mut master).remove(0).2;
         assert!(
             noted.starts_with(
@@ -107,7 +111,7 @@ mod tests {
             ),
             "{noted}"
         );
-        master.handle_message(1, say(0, Step::Carry(true)), SECOND);
+        master.handle_message(1, say(0, Step::Carry(true)), Instant(SECOND));
         let is_carry = |action| {
             matches!(
                 action,
@@ -122,12 +126,12 @@ mod tests {
         master.handle_uncarried(1, 0, "no port".into());
         let told = routes(&mut master).remove(0);
         assert!(told.0 == 1 && told.2.contains("no port"), "{told:?}");
-        master.handle_message(1, say(9, Step::Carry(true)), SECOND);
+        master.handle_message(1, say(9, Step::Carry(true)), Instant(SECOND));
         assert!(routes(&mut master)[0].2.contains("not there any more"));
         // Nodes that there are not, and words without a step, change nothing.
-        master.handle_message(1, say(9, Step::Failed(String::new())), SECOND);
+        master.handle_message(1, say(9, Step::Failed(String::new())), Instant(SECOND));
         assert!(routes(&mut master).is_empty());
-        master.handle_message(1, say(9, Step::Dial(Peer::default())), SECOND);
+        master.handle_message(1, say(9, Step::Dial(Peer::default())), Instant(SECOND));
         assert!(routes(&mut master)[0].2.contains("not there any more"));
     }
 }

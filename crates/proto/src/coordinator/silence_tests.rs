@@ -11,9 +11,9 @@ fn a_silent_node_is_lost() {
         node("a", &[(0, 100)], &[], None),
         node("b", &[], &[(0, 100)], None),
     ]);
-    pass(&mut c, 10, 10 + SILENCE_NS_MAX);
+    pass(&mut c, 10, 10 + SILENCE_TIME_MAX.0);
     assert!(c.summary()[1].lost.is_none());
-    c.handle_timer(11 + SILENCE_NS_MAX);
+    c.handle_timer(Instant(11 + SILENCE_TIME_MAX.0));
     assert!(c.summary()[1].lost.is_some());
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
 }
@@ -27,8 +27,8 @@ fn a_stopped_driver_loses_nobody() {
         node("b", &[], &[(0, 100)], None),
     ]);
     pass(&mut c, 10, 3 * SECOND);
-    let back = 3 * SECOND + 4 * SILENCE_NS_MAX;
-    c.handle_timer(back);
+    let back = 3 * SECOND + 4 * SILENCE_TIME_MAX.0;
+    c.handle_timer(Instant(back));
     let lost = |c: &Coordinator| {
         c.summary()
             .iter()
@@ -39,9 +39,9 @@ fn a_stopped_driver_loses_nobody() {
     c.handle_message(
         0,
         from(from_agent::Body::Status(control::Status::default())),
-        back,
+        Instant(back),
     );
-    pass(&mut c, back, back + SILENCE_NS_MAX);
+    pass(&mut c, back, back + SILENCE_TIME_MAX.0);
     assert_eq!(lost(&c), [false, true]);
 }
 
@@ -62,14 +62,14 @@ fn a_sender_whose_bytes_come_is_not_silent() {
             ..control::Status::default()
         }))
     };
-    let half = SILENCE_NS_MAX / 2;
+    let half = SILENCE_TIME_MAX.0 / 2;
     for (look, bytes) in [(1, 10), (2, 20), (3, 30), (4, 30), (5, 30)] {
-        c.handle_message(1, delivered(bytes), 10 + look * half);
+        c.handle_message(1, delivered(bytes), Instant(10 + look * half));
         pass(&mut c, 10 + (look - 1) * half, 10 + look * half);
     }
     assert!(c.summary()[0].lost.is_none());
-    c.handle_message(1, delivered(30), 11 + 5 * half);
-    c.handle_timer(11 + 5 * half);
+    c.handle_message(1, delivered(30), Instant(11 + 5 * half));
+    c.handle_timer(Instant(11 + 5 * half));
     assert!(c.summary()[0].lost.is_some());
 }
 
@@ -80,11 +80,15 @@ fn a_sender_without_a_last_word_costs_little() {
         node("a", &[(0, 100)], &[], None),
         node("b", &[], &[(0, 100)], None),
     ]);
-    c.handle_message(1, done(100, &[]), 15);
-    c.handle_message(1, from(from_agent::Body::Finished(Finished::default())), 16);
-    c.handle_timer(20);
+    c.handle_message(1, done(100, &[]), Instant(15));
+    c.handle_message(
+        1,
+        from(from_agent::Body::Finished(Finished::default())),
+        Instant(16),
+    );
+    c.handle_timer(Instant(20));
     assert_eq!(outcome(&actions(&mut c)), None);
-    c.handle_timer(21 + FAREWELL_NS_MAX);
+    c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
 }
 
@@ -96,13 +100,17 @@ fn a_receiver_without_a_last_word_costs_little() {
             node("a", &[(0, 100)], &[], None),
             node("b", &[], &[(0, 100)], None),
         ]);
-        c.handle_message(1, done(100, &[]), 15);
-        c.handle_message(0, from(from_agent::Body::Finished(Finished::default())), 16);
+        c.handle_message(1, done(100, &[]), Instant(15));
+        c.handle_message(
+            0,
+            from(from_agent::Body::Finished(Finished::default())),
+            Instant(16),
+        );
         if dies {
-            c.handle_lost(1, "connection reset", 17);
+            c.handle_lost(1, "connection reset", Instant(17));
         }
-        c.handle_timer(20);
-        c.handle_timer(21 + FAREWELL_NS_MAX);
+        c.handle_timer(Instant(20));
+        c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Done));
         assert!(
             c.notes()

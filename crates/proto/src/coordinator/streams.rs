@@ -7,6 +7,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_model::{Instant, Nanos};
 use ropewalk_tuner::{Answer, Limits, NodeCounters, Others, PolicyName, Setting, Tuner};
 
 use super::{Action, Coordinator};
@@ -22,7 +23,7 @@ pub const STREAMS_PER_SENDER_MAX: u32 = 256;
 const STREAMS_PER_RECEIVER_MAX: u32 = 64;
 
 /// Time between two comparisons of what the receivers have left.
-const COMPARE_NS: u64 = 1_000_000_000;
+const COMPARE_TIME: Nanos = Nanos(1_000_000_000);
 
 /// A receiver's streams are at most so many times the mean, or that part of it ...
 const UNEVEN_MAX: f64 = 3.0;
@@ -31,7 +32,7 @@ const UNEVEN_MAX: f64 = 3.0;
 const UNEVEN_MIN: f64 = 1.3;
 
 /// Time between two looks.
-const LOOK_NS: u64 = 100_000_000;
+const LOOK_TIME: Nanos = Nanos(100_000_000);
 
 /// The tuner and what it goes by.
 #[derive(Debug, Default)]
@@ -40,12 +41,12 @@ pub(super) struct Streams {
     tuner: Option<Tuner>,
     // By node.
     counters: Vec<NodeCounters>,
-    looked_ns: u64,
+    looked_at: Instant,
     // What each receiver had when the first sender told of its streams.
     first: u32,
     // What each receiver was told (0: that the path is short), and when they were last compared.
     told: BTreeMap<u32, u32>,
-    compared_ns: u64,
+    compared_at: Instant,
     // The share of all, as it was last noted.
     noted: Option<u32>,
     // Settings that were sent, for the report.
@@ -237,22 +238,22 @@ impl Coordinator {
     }
 
     /// Looks at the streams, and tells receivers when there should be more or fewer.
-    pub(super) fn tune(&mut self, now_ns: u64) {
+    pub(super) fn tune(&mut self, now: Instant) {
         let Some(policy) = self.setup.tune else {
             return;
         };
         // Where nothing is to be tuned, large clusters must not cost the master time.
         let is_near = |tuner: &Tuner| !tuner.is_far();
         let pause = match self.streams.tuner.as_ref().is_some_and(is_near) {
-            true => COMPARE_NS,
-            false => LOOK_NS,
+            true => COMPARE_TIME,
+            false => LOOK_TIME,
         };
-        if now_ns.saturating_sub(self.streams.looked_ns) < pause
+        if now.since(self.streams.looked_at) < pause
             || self.streams.counters.iter().all(|node| node.streams == 0)
         {
             return;
         }
-        self.streams.looked_ns = now_ns;
+        self.streams.looked_at = now;
         let (receivers, senders) = self.at_work();
         if receivers.is_empty() {
             return;
@@ -275,7 +276,7 @@ impl Coordinator {
         });
         tuner.set_nodes(limits.nodes);
         tuner.set_others(streams.others);
-        let chosen = tuner.observe(&streams.counters, now_ns);
+        let chosen = tuner.observe(&streams.counters, now.0);
         let question = tuner.poll_question();
         if let Some(question) = question {
             self.out.push(Action::Simulate(question));
@@ -292,9 +293,9 @@ impl Coordinator {
         if let Some(setting) = chosen {
             self.note_streams(setting);
         }
-        let is_due = now_ns.saturating_sub(self.streams.compared_ns) >= COMPARE_NS;
+        let is_due = now.since(self.streams.compared_at) >= COMPARE_TIME;
         if chosen.is_some() || is_due {
-            self.streams.compared_ns = now_ns;
+            self.streams.compared_at = now;
             self.tell_streams(setting, chosen.is_some(), &receivers);
         }
     }

@@ -1,6 +1,8 @@
 //! What the coordinator knows, for progress and the final report.
 
-use super::arrivals::{SECOND_NS, WINDOW_NS};
+use ropewalk_model::Instant;
+
+use super::arrivals::{SECOND_TIME, WINDOW_TIME};
 use super::{Basis, Coordinator, Planned};
 use crate::control::{Done, Finished, Landed};
 
@@ -66,12 +68,12 @@ impl Coordinator {
                 received: node.checked.max(node.delivered),
                 receiving_rate: {
                     let is_done = node.done.is_some() || !node.alive();
-                    self.within_limit(node.received.rate(WINDOW_NS, is_done, self.clock.now_ns))
+                    self.within_limit(node.received.rate(WINDOW_TIME, is_done, self.clock.now))
                 },
                 sending_rate: self.within_limit(node.sent.rate(
-                    WINDOW_NS,
+                    WINDOW_TIME,
                     !node.alive(),
-                    self.clock.now_ns,
+                    self.clock.now,
                 )),
                 planned: planned[at],
                 sent: sent[at],
@@ -152,7 +154,7 @@ impl Coordinator {
     pub fn second_rate(&self) -> f64 {
         let rates = self.nodes.iter().map(|node| {
             let is_done = node.done.is_some() || !node.alive();
-            node.received.rate(SECOND_NS, is_done, self.clock.now_ns)
+            node.received.rate(SECOND_TIME, is_done, self.clock.now)
         });
         self.within_limit(rates.sum())
     }
@@ -178,13 +180,13 @@ impl Coordinator {
     }
 
     /// When bytes started to flow.
-    pub fn moving_ns(&self) -> Option<u64> {
-        self.clock.moving_ns
+    pub fn moving_at(&self) -> Option<Instant> {
+        self.clock.moving_at
     }
 
     /// When the last receiver was done.
-    pub fn last_done_ns(&self) -> Option<u64> {
-        self.clock.last_done_ns
+    pub fn last_done_at(&self) -> Option<Instant> {
+        self.clock.last_done_at
     }
 
     /// How often work was planned anew.
@@ -201,8 +203,8 @@ impl Coordinator {
     /// a bound from observation.
     pub fn observed_problem(&self) -> ropewalk_model::Problem {
         use ropewalk_model::problem::{Problem, Receiver, Sender};
-        let moving = match (self.clock.moving_ns, self.clock.last_done_ns) {
-            (Some(start), Some(end)) => (end.saturating_sub(start) as f64 / 1e9).max(1e-9),
+        let moving = match (self.clock.moving_at, self.clock.last_done_at) {
+            (Some(start), Some(end)) => end.since(start).as_seconds().max(1e-9),
             _ => f64::MAX,
         };
         let mean = |bytes: u64| (bytes as f64 / moving) as u64;

@@ -129,7 +129,7 @@ pub(super) fn answer(coordinator: &mut Coordinator, actions: Vec<Action>) -> Vec
                 runs,
                 ..Planned::default()
             }),
-            10,
+            Instant(10),
         );
         out.extend(self::actions(coordinator));
     }
@@ -160,8 +160,8 @@ pub(super) fn begun_over(
         links,
         source_name: String::new(),
     };
-    let mut coordinator = Coordinator::new(setup, 0);
-    coordinator.start(0);
+    let mut coordinator = Coordinator::new(setup, Instant(0));
+    coordinator.start(Instant(0));
     actions(&mut coordinator);
     coordinator
 }
@@ -176,7 +176,7 @@ pub(super) fn started_with(
 ) -> (Coordinator, Vec<Action>) {
     let mut coordinator = begun(nodes.clone(), limit);
     for (at, node) in nodes.iter().enumerate() {
-        coordinator.handle_message(at as u32, opened(node, 7), 1);
+        coordinator.handle_message(at as u32, opened(node, 7), Instant(1));
     }
     let first = actions(&mut coordinator);
     let rest = answer(&mut coordinator, first);
@@ -233,7 +233,7 @@ fn lanes_of_one_sender_add_up() {
         pairs: vec![pair(70), pair(30)],
         ..Done::default()
     };
-    c.handle_message(1, from(from_agent::Body::Done(done)), 20);
+    c.handle_message(1, from(from_agent::Body::Done(done)), Instant(20));
     assert_eq!(c.summary()[0].sent, 100);
 }
 
@@ -243,7 +243,11 @@ pub(super) fn finish(coordinator: &mut Coordinator, nodes: u32) -> Vec<Action> {
             committed: coordinator.nodes[node as usize].life().commits(),
             ..Finished::default()
         };
-        coordinator.handle_message(node, from(from_agent::Body::Finished(finished)), 20);
+        coordinator.handle_message(
+            node,
+            from(from_agent::Body::Finished(finished)),
+            Instant(20),
+        );
     }
     actions(coordinator)
 }
@@ -274,7 +278,7 @@ fn a_plain_transfer_ends_done() {
     assert!(
         matches!(sent(&planned, 1)[..], [to_agent::Body::Plan(plan)] if plan.runs.len() == 1 && plan.commit)
     );
-    c.handle_message(1, done(100, &[]), 15);
+    c.handle_message(1, done(100, &[]), Instant(15));
     assert!(matches!(sent(&actions(&mut c), 0)[..], [to_agent::Body::Finish(f)] if !f.discard));
     assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Done));
 }
@@ -289,7 +293,7 @@ fn stale_replicas_are_refused() {
     ];
     let mut c = begun(nodes.clone(), None);
     for (at, node) in nodes.iter().enumerate() {
-        c.handle_message(at as u32, opened(node, at as i64), 1);
+        c.handle_message(at as u32, opened(node, at as i64), Instant(1));
     }
     let end = actions(&mut c);
     assert!(end.iter().any(|a| matches!(a, Action::End(Outcome::Refused, Some(text)) if text.contains("/f on a") && text.contains("/f on b"))));
@@ -313,14 +317,14 @@ fn need_is_answered_with_another_holder() {
         lost: vec![0],
         reason: String::new(),
     };
-    c.handle_message(2, from(from_agent::Body::Need(need)), 12);
+    c.handle_message(2, from(from_agent::Body::Need(need)), Instant(12));
     let asked = actions(&mut c);
     let answered = answer(&mut c, asked);
     let to_c = sent(&answered, 2);
     assert!(
         matches!(to_c[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1 && r.runs[0].sender == 1 && r.runs[0].start == 40)
     );
-    c.handle_message(2, done_after(1, 100, &[]), 15);
+    c.handle_message(2, done_after(1, 100, &[]), Instant(15));
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
 }
@@ -332,7 +336,7 @@ fn nobody_left_means_partial() {
         node("a", &[(0, 100)], &[], None),
         node("b", &[], &[(0, 100)], None),
     ]);
-    c.handle_lost(0, "killed", 11);
+    c.handle_lost(0, "killed", Instant(11));
     assert!(
         matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.lost == [0])
     );
@@ -344,11 +348,11 @@ fn nobody_left_means_partial() {
         lost: vec![0],
         reason: String::new(),
     };
-    c.handle_message(1, from(from_agent::Body::Need(need)), 12);
+    c.handle_message(1, from(from_agent::Body::Need(need)), Instant(12));
     assert!(
         matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.unavailable.len() == 1)
     );
-    c.handle_message(1, done(30, &[(30, 70)]), 15);
+    c.handle_message(1, done(30, &[(30, 70)]), Instant(15));
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Partial));
     assert_eq!(c.missing()["b"].as_slice(), [range(30, 70)]);
@@ -366,16 +370,16 @@ fn a_shared_destination_survives_a_receiver() {
     assert!(
         matches!(sent(&planned, 1)[..], [to_agent::Body::Plan(p)] if p.runs.len() == 1 && !p.commit)
     );
-    c.handle_message(2, done(0, &[]), 11);
+    c.handle_message(2, done(0, &[]), Instant(11));
     assert!(outcome(&actions(&mut c)).is_none());
-    c.handle_lost(1, "killed", 12);
+    c.handle_lost(1, "killed", Instant(12));
     let asked = actions(&mut c);
     let answered = answer(&mut c, asked);
     assert!(matches!(sent(&answered, 2)[..], [to_agent::Body::Revision(r)] if r.runs.len() == 1));
     // The word it gave before the revision reached it does not end anything.
-    c.handle_message(2, done(0, &[]), 14);
+    c.handle_message(2, done(0, &[]), Instant(14));
     assert!(sent(&actions(&mut c), 2).is_empty());
-    c.handle_message(2, done_after(1, 100, &[]), 15);
+    c.handle_message(2, done_after(1, 100, &[]), Instant(15));
     assert!(matches!(sent(&actions(&mut c), 2)[..], [to_agent::Body::Finish(f)] if f.commit));
     assert_eq!(
         outcome(&finish(&mut c, 3)),
@@ -403,8 +407,8 @@ fn a_destination_is_complete_by_ranges_not_by_sums() {
         }],
         ..Done::default()
     };
-    c.handle_message(1, from(from_agent::Body::Done(failed)), 11);
-    c.handle_message(2, done(50, &[]), 12);
+    c.handle_message(1, from(from_agent::Body::Done(failed)), Instant(11));
+    c.handle_message(2, done(50, &[]), Instant(12));
     let sent_to_c: Vec<Action> = actions(&mut c);
     assert!(matches!(sent(&sent_to_c, 2)[..], [to_agent::Body::Finish(f)] if !f.commit));
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Failed));
@@ -414,9 +418,9 @@ fn a_destination_is_complete_by_ranges_not_by_sums() {
 /// Time passes, and the driver sees it.
 pub(super) fn pass(c: &mut Coordinator, from_ns: u64, to_ns: u64) {
     for now in (from_ns..to_ns).step_by(SECOND as usize) {
-        c.handle_timer(now);
+        c.handle_timer(Instant(now));
     }
-    c.handle_timer(to_ns);
+    c.handle_timer(Instant(to_ns));
 }
 
 /// One that is to give files their names has the time that takes; without its word nobody knows whether they have them.
@@ -427,20 +431,20 @@ fn names_are_waited_for() {
         node("b", &[], &[(0, 100)], Some("fs")),
     ];
     let (mut c, _) = started(nodes.clone());
-    c.handle_message(1, done(100, &[]), 15);
-    c.handle_timer(20);
-    c.handle_timer(21 + FAREWELL_NS_MAX);
+    c.handle_message(1, done(100, &[]), Instant(15));
+    c.handle_timer(Instant(20));
+    c.handle_timer(Instant(21 + FAREWELL_TIME_MAX.0));
     assert_eq!(outcome(&actions(&mut c)), None);
-    c.handle_timer(21 + FINISH_NS_MAX);
+    c.handle_timer(Instant(21 + FINISH_TIME_MAX.0));
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
     // It says that it has ended, but not that the files have their names.
     let (mut c, _) = started(nodes);
-    c.handle_message(1, done(100, &[]), 15);
+    c.handle_message(1, done(100, &[]), Instant(15));
     for node in [0, 1] {
         c.handle_message(
             node,
             from(from_agent::Body::Finished(Finished::default())),
-            20,
+            Instant(20),
         );
     }
     let end = actions(&mut c);
@@ -464,10 +468,10 @@ fn who_is_cancelled_when_done_does_nothing_more() {
         node("c", &[], &[(0, 100)], Some("fs")),
     ];
     let (mut c, _) = started(nodes);
-    c.handle_message(1, done(100, &[]), 11);
-    c.handle_message(1, refused(), 12);
+    c.handle_message(1, done(100, &[]), Instant(11));
+    c.handle_message(1, refused(), Instant(12));
     assert!(c.summary()[1].lost.is_some());
-    c.handle_message(2, done(0, &[]), 13);
+    c.handle_message(2, done(0, &[]), Instant(13));
     let end = actions(&mut c);
     assert!(sent(&end, 1).is_empty(), "{end:?}");
     assert!(matches!(sent(&end, 2)[..], [to_agent::Body::Finish(f)] if f.commit));
@@ -483,10 +487,10 @@ fn who_is_cancelled_is_lost() {
     ];
     // The word was on its way when the plan was ready.
     let (mut c, _) = started(nodes.clone());
-    c.handle_message(1, refused(), 11);
+    c.handle_message(1, refused(), Instant(11));
     assert_eq!(outcome(&finish(&mut c, 2)), Some(Outcome::Failed));
     let (mut c, _) = started(nodes);
-    c.handle_message(0, refused(), 11);
+    c.handle_message(0, refused(), Instant(11));
     assert!(!c.nodes[0].can_send());
     assert!(
         matches!(sent(&actions(&mut c), 1)[..], [to_agent::Body::Revision(r)] if r.lost == [0])
@@ -496,7 +500,7 @@ fn who_is_cancelled_is_lost() {
         delivered: 7,
         ..control::Status::default()
     };
-    c.handle_message(0, from(from_agent::Body::Status(status)), 12);
+    c.handle_message(0, from(from_agent::Body::Status(status)), Instant(12));
     assert_eq!(c.nodes[0].delivered, 0);
 }
 
@@ -519,8 +523,8 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
     ];
     let setup = || {
         let (mut c, _) = started(nodes.clone());
-        c.handle_message(2, done(0, &[]), 11);
-        c.handle_message(1, need(0, 100, vec![0]), 12);
+        c.handle_message(2, done(0, &[]), Instant(11));
+        c.handle_message(1, need(0, 100, vec![0]), Instant(12));
         let asked = actions(&mut c);
         let told = answer(&mut c, asked);
         assert!(
@@ -534,16 +538,16 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
         // Nor is it given the like of it in a round.
         assert_eq!(c.view().barred(1).as_slice(), [range(0, 100)]);
         assert!(c.view().barred(2).is_empty());
-        c.handle_message(1, done(0, &[(0, 100)]), 13);
+        c.handle_message(1, done(0, &[(0, 100)]), Instant(13));
         c
     };
     let mut c = setup();
-    c.handle_message(2, done_after(1, 100, &[]), 14);
+    c.handle_message(2, done_after(1, 100, &[]), Instant(14));
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
     // The other one cannot either.
     let mut c = setup();
-    c.handle_message(2, need(0, 100, vec![0]), 14);
+    c.handle_message(2, need(0, 100, vec![0]), Instant(14));
     let asked = actions(&mut c);
     assert!(!asked.iter().any(|a| matches!(a, Action::Plan(..))));
     assert!(
@@ -556,7 +560,7 @@ fn who_cannot_reach_the_only_holder_leaves_it_to_others() {
         "{:?}",
         c.notes()
     );
-    c.handle_message(2, done_after(1, 0, &[(0, 100)]), 15);
+    c.handle_message(2, done_after(1, 0, &[(0, 100)]), Instant(15));
     actions(&mut c);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Partial));
 }
@@ -573,7 +577,7 @@ fn sources_are_counted() {
         sources: vec![OpenedSource::default(); 2],
         ..Opened::default()
     };
-    c.handle_message(0, from(from_agent::Body::Opened(more)), 1);
+    c.handle_message(0, from(from_agent::Body::Opened(more)), Instant(1));
     let end = actions(&mut c);
     let named = |action: &Action| matches!(action, Action::End(Outcome::Refused, Some(text)) if text.starts_with("a: it opened 2 sources"));
     assert!(end.iter().any(named), "{end:?}");
@@ -611,13 +615,13 @@ fn a_cancelled_transfer_ends_when_nothing_is_left() {
         };
         assert_eq!((finish.discard, finish.commit), (!keeps, false));
         assert_eq!(outcome(&asked), None);
-        c.handle_lost(0, "gone", 0);
+        c.handle_lost(0, "gone", Instant(0));
         assert_eq!(outcome(&actions(&mut c)), None);
         let finished = from_agent::Body::Finished(control::Finished::default());
         let finished = FromAgent {
             body: Some(finished),
         };
-        c.handle_message(1, finished, 0);
+        c.handle_message(1, finished, Instant(0));
         assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Cancelled));
     }
 }
@@ -633,7 +637,7 @@ fn remembered_speeds_are_hints() {
             if let Some(from_agent::Body::Opened(opened)) = &mut message.body {
                 opened.interface_rate = 1000;
             }
-            coordinator.handle_message(at as u32, message, 1);
+            coordinator.handle_message(at as u32, message, Instant(1));
         }
         let plan = actions(&mut coordinator).into_iter().find_map(|a| match a {
             Action::Plan(_, problem) => Some(problem),

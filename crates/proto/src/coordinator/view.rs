@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::groups::Groups;
 use super::{Node, Setup};
@@ -15,7 +15,7 @@ pub(super) struct View<'a> {
     pub groups: &'a Groups,
     pub unit_len: u64,
     /// When bytes started to flow.
-    pub moving_ns: Option<u64>,
+    pub moving_at: Option<Instant>,
 }
 
 impl<'a> View<'a> {
@@ -51,8 +51,8 @@ impl<'a> View<'a> {
     }
 
     /// Time since bytes started to flow; 0 before.
-    pub fn moving_for_ns(self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.moving_ns.unwrap_or(now_ns))
+    pub fn moving_for(self, now: Instant) -> Nanos {
+        now.since(self.moving_at.unwrap_or(now))
     }
 
     /// Bytes that receivers have checked, each by itself.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::room::{ALIKE_ROOM, Room, make_even};
 use super::{Balancer, Member, View};
@@ -38,9 +38,9 @@ impl Balancer {
         &mut self,
         view: View<'_>,
         released: Vec<(u32, RangeSet)>,
-        now_ns: u64,
+        now: Instant,
     ) -> Work {
-        let members = self.members(view, now_ns);
+        let members = self.members(view, now);
         let least = self.least_seconds(view, &members);
         if let Some(recall) = self.recall.as_mut().filter(|recall| recall.seconds == 0.0) {
             recall.seconds = least;

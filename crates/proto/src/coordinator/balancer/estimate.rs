@@ -4,6 +4,8 @@
 //! starts at what was declared (or nothing), rises to whatever the node is seen to carry, and falls towards it only
 //! while lanes of the node want more and might be held up by it.
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::observe::Pair;
 use super::{Balancer, Track, View};
 
@@ -14,7 +16,7 @@ const WANTING: f64 = 0.7;
 const CLEARLY_SLOWER: f64 = 0.5;
 
 /// A node has this long to show the speed that is hoped for.
-const HOPE_NS: u64 = 1_500_000_000;
+const HOPE_TIME: Nanos = Nanos(1_500_000_000);
 
 /// Time constant of a rising estimate.
 const RISE_SECONDS: f64 = 1.0;
@@ -35,12 +37,12 @@ const FALL_SECONDS_PERHAPS: f64 = 15.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::coordinator) struct Estimate {
     rate: Option<f64>,
-    updated_ns: u64,
+    updated_at: Instant,
     told: Option<f64>,
     // It was what held lanes up.
     is_certain: bool,
     // Hoped for, not seen; doubted from this time on.
-    hope_until_ns: Option<u64>,
+    hope_until: Option<Instant>,
 }
 
 impl Estimate {
@@ -49,10 +51,10 @@ impl Estimate {
         let told = rate.map(|rate| rate as f64);
         Self {
             rate: told,
-            updated_ns: 0,
+            updated_at: Instant::ZERO,
             told,
             is_certain: told.is_some(),
-            hope_until_ns: None,
+            hope_until: None,
         }
     }
 
@@ -79,32 +81,32 @@ impl Estimate {
 
     /// Unless it is known to be slower, the node is taken to be as fast as the fastest until it is asked for that: what
     /// is hoped in vain costs little, since all stay busy until it shows.
-    fn hope(&mut self, fastest: f64, now_ns: u64) {
+    fn hope(&mut self, fastest: f64, now: Instant) {
         if !self.is_certain && self.rate.is_some_and(|rate| rate < fastest) {
             self.rate = Some(fastest);
-            self.hope_until_ns = Some(now_ns + HOPE_NS);
+            self.hope_until = Some(now + HOPE_TIME);
         }
     }
 
     /// Until it is seen to be otherwise; nothing where more is known.
-    fn guess(&mut self, rate: Option<f64>, now_ns: u64) {
+    fn guess(&mut self, rate: Option<f64>, now: Instant) {
         if self.rate.is_none() {
             self.rate = rate;
-            self.hope_until_ns = Some(now_ns + HOPE_NS);
+            self.hope_until = Some(now + HOPE_TIME);
         }
     }
 
     /// A peer joins that could exchange so much more with it. Until now it may have been seen at the others' limit, not at its
     /// own, so it is taken to have room for that as well until it shows that it has none; of one that was told a speed,
     /// that is hoped for.
-    fn hope_for_more(&mut self, more: f64, now_ns: u64) {
+    fn hope_for_more(&mut self, more: f64, now: Instant) {
         let Some(rate) = self.rate else {
             return;
         };
         let hoped = self.told.unwrap_or(rate + more);
         if hoped > rate {
             self.rate = Some(hoped);
-            self.hope_until_ns = Some(now_ns + HOPE_NS);
+            self.hope_until = Some(now + HOPE_TIME);
         }
     }
 
@@ -120,12 +122,12 @@ impl Estimate {
     ///
     /// Where work goes from one lane to another, what is remembered of both adds up to more than the node ever
     /// carried, or to less, and to less or more in the short memory than in the long one: only what both say is believed.
-    fn see(&mut self, side: &Side, now_ns: u64) {
+    fn see(&mut self, side: &Side, now: Instant) {
         let Side {
             wants, is_likely, ..
         } = *side;
-        let passed = now_ns.saturating_sub(self.updated_ns) as f64 / 1e9;
-        self.updated_ns = now_ns;
+        let passed = now.since(self.updated_at).as_seconds();
+        self.updated_at = now;
         self.is_certain |= wants == Wants::More || is_likely;
         let known = self.rate.unwrap_or(side.total);
         let (least, most) = (side.total.min(side.recent), side.total.max(side.recent));
@@ -141,8 +143,8 @@ impl Estimate {
                 None => return,
             },
             Wants::Nothing => return,
-            _ if self.hope_until_ns.is_some_and(|until| now_ns < until) => return,
-            Wants::Perhaps if self.hope_until_ns.is_none() => FALL_SECONDS_PERHAPS,
+            _ if self.hope_until.is_some_and(|until| now < until) => return,
+            Wants::Perhaps if self.hope_until.is_none() => FALL_SECONDS_PERHAPS,
             _ => FALL_SECONDS,
         };
         let keep = (-passed.min(1.0) / constant).exp();
@@ -183,21 +185,26 @@ const IDLE: Side = Side {
 
 impl Balancer {
     /// Nodes that were not seen at their limit may be as fast as the fastest of their side.
-    pub(super) fn hope(&mut self, now_ns: u64) {
+    pub(super) fn hope(&mut self, now: Instant) {
         let fastest = |side: &dyn Fn(&Track) -> Estimate| {
             let rates = self.tracks.iter().filter_map(|node| side(node).rate());
             rates.fold(0.0, f64::max)
         };
         let (up, down) = (fastest(&|node| node.up), fastest(&|node| node.down));
         for node in &mut self.tracks {
-            node.up.hope(up, now_ns);
-            node.down.hope(down, now_ns);
+            node.up.hope(up, now);
+            node.down.hope(down, now);
         }
     }
 
     /// A node has joined. It is taken to be as fast as the fastest of its side until it shows; and what the others of the
     /// other side were seen to carry was what those before it could exchange with them.
-    pub(in crate::coordinator) fn hope_for_room(&mut self, view: View<'_>, node: u32, now_ns: u64) {
+    pub(in crate::coordinator) fn hope_for_room(
+        &mut self,
+        view: View<'_>,
+        node: u32,
+        now: Instant,
+    ) {
         let opened = view.node(node).opened.as_deref();
         let interface = opened.map(|opened| opened.interface_rate);
         let interface = interface.filter(|rate| *rate > 0).map(|rate| rate as f64);
@@ -208,23 +215,23 @@ impl Balancer {
         };
         let guesses = (guess(&|node| node.up), guess(&|node| node.down));
         let new = &mut self.tracks[node as usize];
-        new.up.guess(guesses.0, now_ns);
-        new.down.guess(guesses.1, now_ns);
+        new.up.guess(guesses.0, now);
+        new.down.guess(guesses.1, now);
         let (up, down) = (new.up.rate(), new.down.rate());
         let (sends, receives) = (view.node(node).is_sender(), view.node(node).is_receiver());
         let others = (0..).zip(view.nodes).zip(&mut self.tracks);
         for ((_, other), track) in others.filter(|((other, _), _)| *other != node) {
             if sends && other.is_receiver() {
-                track.down.hope_for_more(up.unwrap_or(0.0), now_ns);
+                track.down.hope_for_more(up.unwrap_or(0.0), now);
             }
             if receives && other.is_sender() {
-                track.up.hope_for_more(down.unwrap_or(0.0), now_ns);
+                track.up.hope_for_more(down.unwrap_or(0.0), now);
             }
         }
     }
 
     /// Brings the estimates of all nodes up to date. Cost O(nodes + pairs observed).
-    pub(super) fn estimate(&mut self, view: View<'_>, now_ns: u64) {
+    pub(super) fn estimate(&mut self, view: View<'_>, now: Instant) {
         let mut senders = vec![IDLE; self.tracks.len()];
         let mut receivers = vec![IDLE; self.tracks.len()];
         let lanes = || {
@@ -251,7 +258,7 @@ impl Balancer {
         // A lane is held up where it is among the fastest, relatively: there all have the same share. Where only one
         // end can be the cause, that explains the other lanes that it may hold up, too.
         // A receiver that is held back gets less than it could of every sender.
-        let is_free = |receiver: usize| self.tracks[receiver].held == 0.0;
+        let is_free = |receiver: usize| self.tracks[receiver].held.is_none();
         let wanting = || lanes().filter(|&(at, (_, pair))| pair.at_work > WANTING && is_free(at));
         let may = |pair: &Pair, from: &Side, to: &Side| {
             let by_sender = pair.recent / from.fastest.max(1.0);
@@ -307,8 +314,8 @@ impl Balancer {
                 node.up.forget_seen();
                 node.down.forget_seen();
             }
-            node.up.see(&sent, now_ns);
-            node.down.see(&received, now_ns);
+            node.up.see(&sent, now);
+            node.down.see(&received, now);
         }
     }
 }
@@ -326,7 +333,7 @@ mod tests {
             wants,
             ..IDLE
         };
-        (0..50).for_each(|look| estimate.see(&side, look * 200_000_000));
+        (0..50).for_each(|look| estimate.see(&side, Instant(look * 200_000_000)));
         estimate.rate().unwrap().round()
     }
 

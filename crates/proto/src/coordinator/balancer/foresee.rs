@@ -41,9 +41,9 @@ impl Balancer {
                 load[*sender as usize] += left;
             }
             let observed = self.observed(member.node);
-            for ((sender, rate), (_, now)) in observed.pairs().zip(observed.recent_pairs()) {
-                sent[sender as usize] += rate.max(now);
-                sent_now[sender as usize] += now;
+            for ((sender, rate), (_, recent)) in observed.pairs().zip(observed.recent_pairs()) {
+                sent[sender as usize] += rate.max(recent);
+                sent_now[sender as usize] += recent;
             }
         }
         let busy = |sent: &[f64]| -> Vec<bool> {
@@ -54,7 +54,7 @@ impl Balancer {
         let could = |(member, parts): (&Member, &BTreeMap<u32, f64>)| {
             let observed = self.observed(member.node);
             let pairs = observed.pairs().zip(observed.recent_pairs());
-            let pairs = pairs.map(|((sender, rate), (_, now))| (sender, rate.max(now)));
+            let pairs = pairs.map(|((sender, rate), (_, recent))| (sender, rate.max(recent)));
             let rates: BTreeMap<u32, f64> = pairs.collect();
             let lane = |sender: &u32| {
                 let up = room.up[*sender as usize];

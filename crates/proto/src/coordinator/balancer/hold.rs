@@ -8,8 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::foresee::Foresight;
-use super::{Balancer, FRESH_NS, Member, Round, View};
+use super::{Balancer, FRESH_TIME, Member, Round, View};
 
 /// A lane, or a receiver, with less than this part of the speed that is needed lags.
 const LAGS: f64 = 0.8;
@@ -33,13 +35,13 @@ const UNITS_MIN: u64 = 8;
 const UNITS_PER_SECOND_MIN: u64 = 4;
 
 /// At a sender that went idle while receivers waited nobody waits for so long.
-const IN_VAIN_NS: u64 = 5_000_000_000;
+const IN_VAIN_TIME: Nanos = Nanos(5_000_000_000);
 
 /// Where receivers wait, and where they waited in vain, until when.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     at: BTreeSet<u32>,
-    not_before_ns: BTreeMap<u32, u64>,
+    not_before: BTreeMap<u32, Instant>,
 }
 
 impl Balancer {
@@ -49,7 +51,7 @@ impl Balancer {
         view: View<'_>,
         (members, foresight): (&[Member], &Foresight),
         seconds: f64,
-        now_ns: u64,
+        now: Instant,
         round: &mut Round,
     ) {
         if view.setup.limit.is_some() {
@@ -58,7 +60,7 @@ impl Balancer {
         if seconds < SECONDS_MIN {
             return self.lift_holds(round);
         }
-        let lacking = self.lacking_senders(view, (members, foresight), seconds, now_ns);
+        let lacking = self.lacking_senders(view, (members, foresight), seconds, now);
         let least = (UNITS_PER_SECOND_MIN * view.unit_len) as f64;
         let limit = |(at, member): (usize, &Member)| {
             let node = self.track(member.node);
@@ -70,16 +72,20 @@ impl Balancer {
             };
             // Of one that nobody told the speed of, less that comes would be taken for less that it can.
             let may = node.down.is_told() && member.left > (UNITS_MIN * view.unit_len) as f64;
-            let is_ahead = speed > AHEAD * needed || (node.held > 0.0 && speed > LAGS * needed);
+            let is_ahead = speed > AHEAD * needed || (node.held.is_some() && speed > LAGS * needed);
             match may && is_ahead && shares() {
-                true => (needed * HELD).max(least),
-                false => 0.0,
+                true => Some((needed * HELD).max(least)),
+                false => None,
             }
         };
-        let limits: Vec<f64> = members.iter().enumerate().map(limit).collect();
+        let limits: Vec<Option<f64>> = members.iter().enumerate().map(limit).collect();
         for (member, limit) in members.iter().zip(limits) {
             let held = self.track(member.node).held;
-            if (limit - held).abs() > CHANGE * held.max(limit) {
+            let is_other = match (held, limit) {
+                (Some(held), Some(limit)) => (limit - held).abs() > CHANGE * held.max(limit),
+                (held, limit) => held.is_some() != limit.is_some(),
+            };
+            if is_other {
                 self.set_hold(member.node, limit, round);
             }
         }
@@ -91,13 +97,13 @@ impl Balancer {
         view: View<'_>,
         (members, foresight): (&[Member], &Foresight),
         seconds: f64,
-        now_ns: u64,
+        now: Instant,
     ) -> BTreeSet<u32> {
         let mut lacking = BTreeSet::new();
         for (at, member) in members.iter().enumerate() {
             let node = self.track(member.node);
             // One that has just been given work has had no time to begin.
-            if now_ns.saturating_sub(view.node(member.node).given_ns) < FRESH_NS
+            if now.since(view.node(member.node).given_at) < FRESH_TIME
                 || node.observed.recent() > LAGS * member.left / seconds
             {
                 continue;
@@ -112,14 +118,14 @@ impl Balancer {
         let (waits, tracks) = (&mut self.waits, &self.tracks);
         for sender in &waits.at {
             if lacking.contains(sender) && !foresight.is_busy(*sender) {
-                waits.not_before_ns.insert(*sender, now_ns + IN_VAIN_NS);
+                waits.not_before.insert(*sender, now + IN_VAIN_TIME);
             }
         }
-        waits.not_before_ns.retain(|_, until| *until > now_ns);
+        waits.not_before.retain(|_, until| *until > now);
         lacking.retain(|sender| {
             foresight.is_busy(*sender)
                 && tracks[*sender as usize].up.is_told()
-                && !waits.not_before_ns.contains_key(sender)
+                && !waits.not_before.contains_key(sender)
         });
         waits.at.clone_from(&lacking);
         lacking
@@ -129,14 +135,14 @@ impl Balancer {
     pub(super) fn lift_holds(&mut self, round: &mut Round) {
         self.waits.at.clear();
         for node in 0..self.tracks.len() as u32 {
-            if self.track(node).held > 0.0 {
-                self.set_hold(node, 0.0, round);
+            if self.track(node).held.is_some() {
+                self.set_hold(node, None, round);
             }
         }
     }
 
-    fn set_hold(&mut self, node: u32, limit: f64, round: &mut Round) {
+    fn set_hold(&mut self, node: u32, limit: Option<f64>, round: &mut Round) {
         self.tracks[node as usize].held = limit;
-        round.limits.push((node, limit as u64));
+        round.limits.push((node, limit.map(|limit| limit as u64)));
     }
 }

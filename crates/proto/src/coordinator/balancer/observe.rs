@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::{Balancer, View};
 use crate::control::Status;
 
@@ -28,13 +30,13 @@ const ERROR_MIN: f64 = 0.03;
 const ERROR_SECONDS: f64 = 0.3;
 
 /// Statuses closer together than this are taken as one.
-const SAMPLE_NS_MIN: u64 = 100_000_000;
+const SAMPLE_TIME_MIN: Nanos = Nanos(100_000_000);
 
 /// Where nobody told speeds all holders take part by then (see `node::fetch::spares`).
-const UNTIL_ALL_TAKE_NS: u64 = 500_000_000;
+const UNTIL_ALL_TAKE_TIME: Nanos = Nanos(500_000_000);
 
 /// A node that brought nothing for so long can be expected to bring nothing.
-const MUTE_NS: u64 = 2_000_000_000;
+const MUTE_TIME: Nanos = Nanos(2_000_000_000);
 
 /// What a receiver has from one sender.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +44,7 @@ pub(super) struct Pair {
     // When the receiver began to be observed, and at the last status.
     first: u64,
     bytes: u64,
-    busy_ns: u64,
+    busy: Nanos,
     // Bytes per second, long and short memory.
     pub rate: f64,
     pub recent: f64,
@@ -70,10 +72,10 @@ impl Pair {
 #[derive(Clone, Debug, Default)]
 pub(in crate::coordinator) struct Observed {
     // When its lanes were last made others, and the first status after that.
-    anew_ns: u64,
-    began_ns: Option<u64>,
+    anew_at: Instant,
+    began_at: Option<Instant>,
     // Time of the status that the next one is compared with; `None` while it had nothing to do.
-    since_ns: Option<u64>,
+    since: Option<Instant>,
     come: u64,
     // Time observed.
     seconds: f64,
@@ -92,19 +94,19 @@ fn come(status: &Status) -> u64 {
 
 impl Observed {
     /// A status while the node has work.
-    pub fn working(&mut self, status: &Status, now_ns: u64) {
-        let Some(since) = self.since_ns else {
+    pub fn working(&mut self, status: &Status, now: Instant) {
+        let Some(since) = self.since else {
             // Connecting is over when the first byte is there.
             if come(status) > self.come || self.rate.is_some() {
-                self.start(status, now_ns);
+                self.start(status, now);
             }
             return;
         };
-        let passed = now_ns.saturating_sub(since);
-        if passed < SAMPLE_NS_MIN {
+        let passed = now.since(since);
+        if passed < SAMPLE_TIME_MIN {
             return;
         }
-        let seconds = passed as f64 / 1e9;
+        let seconds = passed.as_seconds();
         self.seconds += seconds;
         let constant = self.seconds.clamp(SMOOTHING_SECONDS.0, SMOOTHING_SECONDS.1);
         let keep = (-seconds / constant).exp();
@@ -115,20 +117,20 @@ impl Observed {
             false => old * keep + rate * (1.0 - keep),
         };
         let come = come(status);
-        let now = come.saturating_sub(self.come) as f64 / seconds;
-        let rate = smooth(self.rate.unwrap_or(now), now, keep);
+        let fresh = come.saturating_sub(self.come) as f64 / seconds;
+        let rate = smooth(self.rate.unwrap_or(fresh), fresh, keep);
         self.rate = Some(rate);
-        self.recent = smooth(self.recent, now, keep_recent);
+        self.recent = smooth(self.recent, fresh, keep_recent);
         for pair in &status.pairs {
             let known = self.pairs.entry(pair.sender).or_default();
-            let now = pair.come.saturating_sub(known.bytes) as f64 / seconds;
-            let busy = pair.busy.saturating_sub(known.busy_ns) as f64 / passed as f64;
+            let fresh = pair.come.saturating_sub(known.bytes) as f64 / seconds;
+            let busy = Nanos(pair.busy.saturating_sub(known.busy.0)).as_seconds() / seconds;
             *known = Pair {
                 first: known.first,
                 bytes: pair.come,
-                busy_ns: pair.busy,
-                rate: smooth(known.rate, now, keep),
-                recent: smooth(known.recent, now, keep_recent),
+                busy: Nanos(pair.busy),
+                rate: smooth(known.rate, fresh, keep),
+                recent: smooth(known.recent, fresh, keep_recent),
                 at_work: busy.min(1.0),
                 changed: known.changed,
             };
@@ -142,7 +144,7 @@ impl Observed {
         if self.changed >= CHANGE_STATUSES {
             self.forget_old();
         }
-        self.since_ns = Some(now_ns);
+        self.since = Some(now);
         self.come = come;
     }
 
@@ -156,14 +158,14 @@ impl Observed {
         }
     }
 
-    fn start(&mut self, status: &Status, now_ns: u64) {
-        self.since_ns = Some(now_ns);
+    fn start(&mut self, status: &Status, now: Instant) {
+        self.since = Some(now);
         self.come = come(status);
-        let begins = self.began_ns.is_none();
-        self.began_ns.get_or_insert(now_ns);
+        let begins = self.began_at.is_none();
+        self.began_at.get_or_insert(now);
         for pair in &status.pairs {
             let known = self.pairs.entry(pair.sender).or_default();
-            (known.bytes, known.busy_ns) = (pair.come, pair.busy);
+            (known.bytes, known.busy) = (pair.come, Nanos(pair.busy));
             if begins {
                 known.first = pair.come;
             }
@@ -200,25 +202,25 @@ impl Observed {
     }
 
     /// It works over other lanes from now on: its speed is to be seen again.
-    pub fn start_anew(&mut self, now_ns: u64) {
-        self.anew_ns = now_ns;
-        self.began_ns = None;
+    pub fn start_anew(&mut self, now: Instant) {
+        self.anew_at = now;
+        self.began_at = None;
         self.seconds = 0.0;
         self.rate = None;
         self.pairs.clear();
-        self.since_ns = None;
+        self.since = None;
         self.changed = 0;
     }
 
     /// It has nothing to do: time does not count against it until it has again.
     pub fn resting(&mut self) {
-        self.since_ns = None;
+        self.since = None;
     }
 
-    /// It has all it was to have, `moving_ns` after the start: its mean speed, if nothing better is known.
-    pub fn finished(&mut self, bytes: u64, moving_ns: u64) {
+    /// It has all it was to have, `moving_for` after the start: its mean speed, if nothing better is known.
+    pub fn finished(&mut self, bytes: u64, moving_for: Nanos) {
         if self.rate.is_none() {
-            self.seconds = moving_ns.max(1) as f64 / 1e9;
+            self.seconds = moving_for.max(Nanos(1)).as_seconds();
             self.rate = Some(bytes as f64 / self.seconds);
         }
         self.resting();
@@ -244,10 +246,10 @@ impl Observed {
     /// Bytes per second that a pair carried since the receiver began to be observed: units come in bursts,
     /// which short memories take for speed.
     pub(super) fn mean(&self, pair: &Pair) -> f64 {
-        let (Some(since), Some(began)) = (self.since_ns, self.began_ns) else {
+        let (Some(since), Some(began)) = (self.since, self.began_at) else {
             return pair.rate;
         };
-        let seconds = since.saturating_sub(began) as f64 / 1e9;
+        let seconds = since.since(began).as_seconds();
         match seconds < 0.5 {
             true => pair.rate,
             false => pair.bytes.saturating_sub(pair.first) as f64 / seconds,
@@ -275,7 +277,7 @@ impl Observed {
     }
 
     pub(super) fn is_working(&self) -> bool {
-        self.since_ns.is_some() && self.rate.is_some()
+        self.since.is_some() && self.rate.is_some()
     }
 }
 
@@ -286,13 +288,13 @@ impl Balancer {
         view: View<'_>,
         node: u32,
         status: &Status,
-        now_ns: u64,
+        now: Instant,
     ) -> bool {
         if view.setup.options.fixed {
             return false;
         }
         // Until other holders are called the planned lanes are alone; that says little of what comes after.
-        if self.exploring && view.moving_for_ns(now_ns) < UNTIL_ALL_TAKE_NS {
+        if self.exploring && view.moving_for(now) < UNTIL_ALL_TAKE_TIME {
             return false;
         }
         let mut status = status.clone();
@@ -305,17 +307,17 @@ impl Balancer {
         if state.done.is_some() || status.checked >= state.assigned_bytes() {
             observed.resting();
         } else {
-            observed.working(&status, now_ns);
+            observed.working(&status, now);
         }
         true
     }
 
     /// Bytes per second a receiver has had of late while it had work: 0 when nothing came for so long that
     /// nothing can be expected of it.
-    pub(super) fn receiving_rate(&self, view: View<'_>, node: u32, now_ns: u64) -> Option<f64> {
+    pub(super) fn receiving_rate(&self, view: View<'_>, node: u32, now: Instant) -> Option<f64> {
         let observed = self.observed(node);
-        let since = view.moving_ns.unwrap_or(now_ns).max(observed.anew_ns);
-        let moving = now_ns.saturating_sub(since);
-        observed.rate().or((moving > MUTE_NS).then_some(0.0))
+        let since = view.moving_at.unwrap_or(now).max(observed.anew_at);
+        let moving = now.since(since);
+        observed.rate().or((moving > MUTE_TIME).then_some(0.0))
     }
 }

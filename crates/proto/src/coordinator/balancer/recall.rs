@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::{Balancer, View, Work};
 use crate::control::{self, Run};
@@ -10,13 +10,13 @@ use crate::coordinator::Planned;
 use crate::coordinator::node::parts_of;
 
 /// A round does not wait longer for an answer.
-const ANSWER_NS_MAX: u64 = 1_500_000_000;
+const ANSWER_TIME_MAX: Nanos = Nanos(1_500_000_000);
 
 /// What a round that has its plan means for the nodes.
 #[derive(Debug, Default)]
 pub(in crate::coordinator) struct Settled {
-    /// When receivers should be done, nanoseconds from now; 0 = as before.
-    pub expected_ns: u64,
+    /// In what time receivers should be done; `None`: as before.
+    pub expected: Option<Nanos>,
     /// Lanes without work stand by from now on.
     pub settle: bool,
     /// Those that gave something up.
@@ -47,7 +47,7 @@ pub(in crate::coordinator) enum Shared {
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Recall {
-    asked_ns: u64,
+    asked_at: Instant,
     // Seconds from then: until the last would be done without, and least time.
     last: f64,
     pub seconds: f64,
@@ -65,9 +65,9 @@ pub(super) struct Recall {
 
 impl Recall {
     /// * `last`, `seconds`: until the last receiver would be done, and the least time.
-    pub fn new(now_ns: u64, (last, seconds): (f64, f64), settle: bool) -> Self {
+    pub fn new(now: Instant, (last, seconds): (f64, f64), settle: bool) -> Self {
         Self {
-            asked_ns: now_ns,
+            asked_at: now,
             last,
             seconds,
             settle,
@@ -114,8 +114,8 @@ impl Recall {
     }
 
     /// Its answers are not waited for any more.
-    pub fn is_overdue(&self, now_ns: u64) -> bool {
-        !self.is_planned && now_ns.saturating_sub(self.asked_ns) > ANSWER_NS_MAX
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        !self.is_planned && now.since(self.asked_at) > ANSWER_TIME_MAX
     }
 
     /// All that nodes gave but for these ranges goes back to them.
@@ -142,14 +142,14 @@ impl Recall {
 }
 
 impl Balancer {
-    fn open_recall(&mut self, now_ns: u64) -> &mut Recall {
-        let recall = || Recall::new(now_ns, (0.0, 0.0), false);
+    fn open_recall(&mut self, now: Instant) -> &mut Recall {
+        let recall = || Recall::new(now, (0.0, 0.0), false);
         self.recall.get_or_insert_with(recall)
     }
 
     /// A receiver is asked for ranges outside of a look: its answer belongs to a round.
-    pub(in crate::coordinator) fn expect_released(&mut self, now_ns: u64) {
-        self.open_recall(now_ns);
+    pub(in crate::coordinator) fn expect_released(&mut self, now: Instant) {
+        self.open_recall(now);
     }
 
     /// A receiver gave up ranges; an answer that comes late makes a round of its own.
@@ -160,9 +160,9 @@ impl Balancer {
         node: u32,
         ranges: RangeSet,
         runs: Vec<Run>,
-        now_ns: u64,
+        now: Instant,
     ) {
-        let recall = self.open_recall(now_ns);
+        let recall = self.open_recall(now);
         recall.released.push((node, ranges));
         recall.gave.push((node, runs));
         recall.givers.insert(node);
@@ -178,7 +178,7 @@ impl Balancer {
     pub(in crate::coordinator) fn share(
         &mut self,
         view: View<'_>,
-        now_ns: u64,
+        now: Instant,
         due: bool,
     ) -> Shared {
         let waits = !due && view.nodes.iter().any(|node| node.life().is_recalled());
@@ -196,7 +196,7 @@ impl Balancer {
             self.recall = None;
             return Shared::Nothing;
         }
-        Shared::Work(self.deal(view, released, now_ns))
+        Shared::Work(self.deal(view, released, now))
     }
 
     /// What a round recalled, and where its plan would take longer than without it, goes back to those that gave it, over
@@ -235,11 +235,7 @@ impl Balancer {
             .min(recall.last.max(recall.seconds));
         let settled = Settled {
             // Nothing planned: all is as before.
-            expected_ns: if predicted > 0.0 {
-                (expected * 1e9) as u64
-            } else {
-                0
-            },
+            expected: (predicted > 0.0).then(|| Nanos::from_seconds(expected)),
             settle: recall.settle,
             givers: std::mem::take(&mut recall.givers),
             kept_lanes: std::mem::take(&mut recall.kept_lanes),

@@ -36,11 +36,11 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         links: Vec::new(),
         source_name: String::new(),
     };
-    let mut coordinator = Coordinator::new(setup, 0);
-    coordinator.start(0);
+    let mut coordinator = Coordinator::new(setup, Instant(0));
+    coordinator.start(Instant(0));
     actions(&mut coordinator);
     for (at, node) in nodes.iter().enumerate() {
-        coordinator.handle_message(at as u32, opened(node, 7), 1);
+        coordinator.handle_message(at as u32, opened(node, 7), Instant(1));
     }
     let first = actions(&mut coordinator);
     let told = answer(&mut coordinator, first);
@@ -72,8 +72,8 @@ fn tell(coordinator: &mut Coordinator, rtt_microseconds: u32, seconds: u64) -> V
         let message = FromAgent {
             body: Some(from_agent::Body::SenderStatus(status)),
         };
-        coordinator.handle_message(0, message, now);
-        coordinator.handle_timer(now);
+        coordinator.handle_message(0, message, Instant(now));
+        coordinator.handle_timer(Instant(now));
         for action in actions(coordinator) {
             if let Action::Send(
                 node,
@@ -132,7 +132,7 @@ fn senders_have_a_limit() {
         ..TcpStatus::default()
     };
     coordinator.observe_streams(0, Some(&tcp));
-    coordinator.handle_timer(2 * SECOND);
+    coordinator.handle_timer(Instant(2 * SECOND));
     let told = &coordinator.streams.told;
     assert_eq!(told.len(), 64);
     assert!(told.values().sum::<u32>() <= STREAMS_PER_SENDER_MAX);
@@ -173,7 +173,7 @@ fn simulations_are_the_drivers() {
             ..TcpStatus::default()
         };
         coordinator.observe_streams(0, Some(&tcp));
-        coordinator.handle_timer(now);
+        coordinator.handle_timer(Instant(now));
         for action in actions(&mut coordinator) {
             if let Action::Simulate(question) = action {
                 asked = Some(question);
@@ -202,7 +202,7 @@ fn streams_follow_what_is_left() {
             ..control::Status::default()
         };
         let body = Some(from_agent::Body::Status(status));
-        coordinator.handle_message(node, FromAgent { body }, SECOND);
+        coordinator.handle_message(node, FromAgent { body }, Instant(SECOND));
     }
     let setting = coordinator.tuned().unwrap().setting;
     coordinator.tell_streams(setting, false, &[1, 2]);
@@ -250,13 +250,13 @@ fn who_is_gone_sends_nothing() {
     for leaves in [false, true] {
         let mut coordinator = moving(Some(PolicyName::Model));
         let other = node("t", &[(0, 1 << 30)], &[], None);
-        let new = coordinator.handle_join(other.clone(), 1).unwrap();
-        coordinator.handle_message(new, opened(&other, 7), 2);
+        let new = coordinator.handle_join(other.clone(), Instant(1)).unwrap();
+        coordinator.handle_message(new, opened(&other, 7), Instant(2));
         tell(&mut coordinator, 20_000, 1);
         assert!(coordinator.streams.counters[0].streams > 0);
         match leaves {
-            true => coordinator.handle_leave("a", 2 * SECOND).unwrap(),
-            false => coordinator.handle_lost(0, "killed", 2 * SECOND),
+            true => coordinator.handle_leave("a", Instant(2 * SECOND)).unwrap(),
+            false => coordinator.handle_lost(0, "killed", Instant(2 * SECOND)),
         }
         let late = TcpStatus {
             streams: 8,
