@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use ropewalk_model::Instant;
 use ropewalk_proto::message::cutoff::{
     Guard, Known, Lesson, MEMORY_VERSION, Memory, Pair, RailEnds, Recalled,
 };
@@ -72,10 +73,10 @@ impl Remembrance {
     }
 
     /// Adds what a socket has shown; nothing is touched where that is nothing.
-    pub(crate) fn record(&self, shown: &[Known], now_ns: u64) -> Result<(), String> {
+    pub(crate) fn record(&self, shown: &[Known], at: Instant) -> Result<(), String> {
         let now = now_unix();
         let lesson = |known: &Known| {
-            let age_seconds = now_ns.saturating_sub(known.shown_ns?) / 1_000_000_000;
+            let age_seconds = at.since(known.shown_at?).whole_seconds();
             let lesson = Lesson {
                 value: known.value,
                 best: known.best,
@@ -122,6 +123,7 @@ fn within<T: Send + 'static>(
 mod tests {
     use std::path::Path;
 
+    use ropewalk_model::Instant;
     use ropewalk_proto::message::cutoff::{FoundBy, NEVER};
 
     use super::*;
@@ -154,7 +156,7 @@ mod tests {
             value,
             best: Some(1),
             found_by: FoundBy::Fit,
-            shown_ns: Some(seconds * 1_000_000_000),
+            shown_at: Some(Instant(seconds * 1_000_000_000)),
         }
     }
 
@@ -166,7 +168,8 @@ mod tests {
         let own = remembrance(&file);
         assert_eq!(own.recall(&rails(2)), Ok(None));
         for value in [20_000, NEVER] {
-            own.record(&[known(value, 40)], 100_000_000_000).unwrap();
+            own.record(&[known(value, 40)], Instant(100_000_000_000))
+                .unwrap();
             let recalled = own.recall(&rails(2)).unwrap().unwrap();
             assert_eq!((recalled.value, recalled.best), (value, Some(1)));
             assert_eq!(recalled.found_by, FoundBy::Fit);
@@ -190,15 +193,15 @@ mod tests {
         let file = dir.path().join("deep/cut-offs.json");
         let own = remembrance(&file);
         let told = Known {
-            shown_ns: None,
+            shown_at: None,
             ..known(20_000, 0)
         };
         let single = Known {
             rails: rails(1),
             ..known(20_000, 0)
         };
-        own.record(&[], 0).unwrap();
-        own.record(&[told, single], 0).unwrap();
+        own.record(&[], Instant::ZERO).unwrap();
+        own.record(&[told, single], Instant::ZERO).unwrap();
         assert!(!file.parent().unwrap().exists());
     }
 
@@ -208,7 +211,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cut-offs.json");
         let own = remembrance(&file);
-        own.record(&[known(20_000, 0)], 0).unwrap();
+        own.record(&[known(20_000, 0)], Instant::ZERO).unwrap();
         let good = std::fs::read_to_string(&file).unwrap();
         let damages = [
             ("", ""),
@@ -230,13 +233,13 @@ mod tests {
                 error.contains("cut-offs.json is damaged") && error.contains("found anew"),
                 "{error}"
             );
-            own.record(&[known(7, 0)], 0).unwrap();
+            own.record(&[known(7, 0)], Instant::ZERO).unwrap();
             assert_eq!(own.recall(&rails(2)).unwrap().unwrap().value, 7, "{text}");
         }
         std::fs::write(&file, good.replace("\"version\": 1", "\"version\": 2")).unwrap();
         let newer = std::fs::read_to_string(&file).unwrap();
         assert!(own.recall(&rails(2)).unwrap_err().contains("left alone"));
-        assert!(own.record(&[known(7, 0)], 0).is_err());
+        assert!(own.record(&[known(7, 0)], Instant::ZERO).is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
     }
 

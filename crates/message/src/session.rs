@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use ropewalk_model::time;
 use ropewalk_proto::message::cutoff;
 use ropewalk_proto::message::frame::{Header, Kind};
 use ropewalk_proto::message::{RailId, Receiver, Sender, Spread};
@@ -184,7 +185,13 @@ impl Session {
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.now().0
+    }
+
+    /// On the clock of this session.
+    pub(crate) fn now(&self) -> time::Instant {
+        let passed = self.epoch.elapsed().as_nanos();
+        time::Instant(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn peer_timeout_ns(&self) -> u64 {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
+use ropewalk_model::Nanos;
 use ropewalk_proto::message::cutoff::Sample;
 use ropewalk_proto::message::frame::PROMPT;
 use ropewalk_proto::message::{CANCELLED_MAX, Fate, Front, RAILS_MAX, Spread};
@@ -178,9 +179,9 @@ impl MessageSocket {
                 let sample = Sample {
                     size: length,
                     several,
-                    round_trip_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+                    round_trip: Nanos(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
                 };
-                let now = self.session.now_ns();
+                let now = self.session.now();
                 self.session.state().cut_off.observe(sample, now);
             }
             _ => {}

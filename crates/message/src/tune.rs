@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_model::Nanos;
 use ropewalk_proto::message::cutoff::{Finder, Known, Method, Sample, Step};
 use ropewalk_proto::message::frame::{DISCARD, Header, Kind};
 use ropewalk_proto::message::{RailId, Spread};
@@ -33,7 +34,7 @@ pub(crate) fn find(socket: &MessageSocket, method: Method) -> Result<Option<u64>
                 value,
                 best: Some(best),
                 found_by: method.into(),
-                shown_ns: Some(socket.session.now_ns()),
+                shown_at: Some(socket.session.now()),
             };
             socket.session.state().cut_off.found(found);
             announce(socket, best, value);
@@ -93,22 +94,22 @@ fn measure(
         } else {
             Spread::Single
         };
-        let round_trip_ns = round_trip(socket, size, spread, until)?;
+        let round_trip = round_trip(socket, size, spread, until)?;
         finder.observe(Sample {
             size,
             several,
-            round_trip_ns,
+            round_trip,
         });
     }
 }
 
-/// Time until the peer has acknowledged a message of this size, nanoseconds.
+/// Time until the peer has acknowledged a message of this size.
 fn round_trip(
     socket: &MessageSocket,
     size: u64,
     spread: Spread,
     until: Instant,
-) -> Result<u64, MessageError> {
+) -> Result<Nanos, MessageError> {
     let source = Arc::new(Source::owned(vec![0; size as usize]));
     let way = Way {
         spread,
@@ -120,5 +121,5 @@ fn round_trip(
     if result.is_err() {
         socket.cancel(message);
     }
-    result.map(|()| u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    result.map(|()| Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)))
 }

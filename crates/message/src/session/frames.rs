@@ -21,7 +21,7 @@ impl Session {
     /// Takes what every frame carries.
     fn hear(&self, state: &mut State, header: &Header) -> Result<(), LinkError> {
         let before = state.sender.unfinished();
-        if !state.sender.done_below(header.done_below, self.now_ns()) {
+        if !state.sender.done_below(header.done_below, self.now()) {
             return Err(LinkError::Protocol("it acknowledges what was never sent"));
         }
         let more = state.sender.allow(header.credit);
@@ -272,7 +272,7 @@ impl Frames for Session {
                 for entry in Entry::decode_all(payload) {
                     state.sender.arrived(entry);
                 }
-                let now = self.now_ns();
+                let now = self.now();
                 if state.links[link.rail]
                     .as_ref()
                     .is_some_and(|own| own.number == link.number)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_model::time;
 use ropewalk_proto::message::frame::{Entry, Header, Kind};
 use ropewalk_proto::message::{Body, Fragment, Spread};
 
@@ -158,7 +159,7 @@ impl Session {
             if !Self::is_current(&state, link) {
                 return Err(LinkError::Closed);
             }
-            let Some(fragment) = state.sender.take(link.rail, now) else {
+            let Some(fragment) = state.sender.take(link.rail, time::Instant(now)) else {
                 return Ok(());
             };
             let (done_below, credit) = state.receiver.tell();

@@ -103,7 +103,7 @@ impl MessageSocket {
 
     pub(super) fn write_cut_offs(&self, remembrance: &Remembrance) -> Result<(), MessageError> {
         let shown = self.session.state().cut_off.shown();
-        let written = remembrance.record(&shown, self.session.now_ns());
+        let written = remembrance.record(&shown, self.session.now());
         written.map_err(MessageError::Remembered)
     }
 }

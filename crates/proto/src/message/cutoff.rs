@@ -10,6 +10,8 @@
 //! [`Standing`] knows over which rails. [`Memory`] keeps it for the next socket between the same hosts.
 //! Nothing here counts rails: "several" is all of them, two or more, of whatever speeds.
 
+use ropewalk_model::Nanos;
+
 mod fit;
 mod memory;
 mod refine;
@@ -42,7 +44,7 @@ pub struct Sample {
     /// Whether it went over all rails; otherwise over the best one.
     pub several: bool,
     /// Time until its whole arrival was known, nanoseconds.
-    pub round_trip_ns: u64,
+    pub round_trip: Nanos,
 }
 
 /// What [`Finder::step`] asks for.
@@ -109,7 +111,7 @@ mod tests {
     }
 
     impl Path {
-        fn round_trip(&self, size: u64, several: bool) -> u64 {
+        fn round_trip(&self, size: u64, several: bool) -> Nanos {
             let best = self.speeds.iter().copied().fold(0.0, f64::max);
             let sum: f64 = self.speeds.iter().sum();
             let (speed, extra) = if several {
@@ -117,14 +119,14 @@ mod tests {
             } else {
                 (best, 0.0)
             };
-            (self.latency_ns + extra + size as f64 / speed * 1e9) as u64
+            Nanos((self.latency_ns + extra + size as f64 / speed * 1e9) as u64)
         }
 
         fn sample(&self, size: u64, several: bool) -> Sample {
             Sample {
                 size,
                 several,
-                round_trip_ns: self.round_trip(size, several),
+                round_trip: self.round_trip(size, several),
             }
         }
 

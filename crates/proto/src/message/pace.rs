@@ -4,8 +4,10 @@
 //! train, over the time since, is the rail's speed, whatever the path and the threads at both ends add to every
 //! round trip; that shows in the first fragment alone. Messages too short for a train say nothing about speed.
 
+use ropewalk_model::{Instant, Nanos};
+
 /// Shortest stretch of a train that makes a sample by itself.
-const SAMPLE_NS_MIN: u64 = 10_000_000;
+const SAMPLE_TIME_MIN: Nanos = Nanos(10_000_000);
 /// And the least that a whole train has to bring: less is acknowledged in too few pieces.
 const TRAIN_BYTES_MIN: u64 = 8 << 10;
 /// The middle one of so many samples counts: threads that run late make a rail look slow when they spread
@@ -19,31 +21,31 @@ const SHARE: f64 = 0.2;
 /// be taken for it.
 const SHORT_SECONDS: f64 = 2e-3;
 /// An estimate older than this is not worth declining work for.
-const STALE_NS: u64 = 200_000_000;
+const STALE_TIME: Nanos = Nanos(200_000_000);
 
 /// Speed and delay of one rail.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     /// When the running sample began, by an acknowledgement; `None` before the first of a train.
-    since_ns: Option<u64>,
+    since: Option<Instant>,
     bytes: u64,
     /// The newest samples, bytes per second, in a ring; and how many there ever were.
     samples: [f64; SAMPLES],
     count: usize,
     /// Time beside that of its bytes that a fragment takes until it is acknowledged.
     delay_seconds: f64,
-    sampled_ns: u64,
+    sampled_at: Instant,
 }
 
 impl Pace {
-    /// The rail has brought `bytes` that were given to it at `taken_ns`; `busy` says whether the train goes on.
-    pub fn delivered(&mut self, bytes: u64, taken_ns: u64, now_ns: u64, busy: bool) {
-        match self.since_ns {
+    /// The rail has brought `bytes` that were given to it at `taken_at`; `busy` says whether the train goes on.
+    pub fn delivered(&mut self, bytes: u64, taken_at: Instant, now: Instant, busy: bool) {
+        match self.since {
             None => {
-                self.since_ns = Some(now_ns);
+                self.since = Some(now);
                 if let Some(rate) = self.bytes_per_second() {
                     let own = bytes as f64 / rate;
-                    let took = now_ns.saturating_sub(taken_ns) as f64 / 1e9;
+                    let took = now.since(taken_at).as_seconds();
                     if own <= SHORT_SECONDS {
                         let delay = (took - own).max(0.0);
                         self.delay_seconds += (delay - self.delay_seconds) * SHARE;
@@ -51,27 +53,27 @@ impl Pace {
                 }
             }
             // What one acknowledgement brings with the first took no time of its own.
-            Some(since) if now_ns > since => self.bytes += bytes,
+            Some(since) if now > since => self.bytes += bytes,
             Some(_) => {}
         }
-        self.sample(now_ns, busy);
+        self.sample(now, busy);
         if !busy {
-            self.since_ns = None;
+            self.since = None;
             self.bytes = 0;
         }
     }
 
-    fn sample(&mut self, now_ns: u64, busy: bool) {
-        let Some(since) = self.since_ns else { return };
-        let took = now_ns.saturating_sub(since);
-        let enough = took >= SAMPLE_NS_MIN || (!busy && self.bytes >= TRAIN_BYTES_MIN);
-        if self.bytes == 0 || took == 0 || !enough {
+    fn sample(&mut self, now: Instant, busy: bool) {
+        let Some(since) = self.since else { return };
+        let took = now.since(since);
+        let enough = took >= SAMPLE_TIME_MIN || (!busy && self.bytes >= TRAIN_BYTES_MIN);
+        if self.bytes == 0 || took == Nanos::ZERO || !enough {
             return;
         }
-        let seconds = took as f64 / 1e9;
+        let seconds = took.as_seconds();
         self.samples[self.count % SAMPLES] = (self.bytes as f64 / seconds).max(1.0);
         self.count += 1;
-        (self.since_ns, self.bytes, self.sampled_ns) = (Some(now_ns), 0, now_ns);
+        (self.since, self.bytes, self.sampled_at) = (Some(now), 0, now);
     }
 
     /// Bytes per second; `None` before a few trains.
@@ -83,8 +85,8 @@ impl Pace {
     }
 
     /// Whether the estimate is recent enough to leave the rail idle for it.
-    pub fn is_fresh(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.sampled_ns) < STALE_NS
+    pub fn is_fresh(&self, now: Instant) -> bool {
+        now.since(self.sampled_at) < STALE_TIME
     }
 
     /// Seconds until the last of `bytes` is acknowledged, the first being given to the rail now.
@@ -112,7 +114,7 @@ mod tests {
             let begun = train * 50_000 * US;
             for fragment in 1..=fragments {
                 let now = begun + (200 + fragment * 100) * US;
-                pace.delivered(10_000, begun, now, fragment < fragments);
+                pace.delivered(10_000, Instant(begun), Instant(now), fragment < fragments);
             }
         }
         pace
@@ -138,7 +140,12 @@ mod tests {
         let mut pace = trains(8, 40);
         let before = pace.bytes_per_second();
         for turn in 0..1000 {
-            pace.delivered(64, turn * 100 * US, (turn * 100 + 90) * US, false);
+            pace.delivered(
+                64,
+                Instant(turn * 100 * US),
+                Instant((turn * 100 + 90) * US),
+                false,
+            );
         }
         assert_eq!(pace.bytes_per_second(), before);
     }
@@ -151,7 +158,7 @@ mod tests {
         for turn in 0..100 {
             // 1 MiB at a twentieth less than the known speed.
             let taken = (1000 + turn) * 50_000 * US;
-            pace.delivered(1 << 20, taken, taken + 11_200 * US, false);
+            pace.delivered(1 << 20, Instant(taken), Instant(taken + 11_200 * US), false);
         }
         assert_eq!(pace.bytes_to_fill(), before);
     }
@@ -164,15 +171,15 @@ mod tests {
         for fragment in 1..=100 {
             pace.delivered(
                 10_000,
-                begun,
-                begun + fragment * 10_000 * US,
+                Instant(begun),
+                Instant(begun + fragment * 10_000 * US),
                 fragment < 100,
             );
         }
         let rate = pace.bytes_per_second().unwrap();
         assert!((0.9e6..1.5e6).contains(&rate), "{rate}");
-        let end = begun + 1_000_000 * US;
+        let end = Instant(begun + 1_000_000 * US);
         assert!(pace.is_fresh(end));
-        assert!(!pace.is_fresh(end + STALE_NS));
+        assert!(!pace.is_fresh(end + STALE_TIME));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::frame::{Entry, FRAGMENT_MAX, WHOLE, fragment_range, fragments};
 use super::{MESSAGE_COST, MESSAGE_MAX, MESSAGES_MAX, RailId};
@@ -37,7 +37,7 @@ pub struct Sender {
     credit: u64,
     ended: bool,
     /// The newest time anybody told.
-    now_ns: u64,
+    now: Instant,
     /// A rail left work to others.
     declined: bool,
     /// Messages that were given up.
@@ -71,7 +71,7 @@ impl Sender {
             ready_bytes: 0,
             credit,
             ended: false,
-            now_ns: 0,
+            now: Instant::ZERO,
             declined: false,
             cancelled: Cancelled::default(),
         }
@@ -160,8 +160,8 @@ impl Sender {
     ///
     /// A slow rail leaves the last fragments to faster ones that will have them there before it would.
     /// Cost O(messages on their way + rails).
-    pub fn take(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
-        self.now_ns = now_ns;
+    pub fn take(&mut self, rail: RailId, now: Instant) -> Option<Fragment> {
+        self.now = now;
         if !self.rails.get(rail)?.up {
             return None;
         }
@@ -183,7 +183,7 @@ impl Sender {
                 if carried > 0 && carried + bytes > self.room(rail, m, carried) {
                     return None;
                 }
-                if self.declines(rail, bytes, now_ns) {
+                if self.declines(rail, bytes, now) {
                     self.declined = true;
                     break;
                 }
@@ -191,9 +191,9 @@ impl Sender {
             let m = &mut self.messages[at];
             m.ready.remove(Range::new(number, number + 1));
             self.ready_bytes -= bytes;
-            return Some(self.put_in_transit(rail, at, number, false, now_ns));
+            return Some(self.put_in_transit(rail, at, number, false, now));
         }
-        self.end_game(rail, now_ns)
+        self.end_game(rail, now)
     }
 
     /// The first ready fragment of a message that the rail may carry.
@@ -220,7 +220,7 @@ impl Sender {
         at: usize,
         number: u64,
         duplicate: bool,
-        now_ns: u64,
+        now: Instant,
     ) -> Fragment {
         let m = &self.messages[at];
         let message = self.first + at as u64;
@@ -239,7 +239,7 @@ impl Sender {
             message,
             fragment,
             bytes: range.len(),
-            taken_ns: now_ns,
+            taken_at: now,
             duplicate,
             has_twin: duplicate,
         });
@@ -302,7 +302,7 @@ impl Sender {
 
     /// All messages below `number` have arrived. `false` when the peer speaks of messages that never were.
     #[must_use]
-    pub fn done_below(&mut self, number: u64, now_ns: u64) -> bool {
+    pub fn done_below(&mut self, number: u64, now: Instant) -> bool {
         if number > self.first + self.messages.len() as u64 {
             return false;
         }
@@ -317,32 +317,32 @@ impl Sender {
             self.first += 1;
         }
         if count > 0 {
-            self.forget_finished(now_ns);
+            self.forget_finished(now);
         }
         true
     }
 
     /// Drops transits of finished messages as far as they stand in front. A second copy may still be on its way where
     /// the first one has come: its link says when it is through.
-    fn forget_finished(&mut self, now_ns: u64) {
+    fn forget_finished(&mut self, now: Instant) {
         for rail in 0..self.rails.len() {
             while let Some(transit) = self.rails[rail].transit.front()
                 && self.is_finished(transit.message)
                 && !transit.has_twin
             {
-                self.rails[rail].pop(now_ns);
+                self.rails[rail].pop(now);
             }
         }
     }
 
     /// The rail's link has brought the peer its first `frames` frames, modulo 2^32. Fragments among them that did
     /// not arrive become ready.
-    pub fn processed(&mut self, rail: RailId, frames: u32, now_ns: u64) {
+    pub fn processed(&mut self, rail: RailId, frames: u32, now: Instant) {
         while let Some(r) = self.rails.get_mut(rail)
             && let Some(front) = r.transit.front()
             && (front.frame.wrapping_sub(frames) as i32) < 0
         {
-            if let Some(transit) = r.pop(now_ns) {
+            if let Some(transit) = r.pop(now) {
                 self.back_to_ready(&transit);
             }
         }

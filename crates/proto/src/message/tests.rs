@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
+use ropewalk_model::Instant;
 
 use super::frame::{DISCARD, Header, Kind, WHOLE};
 use super::*;
@@ -98,7 +99,7 @@ impl World {
     }
 
     fn send(&mut self, rail: RailId) -> bool {
-        let Some(fragment) = self.sender.take(rail, self.now) else {
+        let Some(fragment) = self.sender.take(rail, Instant(self.now)) else {
             return false;
         };
         assert!(self.links[rail].up, "a dead rail was given work");
@@ -163,12 +164,12 @@ impl World {
         let Some((done_below, credit, ack)) = self.links[rail].back.pop_front() else {
             return false;
         };
-        assert!(self.sender.done_below(done_below, self.now));
+        assert!(self.sender.done_below(done_below, Instant(self.now)));
         self.sender.allow(credit);
         for entry in ack.entries {
             self.sender.arrived(entry);
         }
-        self.sender.processed(rail, ack.frames, self.now);
+        self.sender.processed(rail, ack.frames, Instant(self.now));
         true
     }
 
@@ -365,9 +366,9 @@ fn small_messages_stay_on_the_best_rail() {
     sender.rail_up(1);
     sender.set_best(1);
     sender.start(100, Spread::Single, 0).unwrap();
-    assert_eq!(sender.take(0, 0), None);
+    assert_eq!(sender.take(0, Instant::ZERO), None);
     sender.rail_failed(1);
-    assert_eq!(sender.take(0, 0).unwrap().range.len(), 100);
+    assert_eq!(sender.take(0, Instant::ZERO).unwrap().range.len(), 100);
 }
 
 /// Without credit nothing moves, an end included; with it the order is kept.
@@ -383,13 +384,13 @@ fn credit_bounds_what_is_sent() {
         None,
         "the end was announced"
     );
-    assert_eq!(sender.take(0, 0).unwrap().message, 0);
-    assert_eq!(sender.take(0, 0), None);
+    assert_eq!(sender.take(0, Instant::ZERO).unwrap().message, 0);
+    assert_eq!(sender.take(0, Instant::ZERO), None);
     sender.allow(10 + 3 * MESSAGE_COST);
-    assert_eq!(sender.take(0, 0).unwrap().message, 1);
-    assert_eq!(sender.take(0, 0).unwrap().body, Body::End);
-    assert!(!sender.done_below(4, 0), "three were started");
-    assert!(sender.done_below(3, 0));
+    assert_eq!(sender.take(0, Instant::ZERO).unwrap().message, 1);
+    assert_eq!(sender.take(0, Instant::ZERO).unwrap().body, Body::End);
+    assert!(!sender.done_below(4, Instant::ZERO), "three were started");
+    assert!(sender.done_below(3, Instant::ZERO));
     assert_eq!(sender.unfinished(), 0);
 }
 

@@ -1,5 +1,7 @@
 //! Straight lines through round trips, and where two of them meet.
 
+use ropewalk_model::Nanos;
+
 use super::{NEVER, Sample, Step};
 
 /// Sizes that are measured: what a message costs by itself shows in the small ones, what a byte costs in the large.
@@ -23,8 +25,8 @@ pub(super) struct Line {
 
 impl Line {
     /// Adds a point.
-    pub fn add(&mut self, size: u64, round_trip_ns: u64) {
-        let (x, y) = (size as f64, round_trip_ns.max(1) as f64);
+    pub fn add(&mut self, size: u64, round_trip: Nanos) {
+        let (x, y) = (size as f64, round_trip.max(Nanos(1)).0 as f64);
         let weight = 1.0 / (y * y);
         self.weight += weight;
         self.x += weight * x;
@@ -58,7 +60,7 @@ pub(super) fn intersection(one: &Line, all: &Line) -> Option<u64> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fit {
     /// Round trips in the order measured: size by size, round by round, one rail first.
-    seen: Vec<u64>,
+    seen: Vec<Nanos>,
 }
 
 impl Fit {
@@ -74,14 +76,14 @@ impl Fit {
     }
 
     pub(super) fn observe(&mut self, sample: Sample) {
-        self.seen.push(sample.round_trip_ns);
+        self.seen.push(sample.round_trip);
     }
 
     fn result(&self) -> u64 {
         let (mut one, mut all) = (Line::default(), Line::default());
         for (size, seen) in SIZES.iter().zip(self.seen.chunks(2 * ROUNDS)) {
             for (line, first) in [(&mut one, 0), (&mut all, 1)] {
-                let mut own: Vec<u64> = seen.iter().skip(first).step_by(2).copied().collect();
+                let mut own: Vec<Nanos> = seen.iter().skip(first).step_by(2).copied().collect();
                 own.sort_unstable();
                 if let Some(&middle) = own.get(own.len() / 2) {
                     line.add(*size, middle);

@@ -92,7 +92,7 @@ impl CutOff {
         let at = class_of(sample.size);
         let class = &mut self.classes[at];
         let way = usize::from(sample.several);
-        let log = (sample.round_trip_ns.max(1) as f64).ln();
+        let log = (sample.round_trip.0.max(1) as f64).ln();
         class.samples[way] = class.samples[way].saturating_add(1);
         let share = SHARE.max(1.0 / f64::from(class.samples[way]));
         class.means[way] += (log - class.means[way]) * share;
@@ -129,16 +129,18 @@ fn bounds_of(class: usize) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::Nanos;
+
     use super::*;
 
     /// Two equal rails of 12.5 MB/s: several gain from 1500 bytes on.
-    fn round_trip_ns(size: u64, several: bool) -> u64 {
+    fn round_trip(size: u64, several: bool) -> Nanos {
         let (extra, speed) = if several {
             (60_000.0, 25e6)
         } else {
             (0.0, 12.5e6)
         };
-        (100_000.0 + extra + size as f64 / speed * 1e9) as u64
+        Nanos((100_000.0 + extra + size as f64 / speed * 1e9) as u64)
     }
 
     fn run(value: u64, sizes: impl Iterator<Item = u64>) -> u64 {
@@ -149,7 +151,7 @@ mod tests {
                 cutoff.observe(Sample {
                     size,
                     several: choice.several,
-                    round_trip_ns: round_trip_ns(size, choice.several),
+                    round_trip: round_trip(size, choice.several),
                 });
             }
         }
@@ -188,7 +190,7 @@ mod tests {
                 cutoff.observe(Sample {
                     size: 5000,
                     several: choice.several,
-                    round_trip_ns: 1_000_000,
+                    round_trip: Nanos(1_000_000),
                 });
             }
         }

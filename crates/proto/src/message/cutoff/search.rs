@@ -52,9 +52,9 @@ impl Search {
 
     pub(super) fn observe(&mut self, sample: Sample) {
         if sample.several {
-            self.all.push(sample.round_trip_ns);
+            self.all.push(sample.round_trip.0);
         } else {
-            self.one.push(sample.round_trip_ns);
+            self.one.push(sample.round_trip.0);
         }
         if self.all.len() >= ROUNDS && self.one.len() >= ROUNDS {
             let gains = middle(&mut self.all) < middle(&mut self.one);

@@ -6,6 +6,8 @@
 
 use core::net::IpAddr;
 
+use ropewalk_model::Instant;
+
 use super::{Choice, CutOff, FoundBy, Sample};
 use crate::message::RailId;
 
@@ -36,7 +38,7 @@ pub struct Known {
     pub found_by: FoundBy,
     /// When measurements or messages of this socket last showed it, on the clock of the calls; `None` for what somebody
     /// else said.
-    pub shown_ns: Option<u64>,
+    pub shown_at: Option<Instant>,
 }
 
 /// Where the value in use comes from.
@@ -44,7 +46,7 @@ pub struct Known {
 struct Source {
     best: Option<RailId>,
     found_by: FoundBy,
-    shown_ns: Option<u64>,
+    shown_at: Option<Instant>,
 }
 
 /// The cut-off in use.
@@ -100,16 +102,16 @@ impl Standing {
     }
 
     /// As [`CutOff::observe`].
-    pub fn observe(&mut self, sample: Sample, now_ns: u64) {
+    pub fn observe(&mut self, sample: Sample, now: Instant) {
         if !self.follows || !self.cut_off.observe(sample) {
             return;
         }
         let messages = Source {
             best: None,
             found_by: FoundBy::Messages,
-            shown_ns: None,
+            shown_at: None,
         };
-        self.source.get_or_insert(messages).shown_ns = Some(now_ns);
+        self.source.get_or_insert(messages).shown_at = Some(now);
         self.word = None;
     }
 
@@ -128,7 +130,7 @@ impl Standing {
         self.source = Some(Source {
             best,
             found_by,
-            shown_ns: None,
+            shown_at: None,
         });
     }
 
@@ -140,7 +142,7 @@ impl Standing {
             self.source = Some(Source {
                 best: Some(best),
                 found_by: FoundBy::Messages,
-                shown_ns: None,
+                shown_at: None,
             });
         }
     }
@@ -193,7 +195,7 @@ impl Standing {
             value: self.value(),
             best: source.best,
             found_by: source.found_by,
-            shown_ns: source.shown_ns,
+            shown_at: source.shown_at,
         })
     }
 
@@ -215,7 +217,7 @@ impl Standing {
         let is_old = |other: &&Known| now.as_ref().is_none_or(|now| other.rails != now.rails);
         let all = self.before.iter().filter(is_old).cloned();
         all.chain(now.clone())
-            .filter(|known| known.shown_ns.is_some())
+            .filter(|known| known.shown_at.is_some())
             .collect()
     }
 }
@@ -225,7 +227,7 @@ impl Source {
         Self {
             best: known.best,
             found_by: known.found_by,
-            shown_ns: known.shown_ns,
+            shown_at: known.shown_at,
         }
     }
 }
@@ -233,6 +235,8 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use core::net::Ipv4Addr;
+
+    use ropewalk_model::Nanos;
 
     use super::super::{Method, NEVER};
     use super::*;
@@ -255,21 +259,21 @@ mod tests {
             value,
             best: Some(over[0]),
             found_by: Method::Search.into(),
-            shown_ns: Some(7),
+            shown_at: Some(Instant(7)),
         }
     }
 
     /// Messages of one size for which several rails are faster, or slower.
-    fn messages(standing: &mut Standing, size: u64, several_gain: bool, now_ns: u64) {
+    fn messages(standing: &mut Standing, size: u64, several_gain: bool, now: u64) {
         for sample in 0..40 {
             let several = sample % 2 == 0;
             let fast = several == several_gain;
             let sample = Sample {
                 size,
                 several,
-                round_trip_ns: if fast { 100_000 } else { 200_000 },
+                round_trip: Nanos(if fast { 100_000 } else { 200_000 }),
             };
-            standing.observe(sample, now_ns);
+            standing.observe(sample, Instant(now));
         }
     }
 
@@ -288,8 +292,8 @@ mod tests {
         let shown = standing.shown();
         assert!(standing.value() <= 4000, "refined");
         assert_eq!(shown[0].value, standing.value());
-        let rest = (shown[0].best, shown[0].found_by, shown[0].shown_ns);
-        assert_eq!(rest, (Some(1), FoundBy::Fit, Some(50)));
+        let rest = (shown[0].best, shown[0].found_by, shown[0].shown_at);
+        assert_eq!(rest, (Some(1), FoundBy::Fit, Some(Instant(50))));
         let found = measured(&[0, 1], 5000);
         standing.found(found.clone());
         assert_eq!(standing.shown(), std::slice::from_ref(&found));
@@ -312,8 +316,8 @@ mod tests {
             panic!("one set of rails")
         };
         assert_eq!(
-            (known.best, known.found_by, known.shown_ns),
-            (None, FoundBy::Messages, Some(50))
+            (known.best, known.found_by, known.shown_at),
+            (None, FoundBy::Messages, Some(Instant(50)))
         );
     }
 

@@ -42,6 +42,8 @@ impl Cancelled {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::Instant;
+
     use super::*;
     use crate::message::{Fate, Sender, Spread};
 
@@ -62,10 +64,10 @@ mod tests {
             }
             // Half of what may be on its way is.
             let behind = (MESSAGES_MAX / 2) as u64;
-            assert!(sender.done_below(message.saturating_sub(behind), 0));
+            assert!(sender.done_below(message.saturating_sub(behind), Instant::ZERO));
             assert!(sender.cancelled.runs() <= CANCELLED_MAX);
         }
-        assert!(sender.done_below(many, 0));
+        assert!(sender.done_below(many, Instant::ZERO));
         let fates = [Fate::Cancelled, Fate::Arrived];
         let first_known = many - 2 * CANCELLED_MAX as u64;
         for message in first_known..many {
@@ -86,7 +88,7 @@ mod tests {
             if message > 0 {
                 sender.cancel(message);
             }
-            assert!(sender.done_below(message, 0));
+            assert!(sender.done_below(message, Instant::ZERO));
         }
         assert_eq!(sender.cancelled.runs(), 1);
         assert_eq!(sender.fate(0), Fate::Arrived);

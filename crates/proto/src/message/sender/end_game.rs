@@ -1,5 +1,7 @@
 //! Second copies of what a slow rail still carries when another has nothing to do.
 
+use ropewalk_model::Instant;
+
 use super::{Body, Fragment, Sender, Spread};
 use crate::message::RailId;
 
@@ -11,7 +13,7 @@ const END_GAME_GAIN_MIN: f64 = 0.005;
 
 impl Sender {
     /// A fragment in transit on a rail that is much slower than this idle one.
-    pub(super) fn end_game(&mut self, rail: RailId, now_ns: u64) -> Option<Fragment> {
+    pub(super) fn end_game(&mut self, rail: RailId, now: Instant) -> Option<Fragment> {
         let mut chosen: Option<(f64, usize, u32)> = None;
         for (other, r) in self.rails.iter().enumerate() {
             if other == rail || !r.up {
@@ -35,8 +37,8 @@ impl Sender {
                 {
                     continue;
                 }
-                let own = self.rails[rail].seconds(transit.bytes, now_ns)?;
-                let waited = now_ns.saturating_sub(transit.taken_ns) as f64 / 1e9;
+                let own = self.rails[rail].seconds(transit.bytes, now)?;
+                let waited = now.since(transit.taken_at).as_seconds();
                 let due = r.pace.seconds(backlog).unwrap_or(0.0);
                 // What is overdue is expected to take as long again as it is late.
                 let left = due.max(waited - due);
@@ -55,6 +57,6 @@ impl Sender {
         for transit in transits.filter(|t| t.message == message && t.fragment == fragment) {
             transit.has_twin = true;
         }
-        Some(self.put_in_transit(rail, at, u64::from(fragment), true, now_ns))
+        Some(self.put_in_transit(rail, at, u64::from(fragment), true, now))
     }
 }

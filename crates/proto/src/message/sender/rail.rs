@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use ropewalk_model::Instant;
+
 use crate::message::pace::Pace;
 
 /// A fragment under way.
@@ -12,7 +14,7 @@ pub(super) struct Transit {
     pub message: u64,
     pub fragment: u32,
     pub bytes: u64,
-    pub taken_ns: u64,
+    pub taken_at: Instant,
     pub duplicate: bool,
     /// Another rail carries it, too.
     pub has_twin: bool,
@@ -31,21 +33,21 @@ pub(super) struct Rail {
 
 impl Rail {
     /// Its oldest fragment is through.
-    pub fn pop(&mut self, now_ns: u64) -> Option<Transit> {
+    pub fn pop(&mut self, now: Instant) -> Option<Transit> {
         let transit = self.transit.pop_front()?;
         self.in_transit_bytes -= transit.bytes;
         let busy = !self.transit.is_empty();
         self.pace
-            .delivered(transit.bytes, transit.taken_ns, now_ns, busy);
+            .delivered(transit.bytes, transit.taken_at, now, busy);
         Some(transit)
     }
 
     /// Seconds until `more` bytes behind all that is in transit have arrived; `None` while the speed is unknown.
     /// What is overdue is expected to take as long again as it is late.
-    pub fn seconds(&self, more: u64, now_ns: u64) -> Option<f64> {
+    pub fn seconds(&self, more: u64, now: Instant) -> Option<f64> {
         let expected = self.pace.seconds(self.in_transit_bytes + more)?;
         let late = self.transit.front().map_or(0.0, |front| {
-            let waited = now_ns.saturating_sub(front.taken_ns) as f64 / 1e9;
+            let waited = now.since(front.taken_at).as_seconds();
             let due = self.pace.seconds(self.in_transit_bytes).unwrap_or(0.0);
             (waited - due).max(0.0)
         });

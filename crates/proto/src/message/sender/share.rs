@@ -1,6 +1,8 @@
 //! Who carries how much of a balanced message: how long fragments are, how many of them a rail holds, and when it
 //! leaves the rest to others.
 
+use ropewalk_model::Instant;
+
 use super::rail::Rail;
 use super::{Outgoing, Sender};
 use crate::message::RailId;
@@ -87,7 +89,7 @@ impl Sender {
     /// Bytes below which a fragment is not worth what both ends spend on it; where speeds differ, fewer, as parts are
     /// not equal then. 0 while a speed is unknown, or was last seen too long ago: only several fragments in a row show it.
     fn worth_a_fragment(&self) -> u64 {
-        let is_old = |r: &Rail| r.up && !r.pace.is_fresh(self.now_ns);
+        let is_old = |r: &Rail| r.up && !r.pace.is_fresh(self.now);
         let Some(speeds) = self.speeds().filter(|_| !self.rails.iter().any(is_old)) else {
             return 0;
         };
@@ -120,7 +122,7 @@ impl Sender {
         let left = (self.ready_bytes + in_transit) as f64;
         let soon = speeds.is_some_and(|speeds| left < speeds.sum * SOON_SECONDS);
         let share = part * (self.ready_bytes + carried) as f64;
-        let share = if pace.is_fresh(self.now_ns) {
+        let share = if pace.is_fresh(self.now) {
             share
         } else {
             share.max(TRIAL_BYTES)
@@ -137,12 +139,9 @@ impl Sender {
 
     /// Whether other rails would have all that is ready delivered before this one has one fragment. The rail that
     /// would be first never declines, nor does one whose speed was last seen too long ago.
-    pub(super) fn declines(&self, rail: RailId, bytes: u64, now_ns: u64) -> bool {
+    pub(super) fn declines(&self, rail: RailId, bytes: u64, now: Instant) -> bool {
         let own = &self.rails[rail];
-        let Some(own) = own
-            .seconds(bytes, now_ns)
-            .filter(|_| own.pace.is_fresh(now_ns))
-        else {
+        let Some(own) = own.seconds(bytes, now).filter(|_| own.pace.is_fresh(now)) else {
             return false;
         };
         let (mut rate, mut backlog, mut soonest) = (0.0, self.ready_bytes as f64, f64::MAX);
@@ -151,7 +150,7 @@ impl Sender {
                 continue;
             }
             let speed = r.pace.bytes_per_second();
-            let (Some(speed), Some(seconds)) = (speed, r.seconds(bytes, now_ns)) else {
+            let (Some(speed), Some(seconds)) = (speed, r.seconds(bytes, now)) else {
                 continue;
             };
             rate += speed;

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use ropewalk_model::Instant;
+
 use super::super::frame::Entry;
 use super::super::{Fragment, Sender, Spread};
 
@@ -81,7 +83,7 @@ impl Path {
             fragment,
             range,
             ..
-        }) = self.sender.take(rail, self.now)
+        }) = self.sender.take(rail, Instant(self.now))
         {
             let r = &mut self.rails[rail];
             let there = r.carry(range.len(), self.now);
@@ -114,7 +116,7 @@ impl Path {
                         first: fragment,
                         count: 1,
                     });
-                    self.sender.processed(rail, frames, self.now);
+                    self.sender.processed(rail, frames, Instant(self.now));
                     self.send_on(rail);
                     if self.sender.has_declined() {
                         (0..self.rails.len()).for_each(|rail| self.send_on(rail));
@@ -123,7 +125,7 @@ impl Path {
             }
         }
         let took = self.now - begun;
-        assert!(self.sender.done_below(message + 1, self.now));
+        assert!(self.sender.done_below(message + 1, Instant(self.now)));
         took
     }
 
