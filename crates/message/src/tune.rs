@@ -72,7 +72,7 @@ fn measure(
     if up.len() < 2 {
         return Ok(None);
     }
-    let mut best: Option<(u64, RailId)> = None;
+    let mut best: Option<(Nanos, RailId)> = None;
     for rail in up {
         for _ in 0..TRIALS {
             let took = round_trip(socket, TRIAL_LEN, Spread::On(rail), until)?;

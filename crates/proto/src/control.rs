@@ -139,6 +139,8 @@ impl Options {
         }
         Ok(())
     }
+}
+
 /// The rate of a [`Limit`] that lifts the one before.
 pub const NO_LIMIT: u64 = 0;
 

@@ -133,6 +133,8 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::Instant;
+
     use super::super::tests::{
         actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,
     };

@@ -54,6 +54,8 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::Instant;
+
     use crate::control::{Peer, Route, from_agent, route::Step};
     use crate::control::{ToAgent, to_agent};
     use crate::coordinator::tests::{SECOND, from, node, started};

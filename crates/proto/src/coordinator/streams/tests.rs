@@ -227,8 +227,8 @@ fn transfers_share_the_budget() {
             transfers,
             streams: 0,
         });
-        coordinator.streams.looked_ns = 0;
-        coordinator.tune(100 * SECOND);
+        coordinator.streams.looked_at = Instant::ZERO;
+        coordinator.tune(Instant(100 * SECOND));
         let notes = actions(&mut coordinator);
         let is_noted = notes
             .iter()
