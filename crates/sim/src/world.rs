@@ -20,8 +20,12 @@ use crate::{MS, SECOND};
 /// Shortest time between two status messages of an agent, as the agents have it.
 const STATUS_NS_MIN: u64 = 100 * MS;
 
-/// Transfers of up to so many nodes are checked after each step.
-const NODES_EACH_STEP: usize = 16;
+/// All machines are checked once in so many steps, and as much rarer as there are more nodes than
+/// [`NODES_CHECKED`]; after each call they check themselves.
+const STEPS_BETWEEN: usize = 32;
+
+/// See [`STEPS_BETWEEN`].
+const NODES_CHECKED: usize = 16;
 
 pub(crate) struct World<'a> {
     now_ns: u64,
@@ -145,11 +149,11 @@ impl<'a> World<'a> {
         Instant(self.now_ns)
     }
 
-    /// Asserts what must be true of all machines after a step; of large transfers now and then.
+    /// Asserts what must be true of all machines after a step, now and then.
     fn check(&self) {
         let steps = self.now_ns / self.scenario.step_ns;
-        let between = (self.agents.len() / NODES_EACH_STEP).max(1) as u64;
-        if cfg!(debug_assertions) && steps.is_multiple_of(between) {
+        let between = STEPS_BETWEEN * (self.agents.len() / NODES_CHECKED).max(1);
+        if cfg!(debug_assertions) && steps.is_multiple_of(between as u64) {
             self.coordinator.check();
             self.agents.iter().for_each(Agent::check);
         }
