@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use layouts::{memory, processor_seconds, scenario};
-use ropewalk_model::receiver_runs;
+use ropewalk_model::{Instant, receiver_runs};
 use ropewalk_proto::control::{
     Done, Finished, FromAgent, Identity, Opened, OpenedSource, PairDone, PairStatus, Released, Run,
     Status, ToAgent, from_agent, to_agent,
@@ -64,9 +64,9 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         links: Vec::new(),
         source_name: String::new(),
     };
-    let mut master = Coordinator::new(setup, 0);
+    let mut master = Coordinator::new(setup, Instant(0));
     timed(say, "open, all", || {
-        master.start(0);
+        master.start(Instant(0));
         while master.poll_action().is_some() {}
     });
     let mut planning = None;
@@ -76,7 +76,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
             master.handle_message(
                 node,
                 from(from_agent::Body::Opened(opened(node, sources))),
-                1,
+                Instant(1),
             );
         }
     });
@@ -115,7 +115,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
     drop((schedule, problem));
     let mut runs = vec![Vec::new(); count as usize];
     timed(say, "plan messages, all", || {
-        master.handle_planned(&purpose, Ok(planned), 1);
+        master.handle_planned(&purpose, Ok(planned), Instant(1));
         while let Some(action) = master.poll_action() {
             if let Action::Send(
                 node,
@@ -136,13 +136,13 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
                     &runs[node as usize],
                     round,
                 )));
-                master.handle_message(node, body, round * SECOND / 2);
+                master.handle_message(node, body, Instant(round * SECOND / 2));
             }
             while master.poll_action().is_some() {}
         });
     }
     timed(say, "timer, once (each 0.1 s)", || {
-        master.handle_timer(2 * SECOND)
+        master.handle_timer(Instant(2 * SECOND))
     });
     while master.poll_action().is_some() {}
     (master, runs)
@@ -160,7 +160,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                 continue;
             }
             let body = from(from_agent::Body::Done(done(&runs[node as usize])));
-            master.handle_message(node, body, 3 * SECOND);
+            master.handle_message(node, body, Instant(3 * SECOND));
             while let Some(action) = master.poll_action() {
                 match action {
                     Action::Plan(..) => planned += 1,
@@ -171,7 +171,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                         // The others seem to have work left, as they are heard one after the other.
                         to_agent::Body::Release(_) => {
                             let nothing = from_agent::Body::Released(Released::default());
-                            master.handle_message(to, from(nothing), 3 * SECOND);
+                            master.handle_message(to, from(nothing), Instant(3 * SECOND));
                         }
                         _ => {}
                     },
@@ -186,7 +186,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                 committed: finished.get(&node).copied().unwrap_or(false),
                 ..Finished::default()
             }));
-            master.handle_message(node, body, 4 * SECOND);
+            master.handle_message(node, body, Instant(4 * SECOND));
         }
     });
     let mut end = None;
