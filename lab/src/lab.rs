@@ -187,7 +187,7 @@ impl Lab {
             };
             while !(is("operstate", "up") && is("brport/state", "3")) {
                 if Instant::now() > deadline {
-                    let message = format!("port {} does not come up", nic.port);
+                    let message = format!("port {} does not open", nic.port);
                     return Err(LabError::Program {
                         host: "switch".into(),
                         program: "bridge".into(),

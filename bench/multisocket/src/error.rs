@@ -90,13 +90,13 @@ pub enum MultisocketError {
         ours: u32,
     },
     /// No sender came.
-    #[error("no sender came within {seconds} s; give more time with --wait")]
+    #[error("no sender connected within {seconds} s; give more time with --wait")]
     NobodyCame {
         /// How long the receiver waited.
         seconds: u64,
     },
     /// A sender came, but not with all of its connections.
-    #[error("only {came} of {expected} connections came within {seconds} s of the first")]
+    #[error("only {came} of {expected} connections arrived within {seconds} s of the first")]
     Incomplete {
         /// Connections that came.
         came: usize,

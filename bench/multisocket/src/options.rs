@@ -47,7 +47,7 @@ pub struct MultisocketArgs {
     #[arg(short = 'B', long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     blocks: u64,
 
-    /// First port; with --receive, 0 lets the system choose one and say which
+    /// First port; with --receive, 0 lets the system choose one and prints it
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT)]
     port: u16,
 
@@ -90,7 +90,7 @@ Examples:
   multisocket -t --json '[fe80::1%eth0]'
       to an IPv6 address; the report as JSON, with rates of connections and context switches
 
-Both sides need the same -c, -n, -b and -B; where they differ, both say so and nothing moves. The
+Both sides need the same -c, -n, -b and -B; where they differ, both report it and nothing moves. The
 sender's clock ends when the receiver has confirmed every byte. Each side prints a line:
 
   Send: et 40.151204 bytes 838860800 Mbytes/sec 20.892544 0.0u 31.0s 162im 0sw
@@ -99,7 +99,7 @@ et: seconds; Mbytes/sec: 10^6 bytes a second; u, s: processor seconds in the pro
 system; im: most memory resident at once, in KiB; sw: times the process was swapped out.
 The commands `multisocket` and `ropewalk-bench multisocket` are the same.
 
-Exit status: 0 done, 1 failed (a connection was lost, nobody came or listened), 2 usage, 4 refused
+Exit status: 0 done, 1 failed (a connection was lost, no peer connected or listened), 2 usage, 4 refused
 (the sides differ, or the receiver has another sender), 130 interrupted.";
 
 fn block_len(text: &str) -> Result<u64, String> {

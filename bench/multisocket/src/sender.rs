@@ -266,7 +266,7 @@ impl Caller<'_> {
             if !wait_for(&connection.socket, PollFlags::IN, until, self.stop)? {
                 return Err(MultisocketError::Foreign {
                     place: place.into(),
-                    why: "it says nothing",
+                    why: "it does not answer",
                 });
             }
         }
@@ -330,7 +330,7 @@ fn expect(answer: Answer, expected: Answer, place: &str) -> Result<(), Multisock
     }
     Err(MultisocketError::Foreign {
         place: place.into(),
-        why: "its answers come in another order",
+        why: "its answers are in another order",
     })
 }
 

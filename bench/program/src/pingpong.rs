@@ -102,7 +102,7 @@ pub(crate) struct PingPongArgs {
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     rails: Vec<IpAddr>,
 
-    /// Send this many bytes one way, in messages of each size back to back, and tell what the other end saw
+    /// Send this many bytes one way, in messages of each size back to back, and report what the other end saw
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["rounds", "quick"])]
     stream: Option<Bytes>,
 
@@ -115,7 +115,7 @@ pub(crate) struct PingPongArgs {
     quick: bool,
 
     /// Cut-offs that earlier measurements between the same hosts and rails found within 7 days, for --quick and --stream;
-    /// others measure it anew and keep it: auto ($XDG_STATE_HOME/ropewalk/cut-offs.json or
+    /// others measure it again and keep it: auto ($XDG_STATE_HOME/ropewalk/cut-offs.json or
     /// ~/.local/state/ropewalk/cut-offs.json), off (neither used nor kept), or a file
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     cut_offs: OsString,
@@ -142,7 +142,7 @@ Examples:
   ropewalk-bench pingpong --plain --rails 10.0.0.4,10.0.1.4 10.0.0.5 10.0.1.5
       two networks between two hosts, each rail bound to its own address
   ropewalk-bench pingpong --plain --stream 1GiB --sizes 16MiB --mode enhanced 10.0.0.5 10.0.1.5
-      one way, several messages in flight; --json has what had come over each rail every 20 ms
+      one way, several messages in flight; --json has the bytes of each rail every 20 ms
 
 Bandwidth is 8 x size / (round trip / 2), of medians; efficiency is that of TCP on the first rail times the number
 of rails. CPU is that of this host, all of its processors together, while the point was measured.

@@ -111,7 +111,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::counts, help_heading = "TCP")]
     initial_window_after_loss: Values<Count>,
 
-    /// Duplicate acknowledgements that stand for a loss
+    /// Duplicate acknowledgements that mean a loss
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::counts, help_heading = "TCP")]
     duplicate_acks: Values<Count>,
 
@@ -206,7 +206,7 @@ Examples:
       random loss, no window limit, five seeds
   ropewalk-bench sim --stripes 2 --trace two.csv
 
-Latency is one way. Queues drop what comes when they are full. Connections begin with a SYN and end with the last
+Latency is one way. Full queues drop arriving packets. Connections begin with a SYN and end with the last
 acknowledgement. Times are simulated.
 
 Exit status: 0 done (also where the limit ended a run), 1 failed, 2 usage.";

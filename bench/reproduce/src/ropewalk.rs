@@ -150,7 +150,7 @@ impl Moved {
                 report.outcome,
                 report.delivered_bytes,
                 report.wanted_bytes,
-                report.error.as_deref().unwrap_or("no error told")
+                report.error.as_deref().unwrap_or("no error reported")
             );
         }
         Ok(self)

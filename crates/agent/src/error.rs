@@ -41,9 +41,7 @@ pub enum AgentError {
         seconds: u64,
     },
     /// The master of this agent, which was started for one transfer, has gone without a word.
-    #[error(
-        "the master has said nothing for {seconds} s, so its host or the network is taken for gone"
-    )]
+    #[error("no message from the master for {seconds} s; its host or the network counts as lost")]
     SilentMaster {
         /// How long it was waited for.
         seconds: u64,

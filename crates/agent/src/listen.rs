@@ -435,7 +435,7 @@ pub(crate) enum Refusal {
     NoPreface,
     #[error("closed, its token is wrong")]
     WrongToken,
-    #[error("closed, this agent takes no part in the transfer that it names")]
+    #[error("closed, this agent does not serve the transfer that it names")]
     NoTransfer,
     #[error("closed, it has no key of the transfer that it names")]
     WrongKey,

@@ -232,7 +232,7 @@ impl Session {
                     }
                     transfer.clone().start(plan);
                 }
-                None => self.refuse("a plan came before the transfer was opened"),
+                None => self.refuse("a plan arrived before the transfer was opened"),
             },
             Some(to_agent::Body::Revision(revision)) => {
                 if revision.settle && beat.period() < self.status_every {
@@ -354,7 +354,7 @@ impl Session {
 
     async fn open(&mut self, open: control::Open) {
         let Some(credentials) = self.credentials.take() else {
-            return self.refuse("credentials must come before the transfer is opened");
+            return self.refuse("credentials must arrive before the transfer is opened");
         };
         let (shared, outbox, reached_as) =
             (self.shared.clone(), self.outbox.clone(), self.reached_as);

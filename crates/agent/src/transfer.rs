@@ -393,7 +393,7 @@ impl Transfer {
                 (false, true) => "sends",
                 (true, false) => "receives",
                 (false, false) => "sends and receives",
-                (true, true) => "takes no part",
+                (true, true) => "has no part",
             };
             format!(
                 "{caller}: transfer {} begins, this node {role}",

@@ -47,7 +47,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
 
-    /// What masters must know: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
+    /// Token that masters must prove: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -55,7 +55,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot"])]
     root: Vec<OsString>,
 
-    /// Write a fresh token to a file that does not exist yet, and end
+    /// Create FILE with a new token and exit; fails if FILE exists
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root"])]
     new_token: Option<PathBuf>,
 
@@ -91,12 +91,12 @@ Examples:
   ropewalk status --agent host:7420
       what it is doing
 
-A stranger gets nothing: a connection that sends no right preface of 128 bytes within 2 s, or does
-not prove the token, is closed. Where too many connect, silent ones give way, first those of the
+A stranger gets no answer: a connection that sends no right preface of 128 bytes within 2 s, or does
+not prove the token, is closed. Where too many connect, silent ones are closed, first those of the
 address that has most. Hosts reached over ssh need no standing agent.
 
 Transfers, refusals, wrong tokens and, 5 a second, strangers are logged on standard error, a line
-each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: masters of its transfers learn of it,
+each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: masters of its transfers are notified,
 and its temporary files are removed. As a systemd service, with the log in the journal:
 
   [Service]
@@ -379,7 +379,7 @@ fn check(path: &Path, writable: bool) -> Result<()> {
         {
             bail!(
                 "no file matches {shown}, and none has this name; patterns of paths on this host are for the shell to \
-                 expand, which it does where they stand without quotes"
+                 expand, which it does where they are not quoted"
             )
         }
         Err(error) => bail!("the source {shown} cannot be used: {error}"),

@@ -69,7 +69,7 @@ Sources and destinations:
   host:/data/set  me@host:/x     on a host reached over ssh; only the program is needed there
   host:set  host:~/set  host:    below the home folder there; host:~user/set in that of a user
   'host:/data/*.h5'              a source: what matches there (*, ?, [a-z]; quote it, \\* is a star); a
-                                 file of exactly this name comes first
+                                 file of exactly this name has priority
   a[1-4]:/data/set               on four hosts
   host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
@@ -82,14 +82,14 @@ Several sources:
   On one host, or with different names: things of their own, which need DEST/. Each goes there
   under its own name; two of one name on one host are refused.
   On different hosts (names or ports, as typed) with the same last name: one thing, replicas or
-  parts as --sources says. Which it was stands in the progress and the report.
+  parts by --sources. The progress and the report name which it was.
 
 What a copy is:
   Contents, modes, modification times and symbolic links. Hard links become files of their own;
   owners, extended attributes, set-id bits and holes are not kept. Folders that the destination
   holds keep their mode and time, and what it holds under other names stays. Every file is sent
   again, also one that is there already. Nothing gets its name before all of it is there, and what
-  came of a copy that is not complete (status 1, 3 or 130) is removed, unless --keep-partial keeps
+  an incomplete copy leaves (status 1, 3 or 130) is removed, unless --keep-partial keeps
   it as .NAME.ropewalk-ID-NODE. Where the agent was killed, or the command of a shared copy, it
   stays under that name; nothing uses it, remove it. Such names are left out of sources.
   What is replaced stays until all of the copy is there, so the destination needs room for both.

@@ -220,7 +220,7 @@ async fn start(node: &Node, folder: &Path, token_file: &Path) -> Result<Running>
     let line = tokio::time::timeout(START_TIMEOUT, lines.next_line()).await;
     let line = line.with_context(|| {
         format!(
-            "the agent of {} says nothing for {} s",
+            "the agent of {} is silent for {} s",
             node.name,
             START_TIMEOUT.as_secs()
         )
@@ -263,7 +263,7 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     let spec = transfer::parse(&text, &path)?;
     sys::say(format_args!("\nspecification\n{}", indented(&text)));
     sys::say(format_args!(
-        "who sends what to whom\n{}",
+        "which node sends what to which\n{}",
         indented(&who_sends(&spec, &addresses)?)
     ));
     let mut nodes = transfer::nodes(&spec, |at| Reach::Attached {

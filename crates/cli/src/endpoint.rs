@@ -53,7 +53,7 @@ pub(crate) enum EndpointError {
     },
     /// An address of IPv6 without its brackets.
     #[error(
-        "`{0}`: an IPv6 address stands in brackets; write [ADDRESS]:/path, or ./{0} if it is a path of this host"
+        "`{0}`: an IPv6 address needs brackets; write [ADDRESS]:/path, or ./{0} if it is a path of this host"
     )]
     Brackets(String),
     /// An address of the web's form.
@@ -94,7 +94,7 @@ pub(crate) enum EndpointError {
         source: UnitError,
     },
     /// A source without a size.
-    #[error("`{0}`: say how many bytes, as in mem:4GiB")]
+    #[error("`{0}`: give the number of bytes, as in mem:4GiB")]
     NoSize(String),
     /// `null:` as a source.
     #[error("`{0}`: null: holds no bytes and cannot be a source; use mem:SIZE")]
@@ -593,7 +593,7 @@ mod tests {
             ("http://", "write HOST:/path or /path"),
             (":/x", "empty host"),
             ("fe80::1:/x", "write [ADDRESS]:/path"),
-            ("::1:/x", "stands in brackets"),
+            ("::1:/x", "needs brackets"),
             ("@:/x", "no host of this name"),
             ("-oProxyCommand=x:/x", "no host of this name"),
             ("me@-x:/x", "no host of this name"),

@@ -16,7 +16,7 @@ const SENTENCES: [(&[&str], &str); 13] = [
     ),
     (
         &["-f", "--force"],
-        "files that stand at the destination are replaced without it; leave it out",
+        "files that exist at the destination are replaced without it; leave it out",
     ),
     (
         &["-n", "--dry-run"],

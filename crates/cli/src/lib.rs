@@ -65,17 +65,17 @@ enum Command {
     Get(Box<put::GetArgs>),
     /// Carry out a specification file
     Transfer(Box<transfer::TransferArgs>),
-    /// Say who would send what to whom, and how long it would take; nothing moves
+    /// Show which node would send what to which, and how long it would take; nothing moves
     Plan(plan::PlanArgs),
-    /// Serve this host's folders to masters that know a token
+    /// Serve this host's folders to masters that hold a token
     Agent(agent::AgentArgs),
     /// Show running transfers
     Status(status::StatusArgs),
     /// Stop running transfers
     Cancel(status::CancelArgs),
-    /// Take more nodes into a running transfer
+    /// Add nodes to a running transfer
     Join(members::JoinArgs),
-    /// Let a node of a running transfer go; the others take over
+    /// Release a node of a running transfer; the others take over
     Leave(members::LeaveArgs),
     /// Run the paper's example on this machine: four writers, three readers, real files
     Demo(demo::DemoArgs),

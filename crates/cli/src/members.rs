@@ -46,7 +46,7 @@ const JOIN_EXAMPLES: &str = "\
 A writer that joins must hold bytes that the transfer moves: same size and time as the other
 holders' file. A reader joins a shared destination (dest=NAME as in the transfer's own rows) and
 takes work from the others, or wants a copy of its own. up=RATE and down=RATE declare speeds.
-A transfer that `ropewalk copy` started has no rows, and takes nobody in.
+A transfer that `ropewalk copy` started has no rows, and no node can join it.
 Agents are reached by the running command: it logs in for --start ssh, with its own --ssh and
 --remote-path. Nodes join while bytes move only. All of FILE's nodes are reached, or none joins.
 
@@ -57,10 +57,10 @@ Examples:
       nothing runs there yet
   echo 'writer node9:7420 /data/half1 0 0-1023 up=1Gbit' | ropewalk join 5f3a21c9 -
 
-The answer comes when each node takes part, or has been turned away; the others go on either way.
+The command ends when each node takes part or was rejected; the others continue either way.
 
 Exit status: 0 joined, 1 failed (no such transfer, or it ended), 2 usage, 4 refused (a node cannot
-be reached, or does not fit).";
+be reached, or does not match).";
 
 /// Arguments of `ropewalk leave`.
 #[derive(Args, Clone, Debug)]
@@ -80,9 +80,9 @@ pub(crate) struct LeaveArgs {
 }
 
 const LEAVE_EXAMPLES: &str = "\
-What the node had to send or to fetch goes to others; what it wrote of a shared destination stays.
-A node that the others cannot do without is not let go: the only holder of bytes that are still
-wanted, or a reader whose copy nobody else makes.
+Other nodes take over what the node had to send or fetch; what it wrote of a shared destination stays.
+A node that the transfer still needs is not released: the only holder of bytes that are still
+wanted, or the only reader that makes its copy.
 
 Examples:
   ropewalk leave 5f3a21c9 node2

@@ -72,12 +72,12 @@ pub(crate) struct MoveArgs {
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "LIST", default_value = "auto", value_parser = rails, help_heading = "Moving")]
     rails: Rails,
 
-    /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
+    /// How work is divided: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
     /// speeds) or uniform (equal shares)
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "NAME", default_value = "auto", value_parser = scheduler, help_heading = "Moving")]
     scheduler: String,
 
-    /// Whether work moves while bytes flow, to whoever turns out to be faster: on, or off (only away from lost hosts)
+    /// Whether work moves while the transfer runs, to faster nodes: on, or off (only away from lost hosts)
     #[arg(
         long,
         hide_short_help = true,
@@ -102,7 +102,7 @@ pub(crate) struct MoveArgs {
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "RATE", value_parser = lane_rate, help_heading = "Moving")]
     rate: Option<ByteRate>,
 
-    /// Length of the packets of rbudp and rapid lanes, 1280 to 65000; auto has it found, up to 9000
+    /// Packet size of rbudp and rapid lanes, 1280 to 65000; auto probes the path, up to 9000
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "BYTES", default_value = "auto", value_parser = mtu, help_heading = "Moving")]
     mtu: Mtu,
 
@@ -160,7 +160,7 @@ pub(crate) struct MoveArgs {
 
     /// Keep the bytes of an incomplete copy, not remove them
     ///
-    /// They stay under the copy's temporary name, .NAME.ropewalk-ID; the report says where
+    /// They stay under the copy's temporary name, .NAME.ropewalk-ID; the report names it
     #[arg(
         long,
         hide_short_help = true,

@@ -48,7 +48,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Who sends what: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
+    /// How work is divided: auto, optimal (least time), fast (nearly that, for many nodes), greedy (in proportion to
     /// speeds) or uniform (equal shares)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = options::scheduler)]
     scheduler: String,

@@ -49,7 +49,7 @@ Examples:
   ropewalk status
       transfers that this user's commands carry out on this host
   ropewalk status --agent node1:7420 --token-file ~/.config/ropewalk/token
-      transfers that this agent takes part in, whoever started them";
+      transfers that this agent takes part in, of all users";
 
 /// Arguments of `ropewalk cancel`.
 #[derive(Args, Clone, Debug)]

@@ -24,7 +24,7 @@ pub(crate) struct TransferArgs {
     #[arg(value_name = "SPEC")]
     spec: PathBuf,
 
-    /// Start the agents instead of attaching to running ones; ports then only tell nodes apart
+    /// Start the agents instead of attaching to running ones; ports then only distinguish nodes
     #[arg(long, value_name = "HOW")]
     start: Option<StartArg>,
 
@@ -59,12 +59,12 @@ The file (ranges include their last byte; A+LENGTH works too; # starts a comment
     cap    node1:7420 node3:7420 1Gbit
     trunk  wan 10Gbit from node[1-2] to node3      (a host alone: all nodes on it)
   URIs: file:///path, /path, mem:SIZE, null:.
-  A reader's file is made anew: bytes before and between its rows are zero, what it held is gone.
+  The file of a reader is replaced; bytes before and between its rows are zero.
   Readers that write different ranges of one file share it by dest=. Without that, one path on
   hosts with a common file system is refused before anything moves: from the rows where the host is
-  the same, else when the agents find that they see one place. Writers' files that are said to hold
+  the same, else when the agents find that they see one place. Writers' files that should hold
   the same bytes at different offsets are read there at three places, and refused where they differ.
-  The file holds no secrets: the agents' token comes from --token-file.
+  The file holds no secrets: the agents' token is in --token-file.
   This command is the transfer's master, whatever the file's `master` row says.
 
 Examples:

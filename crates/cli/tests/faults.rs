@@ -404,7 +404,7 @@ fn a_file_that_changes_is_named() {
         assert!(reason.starts_with("it changed"), "{reason}");
         let error = report["error"].as_str().unwrap();
         assert!(
-            error.starts_with("big/f2 did not come: it changed"),
+            error.starts_with("big/f2 was not copied: it changed"),
             "{error}"
         );
         assert_eq!(report["error_kind"], "missing");

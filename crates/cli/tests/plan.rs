@@ -71,7 +71,7 @@ fn every_case_prints_what_it_expects() {
                     printed["error"]
                         .as_str()
                         .unwrap()
-                        .contains("nobody can send")
+                        .contains("no sender can send")
                 );
                 assert!(printed.get("transfers").is_none());
                 continue;
@@ -469,14 +469,14 @@ fn what_if_without_holder_is_refused() {
     assert_eq!(printed["missing"], json!({"c:2": [[100, 200]]}));
     let error = printed["error"].as_str().unwrap();
     assert!(
-        error.starts_with("after the changes, nobody can send bytes 100-199"),
+        error.starts_with("after the changes, no sender can send bytes 100-199"),
         "{error}"
     );
     assert!(printed.get("transfers").is_none());
     place
         .run(&["plan", "s", "--what-if", "pair b c cap=0"])
         .assert_status(4)
-        .assert_says("refused: after the changes, nobody can send")
+        .assert_says("refused: after the changes, no sender can send")
         .assert_says("c:2 misses 100 B: 100-199");
 }
 

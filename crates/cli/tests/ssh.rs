@@ -133,7 +133,7 @@ fn replicas_that_are_down_are_left_out() {
     place
         .run(&copy(&ssh, &[&one, &part, &bad, "out4"]))
         .assert_status(4)
-        .assert_says("may hold some that nobody else has");
+        .assert_says("may hold some that no other host has");
     assert!(!place.path("out2").exists() && !place.path("out4").exists());
 }
 
@@ -257,7 +257,7 @@ impl Terminal {
             let mut bytes = [0; 1024];
             // The end of a terminal is an error.
             let read = self.keys.read(&mut bytes).unwrap_or(0);
-            assert!(read > 0, "{words:?} did not come; shown: {}", self.shown);
+            assert!(read > 0, "{words:?} did not arrive; shown: {}", self.shown);
             self.shown
                 .push_str(&String::from_utf8_lossy(&bytes[..read]));
         }

@@ -56,7 +56,7 @@ pub enum LaneError {
     },
     /// Datagrams do not come through, though the connection beside them works.
     #[error(
-        "no UDP datagram from {from} came through to {to} within {seconds} s; let UDP pass between these hosts, or use --lane tcp"
+        "no UDP datagram from {from} reached {to} within {seconds} s; let UDP pass between these hosts, or use --lane tcp"
     )]
     Blocked {
         /// Address and port they were sent from.

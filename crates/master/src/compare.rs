@@ -13,7 +13,9 @@ pub(crate) fn compare(
     manifests: &[(String, Vec<u8>)],
 ) -> Result<Vec<u32>, String> {
     if manifests.len() < 2 {
-        return Err("sources differ, but only one list of files came; this is a bug".into());
+        return Err(
+            "sources differ, but only one list of files was received; this is a bug".into(),
+        );
     }
     let mut decoded: Vec<(&str, Manifest)> = Vec::new();
     for (name, bytes) in manifests {

@@ -461,7 +461,7 @@ async fn drive(
     driver.run(&mut inputs, commands, &cancel).await;
     let (outcome, error) = driver.end.take().unwrap_or((
         Outcome::Failed,
-        Some("the transfer ended without a word".into()),
+        Some("the transfer ended without a result".into()),
     ));
     let now = driver.now();
     driver.connections.account(&mut driver.control);

@@ -22,7 +22,7 @@ const FILE: StateFile = StateFile {
     // The database keeps 2000 lines of 100 bytes.
     len_max: 1 << 20,
     lock_patience: LOCK_PATIENCE,
-    anew: "what streams bring is learnt anew",
+    anew: "the tuning history starts again",
     instead: "--streams-policy model does without it",
     lost: "what this transfer taught of streams is not remembered",
 };
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "my notes");
         std::fs::write(&path, "{\"version\": 1, \"lessons\": [").unwrap();
         let error = load(&path).unwrap_err().to_string();
-        assert!(error.contains("learnt anew"), "{error}");
+        assert!(error.contains("starts again"), "{error}");
         add(&path, &[lesson(0.02, 0.5)]).unwrap();
         assert_eq!(load(&path).unwrap(), [lesson(0.02, 0.5)]);
 

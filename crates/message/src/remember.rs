@@ -20,7 +20,7 @@ const FILE: StateFile = StateFile {
     // More than twice what the most pairs with the most rails take.
     len_max: 8 << 20,
     lock_patience: LOCK_PATIENCE,
-    anew: "cut-offs are found anew",
+    anew: "cut-offs are measured again",
     instead: "name another file for cut-offs, or none",
     lost: "the cut-off of this socket is not remembered",
 };
@@ -230,7 +230,7 @@ mod tests {
             std::fs::write(&file, &text).unwrap();
             let error = own.recall(&rails(2)).unwrap_err();
             assert!(
-                error.contains("cut-offs.json is damaged") && error.contains("found anew"),
+                error.contains("cut-offs.json is damaged") && error.contains("measured again"),
                 "{error}"
             );
             own.record(&[known(7, 0)], Instant::ZERO).unwrap();

@@ -33,7 +33,7 @@ pub enum HostListError {
     #[error("\"{0}\" names an empty host; remove the stray comma")]
     Empty(String),
     /// More hosts than [`HOSTS_MAX`].
-    #[error("\"{0}\" stands for more than 65536 hosts; check the ranges")]
+    #[error("\"{0}\" expands to more than 65536 hosts; check the ranges")]
     TooMany(String),
 }
 

@@ -354,13 +354,16 @@ impl Request {
         let starts = (near.shared.begin(near.number), far.shared.begin(far.number));
         let (Ok(start), Ok(far_start)) = starts else {
             for end in [near, far] {
-                end.shared.reset(end.number, "the other node's end is gone");
+                end.shared
+                    .reset(end.number, "the other node's end is closed");
             }
             return;
         };
         let accept = frame::encode(Kind::Accept, near.number, &[]);
         if near.shared.urgent.send(accept).await.is_err() {
-            return far.shared.reset(far.number, "the other node's end is gone");
+            return far
+                .shared
+                .reset(far.number, "the other node's end is closed");
         }
         near.join(start, &far, far_start, tally).await;
     }
@@ -375,7 +378,7 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.shared.reset(self.number, "nobody takes it");
+            self.shared.reset(self.number, "no connection accepts it");
         }
     }
 }

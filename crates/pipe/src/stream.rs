@@ -373,7 +373,9 @@ impl End {
         for end in [self, far] {
             match is_whole {
                 true => drop(end.shared.remove(end.number)),
-                false => end.shared.reset(end.number, "the other node's end is gone"),
+                false => end
+                    .shared
+                    .reset(end.number, "the other node's end is closed"),
             }
         }
     }

@@ -112,7 +112,7 @@ pub fn may_be_left_out(
 pub(crate) fn parts_remain(absent: &[String]) -> String {
     let names = absent.join(", ");
     format!(
-        "{names} cannot be reached, and the other sources hold different files: {names} may hold some that nobody else has; leave it out of the command to go on without"
+        "{names} cannot be reached, and the other sources hold different files: {names} may hold some that no other host has; leave it out of the command to go on without"
     )
 }
 

@@ -10,7 +10,7 @@ use ropewalk_model::range::{Range, RangeSet};
 #[non_exhaustive]
 pub enum PlanError {
     /// Nobody usable can send some of the wanted bytes.
-    #[error("nobody can send {}; add a sender that holds these bytes and can reach the reader, or ask for less", describe(.missing))]
+    #[error("no sender can send {}; add a sender that holds these bytes and can reach the reader, or ask for less", describe(.missing))]
     Uncovered {
         /// For each destination (its shared name, or the receiver's): all such bytes. Never empty.
         missing: BTreeMap<String, RangeSet>,

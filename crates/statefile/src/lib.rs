@@ -34,7 +34,7 @@ pub struct StateFile {
     pub len_max: u64,
     /// How long the lock is waited for: [`LOCK_PATIENCE`].
     pub lock_patience: Duration,
-    /// What becomes of a damaged file, as `speeds are learnt anew`.
+    /// What becomes of a damaged file, as `rates are measured again`.
     pub anew: &'static str,
     /// How to do without one of a later format, as `--speeds PATH uses another file`.
     pub instead: &'static str,

@@ -11,7 +11,7 @@ const KIND: StateFile = StateFile {
     key: "counts",
     len_max: 4096,
     lock_patience: Duration::from_secs(60),
-    anew: "it is learnt anew",
+    anew: "it starts again",
     instead: "name another",
     lost: "it is forgotten",
 };
@@ -76,7 +76,7 @@ fn damaged_files_are_replaced() {
         fs::write(&path, text).unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(
-            error.contains("kept.json is damaged") && error.contains("learnt anew"),
+            error.contains("kept.json is damaged") && error.contains("it starts again"),
             "{text:?}: {error}"
         );
         count(&path, "a").unwrap();

@@ -281,7 +281,7 @@ pub enum StoreError {
     },
     /// A symbolic link stands where only a plain name is followed.
     #[error(
-        "cannot {operation} {shown}: a symbolic link stands on the way, and links below a root or \
+        "cannot {operation} {shown}: a symbolic link is part of the path, and links below a root or \
          a temporary name are never followed; give the resolved path or remove the link", shown = shown(path))]
     SymbolicLink {
         /// The path.

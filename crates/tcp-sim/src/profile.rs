@@ -37,7 +37,7 @@ pub struct Profile {
     pub rto_initial_seconds: f64,
     /// Bytes added to each data packet.
     pub header_bytes: u32,
-    /// Duplicate acknowledgements that stand for a loss.
+    /// Duplicate acknowledgements that mean a loss.
     pub duplicate_acks: u32,
     /// After a timeout everything is sent again from the first packet not acknowledged; else only what acknowledgements
     /// show to be missing, a packet a round trip.

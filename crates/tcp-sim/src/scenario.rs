@@ -123,7 +123,7 @@ impl Scenario {
             || profile.tick_seconds <= 0.0
         {
             return bad(
-                "initial windows, the duplicate acknowledgements that stand for a loss and the clock tick must be more than 0"
+                "initial windows, the duplicate acknowledgements that mean a loss and the clock tick must be more than 0"
                     .into(),
             );
         }

@@ -158,7 +158,7 @@ fn admit(plain: TcpListener, ticket: &[u8; TICKET_LEN]) -> Result<TcpStream> {
             return Ok(stream);
         }
     }
-    bail!("nobody came")
+    bail!("no peer connected")
 }
 
 #[cfg(test)]

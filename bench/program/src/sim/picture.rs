@@ -138,7 +138,7 @@ fn over_parameter(points: &[&Point]) -> Result<Layout> {
     let lines: BTreeSet<&String> = places.iter().map(|(label, _)| label).collect();
     if lines.len() > LINES_MAX {
         bail!(
-            "{} lines cannot be told apart, at most {LINES_MAX} can; --csv gives all the numbers",
+            "{} lines cannot be distinguished, at most {LINES_MAX} can; --csv gives all the numbers",
             lines.len()
         );
     }

@@ -241,7 +241,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             table.note(format!("{case}: {note}"));
         }
     }
-    table.note("least s: what the caps allow, with the rest coming from the survivor alone.");
+    table.note("least s: what the caps allow, with the rest from the survivor alone.");
     bench.finish(&[table])
 }
 

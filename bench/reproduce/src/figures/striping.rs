@@ -352,7 +352,7 @@ fn rises(bench: &Bench) -> Result<Table> {
         }));
     }
     table.note(format!(
-        "the paper does not tell trunk and latency. Nearest to its 3 s, 5 % are sent again after: {}. Figure 3 is drawn at {:.0} Mbit/s and {:.0} ms.",
+        "the paper does not give trunk and latency. Nearest to its 3 s, 5 % are sent again after: {}. Figure 3 is drawn at {:.0} Mbit/s and {:.0} ms.",
         fits.join("; "),
         FIGURE3.0,
         FIGURE3.1
@@ -440,7 +440,7 @@ fn optimum_plots(bench: &Bench, all: &[Placed]) -> Result<Vec<String>> {
                 let label = format!("{nodes} nodes, {rate} Mbit/s");
                 match points.is_empty() {
                     true => missing.push(format!(
-                        "{name} has no line for {label}: no transfer came to its end within 100 s."
+                        "{name} has no line for {label}: no transfer ended within 100 s."
                     )),
                     false => lines.push(Series::with(label, Style::Marks, points)),
                 }
@@ -533,7 +533,7 @@ fn optima(all: &[Placed]) -> Table {
         events as f64 / seconds / 1e6
     ));
     table.note(LIMIT_NOTE);
-    table.note("the best is that of the transfers that came to their end. The formula counts min(trunk, nodes x access), and the round trip of the trunk; at least 1.");
+    table.note("the best is that of the transfers that ended. The formula counts min(trunk, nodes x access), and the round trip of the trunk; at least 1.");
     let sides: Vec<String> = sides
         .iter()
         .map(|(side, many)| format!("{side} {many}"))

@@ -50,7 +50,7 @@ pub(super) const FIGURE_2: [Node; 7] = [
 pub(super) fn specification(folder: &Path, addresses: &[String], size: u64) -> String {
     let quarter = size / 4;
     let mut text = String::from(
-        "id \"My Data File\"\nmaster localhost:55555  # nobody answers there: this command is the master\n",
+        "id \"My Data File\"\nmaster localhost:55555  # nothing listens there: this command is the master\n",
     );
     for (node, address) in FIGURE_2.iter().zip(addresses) {
         let kind = if node.writes { "writer" } else { "reader" };

@@ -245,7 +245,7 @@ fn add(rest: &[&str]) -> Result<Action, String> {
             }
             (None, _) if *word == "like" => match words.next() {
                 Some(node) => like = Some((*node).to_owned()),
-                None => return Err(format!("like whom? {FORM}")),
+                None => return Err(format!("no node after `like`; {FORM}")),
             },
             _ => ranges.insert(range(word).ok_or_else(|| {
                 format!("\"{word}\" is neither a speed nor a range of bytes; {FORM}")

@@ -53,7 +53,7 @@ pub(crate) enum ChangeError {
         name: String,
     },
     /// A node like one of the other side has no speed to take over.
-    #[error("how fast is {name}? {like} is a {is}, so its speed says nothing; add {key}=RATE")]
+    #[error("no rate for {name}: {like} is a {is} and has none to copy; add {key}=RATE")]
     NoSpeed {
         /// The new node.
         name: String,

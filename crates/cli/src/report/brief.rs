@@ -112,7 +112,7 @@ fn complete(report: &Report) -> Vec<String> {
     complete.map(name).collect()
 }
 
-/// `2 of 3 copies complete (h3, h5); h4: its agent is gone`.
+/// `2 of 3 copies complete (h3, h5); h4: its agent was lost`.
 fn incomplete(report: &Report) -> String {
     let size = size(report);
     let all = report.destinations.len();
@@ -212,12 +212,12 @@ mod tests {
         };
         report.destinations = vec![
             copy("h3", None),
-            copy("h4", Some("its agent is gone")),
+            copy("h4", Some("its agent was lost")),
             copy("h5", None),
         ];
         assert_eq!(
             headline(&report),
-            "FAILED: 2 of 3 copies complete (h3, h5); h4: its agent is gone; 4.1 kB of 8.19 kB in 2 files, 2 s"
+            "FAILED: 2 of 3 copies complete (h3, h5); h4: its agent was lost; 4.1 kB of 8.19 kB in 2 files, 2 s"
         );
     }
 

@@ -72,7 +72,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     let odd = [
         (report.duplicate_bytes > 0)
-            .then(|| format!("{} came twice", format_bytes(report.duplicate_bytes))),
+            .then(|| format!("{} received twice", format_bytes(report.duplicate_bytes))),
         (report.replans > 0).then(|| count(report.replans, "further plan")),
         (report.corrupt_units > 0).then(|| {
             format!(

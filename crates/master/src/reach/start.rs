@@ -80,7 +80,7 @@ pub(super) async fn start(
         Questions::AtTerminal => ANSWER_TIMEOUT,
     };
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(failed("its input and output are gone".into()));
+        return Err(failed("its input and output are closed".into()));
     };
     match greet(input, output, roots, own, patience).await {
         Greeting::Ready(ready) => {

@@ -12,7 +12,7 @@ const FILE: StateFile = StateFile {
     // Four times what [`super::ENTRIES_MAX`] nodes and pairs take.
     len_max: 8 << 20,
     lock_patience: LOCK_PATIENCE,
-    anew: "speeds are learnt anew",
+    anew: "rates are measured again",
     instead: "--speeds PATH uses another file",
     lost: "speeds of this transfer are not remembered",
 };

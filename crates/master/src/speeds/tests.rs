@@ -190,7 +190,7 @@ fn damaged_files_are_learnt_anew() {
         std::fs::write(&path, text).unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(
-            error.contains("is damaged") && error.contains("anew"),
+            error.contains("is damaged") && error.contains("measured again"),
             "{text:?}: {error}"
         );
         record(&path, &sending("a", 800, false), NOW).unwrap();

@@ -282,7 +282,7 @@ fn rows_can_be_added() {
     for (text, part) in [
         ("id \"x\"\nwriter a:1 /x 0 0-9", "has its id already"),
         ("master a:1\nwriter a:1 /x 0 0-9", "has its master already"),
-        ("# nothing", "nobody joins"),
+        ("# nothing", "no node joins"),
         ("writer a:1 /x 0 0-9\nwriter a:1 /x 5 0-9", "two places"),
     ] {
         let errors = TransferSpec::parse_added(text).unwrap_err();

@@ -31,7 +31,7 @@ pub(super) fn check(
     }
     if scope == Scope::Added {
         if spec.rows.is_empty() {
-            let fault = Fault::new(0..0, "no row: nobody joins");
+            let fault = Fault::new(0..0, "no row: no node joins");
             let advice = "add a row writer or reader, as in a specification file";
             errors.push(fault.advice(advice));
         }
@@ -40,7 +40,7 @@ pub(super) fn check(
     check_covered(spec, spans, errors);
     for (role, what) in [(Role::Writer, "has"), (Role::Reader, "wants")] {
         if !spec.rows.iter().any(|row| row.role == role) {
-            let fault = Fault::new(0..0, format!("no {role} row: nobody {what} any data"));
+            let fault = Fault::new(0..0, format!("no {role} row: no node {what} any data"));
             let advice = format!("add a row {role} host:port \"file:///path\" OFFSET START-END");
             errors.push(fault.advice(advice));
         }

@@ -212,7 +212,7 @@ impl Coordinator {
         let unheld = self.nodes[at].wants.difference(&held);
         if !unheld.is_empty() {
             return Err(format!(
-                "nobody holds bytes {} that it wants",
+                "no node holds bytes {} that it wants",
                 describe(&unheld)
             ));
         }
@@ -342,7 +342,7 @@ impl Coordinator {
             return match state.done {
                 Some(_) => Ok(()),
                 None => Err(format!(
-                    "{} has not got all of its copy, which nobody else can take; cancel the transfer instead",
+                    "{} does not have all of its copy, and no other node can fetch the rest; cancel the transfer instead",
                     state.setup.name
                 )),
             };

@@ -86,10 +86,10 @@ impl Coordinator {
         let rest = files.len() as u64 - 1 + more;
         let rest = match rest {
             0 => String::new(),
-            1 => "; so did 1 more file not".to_owned(),
-            rest => format!("; so did {rest} more files not"),
+            1 => "; nor was 1 more file".to_owned(),
+            rest => format!("; nor were {rest} more files"),
         };
-        format!("{} did not come: {}{rest}", first.file, first.reason)
+        format!("{} was not copied: {}{rest}", first.file, first.reason)
     }
 
     fn group_of(&self, node: &Node) -> Option<&str> {
@@ -177,7 +177,7 @@ impl Node {
             return Some(said.to_owned());
         }
         if let Some(lost) = &self.lost {
-            return Some(format!("its agent is gone ({lost})"));
+            return Some(format!("its agent was lost ({lost})"));
         }
         let missing = control::range_set(&self.done.as_deref()?.missing).len_bytes();
         (missing > 0).then(|| format!("{missing} bytes are missing"))

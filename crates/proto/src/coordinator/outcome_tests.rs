@@ -54,7 +54,7 @@ fn a_refused_file_is_told_once_with_its_reason() {
     let Some(Action::End(Outcome::Partial, Some(error))) = end.last() else {
         panic!("{end:?}")
     };
-    assert_eq!(error, "f did not come: it changed; so did 2 more files not");
+    assert_eq!(error, "f was not copied: it changed; nor were 2 more files");
     assert_eq!(
         c.notes(),
         ["b was refused by a, and no other node holds it: \"/f\" changed"]
@@ -127,7 +127,7 @@ fn the_dead_leave_what_they_told_of() {
         [false, true]
     );
     let error = copies[0].error.as_deref().unwrap();
-    assert!(error.starts_with("its agent is gone"), "{error}");
+    assert!(error.starts_with("its agent was lost"), "{error}");
 }
 
 fn sharers() -> Vec<NodeSetup> {

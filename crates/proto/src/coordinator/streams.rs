@@ -374,7 +374,7 @@ impl Coordinator {
     pub fn handle_not_simulated(&mut self, why: &str) {
         if !std::mem::replace(&mut self.streams.noted_unanswered, true) {
             let text = format!(
-                "streams cannot be simulated: {why}; they grow while more of them bring more, without advice"
+                "streams cannot be simulated: {why}; they grow while more of them carry more, without advice"
             );
             self.out.push(Action::Note(text));
         }

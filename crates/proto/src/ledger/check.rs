@@ -115,7 +115,7 @@ impl Ledger {
         );
         debug_assert!(
             lane.moved_ns.is_some() || lane.brought_ns.is_none(),
-            "lane {id} brought a unit and never moved"
+            "lane {id} delivered a unit and never moved"
         );
     }
 

@@ -234,7 +234,7 @@ impl Receiving {
         self.pairs[lane].corrupt += 1;
         let name = self.peer_name(lane);
         self.note(format!(
-            "bytes {}-{} from {name} came damaged ({reason}); fetching them again",
+            "bytes {}-{} from {name} are damaged ({reason}); fetching them again",
             range.start,
             range.end - 1
         ));
@@ -247,7 +247,7 @@ impl Receiving {
         if give_up && !self.finished {
             self.finished = true;
             self.events.push_back(Event::Failed(format!(
-                "bytes {}-{} came damaged {CORRUPT_MAX} times, last from {name} ({reason}); check that host's memory and disk, or leave it out",
+                "bytes {}-{} were damaged {CORRUPT_MAX} times, last from {name} ({reason}); check that host's memory and disk, or leave it out",
                 range.start,
                 range.end - 1
             )));

@@ -225,7 +225,7 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     }
     let mut table = Table::new(
         format!(
-            "One of two rails of 1 Gbit/s fails during a stream of {} MiB in messages of 1 MiB and comes back after {:.1} s",
+            "One of two rails of 1 Gbit/s fails during a stream of {} MiB in messages of 1 MiB and returns after {:.1} s",
             plan.bytes / MIB,
             plan.heal.as_secs_f64()
         ),
@@ -277,10 +277,10 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             series.push(curve(kind.name(), run));
         }
     }
-    table.note("stall: longest pause between two deliveries that lasted into the failure or came after it. failed: from failure to repair, stall and what was delivered at once after it included.");
+    table.note("stall: longest pause between two deliveries that lasted into the failure or followed it. failed: from failure to repair, stall and what was delivered at once after it included.");
     table.note("after stall: from its end to the repair. again: from the repair to the first bytes over the rail, in steps of 20 ms; - when the stream ended before.");
     let titles = Titles {
-        title: "A rail fails at the receiver and comes back, first round",
+        title: "A rail fails at the receiver and returns, first round",
         x: "s",
         y: "Mbit/s over 100 ms",
     };

@@ -112,7 +112,7 @@ pub(super) fn run(lab: &Lab, bytes: u64) -> Result<(f64, Vec<u64>)> {
         .context("no answer over Multipath TCP")?;
     let seconds = begun.elapsed().as_secs_f64();
     match receiving.join() {
-        Ok(have) => ensure!(have? == bytes, "not all bytes came over Multipath TCP"),
+        Ok(have) => ensure!(have? == bytes, "not all bytes used Multipath TCP"),
         Err(_) => bail!("the receiving thread failed"),
     }
     let by_rail = sent()?

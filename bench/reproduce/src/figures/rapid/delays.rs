@@ -66,7 +66,7 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     let site = bench.site();
     let mut table = Table::new(
         format!(
-            "Feedback held back, as in the paper: 256 MiB at 1.6 Gbit/s at most, {LOOPS} loops, MTU 1500 (Figures 5, 7)"
+            "Feedback delayed, as in the paper: 256 MiB at 1.6 Gbit/s at most, {LOOPS} loops, MTU 1500 (Figures 5, 7)"
         ),
         &[
             ("monitor", "monitor"),
@@ -116,7 +116,7 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         return Ok(Vec::new());
     }
     let titles = Titles {
-        title: "Transfer time when feedback is held back (as the paper made round trips)",
+        title: "Transfer time when feedback is delayed (as the paper made round trips)",
         x: "milliseconds",
         y: "seconds",
     };

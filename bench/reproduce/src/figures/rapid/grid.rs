@@ -57,7 +57,7 @@ const WAYS: [&str; 9] = [
     "rbudp, best",
     "rbudp, best, large buffer",
     "rapid native",
-    "rapid native, no rate told",
+    "rapid native, no rate given",
     "rapid linux26",
     "rapid ule",
     "TCP cubic",
@@ -281,7 +281,7 @@ fn lane(way: usize, alone: f64, best: f64, best_large: Option<f64>) -> Option<La
             buffer: Some(large_buffer(best_large?)),
         },
         "rapid native" => Lane::rapid("native", rate(alone)),
-        "rapid native, no rate told" => Lane::Rapid {
+        "rapid native, no rate given" => Lane::Rapid {
             monitor: "native",
             rate: None,
         },
@@ -410,7 +410,7 @@ fn times(all: &[Measured]) -> Table {
         ("rbudp_best_seconds", "rbudp, best"),
         ("rbudp_best_large_buffer_seconds", "best, large buffer"),
         ("rapid_native_seconds", "rapid native"),
-        ("rapid_native_untold_seconds", "no rate told"),
+        ("rapid_native_untold_seconds", "no rate given"),
         ("rapid_linux26_seconds", "linux26"),
         ("rapid_ule_seconds", "ule"),
         ("tcp_cubic_seconds", "TCP cubic"),
@@ -444,9 +444,9 @@ fn times(all: &[Measured]) -> Table {
         row.push(number(measured.fair_share(), 2));
         table.row(row);
     }
-    table.note("From the first request to the last byte checked and in place; medians, least and greatest. The monitors stay below rbudp's best rate without load, as in the paper; in one column nobody tells native any rate.");
+    table.note("From the first request to the last byte checked and in place; medians, least and greatest. The monitors stay below rbudp's best rate without load, as in the paper; in one column native gets no rate.");
     table.note("Targets: native/best at most 1.05 everywhere, native/no-load at most 0.75 under every load, native/best at most 1.02 without load.");
-    table.note("Fair share: what the receiver's processor time under native takes at one part of all that want the processor; starting and the path come on top. Packets that arrive are handled at whoever's cost, so that a fast path can be ahead of it.");
+    table.note("Fair share: what the receiver's processor time under native takes at one part of all that want the processor; starting and the path are added. Packets that arrive are handled at the cost of any process, so that a fast path can be ahead of it.");
     let invalid: usize = all
         .iter()
         .flat_map(|measured| measured.runs.iter().flatten())
@@ -462,7 +462,7 @@ fn times(all: &[Measured]) -> Table {
 
 fn losses(all: &[Measured]) -> Table {
     let mut table = Table::new(
-        "Datagrams lost, sent again and in vain; gaps between deliveries; the monitor",
+        "Datagrams lost, sent again and useless; gaps between deliveries; the monitor",
         &[
             ("mtu_bytes", "MTU"),
             ("round_trip_ms", "RTT ms"),
@@ -472,7 +472,7 @@ fn losses(all: &[Measured]) -> Table {
             ("lost", "lost"),
             ("dropped", "by the socket"),
             ("again", "sent again"),
-            ("strays", "in vain"),
+            ("strays", "useless"),
             ("suspensions", "pauses"),
             ("gap_p99_milliseconds", "gap 99 % ms"),
             ("gap_max_milliseconds", "gap max ms"),

@@ -31,7 +31,7 @@ enum Mover {
 
 const MOVERS: [Mover; 6] = [
     Mover::Ours(
-        "rapid native, no rate told",
+        "rapid native, no rate given",
         Lane::Rapid {
             monitor: "native",
             rate: None,

@@ -84,10 +84,10 @@ pub(super) fn jump() -> Result<Table> {
         }
     }
     table.note(format!(
-        "up to L stripes no SYN is lost. With a queue of {QUEUE} packets {QUEUE} stripes take {} times as long as the best of fewer: the node's own queue loses data. Past L comes the jump: the SYN that finds that queue full waits 6 s for its timer.",
+        "up to L stripes no SYN is lost. With a queue of {QUEUE} packets {QUEUE} stripes take {} times as long as the best of fewer: the node's own queue loses data. Past L is the jump: the SYN that finds that queue full waits 6 s for its timer.",
         rises.join(", ")
     ));
-    table.note("the queue of 50 packets is an assumption, the default of the simulator that the paper used; the paper does not say how long queues are. The jump comes at the queue's length, whatever that is.");
+    table.note("the queue of 50 packets is an assumption, the default of the simulator that the paper used; the paper does not give the length of queues. The jump is at the queue's length, whatever that is.");
     table.note(LIMIT_NOTE);
     Ok(table)
 }

@@ -399,7 +399,7 @@ pub(super) fn table(bench: &mut Bench, is_quick: bool) -> Result<Table> {
     }
     table.note("before: the second quarter of the first transfer; after: from the change (the second transfer's first grant) to 3 s before the first of them ends, both together. trunk: payload that it can carry.");
     table.note(format!(
-        "back after: until {WINDOW_SECONDS} s had at most {DROPS_FACTOR} times the drops of before at the trunk's queue, or at most {DROPS_LEAST} a second; 0: they never rose so far; -: they never came back. Packets lost at random are no drops."
+        "back after: until {WINDOW_SECONDS} s had at most {DROPS_FACTOR} times the drops of before at the trunk's queue, or at most {DROPS_LEAST} a second; 0: they never rose so far; -: they never fell. Packets lost at random are no drops."
     ));
     table.note(format!(
         "second's share: in the second half of the time that both had; there after: until {WINDOW_SECONDS} s were within {:.0} % of it. Bytes count when their unit is whole.",

@@ -132,7 +132,7 @@ fn what_does_not_fit_is_named() {
         ("add writer w9 like x", "there is no node \"x\""),
         (
             "add writer w9 like r0",
-            "how fast is w9? r0 is a reader, so its speed says nothing; add up=RATE",
+            "no rate for w9: r0 is a reader and has none to copy; add up=RATE",
         ),
         ("pair w0 r0 cap=x2", "the pair w0 r0 has no cap to multiply"),
         ("pair r0 w0 cap=0", "there is no writer \"r0\""),

@@ -62,10 +62,10 @@ impl Estimate {
     pub fn check(self, name: &str) {
         let is_speed = |rate: Option<f64>| rate.is_none_or(|rate| rate > 0.0 && rate.is_finite());
         debug_assert!(is_speed(self.rate), "{name}: speed {:?}", self.rate);
-        debug_assert!(is_speed(self.told), "{name}: told {:?}", self.told);
+        debug_assert!(is_speed(self.told), "{name}: declared {:?}", self.told);
         debug_assert!(
             self.told.is_none() || self.rate.is_some(),
-            "{name}: a told speed is forgotten"
+            "{name}: a declared speed is forgotten"
         );
     }
 

@@ -126,7 +126,7 @@ impl Receiving {
                 ..
             } = refusal;
             format!(
-                "{name} refused {} bytes, which came from another node: {reason}",
+                "{name} refused {} bytes, which another node sent: {reason}",
                 ranges.len_bytes()
             )
         })

@@ -115,14 +115,14 @@ impl Receiving {
         if is_gone {
             let sender = self.pairs[lane].sender;
             self.lost.insert(sender);
-            let text = format!("{} is gone ({reason})", self.peer_name(lane));
+            let text = format!("{} is lost ({reason})", self.peer_name(lane));
             self.troubles.gone(sender, text);
         }
         let name = self.peer_name(lane);
         if !self.finished {
             self.note(match is_gone {
-                true => format!("sender {name} is gone: {reason}"),
-                false => format!("one rail to {name} is gone: {reason}"),
+                true => format!("sender {name} is lost: {reason}"),
+                false => format!("one rail to {name} is lost: {reason}"),
             });
         }
     }
