@@ -1,4 +1,4 @@
-//! Why a test did not come to its end.
+//! Why a test did not end.
 
 use std::io;
 

@@ -40,7 +40,7 @@ struct Incoming {
 
 /// Receives what `test` says, on `listen` or on all addresses of the machine.
 ///
-/// `stop` ends it early. Where the system chose the port, `on_port` is told the place.
+/// `stop` ends it early. Where the system chose the port, `on_port` gets the place.
 ///
 /// # Errors
 /// No sender comes, it was started with other numbers, a connection is lost, or nothing moves for too long.

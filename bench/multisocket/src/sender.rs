@@ -59,7 +59,7 @@ struct Outgoing {
 /// `stop` ends it early.
 ///
 /// # Errors
-/// Nobody listens, the receiver refuses, a connection is lost, or nothing moves for too long.
+/// No process listens, the receiver refuses, a connection is lost, or nothing moves for too long.
 pub fn send(test: &Test, host: &Address, stop: &AtomicBool) -> Result<Report, MultisocketError> {
     let shape = test.shape;
     flow::allow_descriptors(shape.connections(), test.thread_count() as u64)?;

@@ -21,7 +21,7 @@ pub trait Processor {
     fn level(&self) -> f64;
 }
 
-/// Fair shares: whoever has run least runs, for 4 ms at a time. A task that slept is owed nothing.
+/// Fair shares: the task that has run least runs, for 4 ms at a time. A task that slept is owed nothing.
 #[derive(Clone, Debug)]
 pub struct Fair {
     // Of the receiver, then of the loops.

@@ -1,5 +1,5 @@
 //! `pingpong`: the measurement of the MuniSocket paper. One host serves, the other sends messages of every size
-//! and waits for them to come back, over plain TCP on the first rail, over plain TCP connections that each carry an
+//! and waits for their return, over plain TCP on the first rail, over plain TCP connections that each carry an
 //! equal part, and over message sockets. With `--stream`, messages go one way, back to back.
 //!
 //! ```text

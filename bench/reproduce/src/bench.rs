@@ -181,7 +181,7 @@ impl Bench {
         self.done.contains_key(key)
     }
 
-    /// The point's data: from an earlier run, or by running it now. `None` when it fails; that is told and remembered, and
+    /// The point's data: from an earlier run, or by running it now. `None` when it fails; that is reported and remembered, and
     /// tried again the next time.
     pub fn point<T: Serialize + DeserializeOwned>(
         &mut self,

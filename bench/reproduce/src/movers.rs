@@ -39,7 +39,7 @@ impl Files {
         self.root.join("dst/file")
     }
 
-    /// Removes the last copy, so that every mover has to get its pages anew.
+    /// Removes the last copy, so that every mover has to allocate its pages again.
     pub fn clear(&self) -> Result<()> {
         let folder = self.root.join("dst");
         if folder.exists() {

@@ -36,7 +36,7 @@ pub(crate) struct Ended {
     pub seconds: f64,
     /// User and system time of it and the descendants it waited for.
     pub processor_seconds: f64,
-    /// Lines of standard output that nobody has taken.
+    /// Lines of standard output that were not taken yet.
     pub output: Vec<String>,
     /// Standard error.
     pub errors: String,
@@ -112,7 +112,7 @@ impl Process {
     /// The next line of standard output; `None` when it has closed that.
     ///
     /// # Errors
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     pub fn line(&self, wait: Duration) -> Result<Option<String>> {
         match self.lines.recv_timeout(wait) {
             Ok(line) => Ok(Some(line)),

@@ -206,7 +206,7 @@ impl SinkSet {
     }
 
     /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the
-    /// master's word, who knows that nobody goes on.
+    /// master's message, which knows that no node continues.
     pub fn discard(&self, shared: bool) {
         for placed in &self.sinks {
             if shared || !placed.shared {

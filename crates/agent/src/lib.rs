@@ -1,4 +1,4 @@
-//! The daemon on a node: serves what it holds, fetches what it is told to, for many transfers at once.
+//! The daemon on a node: serves what it holds, fetches what its masters ask for, for many transfers at once.
 //!
 //! ```text
 //!  master ──TLS + token──▶ session ── Open, Plan, Finish ──▶ Transfer ─┬─ Sending   (threads: one per stream)
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Sockets that carry bulk data never meet the asynchronous runtime: it accepts, reads the fixed-size
-//! preface, and hands the descriptor to a thread of its own. What to fetch from whom next, over which streams, is decided
+//! preface, and hands the descriptor to a thread of its own. What to fetch from which node next, over which streams, is decided
 //! in [`ropewalk_proto::node`]; this crate only drives it.
 //!
 //! Nothing but the preface is read from a connection whose preface is not authentic.

@@ -166,7 +166,7 @@ impl Search {
         }
     }
 
-    /// The next rail to try, and the pair to tell [`Search::works`] of.
+    /// The next rail to try, and the pair to report to [`Search::works`].
     pub fn next(&mut self) -> Option<((usize, usize), Rail)> {
         if self.tried.len() >= TRIES_MAX {
             return None;

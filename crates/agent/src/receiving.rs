@@ -379,7 +379,7 @@ impl Fetch {
 
     /// Ends everything; with `discard`, temporary files are removed.
     ///
-    /// Files that other nodes write too are removed only when `shared` says that nobody goes on.
+    /// Files that other nodes write too are removed only when `shared` states that no node continues.
     pub fn stop(&self, discard: bool, shared: bool) {
         let mut state = self.state.lock();
         state.node.handle_end(End {

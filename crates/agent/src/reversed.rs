@@ -130,7 +130,7 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// Waits until a sender connects over the rail of this number: its name. `None` once nobody needs it any more.
+    /// Waits until a sender connects over the rail of this number: its name. `None` once it is not needed any more.
     pub fn next_rail(&self, transfer: &Transfer, sender: u32, rail: u32) -> Option<String> {
         let mut senders = self.senders.lock();
         loop {

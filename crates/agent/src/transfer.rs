@@ -351,7 +351,7 @@ impl Transfer {
         }
     }
 
-    /// What to tell the master now.
+    /// What to report to the master now.
     pub fn status(&self) -> from_agent::Body {
         match self.fetch.lock().as_ref() {
             Some(fetch) => from_agent::Body::Status(control::Status {
@@ -450,7 +450,7 @@ impl Transfer {
         self.ways.lock().clear();
     }
 
-    /// Ends the node's part on somebody's word at this node, and tells the master why.
+    /// Ends the node's part on request at this node, and reports the reason to the master.
     pub fn cancel(&self, reason: &str, caller: &str) {
         let fetch = self.fetch.lock().clone();
         if let Some(fetch) = fetch {
@@ -465,7 +465,7 @@ impl Transfer {
         self.stop(true, &format!("{reason} by {caller}"));
     }
 
-    /// The master's last word: rename or remove what is temporary, and account.
+    /// The master's final message: rename or remove what is temporary, and account.
     pub fn finish(&self, word: &control::Finish) -> control::Finished {
         let mut discard = word.discard;
         let fetch = self.fetch.lock().clone();

@@ -1,7 +1,7 @@
 //! `demo`: Figure 2 of the paper on one machine, with a process for each of its seven nodes.
 //!
 //! Each node has a folder of its own and an agent that serves nothing else, so that every byte of a
-//! copy came over a lane. The specification is the paper's with other addresses and sizes.
+//! copy used a lane. The specification is the paper's with other addresses and sizes.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};

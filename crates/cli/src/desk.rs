@@ -1,9 +1,9 @@
-//! The socket at which a running transfer can be asked how far it is, and told to stop, to take in nodes or to let
+//! The socket at which a running transfer can be asked for its progress, and to stop, to admit nodes or to release
 //! one go.
 //!
 //! Each command that carries out a transfer listens in the user's runtime folder, which only the
 //! user may enter: `PID.sock` until the transfer has its id, `ID.sock` then. A question is one line
-//! of JSON, so is the answer. Sockets that nobody listens on are removed by whoever finds them.
+//! of JSON, so is the answer. Sockets on which no process listens are removed by the process that finds them.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -66,7 +66,7 @@ pub(crate) enum Question {
 /// What a running transfer says to [`Question::Join`] and [`Question::Leave`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// Each node, when it came so far that something is to be said of each.
+    /// Each node, when a report of each is possible.
     pub nodes: Vec<NodeVerdict>,
     /// Why nothing happened.
     pub error: Option<String>,
@@ -77,7 +77,7 @@ pub(crate) struct Verdict {
 pub(crate) struct NodeVerdict {
     /// Its name in the transfer.
     pub node: String,
-    /// Why it was turned away; `None` when all is well.
+    /// Why it was rejected; `None` when all is well.
     pub error: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Answer {
     pub process: u32,
     /// The last progress event.
     pub progress: Option<Event>,
-    /// Whether it has been told to stop.
+    /// Whether a stop was requested.
     pub cancelled: bool,
 }
 

@@ -600,7 +600,7 @@ mod tests {
             ("a b:/x", "no host of this name"),
             ("a[4-1]:/x", "counts down"),
             ("a[1-2:/x", "brackets do not match"),
-            ("mem:", "how many bytes"),
+            ("mem:", "number of bytes"),
             ("mem:4K", "could mean"),
             ("host:mem:x", "does not start with a number"),
             ("null:", "cannot be a source"),

@@ -398,7 +398,7 @@ fn streams(text: &str) -> Result<Streams, String> {
     }
 }
 
-/// Who chooses the number of streams; `None`: nobody.
+/// Who chooses the number of streams; `None`: no policy.
 #[derive(Clone, Copy, Debug)]
 struct Policy(Option<PolicyName>);
 
@@ -460,7 +460,7 @@ fn words(text: &str) -> Result<Words, String> {
     Ok(Words(words.into_iter().map(OsString::from).collect()))
 }
 
-/// A file in which something is remembered, `name` in the user's folder unless told otherwise; `None` for off, or when there
+/// A file in which something is remembered, `name` in the user's folder unless given; `None` for off, or when there
 /// is no home to keep it in.
 #[must_use]
 pub fn remembering_file(text: &OsStr, name: &str) -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! `plan`: who would send what to whom, and how long it would take. Nothing moves.
+//! `plan`: which node would send what to which, and how long it would take. Nothing moves.
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -32,13 +32,13 @@ impl Exchange {
         Self { key, public }
     }
 
-    /// What the other end is told.
+    /// What the other end gets.
     #[must_use]
     pub fn public(&self) -> [u8; EXCHANGE_LEN] {
         self.public
     }
 
-    /// The secret shared with the end that told `peer`; `None` when that is no key.
+    /// The secret shared with the end that sent `peer`; `None` when that is no key.
     #[must_use]
     pub fn agree(&self, peer: &[u8; EXCHANGE_LEN]) -> Option<[u8; EXCHANGE_LEN]> {
         let peer = UnparsedPublicKey::new(&X25519, peer);

@@ -140,7 +140,7 @@ pub struct Observation {
     pub corrupt: u64,
     /// Datagrams asked for, or sent, again.
     pub again: u64,
-    /// Datagrams that were dropped because they came twice, late or damaged, or were not the peer's.
+    /// Datagrams that were dropped because they were duplicates, late or damaged, or were not the peer's.
     pub strays: u64,
     /// Time spent waiting until the peer, or the network, would take or give bytes.
     pub waited: Duration,
@@ -151,7 +151,7 @@ pub struct Observation {
 /// What the receiving end of a lane of datagrams has seen since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlastSeen {
-    /// Datagrams that were sent, as sequence numbers show, and did not come.
+    /// Datagrams that were sent, as sequence numbers show, and did not arrive.
     pub lost: u64,
     /// Datagrams that this host's socket had no room for; they are among the lost.
     pub dropped: u64,
@@ -159,7 +159,7 @@ pub struct BlastSeen {
     pub suspensions: u32,
     /// Processor time of the monitor's thread.
     pub monitor: Duration,
-    /// Times between datagrams that came, while any were due.
+    /// Times between received datagrams, while any were due.
     pub arrivals: Gaps,
     /// Times between whole units, which is when data is there to be used.
     pub deliveries: Gaps,
@@ -178,7 +178,7 @@ impl BlastSeen {
 }
 
 /// Ends a stream from any thread: both ends return at once, in-flight units are lost. It can also see how much has
-/// come.
+/// arrived.
 #[derive(Clone)]
 pub struct Stopper {
     pub(crate) stopped: Arc<AtomicBool>,
@@ -207,7 +207,7 @@ impl Stopper {
         self.handle.close();
     }
 
-    /// Bytes that have come on the stream's connection, framing and what was not read yet included: exact to the packet
+    /// Bytes received on the stream's connection, framing and what was not read yet included: exact to the packet
     /// while units are not. `None` where the system does not count (Unix sockets). Costs a system call.
     #[must_use]
     pub fn received(&self) -> Option<u64> {

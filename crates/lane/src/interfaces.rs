@@ -49,7 +49,7 @@ pub fn usable(only: &[String]) -> Vec<Interface> {
     try_usable(only).unwrap_or_default()
 }
 
-/// As [`usable`], for those to whom no interface is not the same as no answer.
+/// As [`usable`], for callers that distinguish no interface from no answer.
 ///
 /// # Errors
 /// The kernel does not say, as when descriptors are used up.

@@ -1,4 +1,4 @@
-//! Changes of this host's interfaces and addresses, as the kernel tells them (rtnetlink): at once, where silence would
+//! Changes of this host's interfaces and addresses, as the kernel reports them (rtnetlink): at once, where silence would
 //! take a second and a half to notice.
 
 use std::io;

@@ -159,7 +159,7 @@ pub fn key_id(token: &[u8]) -> [u8; 16] {
     out
 }
 
-/// `N` bytes nobody can guess.
+/// `N` unpredictable bytes.
 ///
 /// # Panics
 /// When the operating system has no random numbers, in which case nothing can be kept secret.

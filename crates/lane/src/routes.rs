@@ -1,4 +1,4 @@
-//! Which interface the host's routing sends packets out of, as the kernel tells it (rtnetlink): the answer of
+//! Which interface the host's routing sends packets out of, as the kernel reports it (rtnetlink): the answer of
 //! `ip route get TO from FROM`.
 
 use std::io;

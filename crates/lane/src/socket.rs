@@ -1,5 +1,5 @@
 //! A wire over a connected stream socket of any family. Never blocks except in `poll`, so that
-//! deadlines are exact and time spent waiting can be told from time spent copying.
+//! deadlines are exact and time spent waiting can be distinguished from time spent copying.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};

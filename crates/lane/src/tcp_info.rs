@@ -31,7 +31,7 @@ const PEER_WINDOW_AT: usize = 228;
 pub struct TcpInfo {
     /// Bytes that the peer has acknowledged.
     pub bytes_acknowledged: u64,
-    /// Bytes that have come, read or not.
+    /// Bytes received, read or not.
     pub bytes_received: u64,
     /// Segments sent and not acknowledged.
     pub unacknowledged: u32,

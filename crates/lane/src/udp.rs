@@ -10,7 +10,7 @@
 //!      ── READY(port, longest) ─ TCP ───▶
 //!      ── knocks ═════ UDP ═════════════▶   opens firewalls that let answers in
 //!      ◀═ probes of several lengths ═ UDP ═
-//!      ── PROBED(longest that came) ────▶
+//!      ── PROBED(longest received) ─────▶
 //! ```
 //!
 //! The receiver checks each datagram straight into the memory of its unit; a unit whose datagrams are all there is hashed and handed to

@@ -1,7 +1,7 @@
 //! Streams over Unix sockets with abstract names, for two nodes of one host.
 //!
 //! Abstract names live in the network namespace: connecting succeeds exactly when both nodes are
-//! on one host, which no host name or boot id tells reliably.
+//! on one host, which no host name or boot id shows reliably.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ pub fn listen(name: &[u8]) -> io::Result<UnixListener> {
 /// Connects to an abstract name in this network namespace.
 ///
 /// # Errors
-/// As the system says; refused when nobody listens on this host.
+/// As the system says; refused when no process listens on this host.
 pub fn connect(name: &[u8]) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
 }

@@ -29,7 +29,7 @@ impl Adviser {
         self.working = thread.spawn(work).is_ok().then_some(receiver);
     }
 
-    /// An answer, if one has come; an error where the question cannot be simulated.
+    /// An answer, if one has arrived; an error where the question cannot be simulated.
     pub fn answer(&mut self) -> Option<Result<Answer, Invalid>> {
         let answer = match self.working.as_ref()?.try_recv() {
             Ok(answer) => Some(answer),

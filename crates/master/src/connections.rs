@@ -57,7 +57,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// No connection yet; the receiver is where everything comes in.
+    /// No connection yet; the receiver is where everything arrives.
     pub fn new() -> (Self, UnboundedReceiver<Input>) {
         let (inputs, received) = mpsc::unbounded_channel();
         let connections = Self {

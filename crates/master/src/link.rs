@@ -66,7 +66,7 @@ impl Link {
     }
 
     /// The control stream of an agent at the other end of a pipe. The pipe is protected by what it runs through, and
-    /// nobody else could read or write it: no handshake, no proof.
+    /// no other process could read or write it: no handshake, no proof.
     pub async fn over(pipe: &Pipe) -> Result<Self, PipeError> {
         let stream = pipe.open(&Purpose::Control.encode()).await?;
         Ok(Self::new(Box::new(stream), None))

@@ -1,7 +1,7 @@
 //! Nodes that join and leave a transfer while it runs: what callers ask, and what the driver makes of it.
 //!
 //! Reaching a node takes up to a minute and happens beside the driver's loop. Until it has opened what it has,
-//! a node changes nothing for the others; whoever asked waits for that, too.
+//! a node changes nothing for the others; the requester waits for that, too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ const VISITS_MAX: usize = 99;
 
 const ENDED: &str = "the transfer has ended";
 
-/// Brings nodes into a running transfer and lets others go. Clones speak to the same transfer, the one whose
+/// Adds nodes to a running transfer and releases others. Clones speak to the same transfer, the one whose
 /// [`run`](crate::run) was given a clone.
 #[derive(Clone, Debug)]
 pub struct Members(Arc<Shared>);
@@ -75,7 +75,7 @@ impl Members {
         }))
     }
 
-    /// Reaches nodes and takes them into the transfer; returns when each has been taken in or turned away.
+    /// Reaches nodes and adds them to the transfer; returns when each has been admitted or rejected.
     /// Blocks for as long as that takes: call it from a thread, not from a task.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Members {
         self.ask(|reply| Command::Join(joining, reply))
     }
 
-    /// Lets a node go; returns when the others have been told.
+    /// Releases a node; returns when the others have been notified.
     /// Blocks as [`Members::join`] does.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Tells who asked that nobody joins.
+    /// Answers the requester that no node joins.
     pub fn refuse(self, reason: String) {
         let _ = self.reply.send(Err(reason));
     }
@@ -259,7 +259,7 @@ impl Doorman {
         Ok(())
     }
 
-    /// Somebody reached a node that is one of the transfer from now on.
+    /// A join request reached a node that is one of the transfer from now on.
     pub fn admit(&mut self, node: &NodeRequest) {
         self.reaches.push(node.reach.clone());
     }
@@ -270,7 +270,7 @@ impl Doorman {
         self.waiting.push(party);
     }
 
-    /// Answers those whose nodes have all been taken in or turned away.
+    /// Answers the requests whose nodes have all been admitted or rejected.
     pub fn answer(&mut self, coordinator: &Coordinator) {
         let mut at = 0;
         while at < self.waiting.len() {

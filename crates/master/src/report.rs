@@ -116,7 +116,7 @@ impl ProgressMeter {
         Self { best: 0.0 }
     }
 
-    /// Bytes per second that came to all in the best second.
+    /// Bytes per second that all received in the best second.
     pub fn best_second(&self) -> f64 {
         self.best
     }

@@ -73,7 +73,7 @@ impl Reach {
         }
     }
 
-    /// Whether both lead to one machine, as far as the names that were typed tell.
+    /// Whether both lead to one machine, as far as the typed names show.
     #[must_use]
     pub fn is_same_host(&self, other: &Self) -> bool {
         self.host() == other.host()
@@ -202,7 +202,7 @@ pub struct Options {
     pub sync: bool,
     /// What becomes of a file that stands where rows are written.
     pub existing: Existing,
-    /// Whether what came of a copy that is not complete stays under its temporary name.
+    /// Whether what an incomplete copy leaves stays under its temporary name.
     pub keep_partial: bool,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
@@ -221,7 +221,7 @@ pub struct Options {
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
     /// transfer. `None`: neither.
     pub speeds: Option<PathBuf>,
-    /// Folder in which masters of one user on one host tell each other of transfers whose number of streams is tuned, to
+    /// Folder in which masters of one user on one host inform each other of transfers whose number of streams is tuned, to
     /// share paths. `None`: this one goes by itself.
     pub sharing: Option<PathBuf>,
 }

@@ -1,9 +1,9 @@
 //! Transfers of one user, started on one host, that cross the same path: who else is there.
 //!
 //! Each master whose streams are tuned keeps a small file in a folder of the user: the networks its bytes leave and reach,
-//! and how many streams it has. The file is locked while its master lives, so that whatever became of it nobody is taken for alive.
+//! and how many streams it has. The file is locked while its master lives, so that no lost master counts as alive.
 //! Two transfers share a path when senders of both are in one network and receivers of both in one, too: networks are
-//! judged by their addresses (24 bits of IPv4, 48 of IPv6), since nothing tells where a bottleneck is.
+//! judged by their addresses (24 bits of IPv4, 48 of IPv6), since nothing shows where a bottleneck is.
 //!
 //! Left out: masters on other hosts or of other users, transfers with a given number of streams, and paths that meet in
 //! the middle only.
@@ -125,7 +125,7 @@ impl Claim {
 }
 
 impl Sharing {
-    /// Nothing is told before the first look.
+    /// Nothing is reported before the first look.
     pub fn new(folder: Option<&Path>, transfer: &str) -> Self {
         Self {
             folder: folder.map(Path::to_owned),
@@ -141,8 +141,8 @@ impl Sharing {
         self.folder.is_some() && self.looked.is_none_or(is_late)
     }
 
-    /// Tells how many streams this transfer has between these ends; returns who else is on the way. Whatever is wrong with the
-    /// folder only means that nobody is.
+    /// Records how many streams this transfer has between these ends; returns the other transfers on the path. Whatever is wrong with the
+    /// folder only means that there are none.
     pub fn look(&mut self, ends: &Ends, streams: u32) -> Others {
         self.looked = Some(Instant::now());
         let Some(folder) = self.folder.clone() else {

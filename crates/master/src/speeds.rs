@@ -1,4 +1,4 @@
-//! Speeds seen in earlier transfers: hints for the first plan where nobody declares any.
+//! Speeds seen in earlier transfers: hints for the first plan where none are declared.
 //!
 //! A node is known by how it is reached (`host:port`, what ssh takes, `local`), and each direction for itself.
 //! What is remembered is the best second of a node, which is a lower bound of what it can do. So:
@@ -368,7 +368,7 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// How old they are and for whom, as `speeds remembered from 3 h ago for 5 of 6 nodes`; `None` when nothing is
+    /// How old they are and for which nodes, as `speeds remembered from 3 h ago for 5 of 6 nodes`; `None` when nothing is
     /// remembered.
     pub fn describe(&self) -> Option<String> {
         if self.known == 0 {

@@ -58,7 +58,7 @@ impl Tunnels {
         self.0.bridged.load(Ordering::Relaxed)
     }
 
-    /// Bytes that came and went through the pipes, frames and control messages among them.
+    /// Bytes that passed through the pipes, frames and control messages among them.
     pub fn piped(&self) -> u64 {
         let ways = self.ways();
         let piped = ways.iter().map(|way| match way {

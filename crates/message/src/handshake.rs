@@ -9,7 +9,7 @@
 //!
 //! The keys of answer and proof are made of the token and of all that was said before, so that each end knows that the
 //! other has the token now: what was recorded opens nothing. Bytes 72 to 88 of a preface hold: rail, rails, two zeros, the
-//! number of the link (4 bytes), the window of whoever wrote it (8 bytes), little endian. Of two links of a rail the one
+//! number of the link (4 bytes), the window of its writer (8 bytes), little endian. Of two links of a rail the one
 //! with the higher number counts.
 //!
 //! Where records are sealed, the nonces are X25519 keys, and the keys of the records come from their secret and the token:

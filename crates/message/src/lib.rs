@@ -26,7 +26,7 @@
 //! ```
 //!
 //! What a call that returned means: [`send`](MessageSocket::send) returns when the peer's socket has the whole
-//! message, in memory; whether its application has asked for it, only an answer tells.
+//! message, in memory; whether its application has asked for it, only an answer shows.
 //!
 //! Rails must really be different ways: two addresses behind one interface, or a host whose routing sends both
 //! out of the same one, do not add up ([`MessageSocket::warnings`] names them). A local address chooses the interface only

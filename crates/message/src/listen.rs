@@ -1,4 +1,4 @@
-//! Accepting sockets, and the connections that failed rails come back with.
+//! Accepting sockets, and the connections that failed rails reconnect with.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read as _, Write as _};

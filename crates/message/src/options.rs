@@ -47,14 +47,14 @@ pub struct Options {
     pub cut_off: CutOff,
     /// File in which the connecting end remembers cut-offs, so that the next socket between the same hosts and rails need
     /// not measure; made with its folder where it is missing. `None`, as by default, writes and uses none: a
-    /// library keeps nothing on disk that nobody asked for. What nobody confirmed for 7 days is measured again, and so is
+    /// library keeps nothing on disk that was not asked for. What was not confirmed for 7 days is measured again, and so is
     /// what was found over other rails, addresses, ports or protection.
     /// [`find_cut_off`](crate::MessageSocket::find_cut_off) measures in any case. See [`remember_cut_off`](crate::MessageSocket::remember_cut_off).
     pub cut_offs: Option<PathBuf>,
     /// Whether frames are checked with CRC-64 on the way; sealed ones always are, by the cipher. The connecting end
     /// decides for both.
     pub check: bool,
-    /// Bytes of messages that are kept while nobody receives them, at least 64 KiB; the sender waits beyond.
+    /// Bytes of messages that are kept until the application receives them, at least 64 KiB; the sender waits beyond.
     pub window: u64,
     /// How long no rail may work before the peer counts as lost. A rail on which a peer says nothing for as long, 3 s at
     /// least, does not work, though its kernel may still answer.

@@ -9,7 +9,7 @@
 //!
 //! One lock guards the state and is held for no system call but the bell's, which does not wait, nor while tasks are woken
 //! (`session/locked.rs`). Lock order: reader or writer of a link, then state. A caller who waits reads the link that small
-//! messages come on; its own thread stays away meanwhile and for [`LEASE`] after, so that a ping-pong wakes nobody else. What
+//! messages come on; its own thread stays away meanwhile and for [`LEASE`] after, so that a ping-pong wakes no other thread. What
 //! that costs: an acknowledgement that no answer carries may be [`LEASE`] late.
 
 use std::collections::BTreeMap;
@@ -61,9 +61,9 @@ pub(crate) struct State {
     pub offer: Option<Arc<Place>>,
     /// The message that comes into a caller's memory.
     pub claimed: Option<(u64, Arc<Place>)>,
-    /// A caller leaves, and what has come into his memory is not in `kept` yet: nobody may receive.
+    /// A caller leaves, and what was received into its memory is not in `kept` yet: no caller may receive.
     pub leaving: bool,
-    /// Bytes that came of messages nobody receives yet, by message and offset.
+    /// Bytes received of messages that no caller receives yet, by message and offset.
     pub kept: BTreeMap<(u64, u64), Kept>,
     /// Messages begun so far, and of those longer than a caller sends by himself.
     pub started: u64,

@@ -53,7 +53,7 @@ pub struct RailReport {
     pub cause: Option<String>,
     /// Bytes of messages given to it, second copies included.
     pub bytes_sent: u64,
-    /// Bytes of messages that came on it first.
+    /// Bytes of messages that arrived on it first.
     pub bytes_received: u64,
     /// Bytes per second while it had work to send; `None` before it did.
     pub bytes_per_second: Option<f64>,

@@ -62,7 +62,7 @@ impl OpenPairs {
         }
     }
 
-    /// Whether every pair of living nodes is open, so that nobody needs to ask pair by pair.
+    /// Whether every pair of living nodes is open, so that no caller needs to ask pair by pair.
     #[must_use]
     pub fn all_open(&self) -> bool {
         self.closed.is_none()
@@ -82,7 +82,7 @@ impl OpenPairs {
     }
 }
 
-/// All demand of a problem, by class, with what nobody can deliver.
+/// All demand of a problem, by class, with what no sender can deliver.
 #[derive(Debug, Clone)]
 pub struct DemandTable {
     /// The destinations, in order of their first receiver.

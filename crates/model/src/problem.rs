@@ -138,7 +138,7 @@ impl Problem {
 
     /// Whether only the nodes' own speeds count, so that the exact bound applies.
     ///
-    /// Pairs and trunks that nobody could use anyway do not matter, but any listed one counts here:
+    /// Pairs and trunks that no plan could use anyway do not matter, but any listed one counts here:
     /// the question is what the bound may claim, and it claims the least.
     #[must_use]
     pub fn has_links(&self) -> bool {

@@ -20,7 +20,7 @@ pub struct Assignment {
     pub receiver: usize,
 }
 
-/// Who sends which bytes to whom, in whole bytes.
+/// Which node sends which bytes to which, in whole bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schedule {
     /// Ordered by range start, then receiver.

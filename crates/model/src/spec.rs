@@ -138,7 +138,7 @@ impl TransferSpec {
         parse::parse(text, parse::Scope::Added)
     }
 
-    /// Checks rows that did not come from text, as [`TransferSpec::parse`] does.
+    /// Checks rows that are missing from text, as [`TransferSpec::parse`] does.
     ///
     /// # Errors
     /// All contradictions found. Places refer to the text of [`TransferSpec::format`].

@@ -8,7 +8,7 @@
 //!
 //! Either end opens streams with a short header that says what for; the other takes or refuses them in words. At both ends
 //! a stream is one half of a pair of Unix sockets, so that blocking threads and tasks use it as any other socket.
-//! Each direction of a stream has a credit of its own: one that nobody reads holds up no other, and memory is at most
+//! Each direction of a stream has a credit of its own: one that is not read blocks no other, and memory is at most
 //! [`WINDOW`] times the open streams. Bytes wait for at most a few data frames of other streams; frames
 //! without data go first.
 //!
@@ -247,7 +247,7 @@ impl Pipe {
         }
     }
 
-    /// Bytes that came and went through the pipe so far, frames and all.
+    /// Bytes that passed through the pipe so far, frames and all.
     #[must_use]
     pub fn carried(&self) -> (u64, u64) {
         (
@@ -305,7 +305,7 @@ impl Request {
     /// Takes the stream.
     ///
     /// # Errors
-    /// [`PipeError`] when the pipe is closed, or no socket is left; the other end is told.
+    /// [`PipeError`] when the pipe is closed, or no socket is left; the other end is notified.
     pub async fn accept(mut self) -> Result<UnixStream, PipeError> {
         self.is_answered = true;
         let (shared, number) = (&self.shared, self.number);

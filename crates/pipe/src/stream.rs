@@ -114,7 +114,7 @@ impl Entry {
         self.start.take()
     }
 
-    /// The other end took the stream; `None` when nobody asked.
+    /// The other end took the stream; `None` when nothing was asked.
     pub fn accepted(&mut self) -> Option<()> {
         // An opener that waits no more resets it.
         let _ = self.asked.take()?.send(Ok(()));
@@ -128,7 +128,7 @@ impl Entry {
         }
     }
 
-    /// A frame of bytes came; `None` when they are more than were granted.
+    /// A frame of bytes arrived; `None` when they are more than were granted.
     pub fn arrived(&mut self, frame: Vec<u8>) -> Option<()> {
         if self.is_ended {
             return None;

@@ -1,7 +1,7 @@
 //! Whether a transfer can do without nodes that were not reached.
 //!
 //! Decided before anything is opened, so only from what was asked for: sources that are replicas stand in for each other;
-//! destinations and parts nobody else has. What sources are is seen by comparing them, where nobody says it: two that are left
+//! destinations and parts that no other host has. What sources are is found by comparing them, where it is not stated: two that are left
 //! show whether they are replicas, one does not.
 
 use ropewalk_model::RangeSet;

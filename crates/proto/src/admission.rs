@@ -167,12 +167,12 @@ impl Quota {
         self.held += events;
     }
 
-    /// How many events got no line, once the second in which they came is over; counted anew after that.
+    /// How many events got no line, once their second is over; counted from zero after that.
     pub fn take_held(&mut self, second: u64) -> Option<u64> {
         (self.held > 0 && second != self.second).then(|| std::mem::take(&mut self.held))
     }
 
-    /// Whether there is a count to tell.
+    /// Whether there is a count to report.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.held > 0

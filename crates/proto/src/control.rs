@@ -204,7 +204,7 @@ impl Plan {
     }
 }
 
-/// The half-open range from a start and a length that came off the wire; clipped at 2^64.
+/// The half-open range from a start and a length from the wire; clipped at 2^64.
 pub fn range(start: u64, length: u64) -> Range {
     Range {
         start,
@@ -212,7 +212,7 @@ pub fn range(start: u64, length: u64) -> Range {
     }
 }
 
-/// A set from stretches that came off the wire.
+/// A set from stretches from the wire.
 pub fn range_set(stretches: &[Stretch]) -> RangeSet {
     RangeSet::from_ranges(stretches.iter().map(|s| range(s.start, s.length)))
 }

@@ -59,7 +59,7 @@ pub struct ReadyRun {
     pub choices: u32,
 }
 
-/// A unit that a lane has been told to carry.
+/// A unit that was granted to a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// The bytes.
@@ -154,7 +154,7 @@ impl Ledger {
         self.check_call();
     }
 
-    /// As [`Ledger::want`], for bytes that came to this node later: a lane counts as planned when they
+    /// As [`Ledger::want`], for bytes that this node was given later: a lane counts as planned when they
     /// are a good part of all the node wants.
     pub fn inherit(&mut self, run: ReadyRun) {
         if run.range.is_empty() {
@@ -347,7 +347,7 @@ impl Ledger {
         }
     }
 
-    /// A unit came damaged or was refused: it becomes ready again, with another holder if there is one.
+    /// A unit was damaged or refused: it becomes ready again, with another holder if there is one.
     pub fn failed(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         self.put_down(lane, range, now_ns);
         self.back_to_ready(lane, range.start);
@@ -481,7 +481,7 @@ impl Ledger {
         self.check_call();
     }
 
-    /// Takes up to `bytes` ready bytes out of the ledger for good: somebody else will fetch them. Cut
+    /// Takes up to `bytes` ready bytes out of the ledger for good: another node will fetch them. Cut
     /// at unit borders, from the ends of the runs that would be fetched last.
     pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
         let mut out = RangeSet::new();
@@ -582,7 +582,7 @@ impl Ledger {
         self.check_call();
     }
 
-    /// What was given up is not the ledger's any more: it may be wanted anew.
+    /// What was given up is not the ledger's any more: it may be wanted again.
     pub fn forget_given_up(&mut self, range: Range) {
         for part in self.unavailable.clipped(range).iter() {
             self.unavailable.remove(part);
@@ -591,7 +591,7 @@ impl Ledger {
         self.check_call();
     }
 
-    /// Bytes that were released and that nobody holds any more: wanted and given up.
+    /// Bytes that were released and that no lane holds any more: wanted and given up.
     pub fn lose(&mut self, range: Range) {
         self.wanted_bytes += range.len();
         self.unavailable.insert(range);

@@ -1,7 +1,7 @@
 //! The protocol, pure: wire formats, the ledger and the control state machines.
 //!
 //! Nothing here touches sockets, files, threads or clocks: drivers hand in bytes, messages and
-//! `now`, and carry out what comes back. The simulator drives the same code in virtual time.
+//! `now`, and carry out what is returned. The simulator drives the same code in virtual time.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Messages over several rails: what is sent where, what came, and which size is worth spreading.
+//! Messages over several rails: what is sent where, what arrived, and which size is worth spreading.
 //!
 //! A **rail** is a pair of addresses with one connection at a time; a connection of a rail is a
 //! **link**. Messages are numbered and delivered in order; each is cut into fragments 0 to
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! * [`Sender`]: rails pull the next fragment when they have room, so a faster one takes more.
-//! * [`Receiver`]: duplicates are dropped, order is kept, credit bounds what nobody has asked for.
+//! * [`Receiver`]: duplicates are dropped, order is kept, credit bounds what the application has not asked for.
 //! * [`cutoff`]: from which size on several rails are faster than one (section 3).
 //! * [`RailHealth`](crate::node::RailHealth): when a rail counts as failed and when it is tried again.
 //! * [`frame`]: what crosses a link. Not those of [`wire`](crate::wire): the sender pushes and the receiver acknowledges;

@@ -13,7 +13,7 @@
 //! A state machine without I/O. The driver has sockets, threads and disks: it does what the machine asks for and hands in
 //! what happened. One thread of it asks [`Node::next_task`] what is to be done with the sinks; one for each stream asks
 //! [`Node::next_step`] what is to be done with that stream; [`Node::poll_event`] says what else there is to do, new streams
-//! among it. What is asked of whom is decided by [`fetch::Receiving`], which is inside.
+//! among it. What is asked of which node is decided by [`fetch::Receiving`], which is inside.
 
 use ropewalk_model::{Range, RangeSet};
 
@@ -180,7 +180,7 @@ impl Node {
         self.life
     }
 
-    /// What it fetches from whom.
+    /// What it fetches from which node.
     #[must_use]
     pub fn fetch(&self) -> &Receiving {
         &self.fetch

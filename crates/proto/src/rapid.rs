@@ -1,6 +1,6 @@
 //! Rate-based UDP that watches the receiver: RBUDP and RAPID, pure.
 //!
-//! The sender blasts the units it was asked for as datagrams at a set rate. Over the lane's reliable stream it tells when
+//! The sender blasts the units it was asked for as datagrams at a set rate. Over the lane's reliable stream it reports when
 //! a round of a unit is out, and the receiver answers with a bitmap of what it lacks, until nothing is
 //! (RBUDP, section 1). RAPID adds a monitor at the receiver that asks the sender to slow down or to pause *before* the
 //! receiver's processor is taken away (section 3).
@@ -19,11 +19,11 @@
 //! | `datagram` | the header of every datagram |
 //! | `bitmap` | which datagrams of a unit are there |
 //! | `blast` | what the sender sends next |
-//! | `collect` | what the receiver has and tells |
+//! | `collect` | what the receiver has and reports |
 //! | `pacer` | when the next bytes may leave |
-//! | `feedback` | what a monitor tells the sender, and how it follows |
+//! | `feedback` | what a monitor sends to the sender, and how it follows |
 //! | `gaps` | times between deliveries, counted by length |
-//! | `overflow` | datagrams that a socket dropped, told from those that the path lost |
+//! | `overflow` | datagrams that a socket dropped, distinguished from those that the path lost |
 //! | `monitor` | what a monitor sees and says; `linux26`, `ule`, `native` |
 //!
 //! Left out on purpose: sockets, keys, threads (the `lane` crate), and which unit to ask for (the ledger).

@@ -1,4 +1,4 @@
-//! What a transfer tells while it runs ([`Event`]) and when it has ended ([`Report`]).
+//! What a transfer reports while it runs ([`Event`]) and when it has ended ([`Report`]).
 //!
 //! Both serialise to JSON with units in the keys. Rates for people are bits per second; ranges are
 //! half open.
@@ -54,7 +54,7 @@ pub enum ErrorKind {
     Other,
 }
 
-/// Something worth telling while the transfer runs.
+/// A note while the transfer runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -198,13 +198,13 @@ pub struct Report {
     pub scheduler: String,
     /// Time predicted from the speeds known before the start.
     pub predicted_seconds: Option<f64>,
-    /// The bound and how close the transfer came; absent when nothing is known about speeds.
+    /// The bound and how close the transfer was; absent when nothing is known about speeds.
     pub bound: Option<BoundReport>,
     /// What the bound follows from: `declared`, `interface` or `limit`; without a bound `observed` where the best second
     /// is known, else `none`.
     #[serde(default)]
     pub bound_basis: String,
-    /// Most bytes that came to all receivers together in a second, where that is not too short a time of the whole, and
+    /// Most bytes that all receivers together received in a second, where that is not too short a time of the whole, and
     /// no bound is known. It is no bound: the network may carry more.
     #[serde(default)]
     pub own_best_second_bits_per_second: Option<f64>,
@@ -218,12 +218,12 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// Every pair that moved bytes.
     pub pairs: Vec<PairReport>,
-    /// Per receiver, the ranges that did not come, half open.
+    /// Per receiver, the ranges that are missing, half open.
     pub missing: BTreeMap<String, Vec<(u64, u64)>>,
-    /// The same as files, each with the reason, as far as receivers told them.
+    /// The same as files, each with the reason, as far as receivers reported them.
     #[serde(default)]
     pub missing_files: Vec<MissingFile>,
-    /// Further files that did not come, beyond those told.
+    /// Further files that are missing, beyond those listed.
     #[serde(default)]
     pub missing_files_more: u64,
     /// Each copy, or place that rows write to.
@@ -235,15 +235,15 @@ pub struct Report {
     /// What was compared of the contents of replicas; absent where no byte had two holders.
     #[serde(default)]
     pub replicas: Option<ReplicasReport>,
-    /// Bytes that came twice.
+    /// Bytes received twice.
     pub duplicate_bytes: u64,
-    /// How often work was planned anew while bytes moved.
+    /// How often work was planned again while bytes moved.
     #[serde(default)]
     pub replans: u64,
     /// What became of the number of streams over a long path; absent where it was not tuned.
     #[serde(default)]
     pub streams: Option<StreamsReport>,
-    /// Units that came damaged and were fetched again.
+    /// Units received damaged and were fetched again.
     pub corrupt_units: u64,
     /// Longest time a receiver that had work saw no byte.
     pub longest_stall_seconds: f64,
@@ -331,7 +331,7 @@ pub struct MissingFile {
     pub node: String,
     /// The file: below the tree's folder and with its name, or as the row names it.
     pub file: String,
-    /// Bytes of it that did not come.
+    /// Bytes of it that are missing.
     pub bytes: u64,
     /// Why, in words.
     pub reason: String,
@@ -355,9 +355,9 @@ pub struct LeftReport {
     pub node: String,
     /// Where.
     pub path: String,
-    /// How large it is; of a node that is gone, what had come when it last told.
+    /// How large it is; of a lost node, what it had received at its last report.
     pub bytes: u64,
-    /// False where the node is gone, so that nobody could look: its agent may have removed it.
+    /// False where the node is lost, so that no process could look: its agent may have removed it.
     pub certain: bool,
 }
 
@@ -392,7 +392,7 @@ pub struct MergedReport {
 pub struct ReplicasReport {
     /// `no` (units were not hashed), `sample` or `whole`.
     pub compared: String,
-    /// Units that came and were hashed, all receivers together.
+    /// Units received and hashed, all receivers together.
     pub units: u64,
     /// Of them, those that a second holder has the same of.
     pub compared_units: u64,
@@ -405,7 +405,7 @@ pub struct ReplicasReport {
 pub struct StreamsReport {
     /// `model`, `simulate` or `database`.
     pub policy: String,
-    /// How often receivers were told another number.
+    /// How often receivers got another number.
     pub changes: u32,
     /// Receivers that had work when the number was last chosen.
     pub receivers: u32,
@@ -478,7 +478,7 @@ pub struct PairReport {
     pub corrupt_units: u64,
     /// Mean over its streams of the time spent blocked on the peer or the network.
     pub waiting_seconds: f64,
-    /// Datagrams that came and were needed; 0 on other lanes.
+    /// Datagrams received and needed; 0 on other lanes.
     #[serde(default)]
     pub datagrams: u64,
     /// Datagrams that were lacking after a round, and asked for again.
@@ -492,12 +492,12 @@ pub struct PairReport {
 /// What the receiving end of a lane of datagrams saw.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlastReport {
-    /// Datagrams sent, repeated ones among them, that did not come.
+    /// Datagrams sent, repeated ones among them, that are missing.
     pub lost_datagrams: u64,
     /// Of these, those that the receiving socket had no room for: sequence numbers that went missing while its counter of
     /// drops moved, which counts merged packets.
     pub dropped_datagrams: u64,
-    /// Datagrams that came twice, late or damaged, or were not the peer's.
+    /// Datagrams received twice, late or damaged, or were not the peer's.
     pub stray_datagrams: u64,
     /// How often the monitor asked the sender to suspend.
     pub suspensions: u32,

@@ -1,7 +1,7 @@
 //! How a receiver and a sender are connected: which side dials, which addresses, what is tried next and when.
 //!
 //! A machine without I/O. The receiver's driver begins each [`Step`] that [`Route::poll`] gives, beside those that are under
-//! way, and tells how each ended; the first that connects is the pair's way.
+//! way, and reports how each ended; the first that connects is the pair's way.
 //!
 //! | step | begins | needs |
 //! | --- | --- | --- |

@@ -19,7 +19,7 @@ pub fn new_token() -> [u8; 32] {
     ropewalk_lane::preface::random_bytes()
 }
 
-/// What an agent serves, and to whom.
+/// What an agent serves, and which masters it serves.
 #[derive(Clone)]
 pub struct AgentOptions {
     /// Addresses to listen on; port 0 lets the system choose.

@@ -1,4 +1,4 @@
-//! Who sends which bytes to whom: the schedulers, and the bound that no schedule can beat.
+//! Which node sends which bytes to which: the schedulers, and the bound that no schedule can beat.
 //!
 //! Pure: a [`Problem`] goes in, a [`Schedule`] in whole bytes comes out. Shares are chosen in floating
 //! point and accounted in integers, and every plan passes [`verify`]. Source: CEP section 3.2.
@@ -46,7 +46,7 @@ pub use optimal::Optimal;
 pub use ropewalk_model::{ReceiverRun, Schedule, receiver_runs, verify};
 pub use uniform::Uniform;
 
-/// A rule that decides who sends which bytes to whom.
+/// A rule that decides which node sends which bytes to which.
 pub trait Scheduler: std::fmt::Debug + Send + Sync {
     /// The name by which people choose it.
     fn name(&self) -> &'static str;

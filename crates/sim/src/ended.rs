@@ -21,7 +21,7 @@ pub struct Mended {
     pub refused: u64,
     /// Only ways to a sender that were lost and replaced.
     pub replaced: u64,
-    /// Rails that failed and came back.
+    /// Rails that failed and returned.
     pub regained: u64,
     /// Times that data left the way through the command's host for a direct one.
     pub moved: u64,
@@ -52,7 +52,7 @@ pub struct Ended {
     pub wanted_bytes: u64,
     /// Bytes that receivers have which live or were done before they died, each once for each destination.
     pub delivered_bytes: u64,
-    /// Bytes that came whole to a receiver a second time.
+    /// Bytes received whole a second time.
     pub duplicate_bytes: u64,
     /// All bytes that crossed, those of cancelled and repeated units included.
     pub carried_bytes: f64,
@@ -70,14 +70,14 @@ pub struct Ended {
     pub timeline: Vec<Second>,
     /// What became of ways that failed.
     pub mended: Mended,
-    /// What the coordinator told the user.
+    /// What the coordinator reported to the user.
     pub notes: Vec<String>,
     /// Lines of the script that the coordinator has no input for.
     pub ignored: u64,
 }
 
 impl Ended {
-    /// Share of bytes that crossed in vain, of those wanted.
+    /// Share of useless bytes that crossed the network, of those wanted.
     #[must_use]
     pub fn waste(&self) -> f64 {
         let surplus = self.carried_bytes - self.delivered_bytes as f64;

@@ -1,4 +1,4 @@
-//! What is under way on a stream, and how far it has come.
+//! What is under way on a stream, and its progress.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Lane {
         self.at_ns = now_ns;
     }
 
-    /// Bytes that came since this was asked last.
+    /// Bytes received since this was asked last.
     pub fn take_fresh(&mut self) -> u64 {
         let come = self.landed + self.torn() as u64;
         let fresh = come.saturating_sub(self.told);
@@ -66,14 +66,14 @@ impl Lane {
         Some(self.at_ns.saturating_add((seconds * 1e9) as u64))
     }
 
-    /// Bytes that came of a unit that will not be whole.
+    /// Bytes received of a unit that will not be whole.
     pub fn torn(&self) -> f64 {
         let first = self.queue.front();
         let first = first.map_or(0.0, |(_, unit)| unit.len() as f64);
         self.come.clamp(0.0, first)
     }
 
-    /// Nothing comes on it until it gets work again.
+    /// Nothing arrives on it until it gets work again.
     pub fn stop(&mut self, network: &mut Network) {
         if let Some(flow) = self.flow.take() {
             network.stop(flow);

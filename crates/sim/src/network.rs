@@ -2,7 +2,7 @@
 //!
 //! Among the lanes that have work, the scarcest link (a sender's uplink, a receiver's downlink, a pair's own cap)
 //! gives equal parts; those lanes are settled, and the next scarcest link gives what is left. Parts of the network
-//! that share no lane do not influence each other, so only those with a change since last time are computed anew.
+//! that share no lane do not influence each other, so only those with a change since last time are computed again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -65,7 +65,7 @@ impl Network {
         }
     }
 
-    /// A lane begins to have work. `cap` is the pair's own limit; `owner` comes back from [`Network::settle`].
+    /// A lane begins to have work. `cap` is the pair's own limit; `owner` is returned by [`Network::settle`].
     /// It carries nothing before the next settling.
     pub fn start(&mut self, sender: u32, receiver: u32, cap: f64, owner: (u32, u32)) -> Flow {
         let flow = self.free.pop().unwrap_or(self.carriers.len() as u32);
@@ -110,7 +110,7 @@ impl Network {
         flows.map(|&flow| self.carriers[flow as usize].owner.0)
     }
 
-    /// Shares the speeds anew wherever something changed, and lists (owner, bytes per second) of the lanes whose
+    /// Shares the speeds again wherever something changed, and lists (owner, bytes per second) of the lanes whose
     /// rate is another one now. Cost O(lanes × log lanes) of the parts that changed.
     pub fn settle(&mut self) -> Vec<((u32, u32), f64)> {
         let (links, flows) = self.gather();

@@ -84,7 +84,7 @@ pub struct Event {
 /// One transfer to simulate. Fields may be set before [`Scenario::run`].
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The nodes as the master is told of them; nodes that join later come last.
+    /// The nodes as the master gets them; nodes that join later come last.
     pub nodes: Vec<NodeSetup>,
     /// True speed of each node at the start.
     pub speeds: Vec<Speed>,
@@ -96,7 +96,7 @@ pub struct Scenario {
     pub has_tunnel: bool,
     /// Name of the scheduler, as `ropewalk_sched::by_name` knows it.
     pub scheduler: String,
-    /// What every agent is told; `fixed` keeps the first plan.
+    /// What every agent gets; `fixed` keeps the first plan.
     pub options: Options,
     /// Limit over all receivers, bytes per second.
     pub limit: Option<u64>,

@@ -56,7 +56,7 @@ pub fn get_bytes(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> 
     }
 }
 
-/// Sets how many bytes must have come before a socket counts as readable (SO_RCVLOWAT).
+/// Sets how many bytes must have arrived before a socket counts as readable (SO_RCVLOWAT).
 ///
 /// # Errors
 /// What the system says.

@@ -1,8 +1,8 @@
-//! Files in which something learnt is kept from one process to the next: JSON that people can read, private to its
+//! Files in which values are kept from one process to the next: JSON that people can read, private to its
 //! owner.
 //!
 //! They are a convenience, so nothing about them may stop the work they are about: a missing file is an empty one, and
-//! a damaged one is learnt anew. A file that does not show that it is one of these is never replaced: its path may be a
+//! a damaged one starts again. A file that does not show that it is one of these is never replaced: its path may be a
 //! slip of the user's. Processes that write at once take turns by a lock beside the file; each reads, changes and
 //! renames, so that a reader finds an old file or a new one, never half of one. A file of a later format is left alone.
 

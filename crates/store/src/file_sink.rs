@@ -2,7 +2,7 @@
 //!
 //! A node may write a part in the middle of a file; what lies before it is left a hole (CEP Figure 2:
 //! node7 writes `copy1` from offset 2048 on). Several nodes that share a file system write one
-//! temporary file, because nobody shortens it and its name follows from the transfer's id.
+//! temporary file, because nothing shortens it and its name follows from the transfer's id.
 //!
 //! A temporary file is its owner's alone. With its name it gets the mode of the file it replaces, else that of the
 //! source, else what the system gives new files. Where a range is written into a file ([`SinkFile::keeps_rest`]), the

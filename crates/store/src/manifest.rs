@@ -19,7 +19,7 @@ pub use scan::Scan;
 
 /// The entries of one tree, or the one file.
 ///
-/// Invariant of one that came from [`Manifest::scan`] or [`Manifest::decode`]: entries are sorted by
+/// Invariant of one from [`Manifest::scan`] or [`Manifest::decode`]: entries are sorted by
 /// the bytes of their paths and unique, the first has the empty path and is a file or a directory,
 /// each other entry's parent is a directory entry, and the lengths add up to less than 2^64.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -59,7 +59,7 @@ impl Roots {
     /// Relative paths start at the process's working folder.
     ///
     /// # Errors
-    /// [`StoreError::OutsideRoot`], also when nothing exists there, so that nobody learns what does;
+    /// [`StoreError::OutsideRoot`], also when nothing exists there, so that the caller does not learn what does;
     /// [`StoreError::Vanished`] for a path inside that does not exist.
     pub fn resolve_read(&self, path: &Path) -> Result<PathBuf, StoreError> {
         let resolved = resolve(path).map_err(|error| self.hide(path, error))?;

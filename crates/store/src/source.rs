@@ -56,7 +56,7 @@ pub enum Extent<'a> {
     },
 }
 
-/// What tells one version of a file from another without reading it.
+/// What distinguishes one version of a file from another without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Bytes in the file.
@@ -212,7 +212,7 @@ impl FileSource {
     /// The files of a scanned tree (or the one scanned file), from the data-space offset `base` on.
     ///
     /// * `root`: the path as it was scanned, resolved. It is not resolved again: a link that took its place, or a
-    ///   folder's above it, would lead to where nobody has checked.
+    ///   folder's above it, would lead to an unchecked place.
     ///
     /// A file that is no longer the scanned one is refused when it is opened and after each read: replicas that each hold
     /// another version of it would give a mixture that no checksum finds. Not noticed are bytes that a program writes

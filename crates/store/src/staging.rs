@@ -319,7 +319,7 @@ pub fn make_folder(path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// Removes a folder that [`make_folder`] made, unless something has come into it.
+/// Removes a folder that [`make_folder`] made, unless something was put into it.
 pub fn remove_empty_folder(path: &Path) {
     if let Ok((parent, _, name)) = open_parent(path) {
         let _ = rustix::fs::unlinkat(&parent, &*name, rustix::fs::AtFlags::REMOVEDIR);

@@ -1,4 +1,4 @@
-//! What tells two versions of a file apart on the host that holds it.
+//! What distinguishes two versions of a file on the host that holds it.
 
 use rustix::fs::Stat;
 

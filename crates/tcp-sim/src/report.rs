@@ -1,4 +1,4 @@
-//! What came of a run.
+//! Results of a run.
 
 /// Packets dropped by full queues, by where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Drops {
 /// One connection at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowOutcome {
-    /// When its last acknowledgement came.
+    /// When its last acknowledgement arrived.
     pub done_seconds: Option<f64>,
     /// Packets sent, the SYN and repeated ones included.
     pub sent: u64,
@@ -49,7 +49,7 @@ pub struct Sample {
     pub sent: u64,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Whether every connection ended before the limit.

@@ -58,7 +58,7 @@ pub struct Limits {
     pub nodes: u32,
     /// Most streams of one of them.
     pub streams: u32,
-    /// Rate of the trunk in bytes a second, where somebody told it.
+    /// Rate of the trunk in bytes a second, where it is known.
     pub trunk: Option<f64>,
     /// Rate of a node's access in bytes a second, where it is known.
     pub access: Option<f64>,

@@ -93,7 +93,7 @@ pub struct Question {
     pub settings: Vec<Setting>,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// What was asked.

@@ -190,7 +190,7 @@ impl Tuner {
     }
 
     /// What was seen and simulated so far, one line each, for the database of later transfers. Without what was recalled:
-    /// that is kept already, and told once more it would outweigh what others learned since.
+    /// that is kept already, and reported once more it would outweigh what others measured since.
     #[must_use]
     pub fn lessons(&self) -> Vec<String> {
         self.taught.kept()

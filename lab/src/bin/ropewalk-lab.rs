@@ -29,7 +29,7 @@ and with either
 REQUEST is one of
   counters          what was carried, dropped, and how late the relay was
   validity          whether the relay kept up
-  reset             count anew
+  reset             reset the counters
   show              both directions as they are now
   set a-to-b|b-to-a|both KEY=VALUE ...
                     rate=50Mbit|unlimited overhead=38 delay=20ms queue=50packets|62500bytes

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `counters` | [`TrunkCounters`](super::TrunkCounters) |
 //! | `validity` | [`Validity`](super::Validity) |
-//! | `reset` | `{}`; counting begins anew |
+//! | `reset` | `{}`; counting begins again |
 //! | `show` | both links as they are now |
 //! | `set both rate=50Mbit delay=20ms` | `{}`; or `a-to-b`, `b-to-a`; words as [`Trunk`](super::Trunk) has them |
 
@@ -198,7 +198,7 @@ fn connect(name: &str) -> io::Result<UnixStream> {
 /// `set both rate=50Mbit`. Returns its answer, one line of JSON.
 ///
 /// # Errors
-/// [`LabError::System`] when nobody answers there, [`LabError::BadDescription`] with the trunk's own words when it
+/// [`LabError::System`] when nothing answers there, [`LabError::BadDescription`] with the trunk's own words when it
 /// refuses.
 pub fn ask(name: &str, request: &str) -> Result<String, LabError> {
     let failed = |cause| LabError::System {

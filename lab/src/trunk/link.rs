@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Pure: it takes the time and packets, and says which packet is due when. When a packet departs follows from when
-//! the one before it departed, never from when the relay came to look, so that rate and queue are exact however
+//! the one before it departed, never from when the relay looked, so that rate and queue are exact however
 //! late the relay is. Packets keep their order, also across a change of delay. A packet that is going to be lost
 //! takes up queue and transmitter like any other: it is lost on the way, as by a bad fibre.
 

@@ -18,7 +18,7 @@
 //! | `clusters` | ready-made topologies |
 //!
 //! Queue, rate and loss are exact whatever the machine is doing; delay is too long by how late the relay is, which
-//! [`TrunkCounters`] tell and [`Validity`] judges. Two cores carry about 1 Gbit/s at an MTU of 1500 with time left
+//! [`TrunkCounters`] report and [`Validity`] judges. Two cores carry about 1 Gbit/s at an MTU of 1500 with time left
 //! for the programs under test.
 //!
 //! Non-goals: reordering, duplication, and paths over several trunks.
@@ -188,7 +188,7 @@ impl Trunk {
         self.shared.change(directions, words)
     }
 
-    /// What both directions have carried since the start, or since counting began anew.
+    /// What both directions have carried since the start, or since counting was reset.
     ///
     /// Each direction's numbers are of one moment. Costs a few microseconds of the relay's time.
     ///
@@ -198,7 +198,7 @@ impl Trunk {
         self.shared.counters()
     }
 
-    /// Counts anew from here; packets that the links hold are carried over.
+    /// Resets the counters; packets that the links hold are carried over.
     ///
     /// # Errors
     /// As [`counters`](Self::counters).
@@ -206,7 +206,7 @@ impl Trunk {
         self.shared.reset_counters()
     }
 
-    /// Whether what was counted came from a relay that kept up.
+    /// Whether what was counted is from a relay that kept up.
     ///
     /// # Errors
     /// As [`counters`](Self::counters).

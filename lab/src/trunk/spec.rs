@@ -107,7 +107,7 @@ impl LinkSpec {
         self.loss.problem()
     }
 
-    /// Applies one `key=value` word of a live change; see [`Trunk`](super::Trunk) for the keys.
+    /// Applies one `key=value` pair of a live change; see [`Trunk`](super::Trunk) for the keys.
     ///
     /// # Errors
     /// [`LabError::BadDescription`] shows the word and the forms that would do.

@@ -25,7 +25,7 @@ impl Default for ValidityLimits {
     }
 }
 
-/// What came out of looking at a run.
+/// The verdict on a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Validity {
     /// Why the run does not count, in words; none = it does.

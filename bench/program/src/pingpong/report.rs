@@ -1,4 +1,4 @@
-//! What a measurement found, and how it is told.
+//! What a measurement found, and how it is reported.
 
 use ropewalk_model::{Bytes, format_seconds};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! A one-way stream of messages: what goes out, and what the receiving end saw of it.
 //!
 //! Every message begins with its number; all of its other words follow from number and place, so that the receiving
-//! end notices whatever is lost, comes twice, out of order or damaged. Messages are sent back to back, several in
+//! end notices whatever is lost, duplicated, out of order or damaged. Messages are sent back to back, several in
 //! flight.
 
 use std::collections::VecDeque;

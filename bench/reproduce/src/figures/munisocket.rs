@@ -4,7 +4,7 @@
 //!  roundtrip   figures 3 to 7, table 1, cut-offs     sizes, beside plain TCP on one rail and on each
 //!  unequal     rails of different speed              a stream of messages beside TCP on each rail
 //!  noise       figure 9                              UDP takes 60 % of one rail (competitor, multipath)
-//!  failures    a rail dies in four ways, at either end, and comes back
+//!  failures    a rail dies in four ways, at either end, and returns
 //!  bonding     figure 10                             beside the kernel's channel bonding, or the paper's
 //!  files       table 2                               put, get, and part of a file
 //!  sharing     two transfers and a message stream over the same rails

@@ -1,7 +1,7 @@
 //! The lab's trunk itself: what it carries, how TCP fares over it, and how true its delay and rate are.
 //!
 //! Flows between two hosts that have the trunk as an interface of their own. Bytes of the first seconds do not count,
-//! and the trunk counts anew when they are over. A run in which the relay did not keep up is shown, marked, with the
+//! and the trunk resets its counters when they are over. A run in which the relay did not keep up is shown, marked, with the
 //! reason in `runs.jsonl`.
 
 mod echo;

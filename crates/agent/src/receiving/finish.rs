@@ -227,7 +227,7 @@ impl Fetch {
         (files.collect(), if has_failed { 0 } else { more })
     }
 
-    /// What is still under temporary names, for the last word.
+    /// What is still under temporary names, for the final report.
     pub fn left(&self) -> Vec<control::Leftover> {
         let (committed, come) = {
             let state = self.state.lock();
@@ -254,7 +254,7 @@ impl Fetch {
         left.collect()
     }
 
-    /// Where files are made under temporary names; told once.
+    /// Where files are made under temporary names; reported once.
     pub fn told_temporary(&self) -> Vec<String> {
         let Some(sinks) = self.sinks() else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! How much has come on a lane, exact to the packet: on a slow lane a unit takes seconds, and the master wants to know
+//! Bytes received on a lane, exact to the packet: on a slow lane a unit takes seconds, and the master wants to know
 //! its speed before.
 
 use ropewalk_lane::Stopper;

@@ -482,7 +482,7 @@ mod tests {
                 "neither a speed nor a range",
             ),
             ("add reader x up=1Gbit 0-9", "the speed of a reader is down"),
-            ("add writer x like", "like whom?"),
+            ("add writer x like", "no node after `like`"),
             ("pair a b", "cap=0 closes"),
             ("pair a b up=1Gbit", "cap=0 closes"),
             ("trunk one x2", "is counted from 0"),

@@ -1,4 +1,4 @@
-//! The second line: how near to the least possible time it came, where that is known. What the run itself shows is no bound.
+//! The second line: how near to the least possible time it was, where that is known. What the run itself shows is no bound.
 
 use ropewalk_model::format_seconds;
 use ropewalk_proto::report::Report;

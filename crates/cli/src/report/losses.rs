@@ -1,4 +1,4 @@
-//! What did not come and what is left: printed whatever else is asked for.
+//! What is missing and what is left: printed whatever else is asked for.
 
 use std::fmt::Write as _;
 

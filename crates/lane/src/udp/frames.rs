@@ -149,7 +149,7 @@ impl Frames {
         }
     }
 
-    /// Whether more of a frame has come, so that [`Frames::pull`] is worth a call.
+    /// Whether more of a frame has arrived, so that [`Frames::pull`] is worth a call.
     pub fn has_come(&mut self) -> Result<bool, LaneError> {
         let got = self.ahead.pull(&mut self.link, HEADER_LEN, AHEAD_LEN)?;
         Ok(got.is_some())

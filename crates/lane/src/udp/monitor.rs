@@ -92,7 +92,7 @@ impl Seen {
         }
     }
 
-    /// A stamp came back after so many microseconds.
+    /// A stamp returned after so many microseconds.
     pub fn trip(&self, microseconds: u32) {
         let ns = u64::from(microseconds) * 1000;
         // Beyond a minute it is no echo of ours.

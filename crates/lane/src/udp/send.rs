@@ -1,4 +1,4 @@
-//! The sending end: blasts what it was asked for at its rate, tells ends of rounds, repairs what is lacking, follows the monitor.
+//! The sending end: blasts what it was asked for at its rate, reports ends of rounds, repairs what is missing, follows the monitor.
 
 use std::collections::HashMap;
 use std::io;

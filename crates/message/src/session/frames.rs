@@ -1,4 +1,4 @@
-//! What comes in: where bytes of fragments go, and what frames say.
+//! Input: where bytes of fragments go, and what frames say.
 
 use std::sync::Arc;
 

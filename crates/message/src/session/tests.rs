@@ -1,4 +1,4 @@
-//! What becomes of bytes while callers come and go, messages are cancelled and fragments come twice.
+//! What becomes of bytes while callers enter and leave, messages are cancelled and fragments are duplicated.
 
 use std::net::{TcpListener, TcpStream};
 

@@ -29,7 +29,7 @@ impl MessageSocket {
         self.session.state().cut_off.fix(bytes);
     }
 
-    /// Finds the cut-off anew and uses it, at both ends; `None` and no change when fewer than two rails work or 3 s are
+    /// Measures the cut-off again and uses it, at both ends; `None` and no change when fewer than two rails work or 3 s are
     /// not enough. The peer's application sees nothing of it.
     ///
     /// # Errors
@@ -81,14 +81,14 @@ impl MessageSocket {
         recalled.map_err(MessageError::Remembered)
     }
 
-    /// The remembered cut-off that this socket took into use last; `None` when it measured, or was told.
+    /// The remembered cut-off that this socket took into use last; `None` when it measured, or got it from the peer.
     #[must_use]
     pub fn recalled_cut_off(&self) -> Option<RecalledCutOff> {
         self.recalled.lock().as_ref().ok().copied().flatten()
     }
 
     /// Writes what this socket has shown to the file of [cut-offs](crate::Options::cut_offs) now: for sockets that live long, and
-    /// for whoever wants to know whether that works. Closing does the same. What was only recalled is not written: its
+    /// for callers that check whether that works. Closing does the same. What was only recalled is not written: its
     /// age goes on until messages confirm it.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub struct Expected {
     pub relay_T_exact: Option<String>,
     /// Why the case must be refused.
     pub error: Option<String>,
-    /// For each destination, what nobody can get to it.
+    /// For each destination, what no sender can get to it.
     #[serde(default)]
     pub missing: BTreeMap<String, RangeSet>,
 }

@@ -1,4 +1,4 @@
-//! What the coordinator wants done, and the plans that come back.
+//! What the coordinator wants done, and the plans that are returned.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! Rates from bytes that came, as means over a window: right from the first status on, and not above what a limit allows.
+//! Rates from received bytes, as means over a window: right from the first status on, and not above what a limit allows.
 //!
-//! Bytes are noted when a status tells of them, so a mean runs from one status to another: between them nobody knows how
-//! many came.
+//! Bytes are noted when a status reports them, so a mean runs from one status to another: between them it is unknown how
+//! many were received.
 
 use std::collections::VecDeque;
 

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! 1. *recall*: receivers that would be late give up bytes they have not asked for yet;
-//! 2. *plan*: what came back is planned as one problem, over the room that the work kept leaves every node (`deal`);
+//! 2. *plan*: what was returned is planned as one problem, over the room that the work kept leaves every node (`deal`);
 //! 3. *revise*: every receiver learns what is new for it, and when to be done.
 //!
 //! In the meantime all go on with what they kept or have under way, so a round costs messages and no time. Where
@@ -319,7 +319,7 @@ impl Balancer {
         self.planning = now.since(self.plan_asked_at);
     }
 
-    /// Something changed that no pause should wait for: a node came, went or was done.
+    /// Something changed that no pause should wait for: a node joined, left or was done.
     pub fn look_soon(&mut self) {
         self.pauses.next_look_at = Instant::ZERO;
         self.pauses.next_round_at = Instant::ZERO;

@@ -31,7 +31,7 @@ impl Coordinator {
         self.problem_at(here, 1.0)
     }
 
-    /// The same for the nodes as they came and went, with what each could carry in the first `seconds` of moving in place
+    /// The same for the nodes as they joined and left, with what each could carry in the first `seconds` of moving in place
     /// of speeds. A receiver of its own copy that was lost is left out.
     pub fn carried_problem(&self, seconds: f64) -> Problem {
         let start_at = self.clock.moving_at.unwrap_or_default();

@@ -6,7 +6,7 @@
 //!                       else: all remove what they wrote
 //! ```
 //!
-//! With `keep_partial` nothing is removed, and the nodes tell where it lies.
+//! With `keep_partial` nothing is removed, and the nodes report where it lies.
 
 use ropewalk_model::Instant;
 

@@ -333,7 +333,7 @@ impl Coordinator {
         self.space.found
     }
 
-    /// Ranges that did not come, per receiver or per shared destination.
+    /// Ranges that are missing, per receiver or per shared destination.
     pub fn missing(&self) -> BTreeMap<String, RangeSet> {
         let mut out: BTreeMap<String, RangeSet> = BTreeMap::new();
         for node in self.nodes.iter().filter(|n| n.is_receiver()) {

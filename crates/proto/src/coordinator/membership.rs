@@ -2,7 +2,7 @@
 //!
 //! A node that joins opens what it has, as all did at the start; what it holds must be what the transfer moves.
 //! From then on it is one of the nodes: the next round gives it work. A node that leaves is given nothing new, and
-//! is let go as soon as nothing depends on it.
+//! is released as soon as nothing depends on it.
 
 use ropewalk_model::{Instant, Range, RangeSet};
 
@@ -22,7 +22,7 @@ fn has_left(node: &Node) -> bool {
 
 impl Coordinator {
     /// Takes one more node into a transfer that moves bytes and gives its number. The driver has reached it;
-    /// whether it fits shows when it has opened what it has, and is told in a note.
+    /// whether it fits shows when it has opened what it has, and is reported in a note.
     ///
     /// # Errors
     /// In words for the user, when nothing moves (yet or any more) or the name is taken.
@@ -116,7 +116,7 @@ impl Coordinator {
         state.wants = RangeSet::new();
     }
 
-    /// What became of a node that was to join: nothing yet, taken in, or turned away and why.
+    /// What became of a node that was to join: nothing yet, admitted, or rejected and why.
     pub fn join_outcome(&self, node: u32) -> Option<Result<(), String>> {
         let state = self.nodes.get(node as usize)?;
         match (&state.lost, self.phase) {
@@ -268,7 +268,7 @@ impl Coordinator {
         wants.difference(&wanted)
     }
 
-    /// Lets a node go while the others go on: what it had to send or fetch goes to others, what it wrote of a
+    /// Releases a node while the others continue: what it had to send or fetch goes to others, what it wrote of a
     /// shared destination stays.
     ///
     /// # Errors

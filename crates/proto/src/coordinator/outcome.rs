@@ -36,7 +36,7 @@ impl Coordinator {
         }
     }
 
-    /// Files that did not come, and how many more there are than are told.
+    /// Files that are missing, and how many more there are than are listed.
     pub fn missing_files(&self) -> (Vec<MissingFile>, u64) {
         let mut more = 0;
         let mut files = Vec::new();

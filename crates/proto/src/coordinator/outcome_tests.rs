@@ -1,4 +1,4 @@
-//! What is told and done when not all came: reasons, files, leftovers, who names what is whole.
+//! Reports and actions when bytes are missing: reasons, files, leftovers, the node that renames.
 
 use super::tests::{
     actions, answer, begun, done, finish, from, node, opened, outcome, sent, started,

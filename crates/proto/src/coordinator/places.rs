@@ -1,4 +1,4 @@
-//! Do two nodes write to one place without being told that they share it? Found out before anything moves.
+//! Do two nodes write to one place without a declaration that they share it? Found out before anything moves.
 //!
 //! Agents say of each final path which folder is there, by its number, and the rest of the path. Where two say the same
 //! they may see one file system, or two that are numbered alike; then both are asked to leave a mark, and who finds the
@@ -236,7 +236,7 @@ struct Written {
     destination: Option<String>,
 }
 
-/// The marks that a node leaves are told apart by this text: its number and that of its place.
+/// The marks that a node leaves are distinguished by this text: its number and that of its place.
 pub fn mark_text(node: u32, place: u32) -> String {
     format!("{node}.{place}")
 }

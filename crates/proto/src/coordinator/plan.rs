@@ -1,4 +1,4 @@
-//! Asks for plans, and turns their answers into what each node is told.
+//! Asks for plans, and turns their answers into the messages of each node.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};

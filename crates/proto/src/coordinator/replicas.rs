@@ -1,4 +1,4 @@
-//! Contents of replicas: who is told to compare them, and what becomes of the transfer where they differ.
+//! Contents of replicas: which nodes compare them, and what becomes of the transfer where they differ.
 
 use ropewalk_model::RangeSet;
 

@@ -1,4 +1,4 @@
-//! Carries out what the balancer decides: limits, recalls, and plans of what came back.
+//! Carries out what the balancer decides: limits, recalls, and plans of what was returned.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the nodes of a pair tell each other about how they get connected: see [`crate::route`].
+//! What the nodes of a pair report to each other about how they connect: see [`crate::route`].
 
 use super::{Action, Coordinator};
 use crate::control::{self, Peer, Route, route, to_agent};

@@ -1,4 +1,4 @@
-//! What the coordinator is told at the start, free of how agents are reached.
+//! What the coordinator gets at the start, free of how agents are reached.
 
 use ropewalk_model::{Link, Range};
 
@@ -15,15 +15,15 @@ pub struct Setup {
     pub mapping: Mapping,
     /// Limit over all receivers, bytes per second.
     pub limit: Option<u64>,
-    /// What every agent is told.
+    /// What every agent gets.
     pub options: control::Options,
     /// Which interfaces carry data.
     pub rails: Rails,
-    /// Who chooses the number of streams while bytes flow; `None`: nobody does.
+    /// What chooses the number of streams while bytes flow; `None`: nothing does.
     pub tune: Option<ropewalk_tuner::PolicyName>,
     /// What earlier transfers taught the policy, one line each.
     pub lessons: Vec<String>,
-    /// What came of a copy that is not complete stays under its temporary name.
+    /// What an incomplete copy leaves stays under its temporary name.
     pub keep_partial: bool,
     /// What pairs and trunks are declared to carry; their nodes by name.
     pub links: Vec<Link>,
@@ -96,7 +96,7 @@ impl NodeSetup {
 /// Something a node holds.
 #[derive(Clone, Debug)]
 pub struct SourceSetup {
-    /// What the agent is told.
+    /// What the agent gets.
     pub source: control::Source,
     /// Where a tree or pattern begins in the data space; set when it is laid out.
     pub base: u64,
@@ -105,7 +105,7 @@ pub struct SourceSetup {
 /// Something a node wants.
 #[derive(Clone, Debug)]
 pub struct SinkSetup {
-    /// What the agent is told.
+    /// What the agent gets.
     pub sink: control::Sink,
     /// Shared destination, if any.
     pub destination: Option<String>,

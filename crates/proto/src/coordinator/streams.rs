@@ -1,7 +1,7 @@
 //! One budget of streams for all nodes of the transfer (coordinated striping, section 3).
 //!
 //! Senders report what the kernel says of their streams, since losses show only there. The tuner chooses how many there
-//! should be in all; receivers, who open streams, are told their shares. So nodes cannot each try to take the trunk for
+//! should be in all; receivers, which open streams, get their shares. So nodes cannot each try to take the trunk for
 //! themselves, and when it loses packets all step back together.
 
 use core::net::{IpAddr, SocketAddr};
@@ -88,7 +88,7 @@ impl Streams {
 pub struct Tuned {
     /// Who decided.
     pub policy: PolicyName,
-    /// How often receivers were told another number.
+    /// How often receivers got another number.
     pub changes: u32,
     /// The newest.
     pub setting: Setting,
@@ -103,7 +103,7 @@ pub(super) struct Lanes {
     of_busiest_sender: u32,
 }
 
-/// What nodes told of their addresses: those of the senders, and those of the receivers.
+/// What nodes reported of their addresses: those of the senders, and those of the receivers.
 pub type Ends = [Vec<IpAddr>; 2];
 
 impl Coordinator {
@@ -160,7 +160,7 @@ impl Coordinator {
         }
     }
 
-    /// Streams that receivers were told to have, all together; 0 before senders have told of any.
+    /// Streams assigned to all receivers together; 0 before senders have reported any.
     pub fn tuned_streams(&self) -> u32 {
         let tuner = self.streams.tuner.as_ref();
         tuner.map_or(0, |tuner| tuner.setting().total())

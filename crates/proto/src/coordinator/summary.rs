@@ -19,9 +19,9 @@ pub struct NodeSummary<'a> {
     pub wanted: u64,
     /// Safe bytes.
     pub delivered: u64,
-    /// Bytes that came and were checked, safe or not yet.
+    /// Bytes received and checked, safe or not yet.
     pub received: u64,
-    /// Bytes per second that came to it, and that others had from it, of late.
+    /// Bytes per second that it received, and that others received from it, lately.
     pub receiving_rate: f64,
     /// See `receiving_rate`.
     pub sending_rate: f64,
@@ -31,7 +31,7 @@ pub struct NodeSummary<'a> {
     pub sent: u64,
     /// Its end, as receiver.
     pub done: Option<&'a Done>,
-    /// Its last word.
+    /// Its final report.
     pub finished: Option<&'a Finished>,
     /// Why it is lost.
     pub lost: Option<&'a str>,
@@ -121,7 +121,7 @@ impl Coordinator {
         self.bytes_at(|node| node.delivered)
     }
 
-    /// The same of bytes that came and were checked, safe or not yet.
+    /// The same of bytes received and checked, safe or not yet.
     pub fn received_bytes(&self) -> u64 {
         self.bytes_at(|node| node.checked.max(node.delivered))
     }
@@ -150,7 +150,7 @@ impl Coordinator {
         total + capped.sum::<u64>()
     }
 
-    /// Bytes per second that came to all receivers together of late: a mean over about a second; never above the limit.
+    /// Bytes per second of all receivers together: a mean over about a second; never above the limit.
     pub fn second_rate(&self) -> f64 {
         let rates = self.nodes.iter().map(|node| {
             let is_done = node.done.is_some() || !node.alive();
@@ -159,7 +159,7 @@ impl Coordinator {
         self.within_limit(rates.sum())
     }
 
-    /// A rate in bytes per second, or the limit: what came of a unit that began before a window does not make it exceed that.
+    /// A rate in bytes per second, or the limit: the bytes of a unit that began before a window does not make it exceed that.
     pub fn within_limit(&self, rate: f64) -> f64 {
         rate.min(self.limit().unwrap_or(f64::MAX))
     }
@@ -169,7 +169,7 @@ impl Coordinator {
         &self.planned
     }
 
-    /// Where the speeds of the plan came from.
+    /// The source of the plan's speeds.
     pub fn basis(&self) -> Basis {
         self.basis
     }
@@ -189,7 +189,7 @@ impl Coordinator {
         self.clock.last_done_at
     }
 
-    /// How often work was planned anew.
+    /// How often work was planned again.
     pub fn replans(&self) -> u32 {
         self.replans
     }

@@ -50,7 +50,7 @@ impl Lane {
         self.rate.busy(now_ns);
     }
 
-    /// A unit came so long after it was taken.
+    /// A unit was received so long after it was taken.
     pub fn took(&mut self, ns: u64) {
         self.latency_ns = Some(self.latency_ns.map_or(ns, |old| old.min(ns)));
         self.took_ns = match self.took_ns > 0.0 {

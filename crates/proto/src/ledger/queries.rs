@@ -23,12 +23,12 @@ impl Ledger {
             .map_or(&[], |unit| &unit.holders)
     }
 
-    /// Bytes a lane has been told to carry and has not brought yet.
+    /// Bytes granted to a lane that it has not delivered yet.
     pub fn in_transit_bytes(&self, lane: LaneId) -> u64 {
         self.lanes.get(lane).map_or(0, |l| l.in_transit_bytes)
     }
 
-    /// Bytes a lane owns and has not been told to carry yet.
+    /// Bytes a lane owns and was not granted yet.
     pub fn ready_bytes(&self, lane: LaneId) -> u64 {
         self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
     }
@@ -89,7 +89,7 @@ impl Ledger {
         self.delivered_bytes
     }
 
-    /// Bytes that came a second time.
+    /// Bytes received a second time.
     pub fn duplicate_bytes(&self) -> u64 {
         self.duplicate_bytes
     }

@@ -1,6 +1,6 @@
 //! How fast a rail is and how long it takes, from when fragments were given to it and acknowledged.
 //!
-//! Fragments that follow each other without a pause are a **train**. What came after the first acknowledgement of a
+//! Fragments that follow each other without a pause are a **train**. What arrived after the first acknowledgement of a
 //! train, over the time since, is the rail's speed, whatever the path and the threads at both ends add to every
 //! round trip; that shows in the first fragment alone. Messages too short for a train say nothing about speed.
 
@@ -94,7 +94,7 @@ impl Pace {
         Some(self.delay_seconds + bytes as f64 / self.bytes_per_second()?)
     }
 
-    /// Bytes that fill the time until an acknowledgement can have come back, twice over: threads are late at times.
+    /// Bytes that fill the time until an acknowledgement can have returned, twice over: threads are late at times.
     pub fn bytes_to_fill(&self) -> u64 {
         let rate = self.bytes_per_second().unwrap_or(0.0);
         (2.0 * rate * self.delay_seconds) as u64

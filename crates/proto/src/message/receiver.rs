@@ -1,4 +1,4 @@
-//! The receiving side: what came, what may be handed out, what the peer is told.
+//! The receiving side: what arrived, what may be handed out, what is reported to the peer.
 
 use std::collections::VecDeque;
 
@@ -163,9 +163,9 @@ struct Pending {
     entries: Vec<Entry>,
 }
 
-/// What has come of the peer's messages. Memory is O(runs + what lands at this moment), messages apart.
+/// What was received of the peer's messages. Memory is O(runs + what lands at this moment), messages apart.
 ///
-/// Links are told apart by numbers that are never used again, since a late copy of a failed link may
+/// Links are distinguished by numbers that are never used again, since a late copy of a failed link may
 /// still be on its way into memory when the rail has a new one.
 #[derive(Debug)]
 pub struct Receiver {
@@ -187,7 +187,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver over `rails` rails that keeps at most `window` bytes nobody asked for, and the rest of a fragment
+    /// A receiver over `rails` rails that keeps at most `window` bytes that the application has not asked for, and the rest of a fragment
     /// that begins within them.
     #[must_use]
     pub fn new(rails: usize, window: u64) -> Self {
@@ -381,7 +381,7 @@ impl Receiver {
         }
     }
 
-    /// A CANCEL or END frame came. A message that was whole before stays as it is, and is [`Arrival::Nothing`].
+    /// A CANCEL or END frame arrived. A message that was whole before stays as it is, and is [`Arrival::Nothing`].
     ///
     /// # Errors
     /// [`Broken`] when it names a message that may not be cancelled or ended.
@@ -517,7 +517,7 @@ impl Receiver {
         )
     }
 
-    /// Somebody receives the first message into memory of his own: it needs no window.
+    /// A caller receives the first message into its own memory: it needs no window.
     pub fn claim(&mut self) {
         if let Some(m) = self.incoming.front()
             && m.state == State::Bytes
@@ -534,7 +534,7 @@ impl Receiver {
         }
     }
 
-    /// What every frame carries: messages below have arrived, and the credit. Counts as told.
+    /// What every frame carries: messages below have arrived, and the credit. Counts as reported.
     pub fn tell(&mut self) -> (u64, u64) {
         let below = self.done_below;
         for pending in &mut self.pending {
@@ -552,13 +552,13 @@ impl Receiver {
         news || self.waiting_entries(rail) > 0 || self.pending.get(rail).is_some_and(|p| p.in_vain)
     }
 
-    /// Whether so much credit came free that the peer may be waiting for it.
+    /// Whether so much credit became free that the peer may be waiting for it.
     #[must_use]
     pub fn owes_credit(&self) -> bool {
         self.credit() - self.credit_told >= (self.window / CREDIT_PART).max(1)
     }
 
-    /// Entries that wait to be told on a rail.
+    /// Entries that wait to be reported on a rail.
     #[must_use]
     pub fn waiting_entries(&self, rail: RailId) -> usize {
         self.pending.get(rail).map_or(0, |p| p.entries.len())
@@ -580,7 +580,7 @@ impl Receiver {
         })
     }
 
-    /// A rail's link is over: what it owed is told on another rail.
+    /// A rail's link is over: what it owed is reported on another rail.
     pub fn link_failed(&mut self, rail: RailId, heir: Option<RailId>) {
         // What was told on it last may be lost with it.
         (self.done_told, self.credit_told) = (0, 0);

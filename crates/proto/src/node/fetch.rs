@@ -44,7 +44,7 @@ const CORRUPT_MAX: u32 = 8;
 /// Notes a node keeps for the report; a disk that fails on every unit would fill it otherwise.
 const NOTES_MAX: usize = 50;
 
-/// What the driver must do or tell.
+/// What the driver must do or report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Open a lane to this peer.
@@ -86,7 +86,7 @@ pub struct PairTotals {
     pub sender: u32,
     /// Fresh bytes it delivered.
     pub delivered: u64,
-    /// Units that came damaged.
+    /// Units received damaged.
     pub corrupt: u64,
     // All bytes that came, parts of units and later copies, too.
     come: u64,
@@ -187,12 +187,12 @@ impl Receiving {
         self.pace.set(rate, now_ns);
     }
 
-    /// So many more bytes came on the lane, of whatever: its speed shows before a unit is whole.
+    /// So many more bytes arrived on the lane: its speed shows before a unit is whole.
     pub fn handle_bytes(&mut self, lane: LaneId, bytes: u64) {
         self.pairs[lane].come += bytes;
     }
 
-    /// A unit came whole and was checked. Returns whether it was the first copy.
+    /// A unit was received whole and checked. Returns whether it was the first copy.
     pub fn handle_unit(
         &mut self,
         lane: LaneId,
@@ -222,12 +222,12 @@ impl Receiving {
         }
     }
 
-    /// Whether a unit has been delivered by somebody: later copies need not be stored.
+    /// Whether a unit has been delivered by any lane: later copies need not be stored.
     pub fn is_delivered(&self, range: Range) -> bool {
         self.ledger.delivered_ranges().contains_range(range)
     }
 
-    /// A granted unit came damaged: it is fetched again, from another holder if there is one.
+    /// A granted unit was damaged: it is fetched again, from another holder if there is one.
     pub fn handle_corrupt(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
         self.now_ns = now_ns;
         self.corrupt += 1;
@@ -341,7 +341,7 @@ impl Receiving {
         &self.pairs
     }
 
-    /// What the master is told from time to time of each sender that has brought anything, tries to, or is to. A sender is
+    /// What the master gets from time to time of each sender that has delivered anything, tries to, or is to. A sender is
     /// at work while any of its rails is.
     pub fn pair_statuses(&mut self, now_ns: u64) -> Vec<control::PairStatus> {
         let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
@@ -377,7 +377,7 @@ impl Receiving {
         &self.watch
     }
 
-    /// Units that came damaged.
+    /// Units received damaged.
     pub fn corrupt(&self) -> u64 {
         self.corrupt
     }

@@ -8,7 +8,7 @@
 //!     +------------------ connected ------------------------+
 //! ```
 //!
-//! A kernel tells of most failures late or never: an own interface that goes down is silence, too. So
+//! A kernel reports most failures late or never: an own interface that goes down is silence, too. So
 //! a rail is taken for dead when bytes are unacknowledged and nothing moved for a while; the time is
 //! shorter when the kernel has already sent them again twice. A process that stands still is silent, too,
 //! while its kernel acknowledges: what comes from a peer is watched for itself. A false alarm costs a few bytes

@@ -15,7 +15,7 @@ pub struct Bitmap {
 pub struct BitmapError {
     /// Bits it should have.
     pub expected: u32,
-    /// Bytes that came.
+    /// Bytes received.
     pub found: usize,
 }
 

@@ -1,7 +1,7 @@
 //! What the sender sends next: units asked for, and rounds of what was lacking.
 //!
 //! ```text
-//!   GRANT ─▶ waiting ── all its datagrams sent ─▶ told ── LACKING(none) ─▶ forgotten
+//!   GRANT ─▶ waiting ── all its datagrams sent ─▶ reported ── LACKING(none) ─▶ forgotten
 //!                ▲                                 │
 //!                └──────── LACKING(some) ──────────┘   the next round: those only
 //! ```
@@ -21,7 +21,7 @@ pub struct Wanted {
     pub space: u16,
     /// Wanted bytes; may be empty.
     pub range: Range,
-    /// Whether its BLAKE3 is told with the first round.
+    /// Whether its BLAKE3 is sent with the first round.
     pub hash: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Piece {
     pub first: u32,
     /// How many in a row; 0 for an empty unit.
     pub count: u32,
-    /// Whether they end the round: the receiver is to be told.
+    /// Whether they end the round: the receiver is to be notified.
     pub ends_round: bool,
 }
 
@@ -124,7 +124,7 @@ impl Blast {
         self.units.remove(&id).is_some()
     }
 
-    /// Takes the receiver's word on a round that it was told of; bits are what it lacks. A word on another round is
+    /// Takes the receiver's report on a round that it was notified of; bits are what is missing. A report on another round is
     /// ignored.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub enum Stray {
     Misplaced,
 }
 
-/// What to tell the sender of a unit.
+/// What to report to the sender of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The grant.
@@ -104,7 +104,7 @@ impl Collect {
         self.units.len() - self.ended.len()
     }
 
-    /// Datagrams of the unit that have come.
+    /// Received datagrams of the unit.
     #[must_use]
     pub fn have(&self, id: u32) -> u32 {
         self.units.get(&id).map_or(0, |unit| unit.have.ones())
@@ -173,8 +173,8 @@ impl Collect {
         ended.map(|(_, _, since)| since + GRACE_NS).min()
     }
 
-    /// What to say about a round that is out: at once when the unit is whole or its last datagram, or a later one, has come;
-    /// else when the socket was empty at `empty_ns`, a moment after the word came.
+    /// What to say about a round that is out: at once when the unit is whole or its last datagram, or a later one, has arrived;
+    /// else when the socket was empty at `empty_ns`, a moment after the report arrived.
     ///
     /// A unit reported whole is forgotten here.
     pub fn report(&mut self, empty_ns: Option<u64>) -> Option<Report> {

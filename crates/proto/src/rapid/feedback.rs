@@ -1,4 +1,4 @@
-//! What a monitor tells the sender, and how the sender follows.
+//! What a monitor reports to the sender, and how the sender follows.
 //!
 //! Every message holds the whole state, so that any may be lost; the newest counts. The same state goes by datagram and, less
 //! often, over the reliable stream, so that a path that loses datagrams delays it only.
@@ -21,7 +21,7 @@ const SUSPEND_MAX_NS: u64 = 2_000_000_000;
 /// Bytes that may be on their way before the monitor has spoken, where nobody set a rate.
 const FIRST_BYTES: u64 = 8 << 20;
 
-/// The rate to begin with where nobody set one: `most`, but less on long paths, which would lose too much of the first round trip.
+/// The rate to begin with where none is set: `most`, but less on long paths, which would lose too much of the first round trip.
 #[must_use]
 pub fn first_rate(most: u64, rtt_ns: u64) -> u64 {
     let by_path = u128::from(FIRST_BYTES) * 1_000_000_000 / u128::from(rtt_ns.max(1));

@@ -85,7 +85,7 @@ pub trait Monitor: Send {
 /// Which monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// What today's kernels tell.
+    /// What today's kernels report.
     #[default]
     Native,
     /// The dynamic priority of Linux 2.6, section 3.3.

@@ -1,13 +1,13 @@
 //! How many datagrams a socket dropped, from what is missing in their sequence numbers.
 //!
 //! The kernel merges datagrams that follow each other into one packet before they reach the socket, and its counter of drops
-//! counts such packets. So datagrams are counted where they are: as sequence numbers that never came while that counter moved. What is
+//! counts such packets. So datagrams are counted where they are: as sequence numbers that never arrived while that counter moved. What is
 //! missing beyond what the counter can explain was lost on the path.
 
 /// Datagrams that the kernel merges into one packet at most (`UDP_MAX_SEGMENTS`).
 const MERGED_MAX: u64 = 128;
 
-/// Tells datagrams that a socket dropped from those that the path lost. O(1) memory and time.
+/// Distinguishes datagrams that a socket dropped from those that the path lost. O(1) memory and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overflow {
     // The socket's counter as last seen.

@@ -43,7 +43,7 @@ impl Pacer {
         self.rate = rate.max(1);
     }
 
-    /// Begins anew after a time in which nothing was to be sent, so that nothing of it is made up for.
+    /// Begins again after a time in which nothing was to be sent, so that nothing of it is made up for.
     pub fn restart(&mut self, now_ns: u64) {
         self.next_ns = self.next_ns.max(now_ns);
     }

@@ -24,7 +24,7 @@ const UNREADABLE_NAMED: usize = 3;
 pub struct Scan {
     /// What every host may know of it.
     pub manifest: Arc<Manifest>,
-    /// Of each entry, in the manifest's order: what only this host can tell.
+    /// Of each entry, in the manifest's order: what only this host knows.
     pub versions: Arc<[Version]>,
     /// Temporary names of transfers (`.NAME.ropewalk-ID`) that were found and left out, with all below them.
     pub skipped: u64,
@@ -34,7 +34,7 @@ impl Scan {
     /// Describes the file or tree at `root`.
     ///
     /// The path must be resolved (as [`crate::Roots`] returns it) and is not resolved again: a link on it
-    /// was put there since, and would lead to where nobody has checked.
+    /// was put there since, and would lead to an unchecked place.
     ///
     /// Below the root links are recorded, never followed, also when a directory is swapped for a
     /// link meanwhile. One directory is open at a time. Cost: an `lstat` and a question for the right to read an entry,
@@ -101,7 +101,7 @@ impl Scan {
 }
 
 impl Manifest {
-    /// What [`Scan::read`] finds, without what only this host can tell.
+    /// What [`Scan::read`] finds, without what only this host knows.
     ///
     /// # Errors
     /// As [`Scan::read`].

@@ -1,5 +1,5 @@
 //! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss, flat around the window where
-//! that loss came, and never less than an additive increase would give.
+//! that loss occurred, and never less than an additive increase would give.
 
 use super::core::Core;
 use super::newreno::Growth;

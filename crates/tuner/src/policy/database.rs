@@ -80,7 +80,7 @@ impl Lesson {
         Self::new(&answer.question.situation, &curve)
     }
 
-    /// One line: six logarithms, then shares in thousandths, `-` for those that nobody tried.
+    /// One line: six logarithms, then shares in thousandths, `-` for those that were not tried.
     #[must_use]
     pub fn format(&self) -> String {
         let key = self.key.iter().map(|value| format!("{value:.2}"));

@@ -1,4 +1,4 @@
-//! A simulation of the observed situation, run beside the transfer by whoever drives it.
+//! A simulation of the observed situation, run beside the transfer by its driver.
 
 use super::{Answer, Policy, PolicyName, Question, TOTALS, fewest};
 use crate::{Limits, Situation};

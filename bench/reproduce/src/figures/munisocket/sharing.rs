@@ -1,4 +1,4 @@
-//! Two transfers and a stream of messages at once over the same two rails: nobody starves.
+//! Two transfers and a stream of messages at once over the same two rails: none starves.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ pub(in crate::coordinator) struct Estimate {
 }
 
 impl Estimate {
-    /// What was told before the start.
+    /// What was declared before the start.
     pub fn told(rate: Option<u64>) -> Self {
         let told = rate.map(|rate| rate as f64);
         Self {
@@ -69,12 +69,12 @@ impl Estimate {
         );
     }
 
-    /// Bytes per second; `None` while nobody knows.
+    /// Bytes per second; `None` while unknown.
     pub fn rate(self) -> Option<f64> {
         self.rate
     }
 
-    /// Whether it was told before the start.
+    /// Whether it was declared before the start.
     pub fn is_told(self) -> bool {
         self.told.is_some()
     }

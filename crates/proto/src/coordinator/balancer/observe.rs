@@ -271,7 +271,7 @@ impl Observed {
         self.recent
     }
 
-    /// Seconds in which it had work and told.
+    /// Seconds in which it had work and reported.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }

@@ -1,4 +1,4 @@
-//! A recall under way: what was asked back, what came, and what becomes of it.
+//! A recall under way: what was asked back, what was returned, and what becomes of it.
 
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@
 //! address with its port: behind one address there may be several hosts.
 //!
 //! What is remembered is used as it is, and corrected by real messages from then on. After [`AGE_SECONDS_MAX`] it is found
-//! anew. Dates are Unix time from the caller; one from the future counts as now.
+//! again. Dates are Unix time from the caller; one from the future counts as now.
 //!
 //! Left out on purpose: who is at an address. A host that takes over the address of another is given its cut-off until
 //! messages show a better one, or the age does.
@@ -28,7 +28,7 @@ const ABOUT: &str = "cut-offs of message sockets: from how many bytes on a messa
 /// Pairs that are remembered; those not seen for longest go first. With 64 rails of IPv6 each, 4 MB of text.
 const PAIRS_MAX: usize = 512;
 
-/// A cut-off that nobody has confirmed for 7 days is found anew. It depends on cables, interfaces, drivers and processors
+/// A cut-off that was not confirmed for 7 days is measured again. It depends on cables, interfaces, drivers and processors
 /// of two hosts, which change when these are maintained; and to measure takes 0.2 to 3 s, which is little once a week.
 pub const AGE_SECONDS_MAX: u64 = 7 * 86_400;
 

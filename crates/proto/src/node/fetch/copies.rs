@@ -1,4 +1,4 @@
-//! Units that come twice: a later copy must be equal to the first one, and must not change what that one left in the sink.
+//! Units received twice: a later copy must be equal to the first one, and must not change what that one left in the sink.
 //!
 //! A stream asks whether a unit is delivered and then writes. Where two streams carry the unit, the second may write after the
 //! first was counted. So writes are announced: when a unit is counted while another stream writes it, or has written to it since
@@ -104,7 +104,7 @@ impl Receiving {
         true
     }
 
-    /// The write that was announced has ended, well or not. True when somebody waits for that.
+    /// The write that was announced has ended, well or not. True when a lane waits for that.
     pub fn end_write(&mut self, writer: Writer, range: Range) -> bool {
         self.copies
             .writing

@@ -1,5 +1,5 @@
-//! What no known peer holds any more, or those that hold it refuse: the master is asked for other holders, and whoever asks
-//! later is told why.
+//! What no known peer holds any more, or those that hold it refuse: the master is asked for other holders, and a node that asks
+//! later gets the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,8 +109,8 @@ impl Receiving {
         }
     }
 
-    /// Refusals of bytes that came from others all the same, each once, in words for the report. Those of bytes that are
-    /// missing are told with these.
+    /// Refusals of bytes that others delivered nevertheless, each once, in words for the report. Those of bytes that are
+    /// missing are reported with these.
     pub fn overcome_refusals(&mut self) -> Vec<String> {
         let missing = self.missing();
         let is_new = |refusal: &&mut Refusal| {

@@ -518,7 +518,7 @@ impl Receiving {
         Ask::Units(units)
     }
 
-    /// A holder told the hash of its bytes.
+    /// A holder reported the hash of its bytes.
     pub fn handle_digest(&mut self, node: u32, range: Range, digest: [u8; 32], now_ns: u64) {
         self.now_ns = now_ns;
         let Some(asked) = self.answered(node, range) else {

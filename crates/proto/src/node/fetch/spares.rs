@@ -4,7 +4,7 @@
 //! the planned ones do what the plan expects: each would cost a handshake, threads and buffers on
 //! both sides, and take sending speed that the plan gave to others. They open when work falls to
 //! them (a sender is lost or refuses), and when the node falls behind its plan; then they take work
-//! until it has caught up. Where nobody knew any speed there is no plan to fall behind: then they open
+//! until it has caught up. Where no speed was known there is no plan to fall behind: then they open
 //! early and take what they can, which shows the master who is fast, until it settles a plan.
 
 use std::collections::VecDeque;
@@ -105,7 +105,7 @@ impl Spares {
         self.called[lane] = Some(now_ns);
     }
 
-    /// Whether the driver was told to connect the lane.
+    /// Whether the driver was asked to connect the lane.
     pub fn has_called(&self, lane: usize) -> bool {
         self.called.get(lane).is_some_and(Option::is_some)
     }
@@ -131,7 +131,7 @@ impl Spares {
         self.patient_until_ns = now_ns.saturating_add(SETTLE_NS);
     }
 
-    /// The node should be done this long after the start; 0 when nobody knows.
+    /// The node should be done this long after the start; 0 when unknown.
     pub fn expect_at(&mut self, expected_ns: u64) {
         self.expected_ns = expected_ns;
     }

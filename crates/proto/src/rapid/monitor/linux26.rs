@@ -1,4 +1,4 @@
-//! The Task Priority Monitoring Process for Linux 2.6: Figure 4, fed by the running and sleeping times that today's kernels tell.
+//! The Task Priority Monitoring Process for Linux 2.6: Figure 4, fed by the running and sleeping times that today's kernels report.
 //!
 //! Readings and departures, each where it happens:
 //! - The formula of step (e) is garbled in print. Read as `(MAX_AVG_SLEEP - CURR_AVG_SLEEP) / (MAX_PRIO - CURR_DYN_PRIO)`: nanoseconds of

@@ -1,6 +1,6 @@
 //! A monitor for the fair schedulers of today (EEVDF and its forerunner), which keep no memory of who slept.
 //!
-//! What such a kernel tells, and what is made of it:
+//! What such a kernel reports, and what is made of it:
 //! - **Share.** Over a window, `run / (run + wait)` is the part of a processor that the receiver gets, long before it needs all of
 //!   it; `bytes / run` is what it could take with a whole one. Their product is what can be sustained: a ceiling for the
 //!   rate, sent ahead of the round trip in which it will be needed.
@@ -12,7 +12,7 @@
 //! - **Drops** confirm what the others said too late.
 //!
 //! The word takes half a round trip and the bytes another half: the queue that counts is the one of then. What is on its way is known
-//! from the ceilings told during the last round trip, and what will be taken by then from what is taken now.
+//! from the ceilings sent during the last round trip, and what will be taken by then from what is taken now.
 //!
 //! A fair scheduler gives a receiver that paused no credit, so a pause here only lets the queue drain; the ceiling does the work.
 //! What is lost without the socket dropping anything was lost on the path: more than [`PATH_LOSS`] of it, and the
