@@ -64,13 +64,14 @@ fn files(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// Source files of all members; those of tests are left out.
+/// Source files of all members; tests and generated code are left out.
 fn sources() -> Vec<PathBuf> {
     let is_source = |path: &Path| {
         let name = path.file_name().unwrap().to_string_lossy();
         let folders: Vec<_> = path.parent().unwrap().iter().collect();
         name.ends_with(".rs")
             && !name.ends_with("tests.rs")
+            && name != "generated.rs"
             && folders.iter().any(|folder| *folder == "src")
             && !folders.iter().any(|folder| *folder == "tests")
     };

@@ -262,7 +262,7 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         agent.instance()
     )
     .and_then(|()| out.flush())
-    .context("the master has gone")?;
+    .context("the master has disconnected")?;
     drop(out);
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     sys::ignore_hangup();

@@ -9,7 +9,7 @@ static VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{}+{SCHEMA:08x}", env!("CARGO_PKG_VERSION")));
 
 /// The version of this program: that of the package, and a fingerprint of the schema of control messages, so that two builds
-/// of one version under development are told apart. A format that is not in the schema changes with the package's version.
+/// of one version under development are distinguished. A format that is not in the schema changes with the package's version.
 #[must_use]
 pub fn version() -> &'static str {
     &VERSION

@@ -10,7 +10,7 @@ use ropewalk_model::{Instant, Nanos};
 /// Rates that people see are means over so long, once so much time has passed.
 pub const WINDOW_TIME: Nanos = Nanos(2_000_000_000);
 
-/// What came within so long is a best second.
+/// What was received within so long is a best second.
 pub const SECOND_TIME: Nanos = Nanos(1_000_000_000);
 
 /// Notes closer together count as one, so that a window holds a dozen of them at most.
@@ -27,13 +27,13 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Nothing has come; from now on something may.
+    /// Nothing was received; from now on something may be.
     pub fn start(&mut self, now: Instant) {
         self.notes.clear();
         self.notes.push_back((now, 0));
     }
 
-    /// So many bytes have come in all. Ignored before the start.
+    /// So many bytes were received in all. Ignored before the start.
     pub fn note(&mut self, total: u64, now: Instant) {
         let Some(&(last_at, last)) = self.notes.back() else {
             return;

@@ -170,7 +170,7 @@ impl Node {
         );
         debug_assert!(
             self.gone_at.is_none() || life.is_closing() || life == NodeLife::Lost,
-            "{name}: {life:?}, and gone"
+            "{name}: {life:?}, and lost"
         );
         debug_assert!(
             self.is_receiver() || self.runs.is_empty(),

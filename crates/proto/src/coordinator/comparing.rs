@@ -19,7 +19,7 @@ pub(super) struct Comparing {
 }
 
 impl Comparing {
-    /// Nodes whose lists have not come in time.
+    /// Nodes whose lists were not received in time.
     pub fn late(&self, now: Instant) -> BTreeSet<u32> {
         let is_late = now.since(self.began_at) > OPEN_TIME_MAX && !self.is_asked;
         let late = self.manifests.iter().filter(|(_, bytes)| bytes.is_empty());

@@ -36,8 +36,8 @@ pub struct Known {
     pub best: Option<RailId>,
     /// What the value began with.
     pub found_by: FoundBy,
-    /// When measurements or messages of this socket last showed it, on the clock of the calls; `None` for what somebody
-    /// else said.
+    /// When measurements or messages of this socket last showed it, on the clock of the calls; `None` for what the peer
+    /// reported.
     pub shown_at: Option<Instant>,
 }
 
