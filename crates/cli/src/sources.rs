@@ -59,7 +59,7 @@ pub(crate) fn arrange_matched(
         Sources::Parts => None,
     };
     let Some(apart) = apart else {
-        if let Some(source) = repeated {
+        if let Some(source) = repeated.filter(|_| !destinations.iter().any(|d| d.into)) {
             bail!("{source} is named twice as a source; name it once");
         }
         for destination in destinations.iter_mut().filter(|d| d.into) {
@@ -293,7 +293,7 @@ mod tests {
             let refused = refusal(&[nameless, "/b"], "/d/", Sources::Auto);
             assert!(refused.contains("no name of its own"), "{refused}");
         }
-        assert!(refusal(&["/a", "/a"], "/d/", Sources::Auto).contains("named twice"));
+        assert!(refusal(&["/a", "/a"], "/d", Sources::Auto).contains("named twice"));
     }
 
     /// What two patterns match goes into a folder once.

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use common::*;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
+
 /// A host's home folder and what it finds as programs there besides the system's.
 struct Host {
     place: Place,
@@ -92,6 +94,44 @@ fn bare_hosts_get_the_program() {
     assert_same_tree(&host.place.path("set"), &host.place.path("three"));
     assert!(!mark.exists());
     assert!(is_empty(host.place.path("far/tmp")));
+}
+
+/// New folders and files have the modes that the login's mask allows, as with an installed program.
+#[test]
+fn uploads_keep_the_mask_of_the_login() {
+    let host = Host::new();
+    let (one, two) = (host.place.text("one"), host.place.text("two"));
+    fs::write(&one, b"1").unwrap();
+    fs::write(&two, b"2").unwrap();
+    let mode = |to: &str| {
+        let path = host.place.path(to);
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    };
+    for (to, options) in [
+        ("installed", &["--remote-path", PROGRAM][..]),
+        ("first", &[]),
+        ("cached", &[]),
+    ] {
+        let target = format!("far:{}/", host.place.text(to));
+        let mut args = vec!["copy", "--ssh", &host.ssh];
+        args.extend(options);
+        args.extend([one.as_str(), two.as_str(), &target]);
+        host.place.run(&args).assert_status(0);
+        assert_eq!(mode(to), mode("installed"), "{to}");
+    }
+}
+
+/// Nothing is left of an upload that is interrupted.
+#[test]
+fn interrupted_uploads_leave_nothing() {
+    let host = Host::new();
+    // The connection breaks while the program is on its way.
+    host.has("head", "#!/bin/sh\nkill -PIPE $PPID\nexit 1\n");
+    host.copy("far", &[], "out").assert_status(4);
+    assert!(is_empty(host.cached().parent().unwrap().to_owned()));
+    host.has("head", "#!/bin/sh\nkill -TERM $PPID\nexit 1\n");
+    host.copy("far", &[], "out").assert_status(4);
+    assert!(is_empty(host.cached().parent().unwrap().to_owned()));
 }
 
 /// Another version is left alone; this one is used beside it.

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use ropewalk_master::request::{
-    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach, Request, Sources,
-    Verify,
+    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Options, Reach, RemoteProgram,
+    Request, Sources, Verify,
 };
 use ropewalk_master::{Cancel, Members};
 use ropewalk_model::ByteRate;
@@ -80,7 +80,11 @@ impl Transfer {
     pub fn new() -> Self {
         Self {
             nodes: Vec::new(),
-            options: Options::default(),
+            // A library does not know which program it is part of.
+            options: Options {
+                remote_program: RemoteProgram::At("ropewalk".into()),
+                ..Options::default()
+            },
             cancel: Cancel::new(),
             on_event: Box::new(drop),
         }

@@ -130,6 +130,19 @@ async fn write(
     input
 }
 
+/// How far the upload of this program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not needed so far.
+    Asked,
+    /// The host has its hash and length.
+    Announced,
+    /// It is on its way.
+    Sent,
+    /// It is about to run.
+    Ready,
+}
+
 type Answer = (String, BufReader<ChildStdout>, Option<Option<String>>);
 
 async fn read(
@@ -139,7 +152,7 @@ async fn read(
 ) -> Result<Answer, Greeting> {
     let mut output = BufReader::new(output);
     let mut program = None;
-    let mut needs = false;
+    let mut stage = Stage::Asked;
     let mut uploaded = None;
     let mut left = PRELUDE_MAX;
     // The writing side lives as long as this one.
@@ -170,8 +183,9 @@ async fn read(
         if first != upload::WORD {
             continue;
         }
-        match (Said::parse(rest), &program) {
-            (Some(Said::Lacks(platform)), _) => {
+        match (Said::parse(rest), stage) {
+            (Some(Said::Lacks(platform)), Stage::Asked) => {
+                stage = Stage::Announced;
                 let this = upload::platform();
                 if platform != this {
                     return Err(Greeting::Refused(format!(
@@ -192,15 +206,17 @@ async fn read(
                         own.display()
                     ))
                 })?;
-                let read = program.insert(Arc::new(read));
-                send(Part::Announcement(read.clone()));
+                program = Some(read.clone());
+                send(Part::Announcement(read));
             }
-            (Some(Said::Needs), Some(program)) => {
-                needs = true;
-                send(Part::Program(program.clone()));
+            (Some(Said::Needs), Stage::Announced) => {
+                stage = Stage::Sent;
+                send(Part::Program(program.take().expect("it was announced")));
             }
-            (Some(Said::Has(path)), Some(_)) => {
-                uploaded = needs.then_some(path);
+            (Some(Said::Has(path)), Stage::Announced | Stage::Sent) => {
+                uploaded = (stage == Stage::Sent).then_some(path);
+                stage = Stage::Ready;
+                program = None;
                 send(Part::Greeting);
             }
             (Some(Said::Fails(reason)), _) => {
@@ -209,7 +225,10 @@ async fn read(
                      where it is with --remote-path"
                 )));
             }
-            (None | Some(Said::Needs | Said::Has(_)), _) => {}
+            (None | Some(Said::Lacks(_) | Said::Needs | Said::Has(_)), _) => {
+                let text = format!("it asks for an upload out of turn: {rest}");
+                return Err(Greeting::Refused(text));
+            }
         }
     }
 }

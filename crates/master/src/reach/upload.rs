@@ -16,9 +16,11 @@
 //! be written, the program is kept for this run only, in a temporary file that is removed before it runs.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use parking_lot::Mutex;
 use ropewalk_proto::version::version;
 
 /// First word of each line that the shell prints for this exchange.
@@ -31,8 +33,24 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Reads it, which takes as long as hashing its bytes.
-    pub fn read(path: &Path) -> std::io::Result<Self> {
+    /// Reads it, which takes as long as hashing its bytes; once for all hosts that need it at a time.
+    pub fn read(path: &Path) -> std::io::Result<Arc<Self>> {
+        static LAST: Mutex<Option<(PathBuf, Weak<Program>)>> = Mutex::new(None);
+        let mut last = LAST.lock();
+        let known = last.as_ref().filter(|(known, _)| known == path);
+        if let Some(program) = known.and_then(|(_, program)| program.upgrade()) {
+            return Ok(program);
+        }
+        let program = Arc::new(Self::read_file(path)?);
+        *last = Some((path.to_owned(), Arc::downgrade(&program)));
+        Ok(program)
+    }
+
+    fn read_file(path: &Path) -> std::io::Result<Self> {
+        if !path.is_absolute() {
+            // Not whatever has this name in the working folder.
+            return Err(std::io::Error::other("its path is not absolute"));
+        }
         let bytes = std::fs::read(path)?;
         let mut hash = String::new();
         for byte in digest(&SHA256, &bytes).as_ref() {
@@ -91,15 +109,11 @@ pub(super) fn describe(node: &str, place: Option<&str>) -> String {
     }
 }
 
-/// The system and processor that this program is for, as `uname -sm` names them.
+/// The system and processor of this host, as `uname -sm` names them.
 pub(super) fn platform() -> String {
-    let system = match std::env::consts::OS {
-        "linux" => "Linux",
-        "macos" => "Darwin",
-        "freebsd" => "FreeBSD",
-        other => other,
-    };
-    format!("{system} {}", std::env::consts::ARCH)
+    let names = rustix::system::uname();
+    let [system, machine] = [names.sysname(), names.machine()].map(|name| name.to_string_lossy());
+    format!("{system} {machine}")
 }
 
 /// The command for the other host's login shell: one line, without what sh, csh and fish read differently inside quotes (a
@@ -114,47 +128,54 @@ pub(super) fn command(arguments: &str) -> String {
         .collect::<Vec<_>>()
         .join(" ")
         .replace("@VERSION@", version())
-        .replace("@PLATFORM@", &platform())
         .replace("@WORD@", WORD)
         .replace("@ARGUMENTS@", arguments);
     format!("exec sh -c '{script}'")
 }
 
-// Lines are joined by blanks, so each statement ends in a semicolon.
+// Lines are joined by blanks, so each statement ends in a semicolon. What is run is what was hashed: the same open file. The
+// agent has the login's own mask for new files.
 const SCRIPT: &str = r#"
 v="ropewalk @VERSION@";
 if [ "$(ropewalk --version </dev/null 2>/dev/null)" = "$v" ]; then exec ropewalk @ARGUMENTS@; fi;
+u=$(umask);
 umask 077;
+t=;
 say() { echo "@WORD@ $*"; };
-fail() { say fails "$*"; exit 1; };
-sum() { if command -v sha256sum >/dev/null; then sha256sum <"$1"; else shasum -a 256 <"$1"; fi | cut -c 1-64; };
+clean() { if [ -n "$t" ]; then rm -f "$t"; fi; };
+fail() { clean; say fails "$*"; exit 1; };
+sum() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi | cut -c 1-64; };
+is_it() { if [ -r "$1" ]; then exec 9<"$1"; [ "$(sum <&9)" = "$h" ]; else false; fi; };
+run() { umask "$u"; exec /proc/self/fd/9 @ARGUMENTS@; };
 IFS= read -r x; IFS= read -r n;
 while [ "${n:-0}" -gt 0 ]; do IFS= read -r x; n=$((n - 1)); done;
 say lacks "$(uname -sm)";
 read -r h n || exit 1;
 if command -v sha256sum >/dev/null || command -v shasum >/dev/null; then :; else
 fail "neither sha256sum nor shasum is there to check the program"; fi;
-m=$(uname -m);
-d=${XDG_CACHE_HOME:-$HOME/.cache}/ropewalk/@VERSION@-$m;
+d=${XDG_CACHE_HOME:-$HOME/.cache}/ropewalk/@VERSION@-$(uname -m);
 p=$d/ropewalk;
-if [ -O "$d" ] && [ -O "$p" ] && [ "$(sum "$p")" = "$h" ] && chmod 700 "$d" "$p"; then say has; exec "$p" @ARGUMENTS@; fi;
-k=1;
-if mkdir -p "$d" 2>/dev/null && [ -O "$d" ] && chmod 700 "$d" && t=$(mktemp "$d/new.XXXXXX" 2>/dev/null); then :;
-else k=0; t=$(mktemp "${TMPDIR:-/tmp}/ropewalk.XXXXXX" 2>&1) || fail "$t"; fi;
-clean() { rm -f "$t"; };
+if [ -O "$d" ] && chmod 700 "$d" && [ -O "$p" ] && is_it "$p"; then say has; run; fi;
 trap clean EXIT;
-trap "exit 1" HUP INT TERM;
+trap "exit 1" HUP INT TERM PIPE;
+temporary() { k=0; t=$(mktemp "${TMPDIR:-/tmp}/ropewalk.XXXXXX" 2>&1) || { x=$t; t=; fail "$x"; }; };
+k=1;
+if mkdir -p "$d" 2>/dev/null && [ -O "$d" ] && chmod 700 "$d" && t=$(mktemp "$d/new.XXXXXX" 2>/dev/null); then
+find "$d" -name "new.*" -mtime +1 -exec rm -f {} +;
+else t=; temporary; fi;
 say needs;
 e=$(head -c "$n" 2>&1 >"$t");
-[ "$(sum "$t")" = "$h" ] || fail "the program was not stored whole in $t: $e";
+is_it "$t" || fail "the program was not stored whole in $t: $e";
 chmod 700 "$t";
-e=$("$t" --version </dev/null 2>&1);
-[ "$e" = "$v" ] || fail "it does not run in ${t%/*}: $e";
-if [ $k = 1 ]; then mv -f "$t" "$p" || fail "$p cannot be replaced"; say has "$p"; exec "$p" @ARGUMENTS@; fi;
-exec 9<"$t";
-rm -f "$t";
+works() { [ "$("$t" --version </dev/null 2>/dev/null)" = "$v" ]; };
+if works; then :; elif [ $k = 1 ]; then
+o=$t; temporary; cat "$o" >"$t"; rm -f "$o"; chmod 700 "$t";
+is_it "$t" && works || fail "it does not run in $d, nor in ${t%/*}: $("$t" --version </dev/null 2>&1)";
+else fail "it does not run in ${t%/*}: $("$t" --version </dev/null 2>&1)"; fi;
+if [ $k = 1 ]; then mv -f "$t" "$p" || fail "$p cannot be replaced"; t=; say has "$p"; run; fi;
+clean; t=;
 say has;
-exec /proc/self/fd/9 @ARGUMENTS@
+run
 "#;
 
 #[cfg(test)]
@@ -170,7 +191,7 @@ mod tests {
         for odd in ['\'', '\\', '!', '\n', '@'] {
             assert!(!script.contains(odd), "{odd:?} in {script}");
         }
-        assert_eq!(script.matches("agent --one-shot --ports 1-2").count(), 4);
+        assert_eq!(script.matches("agent --one-shot --ports 1-2").count(), 2);
     }
 
     #[test]

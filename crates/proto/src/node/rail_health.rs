@@ -95,7 +95,8 @@ enum State {
     Up { since_ns: u64, silence: Silence },
     // `was_tried`: an attempt since it was last up has failed.
     Down { until_ns: u64, was_tried: bool },
-    Probing,
+    // `is_changed`: links have changed since the attempt began.
+    Probing { is_changed: bool },
 }
 
 /// The health of one rail. Timed by the caller's clock, in nanoseconds from any zero.
@@ -130,7 +131,7 @@ impl RailHealth {
     pub fn is_silent(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
         match &mut self.state {
             State::Up { silence, .. } => silence.is_too_long(seen, peer_timeout_ns, now_ns),
-            State::Down { .. } | State::Probing => false,
+            State::Down { .. } | State::Probing { .. } => false,
         }
     }
 
@@ -140,12 +141,20 @@ impl RailHealth {
             State::Up { since_ns, .. } if now_ns.saturating_sub(since_ns) >= STEADY_NS => {
                 self.pause_ns = PAUSE_MIN_NS;
             }
-            State::Up { .. } | State::Probing => {}
+            State::Probing { is_changed: true } => {
+                // What failed may have begun before the change.
+                self.state = State::Down {
+                    until_ns: now_ns.saturating_add(PAUSE_MIN_NS),
+                    was_tried: true,
+                };
+                return;
+            }
+            State::Up { .. } | State::Probing { .. } => {}
             State::Down { .. } => return,
         }
         self.state = State::Down {
             until_ns: now_ns.saturating_add(self.pause_ns),
-            was_tried: self.state == State::Probing,
+            was_tried: matches!(self.state, State::Probing { .. }),
         };
         self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
     }
@@ -156,7 +165,7 @@ impl RailHealth {
     pub fn begin_probe(&mut self, now_ns: u64) -> bool {
         let due = self.due_ns().is_some_and(|due_ns| now_ns >= due_ns);
         if due {
-            self.state = State::Probing;
+            self.state = State::Probing { is_changed: false };
         }
         due
     }
@@ -166,19 +175,20 @@ impl RailHealth {
     pub fn due_ns(&self) -> Option<u64> {
         match self.state {
             State::Down { until_ns, .. } => Some(until_ns),
-            State::Up { .. } | State::Probing => None,
+            State::Up { .. } | State::Probing { .. } => None,
         }
     }
 
     /// Links of this host have changed: what did not answer before may do so now. The first pause after a failure stays,
     /// however much the links change.
     pub fn path_changed(&mut self, now_ns: u64) {
-        if let State::Down {
-            until_ns,
-            was_tried: true,
-        } = &mut self.state
-        {
-            *until_ns = now_ns.min(*until_ns);
+        match &mut self.state {
+            State::Down {
+                until_ns,
+                was_tried: true,
+            } => *until_ns = now_ns.min(*until_ns),
+            State::Probing { is_changed } => *is_changed = true,
+            State::Up { .. } | State::Down { .. } => {}
         }
     }
 
@@ -293,5 +303,9 @@ mod tests {
         assert_eq!(health.due_ns(), Some(300 * MS));
         health.path_changed(110 * MS);
         assert!(health.begin_probe(110 * MS));
+        // The attempt may have begun before the link was of use: it is made again soon.
+        health.path_changed(120 * MS);
+        health.failed(1110 * MS);
+        assert_eq!(health.due_ns(), Some(1210 * MS));
     }
 }

@@ -104,8 +104,10 @@ impl Node {
     /// whose connections are to be stopped, as another rail to the same peer is there. Where all are gone at once TCP may
     /// outlast that, as it does where there is one.
     pub fn handle_links_changed(&mut self, gone: &[LaneId], now_ns: u64) -> Vec<LaneId> {
-        for lane in &mut self.lanes.list {
-            lane.health.path_changed(now_ns);
+        for (number, lane) in self.lanes.list.iter_mut().enumerate() {
+            if !gone.contains(&number) {
+                lane.health.path_changed(now_ns);
+            }
         }
         let does_work = |other: LaneId| self.lanes.has_open(other) && !gone.contains(&other);
         let is_done_by_another = |lane: &LaneId| self.fetch.other_rails(*lane).any(does_work);
