@@ -93,7 +93,7 @@ fn with_a_break(
     fails: impl Fn(&Lab, &str, bool) -> Result<(), ropewalk_lab::LabError>,
 ) -> Value {
     let (lab, agents) = railed_lab(&[50_000_000, 50_000_000]);
-    let data = bytes(48 << 20);
+    let data = bytes(64 << 20);
     std::fs::write(lab.path_in("a", "/data/set"), &data).unwrap();
     let (mut child, mut events) = begin(
         &lab,
@@ -103,7 +103,7 @@ fn with_a_break(
     assert!(events.by_ref().any(|event| has_moved(&event, 6 << 20)));
     fails(&lab, host, true).unwrap();
     // The other rail alone brings this after the failure has been noticed.
-    assert!(events.by_ref().any(|event| has_moved(&event, 22 << 20)));
+    assert!(events.by_ref().any(|event| has_moved(&event, 32 << 20)));
     fails(&lab, host, false).unwrap();
     let report = events.last().unwrap()["report"].clone();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
