@@ -372,7 +372,7 @@ fn nobody_there() {
     let unknown = Side::start(&format!("-t --wait 1 {}", "x".repeat(300))).end();
     unknown.assert(1, "cannot use the address xxx");
     let lonely = Side::start(&format!("-r --wait 1 --listen {address}")).end();
-    lonely.assert(1, "no sender came within 1 s");
+    lonely.assert(1, "no sender connected within 1 s");
 
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();

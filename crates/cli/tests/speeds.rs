@@ -129,7 +129,7 @@ fn declared_speeds_come_first() {
     remember(&scene.place, 3, &[(a, 30_000_000), (b, 10_000_000)]);
     let rates: Vec<String> = [(a, "8Mbit"), (b, "24Mbit"), (&scene.sink, "1Gbit")]
         .iter()
-        .map(|(agent, rate)| format!("--rate={}={rate}", key(agent)))
+        .map(|(agent, rate)| format!("--node-rate={}={rate}", key(agent)))
         .collect();
     let rates: Vec<&str> = rates.iter().map(String::as_str).collect();
     let ran = scene.copy(&rates);
