@@ -40,7 +40,7 @@ pub enum AgentError {
         /// How long it was waited for.
         seconds: u64,
     },
-    /// The master of this agent, which was started for one transfer, has gone without a word.
+    /// The master of this agent, which was started for one transfer, has sent nothing for too long.
     #[error("no message from the master for {seconds} s; its host or the network counts as lost")]
     SilentMaster {
         /// How long it was waited for.

@@ -24,7 +24,7 @@ use crate::run::runtime;
 use crate::sys::{self, say};
 use crate::{Usage, token};
 
-/// Where a standing agent listens unless told otherwise; IPv6 and IPv4 at once.
+/// Where a standing agent listens by default; IPv6 and IPv4 at once.
 const LISTEN_DEFAULT: &str = "[::]:7420";
 
 /// The same where the host has no IPv6.
@@ -148,7 +148,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
     };
     let mut out = std::io::stdout().lock();
     for address in agent.addresses() {
-        // Nobody need read it.
+        // A closed standard output is no error.
         let _ = writeln!(out, "listening on {address}").and_then(|()| out.flush());
     }
     drop(out);

@@ -32,7 +32,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time an agent has to leave once its input is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Size of the data file when nobody says: enough to see a rate, little enough for any machine.
+/// Size of the data file by default: enough to see a rate, little enough for any machine.
 const SIZE_DEFAULT: &str = "64MiB";
 
 /// Exit status when a copy differs.

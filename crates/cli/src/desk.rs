@@ -36,7 +36,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(60 + 300 + 10);
 /// Visitors that may wait for nodes to join or leave; each has a thread.
 const WAITING_MAX: usize = 16;
 
-/// Sources and destinations that are told.
+/// Sources and destinations that are reported.
 const PLACES_MAX: usize = 16;
 
 /// What a visitor asks. No `Debug`: it may hold a token.
@@ -111,7 +111,7 @@ pub(crate) struct Desk {
     path: Mutex<PathBuf>,
 }
 
-/// `$XDG_RUNTIME_DIR/ropewalk`, else `/tmp/ropewalk-UID`: a folder of this user that nobody else may enter.
+/// `$XDG_RUNTIME_DIR/ropewalk`, else `/tmp/ropewalk-UID`: a folder that only this user may enter.
 pub(crate) fn folder() -> Result<PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());
     let folder = match given {
@@ -130,7 +130,7 @@ fn private_folder(folder: &Path) -> Result<()> {
         .create(folder);
     made.with_context(|| format!("cannot make the folder {shown}"))?;
     let found = fs::symlink_metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
-    // In /tmp, somebody else could have been there first.
+    // In /tmp, another user may have made it first.
     if !found.is_dir() || found.uid() != sys::user_id() || found.mode() & 0o077 != 0 {
         bail!(
             "{shown} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
@@ -170,7 +170,7 @@ impl Desk {
     fn open_in(folder: &Path, subject: Answer, cancel: Cancel, members: Members) -> Result<Self> {
         let process = std::process::id();
         let path = folder.join(format!("{process}.sock"));
-        // Not visible to visitors before it listens, so that nobody takes it for a stale one.
+        // Not visible to visitors before it listens, so that none takes it for a stale one.
         let hidden = folder.join(format!(".{process}"));
         let _ = fs::remove_file(&hidden);
         let listener = UnixListener::bind(&hidden)
@@ -184,7 +184,7 @@ impl Desk {
         let serve = move || {
             let waiting = Arc::new(());
             for visitor in listener.incoming().flatten() {
-                // A visitor that breaks off concerns nobody else.
+                // A visitor that breaks off concerns no other.
                 let _ = answer(visitor, &state, &cancel, &members, &waiting);
             }
         };
@@ -343,7 +343,7 @@ pub(crate) fn ask_all(folder: &Path, question: &Question) -> Result<Vec<(PathBuf
     for path in paths {
         match ask(&path, question) {
             Ok(answer) => answers.push((path, answer)),
-            // Nobody listens any more: the process was killed.
+            // Nothing listens any more: the process was killed.
             Err(error)
                 if error
                     .downcast_ref::<std::io::Error>()
