@@ -25,7 +25,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet, UNIT_LEN_MIN};
 
 mod check;
 mod lane;
@@ -86,10 +86,10 @@ struct InTransit {
     holders: Vec<LaneId>,
     choices: u32,
     carriers: Vec<LaneId>,
-    taken_ns: u64,
+    taken_at: Instant,
     // When its first carrier should have brought it, at the speed known when it was taken. A lane
     // that stalls shows here: its measured speed cannot fall while nothing arrives.
-    due_ns: u64,
+    due_at: Instant,
 }
 
 /// The state of every wanted byte. See the module documentation.
@@ -194,17 +194,17 @@ impl Ledger {
     /// unless the lane is `free` to take it.
     ///
     /// * `unit_at`: the longest unit that begins at an offset (chunk and file borders, from the layout).
-    /// * `now_ns`: for speed estimates.
+    /// * `now`: for speed estimates.
     ///
     /// Cost: O(lanes) when stealing, otherwise O(log in transit).
     pub fn take(
         &mut self,
         lane: LaneId,
         free: bool,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
-        let unit = self.take_unit(lane, free, now_ns, unit_at);
+        let unit = self.take_unit(lane, free, now, unit_at);
         self.check_call();
         unit
     }
@@ -213,14 +213,14 @@ impl Ledger {
         &mut self,
         lane: LaneId,
         free: bool,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<Unit> {
         if self.lanes.get(lane).is_none_or(|l| l.lost) {
             return None;
         }
         if self.lanes[lane].ready.is_empty() && !self.is_dealt {
-            self.steal(lane, free, now_ns, unit_at);
+            self.steal(lane, free, now, unit_at);
         }
         if let Some(run) = self.lanes[lane].ready.front_mut() {
             let unit = unit_at(run.range.start);
@@ -242,10 +242,10 @@ impl Ledger {
             let l = &mut self.lanes[lane];
             l.ready_bytes -= range.len();
             if l.in_transit_bytes == 0 {
-                l.moved_ns = Some(now_ns);
+                l.moved_at = Some(now);
             }
-            l.carry(range.len(), now_ns);
-            let due_ns = now_ns.saturating_add((self.backlog_in_transit(lane) * 1e9) as u64);
+            l.carry(range.len(), now);
+            let due_at = now + Nanos::from_seconds(self.backlog_in_transit(lane));
             self.in_transit.insert(
                 range.start,
                 InTransit {
@@ -253,8 +253,8 @@ impl Ledger {
                     holders,
                     choices,
                     carriers: vec![lane],
-                    taken_ns: now_ns,
-                    due_ns,
+                    taken_at: now,
+                    due_at,
                 },
             );
             return Some(Unit {
@@ -264,7 +264,7 @@ impl Ledger {
         }
         match self.is_dealt {
             true => None,
-            false => self.end_game(lane, free, now_ns),
+            false => self.end_game(lane, free, now),
         }
     }
 
@@ -288,8 +288,8 @@ impl Ledger {
 
     /// Seconds until a unit in transit is expected, by its fastest carrier; an overdue unit is
     /// expected to take as long again as it is late.
-    fn expected_seconds(&self, unit: &InTransit, now_ns: u64) -> f64 {
-        let overdue = now_ns.saturating_sub(unit.due_ns) as f64 / 1e9;
+    fn expected_seconds(&self, unit: &InTransit, now: Instant) -> f64 {
+        let overdue = now.since(unit.due_at).as_seconds();
         let backlog = unit
             .carriers
             .iter()
@@ -299,18 +299,18 @@ impl Ledger {
     }
 
     /// Records that a lane brought a unit whole and checked.
-    pub fn delivered(&mut self, lane: LaneId, range: Range, now_ns: u64) -> Delivery {
+    pub fn delivered(&mut self, lane: LaneId, range: Range, now: Instant) -> Delivery {
         if let Some(l) = self.lanes.get_mut(lane) {
-            l.put_down(range.len(), now_ns);
+            l.put_down(range.len(), now);
             let busy = l.in_transit_bytes > 0;
-            l.moved_ns = Some(now_ns);
-            l.brought_ns = Some(now_ns);
-            l.rate.delivered(range.len(), now_ns, busy);
+            l.moved_at = Some(now);
+            l.brought_at = Some(now);
+            l.rate.delivered(range.len(), now, busy);
         }
         let delivery = match self.in_transit.get(&range.start) {
             Some(unit) if unit.range == range && unit.carriers.contains(&lane) => {
                 if unit.carriers.first() == Some(&lane) {
-                    let took = now_ns.saturating_sub(unit.taken_ns);
+                    let took = now.since(unit.taken_at);
                     self.lanes[lane].took(took);
                 }
                 let unit = self.in_transit.remove(&range.start);
@@ -333,33 +333,33 @@ impl Ledger {
     }
 
     /// A cancelled unit will not come on this lane any more.
-    pub fn dropped(&mut self, lane: LaneId, range: Range, now_ns: u64) {
-        self.put_down(lane, range, now_ns);
+    pub fn dropped(&mut self, lane: LaneId, range: Range, now: Instant) {
+        self.put_down(lane, range, now);
         self.check_call();
     }
 
-    fn put_down(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+    fn put_down(&mut self, lane: LaneId, range: Range, now: Instant) {
         if let Some(l) = self.lanes.get_mut(lane) {
-            l.put_down(range.len(), now_ns);
+            l.put_down(range.len(), now);
             if l.in_transit_bytes == 0 {
-                l.rate.idle(now_ns);
+                l.rate.idle(now);
             }
         }
     }
 
     /// A unit was damaged or refused: it becomes ready again, with another holder if there is one.
-    pub fn failed(&mut self, lane: LaneId, range: Range, now_ns: u64) {
-        self.put_down(lane, range, now_ns);
+    pub fn failed(&mut self, lane: LaneId, range: Range, now: Instant) {
+        self.put_down(lane, range, now);
         self.back_to_ready(lane, range.start);
         self.check_call();
     }
 
     /// The lane's peer does not have the unit after all: it is not asked for these bytes again.
-    pub fn refused(&mut self, lane: LaneId, range: Range, now_ns: u64) {
+    pub fn refused(&mut self, lane: LaneId, range: Range, now: Instant) {
         if let Some(unit) = self.in_transit.get_mut(&range.start) {
             unit.holders.retain(|&holder| holder != lane);
         }
-        self.failed(lane, range, now_ns);
+        self.failed(lane, range, now);
     }
 
     fn back_to_ready(&mut self, lane: LaneId, start: u64) {

@@ -114,7 +114,7 @@ impl Ledger {
             lane.took_ns
         );
         debug_assert!(
-            lane.moved_ns.is_some() || lane.brought_ns.is_none(),
+            lane.moved_at.is_some() || lane.brought_at.is_none(),
             "lane {id} delivered a unit and never moved"
         );
     }
@@ -139,7 +139,7 @@ impl Ledger {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use ropewalk_model::Range;
+    use ropewalk_model::{Instant, Range};
 
     use super::super::ReadyRun;
     use super::*;
@@ -161,9 +161,9 @@ mod tests {
             let start = offset / UNIT * UNIT;
             Range::new(start, start + UNIT)
         };
-        let unit = ledger.take(0, true, 0, &unit_at).unwrap();
-        ledger.delivered(0, unit.range, 1_000_000);
-        ledger.take(0, true, 1_000_000, &unit_at).unwrap();
+        let unit = ledger.take(0, true, Instant(0), &unit_at).unwrap();
+        ledger.delivered(0, unit.range, Instant(1_000_000));
+        ledger.take(0, true, Instant(1_000_000), &unit_at).unwrap();
         ledger
     }
 

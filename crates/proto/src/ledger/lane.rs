@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::{LaneId, RateMeter, ReadyRun};
 
 /// The mean time that units take is that of about so many of the newest.
@@ -20,14 +22,14 @@ pub(super) struct Lane {
     // A plan gave it a good part of the work, or the loss of another lane did; not only stealing.
     pub planned: bool,
     // When it last brought a unit, or began to after a pause.
-    pub moved_ns: Option<u64>,
+    pub moved_at: Option<Instant>,
     // When it last brought a unit.
-    pub brought_ns: Option<u64>,
+    pub brought_at: Option<Instant>,
     // Time with something in transit: up to the last pause, and since then.
-    pub busy_ns: u64,
-    pub busy_since_ns: u64,
+    pub busy_time: Nanos,
+    pub busy_since: Instant,
     // Shortest time from taking a unit to its delivery: a round trip and the unit's own time.
-    pub latency_ns: Option<u64>,
+    pub latency: Option<Nanos>,
     // Mean of these times, the newest counting most.
     pub took_ns: f64,
 }
@@ -42,29 +44,30 @@ impl Lane {
     }
 
     /// So many bytes are in transit on it from now on.
-    pub fn carry(&mut self, bytes: u64, now_ns: u64) {
+    pub fn carry(&mut self, bytes: u64, now: Instant) {
         if self.in_transit_bytes == 0 {
-            self.busy_since_ns = now_ns;
+            self.busy_since = now;
         }
         self.in_transit_bytes += bytes;
-        self.rate.busy(now_ns);
+        self.rate.busy(now);
     }
 
     /// A unit was received so long after it was taken.
-    pub fn took(&mut self, ns: u64) {
-        self.latency_ns = Some(self.latency_ns.map_or(ns, |old| old.min(ns)));
+    pub fn took(&mut self, time: Nanos) {
+        self.latency = Some(self.latency.map_or(time, |old| old.min(time)));
+        let took = time.0 as f64;
         self.took_ns = match self.took_ns > 0.0 {
-            true => self.took_ns + (ns as f64 - self.took_ns) / TOOK_UNITS,
-            false => ns as f64,
+            true => self.took_ns + (took - self.took_ns) / TOOK_UNITS,
+            false => took,
         };
     }
 
     /// So many bytes are in transit on it no more.
-    pub fn put_down(&mut self, bytes: u64, now_ns: u64) {
+    pub fn put_down(&mut self, bytes: u64, now: Instant) {
         let before = self.in_transit_bytes;
         self.in_transit_bytes = before.saturating_sub(bytes);
         if before > 0 && self.in_transit_bytes == 0 {
-            self.busy_ns += now_ns.saturating_sub(self.busy_since_ns);
+            self.busy_time = self.busy_time + now.since(self.busy_since);
         }
     }
 }

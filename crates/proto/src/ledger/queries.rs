@@ -1,6 +1,6 @@
 //! What a ledger answers; nothing here changes it.
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Instant, Nanos, RangeSet};
 
 use super::{LaneId, Ledger};
 
@@ -33,23 +33,23 @@ impl Ledger {
         self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
     }
 
-    /// When the lane last brought a unit, or began to after a pause, nanoseconds; `None` before it began.
-    pub fn moved_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.moved_ns)
+    /// When the lane last brought a unit, or began to after a pause; `None` before it began.
+    pub fn moved_at(&self, lane: LaneId) -> Option<Instant> {
+        self.lanes.get(lane).and_then(|l| l.moved_at)
     }
 
-    /// When the lane last brought a unit, nanoseconds; `None` before the first.
-    pub fn brought_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.brought_ns)
+    /// When the lane last brought a unit; `None` before the first.
+    pub fn brought_at(&self, lane: LaneId) -> Option<Instant> {
+        self.lanes.get(lane).and_then(|l| l.brought_at)
     }
 
-    /// Time in which the lane had something in transit, nanoseconds.
-    pub fn busy_ns(&self, lane: LaneId, now_ns: u64) -> u64 {
+    /// Time in which the lane had something in transit.
+    pub fn busy_time(&self, lane: LaneId, now: Instant) -> Nanos {
         self.lanes
             .get(lane)
-            .map_or(0, |l| match l.in_transit_bytes {
-                0 => l.busy_ns,
-                _ => l.busy_ns + now_ns.saturating_sub(l.busy_since_ns),
+            .map_or(Nanos::ZERO, |l| match l.in_transit_bytes {
+                0 => l.busy_time,
+                _ => l.busy_time + now.since(l.busy_since),
             })
     }
 
@@ -64,9 +64,9 @@ impl Ledger {
         self.rails(lane).any(|rail| self.lanes[rail].planned)
     }
 
-    /// Shortest time a unit took on the lane, nanoseconds: never less than a round trip.
-    pub fn latency_ns(&self, lane: LaneId) -> Option<u64> {
-        self.lanes.get(lane).and_then(|l| l.latency_ns)
+    /// Shortest time a unit took on the lane: never less than a round trip.
+    pub fn latency(&self, lane: LaneId) -> Option<Nanos> {
+        self.lanes.get(lane).and_then(|l| l.latency)
     }
 
     /// Measured speed of a lane while it had work, bytes per second; `None` before the first unit.

@@ -1,18 +1,20 @@
 //! Goodput of a lane while it has work, smoothed.
 
+use ropewalk_model::{Instant, Nanos};
+
 /// Time constant of the smoothing: long enough to average a few 1 MiB units on a 20 Mbit/s lane,
 /// short enough to notice within a second that a lane slowed down.
 const SMOOTHING_SECONDS: f64 = 0.5;
 
 /// Shortest stretch that makes a sample; shorter ones are joined (a burst that was already in the
 /// socket buffer says nothing about the path).
-const SAMPLE_NS_MIN: u64 = 20_000_000;
+const SAMPLE_TIME_MIN: Nanos = Nanos(20_000_000);
 
 /// Measures delivered bytes per second over the time in which something was in transit.
 #[derive(Clone, Debug, Default)]
 pub struct RateMeter {
     // Start of the running sample; `None` while nothing is in transit.
-    since_ns: Option<u64>,
+    since: Option<Instant>,
     bytes: u64,
     estimate: Option<f64>,
 }
@@ -24,37 +26,37 @@ impl RateMeter {
     }
 
     /// Something is in transit from now on (no effect if it already was).
-    pub fn busy(&mut self, now_ns: u64) {
-        self.since_ns.get_or_insert(now_ns);
+    pub fn busy(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
     }
 
     /// Nothing is in transit any more: the clock stops.
-    pub fn idle(&mut self, now_ns: u64) {
-        self.sample(now_ns);
-        self.since_ns = None;
+    pub fn idle(&mut self, now: Instant) {
+        self.sample(now);
+        self.since = None;
         self.bytes = 0;
     }
 
     /// `bytes` arrived; `busy` says whether more is in transit.
-    pub fn delivered(&mut self, bytes: u64, now_ns: u64, busy: bool) {
+    pub fn delivered(&mut self, bytes: u64, now: Instant, busy: bool) {
         self.bytes += bytes;
         let due = self
-            .since_ns
-            .is_some_and(|since| now_ns.saturating_sub(since) >= SAMPLE_NS_MIN);
+            .since
+            .is_some_and(|since| now.since(since) >= SAMPLE_TIME_MIN);
         if due || (!busy && self.estimate.is_none()) {
-            self.sample(now_ns);
-            self.since_ns = Some(now_ns);
+            self.sample(now);
+            self.since = Some(now);
             self.bytes = 0;
         }
         if !busy {
-            self.since_ns = None;
+            self.since = None;
             self.bytes = 0;
         }
     }
 
-    fn sample(&mut self, now_ns: u64) {
-        let Some(since) = self.since_ns else { return };
-        let seconds = now_ns.saturating_sub(since).max(1) as f64 / 1e9;
+    fn sample(&mut self, now: Instant) {
+        let Some(since) = self.since else { return };
+        let seconds = now.since(since).max(Nanos(1)).as_seconds();
         if self.bytes == 0 {
             return;
         }

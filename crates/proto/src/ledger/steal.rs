@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::{LaneId, Ledger, RATE_UNKNOWN, ReadyRun, Unit};
 
@@ -42,7 +42,7 @@ impl Ledger {
         &mut self,
         thief: LaneId,
         free: bool,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) {
         let could = |lane: &LaneId| {
@@ -56,9 +56,9 @@ impl Ledger {
         let rail = slowest(&mut all().filter(|&lane| self.are_rails(lane, thief)));
         let victim = rail.or_else(|| slowest(&mut all()).filter(|_| free));
         let Some(victim) = victim else { return };
-        let slow = self.rate_at_most(victim, now_ns).unwrap_or(RATE_UNKNOWN);
+        let slow = self.rate_at_most(victim, now).unwrap_or(RATE_UNKNOWN);
         // A thief nobody has measured may be as fast as its victim.
-        let fast = self.rate_at_most(thief, now_ns).unwrap_or(slow);
+        let fast = self.rate_at_most(thief, now).unwrap_or(slow);
         // What fewest hold first: the loss of one of them costs most there. Of those, what is fetched last.
         let runs = self.lanes[victim].ready.iter().enumerate();
         let own = runs.filter(|(_, run)| run.holders.contains(&thief));
@@ -117,7 +117,7 @@ impl Ledger {
         holders.iter().filter(lives).count()
     }
 
-    pub(super) fn end_game(&mut self, lane: LaneId, free: bool, now_ns: u64) -> Option<Unit> {
+    pub(super) fn end_game(&mut self, lane: LaneId, free: bool, now: Instant) -> Option<Unit> {
         let doubles = self.has_slow_streams && self.may_double(lane);
         let own_rate = self.rate(lane);
         let own_backlog = self.lanes[lane].in_transit_bytes as f64;
@@ -131,16 +131,16 @@ impl Ledger {
             })
             .filter(|(_, unit)| {
                 if unit.carriers.contains(&lane) {
-                    let takes = now_ns.saturating_sub(unit.taken_ns) as f64;
+                    let takes = now.since(unit.taken_at).0 as f64;
                     let mean = self.lanes[lane].took_ns;
                     return doubles && mean > 0.0 && takes > mean * SLOW_STREAM;
                 }
                 let own = (own_backlog + unit.range.len() as f64) / own_rate;
-                let theirs = self.expected_seconds(unit, now_ns);
+                let theirs = self.expected_seconds(unit, now);
                 theirs > own * END_GAME_ADVANTAGE && theirs - own > END_GAME_GAIN_MIN
             })
             .max_by(|(_, a), (_, b)| {
-                let left = |unit| self.expected_seconds(unit, now_ns);
+                let left = |unit| self.expected_seconds(unit, now);
                 left(a)
                     .total_cmp(&left(b))
                     .then(a.range.start.cmp(&b.range.start))
@@ -148,7 +148,7 @@ impl Ledger {
         let unit = self.in_transit.get_mut(&start)?;
         unit.carriers.push(lane);
         let range = unit.range;
-        self.lanes[lane].carry(range.len(), now_ns);
+        self.lanes[lane].carry(range.len(), now);
         Some(Unit {
             range,
             duplicate: true,
@@ -171,14 +171,14 @@ impl Ledger {
 
     /// Bytes per second that a lane carries, as measured, and no more than a unit that is overdue allows; `None`
     /// while nothing says anything.
-    fn rate_at_most(&self, lane: LaneId, now_ns: u64) -> Option<f64> {
+    fn rate_at_most(&self, lane: LaneId, now: Instant) -> Option<f64> {
         let l = &self.lanes[lane];
         let measured = l.rate.bytes_per_second();
-        let waiting = l.moved_ns.filter(|_| l.in_transit_bytes > 0);
+        let waiting = l.moved_at.filter(|_| l.in_transit_bytes > 0);
         let Some(since) = waiting else {
             return measured;
         };
-        let seconds = now_ns.saturating_sub(since).max(1) as f64 / 1e9;
+        let seconds = now.since(since).max(Nanos(1)).as_seconds();
         let most = l.in_transit_bytes as f64 / seconds;
         Some(measured.map_or(most, |rate| rate.min(most)).max(1.0))
     }

@@ -36,7 +36,7 @@ fn ledger(lanes: usize, runs: &[ReadyRun]) -> Ledger {
 fn own_runs_go_front_to_back() {
     let mut ledger = ledger(1, &[run(5, 33, &[0])]);
     let mut taken = Vec::new();
-    while let Some(unit) = ledger.take(0, true, 0, &unit_at) {
+    while let Some(unit) = ledger.take(0, true, Instant(0), &unit_at) {
         taken.push((unit.range.start, unit.range.end));
     }
     assert_eq!(taken, [(5, 10), (10, 20), (20, 30), (30, 33)]);
@@ -57,7 +57,7 @@ fn what_can_least_move_is_fetched_first() {
     ledger.inherit(with(30, 1));
     let take = |_| {
         ledger
-            .take(0, true, 0, &unit_at)
+            .take(0, true, Instant(0), &unit_at)
             .map(|unit| unit.range.start)
     };
     let taken: Vec<u64> = (0..4).filter_map(take).collect();
@@ -68,10 +68,10 @@ fn what_can_least_move_is_fetched_first() {
 #[test]
 fn an_idle_lane_steals_what_it_holds() {
     let mut ledger = ledger(3, &[run(0, 100, &[0, 1])]);
-    let unit = ledger.take(1, true, 0, &unit_at).unwrap();
+    let unit = ledger.take(1, true, Instant(0), &unit_at).unwrap();
     assert_eq!(unit.range.start, 50, "equal speeds: half of the run");
     assert_eq!(
-        ledger.take(2, true, 0, &unit_at),
+        ledger.take(2, true, Instant(0), &unit_at),
         None,
         "lane 2 holds nothing"
     );
@@ -88,11 +88,13 @@ fn theft_follows_speed() {
             run(1000, 2100, &[0, 1]),
         ],
     );
-    let slow = ledger.take(0, true, 0, &unit_at).unwrap();
-    let fast = ledger.take(1, true, 0, &unit_at).unwrap();
-    ledger.delivered(1, fast.range, 100_000_000);
-    ledger.delivered(0, slow.range, 1_000_000_000);
-    let stolen = ledger.take(1, true, 1_000_000_000, &unit_at).unwrap();
+    let slow = ledger.take(0, true, Instant(0), &unit_at).unwrap();
+    let fast = ledger.take(1, true, Instant(0), &unit_at).unwrap();
+    ledger.delivered(1, fast.range, Instant(100_000_000));
+    ledger.delivered(0, slow.range, Instant(1_000_000_000));
+    let stolen = ledger
+        .take(1, true, Instant(1_000_000_000), &unit_at)
+        .unwrap();
     assert_eq!(stolen.range.start, 1100);
 }
 
@@ -112,21 +114,26 @@ const SECOND: u64 = 1_000_000_000;
 #[test]
 fn the_last_unit_of_a_slow_lane_is_duplicated() {
     let mut ledger = ledger(2, &[run(0, 10 * MB, &[0, 1]), run(10 * MB, 20 * MB, &[1])]);
-    let slow = ledger.take(0, true, 0, &large_unit_at).unwrap();
-    let fast = ledger.take(1, true, 0, &large_unit_at).unwrap();
+    let slow = ledger.take(0, true, Instant(0), &large_unit_at).unwrap();
+    let fast = ledger.take(1, true, Instant(0), &large_unit_at).unwrap();
     assert_eq!(
-        ledger.take(1, true, 0, &large_unit_at),
+        ledger.take(1, true, Instant(0), &large_unit_at),
         None,
         "speeds are unknown: no copy yet"
     );
-    ledger.delivered(1, fast.range, SECOND / 10);
-    let copy = ledger.take(1, true, SECOND / 10, &large_unit_at).unwrap();
+    ledger.delivered(1, fast.range, Instant(SECOND / 10));
+    let copy = ledger
+        .take(1, true, Instant(SECOND / 10), &large_unit_at)
+        .unwrap();
     assert_eq!((copy.range, copy.duplicate), (slow.range, true));
     assert_eq!(
-        ledger.delivered(1, copy.range, SECOND / 5),
+        ledger.delivered(1, copy.range, Instant(SECOND / 5)),
         Delivery::Fresh { cancel: vec![0] }
     );
-    assert_eq!(ledger.delivered(0, slow.range, SECOND), Delivery::Duplicate);
+    assert_eq!(
+        ledger.delivered(0, slow.range, Instant(SECOND)),
+        Delivery::Duplicate
+    );
     assert!(ledger.is_complete());
     assert_eq!(
         (ledger.delivered_bytes(), ledger.duplicate_bytes()),
@@ -138,29 +145,31 @@ fn the_last_unit_of_a_slow_lane_is_duplicated() {
 #[test]
 fn nothing_is_duplicated_for_milliseconds() {
     let mut ledger = ledger(2, &[run(0, 10, &[0, 1]), run(10, 20, &[1])]);
-    ledger.take(0, true, 0, &unit_at).unwrap();
-    let fast = ledger.take(1, true, 0, &unit_at).unwrap();
-    ledger.delivered(1, fast.range, 100);
-    assert_eq!(ledger.take(1, true, 100, &unit_at), None);
+    ledger.take(0, true, Instant(0), &unit_at).unwrap();
+    let fast = ledger.take(1, true, Instant(0), &unit_at).unwrap();
+    ledger.delivered(1, fast.range, Instant(100));
+    assert_eq!(ledger.take(1, true, Instant(100), &unit_at), None);
 }
 
 /// A lane that stalls loses its unit to an equally fast one, though its measured speed is high.
 #[test]
 fn an_overdue_unit_is_duplicated() {
     let mut ledger = ledger(2, &[run(0, 20 * MB, &[0, 1]), run(20 * MB, 30 * MB, &[1])]);
-    let first = ledger.take(0, true, 0, &large_unit_at).unwrap();
-    let other = ledger.take(1, true, 0, &large_unit_at).unwrap();
-    ledger.delivered(0, first.range, SECOND / 10);
-    ledger.delivered(1, other.range, SECOND / 10);
-    let stalled = ledger.take(0, true, SECOND / 10, &large_unit_at).unwrap();
+    let first = ledger.take(0, true, Instant(0), &large_unit_at).unwrap();
+    let other = ledger.take(1, true, Instant(0), &large_unit_at).unwrap();
+    ledger.delivered(0, first.range, Instant(SECOND / 10));
+    ledger.delivered(1, other.range, Instant(SECOND / 10));
+    let stalled = ledger
+        .take(0, true, Instant(SECOND / 10), &large_unit_at)
+        .unwrap();
     assert_eq!(
-        ledger.take(1, true, SECOND / 4, &large_unit_at),
+        ledger.take(1, true, Instant(SECOND / 4), &large_unit_at),
         None,
         "not late yet"
     );
     assert_eq!(
         ledger
-            .take(1, true, SECOND, &large_unit_at)
+            .take(1, true, Instant(SECOND), &large_unit_at)
             .map(|u| u.range),
         Some(stalled.range)
     );
@@ -170,13 +179,13 @@ fn an_overdue_unit_is_duplicated() {
 #[test]
 fn a_dead_lane_leaves_its_work_to_others() {
     let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[0])]);
-    let lost = ledger.take(0, true, 0, &unit_at).unwrap();
+    let lost = ledger.take(0, true, Instant(0), &unit_at).unwrap();
     ledger.lane_failed(0);
     assert_eq!(ledger.orphans().as_slice(), [Range { start: 20, end: 30 }]);
     let mut taken = RangeSet::new();
-    while let Some(unit) = ledger.take(1, true, 0, &unit_at) {
+    while let Some(unit) = ledger.take(1, true, Instant(0), &unit_at) {
         taken.insert(unit.range);
-        ledger.delivered(1, unit.range, 1);
+        ledger.delivered(1, unit.range, Instant(1));
     }
     assert!(taken.contains_range(lost.range) && taken.len_bytes() == 20);
     assert!(!ledger.is_complete(), "orphans are still wanted");
@@ -189,13 +198,16 @@ fn a_dead_lane_leaves_its_work_to_others() {
 #[test]
 fn a_unit_taken_back_and_delivered_twice_counts_once() {
     let mut ledger = ledger(2, &[run(0, 10, &[0, 1])]);
-    let unit = ledger.take(0, true, 0, &unit_at).unwrap();
-    ledger.failed(0, unit.range, 0);
-    let again = ledger.take(1, true, 0, &unit_at).unwrap();
+    let unit = ledger.take(0, true, Instant(0), &unit_at).unwrap();
+    ledger.failed(0, unit.range, Instant(0));
+    let again = ledger.take(1, true, Instant(0), &unit_at).unwrap();
     assert_eq!(again.range, unit.range);
-    assert_eq!(ledger.delivered(0, unit.range, 1), Delivery::Duplicate);
+    assert_eq!(
+        ledger.delivered(0, unit.range, Instant(1)),
+        Delivery::Duplicate
+    );
     assert!(matches!(
-        ledger.delivered(1, again.range, 2),
+        ledger.delivered(1, again.range, Instant(2)),
         Delivery::Fresh { .. }
     ));
     assert_eq!(ledger.delivered_bytes(), 10);
@@ -205,12 +217,12 @@ fn a_unit_taken_back_and_delivered_twice_counts_once() {
 #[test]
 fn reassigning_moves_only_what_is_open() {
     let mut ledger = ledger(3, &[run(0, 40, &[0])]);
-    let first = ledger.take(0, true, 0, &unit_at).unwrap();
-    ledger.delivered(0, first.range, 1);
-    let second = ledger.take(0, true, 1, &unit_at).unwrap();
+    let first = ledger.take(0, true, Instant(0), &unit_at).unwrap();
+    ledger.delivered(0, first.range, Instant(1));
+    let second = ledger.take(0, true, Instant(1), &unit_at).unwrap();
     ledger.reassign([run(0, 40, &[2])]);
-    assert_eq!(ledger.take(0, true, 1, &unit_at), None);
-    let moved = ledger.take(2, true, 1, &unit_at).unwrap();
+    assert_eq!(ledger.take(0, true, Instant(1), &unit_at), None);
+    let moved = ledger.take(2, true, Instant(1), &unit_at).unwrap();
     assert_eq!((second.range.start, moved.range.start), (10, 20));
 }
 
@@ -256,7 +268,7 @@ proptest! {
             let now = now as u64 * 1_000_000;
             match step {
                 Step::Take(lane) => {
-                    if let Some(unit) = ledger.take(lane, true, now, &unit_at) {
+                    if let Some(unit) = ledger.take(lane, true, Instant(now), &unit_at) {
                         prop_assert!(!dead[lane]);
                         prop_assert!((unit.range.start..unit.range.end).all(|b| held[b as usize][lane]));
                         carried.push((lane, unit.range));
@@ -264,13 +276,13 @@ proptest! {
                 }
                 Step::Deliver(at) if !carried.is_empty() => {
                     let (lane, range) = carried.swap_remove(at % carried.len());
-                    if let Delivery::Fresh { .. } = ledger.delivered(lane, range, now) {
+                    if let Delivery::Fresh { .. } = ledger.delivered(lane, range, Instant(now)) {
                         (range.start..range.end).for_each(|b| fresh[b as usize] += 1);
                     }
                 }
                 Step::Fail(at) if !carried.is_empty() => {
                     let (lane, range) = carried.swap_remove(at % carried.len());
-                    ledger.failed(lane, range, now);
+                    ledger.failed(lane, range, Instant(now));
                 }
                 Step::Kill(lane) => {
                     dead[lane] = true;
@@ -287,12 +299,12 @@ proptest! {
         while idle < 4 {
             idle = 0;
             while let Some((lane, range)) = carried.pop() {
-                if let Delivery::Fresh { .. } = ledger.delivered(lane, range, u64::MAX / 2) {
+                if let Delivery::Fresh { .. } = ledger.delivered(lane, range, Instant(u64::MAX / 2)) {
                     (range.start..range.end).for_each(|b| fresh[b as usize] += 1);
                 }
             }
             for lane in 0..4 {
-                match ledger.take(lane, true, u64::MAX / 2, &unit_at) {
+                match ledger.take(lane, true, Instant(u64::MAX / 2), &unit_at) {
                     Some(unit) => carried.push((lane, unit.range)),
                     None => idle += 1,
                 }
@@ -313,18 +325,20 @@ fn rails_share_the_work_of_their_peer() {
     ledger.want(run(64 << 20, 128 << 20, &[1, 0]));
     let rail = ledger.add_rail(0);
     assert!(ledger.are_rails(0, rail) && !ledger.are_rails(1, rail));
-    let unit = ledger.take(rail, false, 0, &large_unit_at).unwrap();
+    let unit = ledger
+        .take(rail, false, Instant(0), &large_unit_at)
+        .unwrap();
     assert!(unit.range.end <= 64 << 20, "{unit:?}");
     // The rail alone does all of its peer's work, and then nothing.
     let mut done = unit.range.len();
-    ledger.delivered(rail, unit.range, 1);
-    while let Some(unit) = ledger.take(rail, false, 2, &large_unit_at) {
+    ledger.delivered(rail, unit.range, Instant(1));
+    while let Some(unit) = ledger.take(rail, false, Instant(2), &large_unit_at) {
         assert!(unit.range.end <= 64 << 20 && !unit.duplicate, "{unit:?}");
         done += unit.range.len();
-        ledger.delivered(rail, unit.range, 3);
+        ledger.delivered(rail, unit.range, Instant(3));
     }
     assert_eq!(done, 64 << 20);
-    let free = ledger.take(rail, true, 4, &large_unit_at).unwrap();
+    let free = ledger.take(rail, true, Instant(4), &large_unit_at).unwrap();
     assert!(free.range.start >= 64 << 20, "{free:?}");
 }
 
@@ -334,13 +348,17 @@ fn a_failed_rail_loses_nothing() {
     let mut ledger = Ledger::new(2);
     ledger.want(run(0, 8 << 20, &[0, 1]));
     let rail = ledger.add_rail(0);
-    ledger.take(0, true, 0, &large_unit_at).unwrap();
+    ledger.take(0, true, Instant(0), &large_unit_at).unwrap();
     ledger.lane_failed(0);
     assert_eq!(ledger.ready_bytes(rail), 8 << 20);
     assert_eq!(ledger.rails(0).collect::<Vec<_>>(), [rail]);
     // It comes back as one more rail.
     let again = ledger.add_rail(rail);
-    assert!(ledger.take(again, false, 1, &large_unit_at).is_some());
+    assert!(
+        ledger
+            .take(again, false, Instant(1), &large_unit_at)
+            .is_some()
+    );
     ledger.lane_failed(rail);
     ledger.lane_failed(again);
     assert_eq!(ledger.ready_bytes(1), 8 << 20);
@@ -365,11 +383,11 @@ fn dealt_work_stays() {
     let parts = rails.map(|rail| ledger.ready_bytes(rail) >> 20);
     assert_eq!(parts, [4, 3, 3]);
     for at in 0..4 {
-        let unit = ledger.take(0, true, at, &mebibyte_at).unwrap();
+        let unit = ledger.take(0, true, Instant(at), &mebibyte_at).unwrap();
         assert_eq!(unit.range.start, at << 20);
-        ledger.delivered(0, unit.range, at);
+        ledger.delivered(0, unit.range, Instant(at));
     }
-    assert_eq!(ledger.take(0, true, 9, &mebibyte_at), None);
+    assert_eq!(ledger.take(0, true, Instant(9), &mebibyte_at), None);
     // A stripe that breaks leaves its part to the others.
     ledger.lane_failed(rails[1]);
     let left: u64 = rails
@@ -385,10 +403,10 @@ fn slow_streams_are_doubled() {
     const MS: u64 = 1_000_000;
     let mut ledger = Ledger::new(1);
     ledger.want(run(0, 6 << 20, &[0]));
-    let take = |ledger: &mut Ledger, now| ledger.take(0, true, now, &mebibyte_at);
+    let take = |ledger: &mut Ledger, now| ledger.take(0, true, Instant(now), &mebibyte_at);
     let first = take(&mut ledger, 0).unwrap();
     let slow: Vec<_> = (0..5).map(|_| take(&mut ledger, 0).unwrap()).collect();
-    ledger.delivered(0, first.range, 100 * MS);
+    ledger.delivered(0, first.range, Instant(100 * MS));
     assert_eq!(take(&mut ledger, 900 * MS), None, "not asked for");
     ledger.set_slow_streams(true);
     assert_eq!(take(&mut ledger, 199 * MS), None, "not late yet");
@@ -398,18 +416,18 @@ fn slow_streams_are_doubled() {
     assert_ne!(second.range, double.range);
     assert_eq!(take(&mut ledger, 300 * MS), None, "two at a time");
     // The copy that is late is cancelled once, on the same lane.
-    let Delivery::Fresh { cancel } = ledger.delivered(0, double.range, 301 * MS) else {
+    let Delivery::Fresh { cancel } = ledger.delivered(0, double.range, Instant(301 * MS)) else {
         panic!("the first copy counts");
     };
     assert_eq!(cancel, [0]);
     assert_eq!(
-        ledger.delivered(0, double.range, 302 * MS),
+        ledger.delivered(0, double.range, Instant(302 * MS)),
         Delivery::Duplicate
     );
     // One copy fails: the other one may still come. Both do: the unit is ready again.
-    ledger.failed(0, second.range, 303 * MS);
+    ledger.failed(0, second.range, Instant(303 * MS));
     assert_eq!(ledger.ready_bytes(0), 0);
-    ledger.failed(0, second.range, 304 * MS);
+    ledger.failed(0, second.range, Instant(304 * MS));
     assert_eq!(ledger.ready_bytes(0), 1 << 20);
     // A lane that is gone has none of its copies any more.
     assert!(!take(&mut ledger, 305 * MS).unwrap().duplicate);

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Instant, Range, RangeSet};
 
 use crate::control::{self, Peer};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
@@ -200,7 +200,7 @@ impl Receiving {
         digest: Option<[u8; 32]>,
         now_ns: u64,
     ) -> bool {
-        match self.ledger.delivered(lane, range, now_ns) {
+        match self.ledger.delivered(lane, range, Instant(now_ns)) {
             Delivery::Fresh { cancel } => {
                 self.watch.arrived(range.len(), now_ns);
                 self.pairs[lane].delivered += range.len();
@@ -242,7 +242,7 @@ impl Receiving {
         *times += 1;
         let give_up = *times > CORRUPT_MAX;
         self.no_copy(range);
-        self.ledger.failed(lane, range, now_ns);
+        self.ledger.failed(lane, range, Instant(now_ns));
         self.call_needed();
         if give_up && !self.finished {
             self.finished = true;
@@ -258,7 +258,7 @@ impl Receiving {
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
         self.now_ns = now_ns;
         self.no_copy(range);
-        self.ledger.failed(lane, range, now_ns);
+        self.ledger.failed(lane, range, Instant(now_ns));
         self.call_needed();
         self.check_progress();
     }
@@ -267,7 +267,7 @@ impl Receiving {
     pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
         self.now_ns = now_ns;
         self.no_copy(range);
-        self.ledger.refused(lane, range, now_ns);
+        self.ledger.refused(lane, range, Instant(now_ns));
         let sender = self.pairs[lane].sender;
         self.refused.entry(sender).or_default().insert(range);
         let name = self.peer_name(lane);
@@ -348,7 +348,11 @@ impl Receiving {
         let mut more: BTreeMap<u32, u64> = BTreeMap::new();
         for (lane, pair) in self.pairs.iter_mut().enumerate() {
             // A lane that fails while it is at work forgets for how long it was.
-            let busy = self.ledger.busy_ns(lane, now_ns).max(pair.told_busy_ns);
+            let busy = self
+                .ledger
+                .busy_time(lane, Instant(now_ns))
+                .0
+                .max(pair.told_busy_ns);
             let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
             if busy == 0 && left == 0 {
                 continue;

@@ -79,7 +79,7 @@ impl Receiving {
     /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
     pub fn other_rail_moves(&self, lane: LaneId, now_ns: u64) -> bool {
         let moves = |rail: LaneId| {
-            let brought = self.ledger.brought_ns(rail);
+            let brought = self.ledger.brought_at(rail).map(|at| at.0);
             brought.is_some_and(|brought| now_ns.saturating_sub(brought) < RAIL_MOVES_NS)
         };
         self.ledger

@@ -181,8 +181,8 @@ impl Receiving {
             let Some(called) = self.spares.called[lane] else {
                 return false;
             };
-            let since = called.max(self.ledger.moved_ns(lane).unwrap_or(0));
-            let units = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(4);
+            let since = called.max(self.ledger.moved_at(lane).unwrap_or_default().0);
+            let units = (self.ledger.latency(lane).unwrap_or_default() * 4).0;
             let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
             let planned = self.unit_ns(left, now_ns).saturating_mul(3);
             left > 0 && now_ns.saturating_sub(since) > stall.max(units).max(planned)

@@ -1,6 +1,6 @@
 //! How much is asked of a lane at once, and what.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Range};
 
 use super::{LaneId, Receiving, Take};
 
@@ -71,7 +71,7 @@ impl Receiving {
             let is_idle = outstanding + taken == 0;
             self.ledger
                 .set_slow_streams(is_idle && self.streams > STREAMS_PLAIN);
-            let Some(unit) = self.ledger.take(lane, free, now_ns, unit_at) else {
+            let Some(unit) = self.ledger.take(lane, free, Instant(now_ns), unit_at) else {
                 break;
             };
             taken += unit.range.len();
@@ -96,7 +96,7 @@ impl Receiving {
         }
         let window = match self.ledger.bytes_per_second(lane) {
             Some(rate) => {
-                let trips = self.ledger.latency_ns(lane).unwrap_or(0).saturating_mul(2);
+                let trips = (self.ledger.latency(lane).unwrap_or_default() * 2).0;
                 let timed = rate * WINDOW_NS.max(trips) as f64 / 1e9;
                 let units = match self.is_near_end() {
                     true => 1,
