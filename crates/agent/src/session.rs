@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ropewalk_lane::control::Sealed;
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
+use ropewalk_proto::report::ErrorKind;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
@@ -198,7 +199,7 @@ impl Session {
             .log
             .say(|| format!("{caller}: refused, {message}"));
         self.send(from_agent::Body::Refused(control::Refused {
-            code: 0,
+            code: ErrorKind::Refused.wire(),
             message,
         }));
     }

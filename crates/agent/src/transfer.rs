@@ -12,6 +12,7 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
+use ropewalk_proto::report::ErrorKind;
 use ropewalk_store::{PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -459,7 +460,7 @@ impl Transfer {
         }
         // Also when it has said that it is done: it could be given more, and it may send to others.
         self.send(from_agent::Body::Refused(control::Refused {
-            code: 0,
+            code: ErrorKind::Interrupted.wire(),
             message: reason.to_owned(),
         }));
         self.stop(true, &format!("{reason} by {caller}"));

@@ -214,7 +214,7 @@ pub(crate) fn final_report(
     let mut report = ended_early(request, transfer, outcome, String::new());
     report.error_kind = match outcome {
         Outcome::Done => None,
-        Outcome::Refused => Some(ErrorKind::Refused),
+        Outcome::Refused => Some(coordinator.refusal_kind()),
         Outcome::Cancelled => Some(ErrorKind::Interrupted),
         Outcome::Partial | Outcome::Failed => {
             Some(coordinator.failure_kind().unwrap_or(ErrorKind::Other))

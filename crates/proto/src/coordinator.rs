@@ -30,7 +30,7 @@
 use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 
 use crate::control::{self, FromAgent, OpenedSource, from_agent, to_agent};
-use crate::report::Outcome;
+use crate::report::{ErrorKind, Outcome};
 
 mod action;
 mod arrivals;
@@ -227,9 +227,7 @@ impl Coordinator {
             from_agent::Body::Opened(opened) => self.handle_opened(node, opened),
             from_agent::Body::Probed(probed) if is_moving => self.handle_probed_late(node, &probed),
             from_agent::Body::Probed(probed) => self.handle_probed(node, probed),
-            from_agent::Body::Refused(refused) => {
-                self.handle_refused(node, &refused.message, now);
-            }
+            from_agent::Body::Refused(refused) => self.handle_refused(node, &refused, now),
             from_agent::Body::ManifestReply(reply) => self.handle_manifest(node, reply),
             from_agent::Body::Status(status) => self.handle_status(node, &status, now),
             from_agent::Body::SenderStatus(status) => {
@@ -277,12 +275,13 @@ impl Coordinator {
     }
 
     /// A node cannot go on: its user may have cancelled the transfer there.
-    fn handle_refused(&mut self, node: u32, message: &str, now: Instant) {
+    fn handle_refused(&mut self, node: u32, refused: &control::Refused, now: Instant) {
         if self.phase.is_before_moving() {
-            let text = format!("{}: {message}", self.name(node));
+            self.ending.refusal = Some(ErrorKind::from_wire(refused.code));
+            let text = format!("{}: {}", self.name(node), refused.message);
             return self.refuse(text);
         }
-        self.handle_lost(node, message, now);
+        self.handle_lost(node, &refused.message, now);
     }
 
     fn refuse(&mut self, text: String) {

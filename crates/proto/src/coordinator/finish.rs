@@ -26,6 +26,8 @@ pub(super) struct Ending {
     pub farewell_since: Option<Instant>,
     pub is_cancelled: bool,
     pub failure: Option<Failure>,
+    /// Of a transfer that a node refused: what kind of error that was.
+    pub refusal: Option<ErrorKind>,
 }
 
 impl Coordinator {

@@ -29,6 +29,12 @@ impl Coordinator {
         self.ending.failure.as_ref().map(|failure| failure.kind)
     }
 
+    /// What kind of error a refusal is: what the node that refused gave, where one did.
+    pub fn refusal_kind(&self) -> ErrorKind {
+        let told = self.ending.refusal.filter(|kind| *kind != ErrorKind::Other);
+        told.unwrap_or(ErrorKind::Refused)
+    }
+
     /// Tells the user something that several nodes, or one for many ranges, may say; once.
     pub(super) fn note_once(&mut self, text: String) {
         if self.out.notes().len() < NOTES_MAX && !self.out.notes().contains(&text) {

@@ -454,9 +454,34 @@ fn names_are_waited_for() {
 
 fn refused() -> FromAgent {
     from(from_agent::Body::Refused(control::Refused {
-        code: 0,
+        code: ErrorKind::Interrupted.wire(),
         message: "cancelled at the agent".into(),
     }))
+}
+
+/// The kind of a refusal is what the node that refused gave, by its code.
+#[test]
+fn refusals_keep_their_kind() {
+    let nodes = vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], None),
+    ];
+    let codes = [
+        (ErrorKind::Interrupted.wire(), ErrorKind::Interrupted),
+        (ErrorKind::Node.wire(), ErrorKind::Node),
+        (0, ErrorKind::Refused),
+        (12345, ErrorKind::Refused),
+    ];
+    for (code, kind) in codes {
+        let mut c = begun(nodes.clone(), None);
+        let refused = control::Refused {
+            code,
+            message: "no".into(),
+        };
+        c.handle_message(0, from(from_agent::Body::Refused(refused)), Instant(5));
+        assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Refused));
+        assert_eq!(c.refusal_kind(), kind, "{code}");
+    }
 }
 
 /// A node that was done and is cancelled at its agent is neither told to rename nor given work: nobody would do it.
