@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::tls::TlsError;
-use ropewalk_model::{Problem, receiver_runs, time};
+use ropewalk_model::{ByteRate, Problem, receiver_runs, time};
 use ropewalk_proto::control::{self, ToAgent};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
@@ -326,8 +326,8 @@ fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> No
         name: node.name.clone(),
         sources: node.sources.iter().map(source).collect(),
         sinks: node.sinks.iter().map(sink).collect(),
-        up: node.up,
-        down: node.down,
+        up: node.up.map(ByteRate),
+        down: node.down.map(ByteRate),
         remembered_up: None,
         remembered_down: None,
         interfaces: node.interfaces.clone(),
@@ -358,13 +358,14 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         equal: options.striping == Striping::Equal,
         existing: options.existing.into(),
     };
+    let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request
         .nodes
         .iter()
         .enumerate()
         .map(|(at, node)| NodeSetup {
-            remembered_up: before.hints.up.get(at).copied().flatten(),
-            remembered_down: before.hints.down.get(at).copied().flatten(),
+            remembered_up: hint(&before.hints.up, at),
+            remembered_down: hint(&before.hints.down, at),
             ..node_setup(node, &request.nodes, request.mapping)
         })
         .collect();
@@ -372,7 +373,7 @@ fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources)
         transfer: id.as_bytes().to_vec(),
         nodes,
         mapping: request.mapping,
-        limit: options.limit,
+        limit: options.limit.map(ByteRate),
         options: options_message,
         rails: options.rails.clone(),
         tune: options.tuned_by(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Instant, Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_model::{ByteRate, Instant, Problem, RangeSet, ReceiverRun, receiver_runs};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
 };
@@ -68,7 +68,7 @@ impl<'a> World<'a> {
             transfer: vec![1; 16],
             nodes: scenario.nodes[..present].to_vec(),
             mapping: Mapping::Rows,
-            limit: scenario.limit,
+            limit: scenario.limit.map(ByteRate),
             options: scenario.options,
             rails: Rails::default(),
             tune: None,

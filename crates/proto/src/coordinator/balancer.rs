@@ -33,7 +33,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Instant, Nanos};
+use ropewalk_model::{ByteRate, Instant, Nanos};
 
 use super::Planned;
 use super::view::View;
@@ -271,7 +271,7 @@ impl Balancer {
     }
 
     /// One more node, which may join.
-    pub fn add_node(&mut self, up: Option<u64>, down: Option<u64>) {
+    pub fn add_node(&mut self, up: Option<ByteRate>, down: Option<ByteRate>) {
         self.tracks.push(Track {
             up: Estimate::told(up),
             down: Estimate::told(down),

@@ -5,6 +5,7 @@ use super::tests::{
 };
 use super::*;
 use crate::control::{Done, Stretch, range};
+use ropewalk_model::ByteRate;
 
 /// All nodes have opened what they have, and a plan is asked for.
 fn planning(nodes: &[NodeSetup]) -> (Coordinator, Purpose) {
@@ -264,10 +265,10 @@ fn a_stopped_node_gives_nothing() {
 fn shared_sender(stretches: &[(u64, [u64; 2])]) -> Vec<u64> {
     let own = |name, start: u64| node(name, &[], &[(start, 200 * MB)], None);
     let mut sender = node("a", &[(0, 400 * MB)], &[], None);
-    sender.up = Some(20 * MB);
+    sender.up = Some(ByteRate(20 * MB));
     let mut nodes = vec![sender, own("x", 0), own("y", 200 * MB)];
     for receiver in &mut nodes[1..] {
-        receiver.down = Some(20 * MB);
+        receiver.down = Some(ByteRate(20 * MB));
     }
     let (mut c, purpose) = planning(&nodes);
     let half = |start| {

@@ -1,7 +1,7 @@
 //! What the least possible time of the transfer follows from: declared speeds of nodes, pairs and trunks, and which node was there when.
 
 use ropewalk_model::problem::{Problem, Receiver, Sender};
-use ropewalk_model::{Instant, add_links};
+use ropewalk_model::{ByteRate, Instant, add_links};
 
 use super::{Basis, Coordinator, Node};
 
@@ -47,10 +47,13 @@ impl Coordinator {
     /// * `here`: how long each node was there, of `whole`.
     fn problem_at(&self, here: impl Fn(&Node) -> f64, whole: f64) -> Problem {
         let is_interface = self.basis == Basis::Interface;
-        let carried = |node: &Node, declared: Option<u64>| {
+        let carried = |node: &Node, declared: Option<ByteRate>| {
             let interface = node.opened.as_deref().map(|opened| opened.interface_rate);
             let interface = interface.filter(|rate| is_interface && *rate > 0);
-            let rate = declared.or(interface).unwrap_or(UNLIMITED);
+            let rate = declared
+                .map(|rate| rate.0)
+                .or(interface)
+                .unwrap_or(UNLIMITED);
             // Rounded up: it must stay a lower bound.
             (rate as f64 * here(node)).ceil() as u64
         };

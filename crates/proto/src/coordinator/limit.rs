@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Instant, Nanos};
+use ropewalk_model::{ByteRate, Instant, Nanos};
 
 use super::life::NodeLife;
 use super::{Coordinator, Node};
@@ -37,7 +37,7 @@ impl Coordinator {
     /// Shares the limit among receivers in proportion to what each used of late, so that a node
     /// that cannot use its share gives it to those that can. The sum never exceeds the limit.
     pub(super) fn deal_limit(&mut self, now: Instant) {
-        let Some(limit) = self.setup.limit else {
+        let Some(ByteRate(limit)) = self.setup.limit else {
             return;
         };
         if now.since(self.lease.when) < LEASE_TIME {

@@ -190,7 +190,7 @@ fn the_last_one_may_not_leave() {
 fn a_limit_is_no_reason_to_plan_anew() {
     const GB: u64 = 1_000_000_000;
     let rated = |mut node: NodeSetup| {
-        (node.up, node.down) = (Some(125_000_000), Some(125_000_000));
+        (node.up, node.down) = (Some(ByteRate(125_000_000)), Some(ByteRate(125_000_000)));
         node
     };
     let nodes = vec![
@@ -460,7 +460,7 @@ fn late_lists_are_named() {
 #[test]
 fn the_bound_counts_nodes_while_they_are_there() {
     let fast = |mut node: NodeSetup, rate: u64| {
-        (node.up, node.down) = (Some(rate), Some(rate));
+        (node.up, node.down) = (Some(ByteRate(rate)), Some(ByteRate(rate)));
         node
     };
     let (mut c, _) = started(vec![

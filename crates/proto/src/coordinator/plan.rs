@@ -211,7 +211,7 @@ impl Coordinator {
         self.clock.moving_at = Some(now);
         self.lease.begin(now);
         let receivers = (runs.len() as u64).max(1);
-        let share = self.setup.limit.map(|limit| limit / receivers);
+        let share = self.setup.limit.map(|limit| limit.0 / receivers);
         for (node, runs) in runs {
             self.nodes[node as usize].give(runs);
         }
@@ -355,7 +355,7 @@ impl Coordinator {
         let mean = busy.iter().sum::<u128>() / count;
         // A limit is kept to within a unit: no more than 50 ms of a node's share.
         let limited = self.setup.limit.map_or(u128::MAX, |limit| {
-            u128::from(limit) / count * u128::from(UNITS_PER_NODE) / 20
+            u128::from(limit.0) / count * u128::from(UNITS_PER_NODE) / 20
         });
         unit_len(u64::try_from(mean.min(limited)).unwrap_or(u64::MAX))
     }
@@ -366,7 +366,7 @@ impl Coordinator {
             return None;
         }
         let limited = self.setup.limit.map_or(0.0, |limit| {
-            self.wanted_bytes() as f64 / limit.max(1) as f64
+            self.wanted_bytes() as f64 / limit.0.max(1) as f64
         });
         Some(Nanos::from_seconds(
             self.planned.predicted_seconds.max(limited),

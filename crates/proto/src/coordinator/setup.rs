@@ -1,6 +1,6 @@
 //! What the coordinator gets at the start, free of how agents are reached.
 
-use ropewalk_model::{Link, Range};
+use ropewalk_model::{ByteRate, Link, Range};
 
 use crate::control;
 
@@ -13,8 +13,8 @@ pub struct Setup {
     pub nodes: Vec<NodeSetup>,
     /// How objects relate to the data space.
     pub mapping: Mapping,
-    /// Limit over all receivers, bytes per second.
-    pub limit: Option<u64>,
+    /// Limit over all receivers.
+    pub limit: Option<ByteRate>,
     /// What every agent gets.
     pub options: control::Options,
     /// Which interfaces carry data.
@@ -63,15 +63,15 @@ pub struct NodeSetup {
     pub sources: Vec<SourceSetup>,
     /// What it wants.
     pub sinks: Vec<SinkSetup>,
-    /// Declared sending speed, bytes per second.
-    pub up: Option<u64>,
-    /// Declared receiving speed, bytes per second.
-    pub down: Option<u64>,
-    /// Sending speed seen in earlier transfers, bytes per second: a hint where none is declared, never a
+    /// Declared sending speed.
+    pub up: Option<ByteRate>,
+    /// Declared receiving speed.
+    pub down: Option<ByteRate>,
+    /// Sending speed seen in earlier transfers: a hint where none is declared, never a
     /// base of the bound.
-    pub remembered_up: Option<u64>,
+    pub remembered_up: Option<ByteRate>,
     /// The same for receiving.
-    pub remembered_down: Option<u64>,
+    pub remembered_down: Option<ByteRate>,
     /// Interfaces that it may use, as in [`Rails::Only`]; those of all nodes when empty.
     pub interfaces: Vec<String>,
     /// It is a process on the host of the command: its paths need no name of a host.
@@ -82,14 +82,14 @@ pub struct NodeSetup {
 }
 
 impl NodeSetup {
-    /// Sending speed to plan with at first, bytes per second; `None` when nobody knows.
-    pub(super) fn told_up(&self) -> Option<u64> {
-        self.up.or(self.remembered_up).filter(|&rate| rate > 0)
+    /// Sending speed to plan with at first; `None` when nobody knows.
+    pub(super) fn told_up(&self) -> Option<ByteRate> {
+        self.up.or(self.remembered_up).filter(|rate| rate.0 > 0)
     }
 
     /// The same for receiving.
-    pub(super) fn told_down(&self) -> Option<u64> {
-        self.down.or(self.remembered_down).filter(|&rate| rate > 0)
+    pub(super) fn told_down(&self) -> Option<ByteRate> {
+        self.down.or(self.remembered_down).filter(|rate| rate.0 > 0)
     }
 }
 

@@ -93,7 +93,7 @@ impl Coordinator {
 
     /// Bytes a second that all together may have; `None` without a limit.
     pub fn limit(&self) -> Option<f64> {
-        self.setup.limit.map(|rate| rate.max(1) as f64)
+        self.setup.limit.map(|rate| rate.0.max(1) as f64)
     }
 
     /// Bytes that have to cross, each destination counted.
@@ -218,7 +218,7 @@ impl Coordinator {
                 (seen, mean(node.delivered), node.setup.down)
             };
             // A node that was lost never told its best second.
-            declared.unwrap_or(seen.max(mean).max(1))
+            declared.map_or(seen.max(mean).max(1), |rate| rate.0)
         };
         let nodes = || self.nodes.iter().enumerate();
         Problem {

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::{
     Done, Finished, Need, Opened, OpenedSource, PairDone, Row, Sink, Source, Stretch, range,
 };
-use ropewalk_model::Link;
+use ropewalk_model::{ByteRate, Link};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
@@ -151,7 +151,7 @@ pub(super) fn begun_over(
         transfer: vec![1; 16],
         nodes,
         mapping: Mapping::Rows,
-        limit,
+        limit: limit.map(ByteRate),
         options: control::Options::default(),
         rails: Rails::default(),
         tune: None,
@@ -681,14 +681,15 @@ fn remembered_speeds_are_hints() {
         ((1000, 1000), Basis::Interface)
     );
     let mut known = a;
-    known.remembered_up = Some(70);
+    known.remembered_up = Some(ByteRate(70));
     // It receives nothing: no hint for anything.
-    known.remembered_down = Some(3);
+    known.remembered_down = Some(ByteRate(3));
     assert_eq!(
         problem_of(known.clone(), b.clone()),
         ((70, 1000), Basis::None)
     );
     let mut told = b;
-    (known.up, told.down, told.remembered_down) = (Some(80), Some(60), Some(5));
+    (known.up, told.down, told.remembered_down) =
+        (Some(ByteRate(80)), Some(ByteRate(60)), Some(ByteRate(5)));
     assert_eq!(problem_of(known, told), ((80, 60), Basis::Declared));
 }

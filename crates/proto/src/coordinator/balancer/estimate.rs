@@ -4,7 +4,7 @@
 //! starts at what was declared (or nothing), rises to whatever the node is seen to carry, and falls towards it only
 //! while lanes of the node want more and might be held up by it.
 
-use ropewalk_model::{Instant, Nanos};
+use ropewalk_model::{ByteRate, Instant, Nanos};
 
 use super::observe::Pair;
 use super::{Balancer, Track, View};
@@ -47,8 +47,8 @@ pub(in crate::coordinator) struct Estimate {
 
 impl Estimate {
     /// What was declared before the start.
-    pub fn told(rate: Option<u64>) -> Self {
-        let told = rate.map(|rate| rate as f64);
+    pub fn told(rate: Option<ByteRate>) -> Self {
+        let told = rate.map(|rate| rate.0 as f64);
         Self {
             rate: told,
             updated_at: Instant::ZERO,
@@ -326,7 +326,7 @@ mod tests {
 
     /// What a told node is taken to carry after ten seconds of this.
     fn seen(total: f64, recent: f64, wants: Wants) -> f64 {
-        let mut estimate = Estimate::told(Some(100));
+        let mut estimate = Estimate::told(Some(ByteRate(100)));
         let side = Side {
             total,
             recent,

@@ -151,7 +151,7 @@ impl Balancer {
         let room = self.whole_room(view);
         let up: f64 = view.able_senders().map(|n| room.up[n as usize]).sum();
         let left: f64 = members.iter().map(|member| member.left).sum();
-        let limit = view.setup.limit.map_or(f64::MAX, |limit| limit as f64);
+        let limit = view.setup.limit.map_or(f64::MAX, |limit| limit.0 as f64);
         let mut groups: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
         let mut least = least_over_trunks(view, members);
         least = least.max(left / up.min(limit).max(1.0));
