@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::Range;
+use ropewalk_model::{ByteRate, Range};
 use ropewalk_proto::control::{Options, Row, Sink, Source, Verify};
 use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
 
@@ -155,7 +155,8 @@ impl Scenario {
     #[must_use]
     pub fn declared(mut self) -> Self {
         for (node, speed) in self.nodes.iter_mut().zip(&self.speeds) {
-            (node.up, node.down) = (Some(speed.up as u64), Some(speed.down as u64));
+            node.up = Some(ByteRate(speed.up as u64));
+            node.down = Some(ByteRate(speed.down as u64));
         }
         self
     }

@@ -226,13 +226,17 @@ impl Coordinator {
             let rates: Option<Vec<u64>> = ends.map(rate).collect();
             rates.map(|rates| rates.iter().map(|rate| *rate as f64).sum::<f64>())
         };
-        let down = told(super::Node::is_receiver, |node| node.setup.down);
-        let up = told(super::Node::is_sender, |node| node.setup.up);
+        let down = told(super::Node::is_receiver, |node| {
+            node.setup.down.map(|rate| rate.0)
+        });
+        let up = told(super::Node::is_sender, |node| {
+            node.setup.up.map(|rate| rate.0)
+        });
         let least = [down, up].into_iter().flatten().reduce(f64::min);
         Limits {
             nodes: receivers,
             streams: by_senders.min(by_lanes).clamp(1, STREAMS_PER_RECEIVER_MAX),
-            trunk: self.setup.limit.map(|limit| limit as f64),
+            trunk: self.setup.limit.map(|limit| limit.0 as f64),
             access: least.map(|all| all / f64::from(all_receivers)),
         }
     }
