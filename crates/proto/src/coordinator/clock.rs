@@ -114,23 +114,31 @@ impl Coordinator {
         }
     }
 
-    /// Nodes whose final report does not come in time are lost.
+    /// Nodes whose final report does not come in time are lost. Losing one that was to rename the files of a shared
+    /// destination asks the next one of it, which has the whole time again.
     fn lose_late(&mut self, now: Instant) {
         let ending = &mut self.ending;
         let since = *ending.since.get_or_insert(now);
         let is_landing = |node: &Node| node.life().is_landing();
-        let over = if self.nodes.iter().any(is_landing) {
+        let (is_over, are_heirs_waiting) = if self.nodes.iter().any(is_landing) {
             ending.farewell_since = None;
-            now.since(since) > FINISH_TIME_MAX
+            (now.since(since) > FINISH_TIME_MAX, true)
         } else {
             let since = *ending.farewell_since.get_or_insert(now);
-            now.since(since) > FAREWELL_TIME_MAX
+            (now.since(since) > FAREWELL_TIME_MAX, false)
         };
-        for node in 0..self.nodes.len() as u32 {
-            let state = &self.nodes[node as usize];
-            if over && state.alive() && state.finished.is_none() {
-                self.handle_lost(node, "did not finish in time", now);
-            }
+        if !is_over {
+            return;
+        }
+        // Those that were not sent their end yet wait for the one that renames: they are not late.
+        let is_late = |node: &Node| {
+            let is_asked = node.life().is_closing() || !are_heirs_waiting;
+            is_asked && node.alive() && node.finished.is_none()
+        };
+        let late = (0..).zip(&self.nodes).filter(|(_, node)| is_late(node));
+        let late: Vec<u32> = late.map(|(number, _)| number).collect();
+        for node in late {
+            self.handle_lost(node, "did not finish in time", now);
         }
     }
 }

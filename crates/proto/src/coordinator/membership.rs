@@ -116,7 +116,8 @@ impl Coordinator {
         state.wants = RangeSet::new();
     }
 
-    /// What became of a node that was to join: nothing yet, admitted, or rejected and why.
+    /// What became of a node that was to join: nothing yet, admitted, or not, and why: rejected, or released before it was
+    /// ready.
     pub fn join_outcome(&self, node: u32) -> Option<Result<(), String>> {
         let state = self.nodes.get(node as usize)?;
         match (&state.lost, self.phase) {
@@ -125,6 +126,7 @@ impl Coordinator {
                 Some(Err(reason.to_owned()))
             }
             (None, _) if state.opened.is_some() => Some(Ok(())),
+            (None, _) if has_left(state) => Some(Err("it left before it was ready".into())),
             (None, Phase::Moving) => None,
             (None, _) => Some(Err("the transfer ended before it was ready".into())),
         }

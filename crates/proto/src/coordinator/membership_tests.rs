@@ -345,6 +345,28 @@ fn who_opens_too_late_stays_away() {
     assert!(sent(&settle(&mut c), new).is_empty());
 }
 
+/// A node that leaves before it is ready has not joined, and its driver learns so at once; one that has opened has joined.
+#[test]
+fn a_node_that_leaves_before_it_is_ready_has_not_joined() {
+    let mut c = copying();
+    let new = c.handle_join(with_tree("x", true), Instant(20)).unwrap();
+    assert_eq!(c.join_outcome(new), None);
+    c.handle_leave("x", Instant(21)).unwrap();
+    let reason = c.join_outcome(new).unwrap().unwrap_err();
+    assert!(reason.contains("left before"), "{reason}");
+    c.handle_message(new, opened_trees(1, 1), Instant(22));
+    assert!(!c.nodes[new as usize].can_send());
+    assert!(c.join_outcome(new).unwrap().is_err(), "too late");
+    let ready = c.handle_join(with_tree("y", true), Instant(23)).unwrap();
+    c.handle_message(ready, opened_trees(1, 1), Instant(24));
+    settle(&mut c);
+    c.handle_leave("y", Instant(25)).unwrap();
+    assert_eq!(c.join_outcome(ready), Some(Ok(())));
+    c.handle_message(1, done(100, &[]), Instant(34));
+    settle(&mut c);
+    assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Done));
+}
+
 /// A copy that joins can have the list of files from any holder that is there, and is not sent to those that are gone.
 #[test]
 fn lists_of_files_come_from_living_holders() {

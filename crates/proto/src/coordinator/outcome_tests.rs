@@ -6,6 +6,7 @@ use super::tests::{
 use super::*;
 use crate::control::{Done, Finished, MissingFile, Need, Stretch};
 use crate::report::ErrorKind;
+use ropewalk_model::Nanos;
 
 fn refusal(start: u64, length: u64, reason: &str) -> FromAgent {
     from(from_agent::Body::Need(Need {
@@ -158,6 +159,45 @@ fn another_node_names_what_is_whole() {
         c.notes()
     );
     assert!(c.destinations()[0].complete);
+}
+
+/// One that does not rename in time is replaced, and only that one is lost: the next one has the whole time again. When the
+/// last one is late, too, the transfer fails.
+#[test]
+fn a_node_that_renames_too_late_is_replaced() {
+    for is_last_late in [false, true] {
+        let (mut c, _) = started(sharers());
+        c.handle_message(1, done(50, &[]), Instant(11));
+        c.handle_message(2, done(50, &[]), Instant(12));
+        actions(&mut c);
+        let mut now = Instant(20);
+        for late in [1, 2] {
+            c.handle_timer(now);
+            c.handle_timer(now + FINISH_TIME_MAX);
+            assert_eq!(outcome(&actions(&mut c)), None, "not late yet");
+            now = now + FINISH_TIME_MAX + Nanos(1);
+            if late == 1 || is_last_late {
+                c.handle_timer(now);
+            }
+            assert!(c.summary()[1].lost.is_some());
+            if late == 1 {
+                let next = actions(&mut c);
+                let commits = matches!(sent(&next, 2)[..], [to_agent::Body::Finish(f)] if f.commit && f.again);
+                assert!(commits, "{next:?}");
+                assert_eq!((outcome(&next), c.summary()[2].lost), (None, None));
+            }
+        }
+        let expected = match is_last_late {
+            true => Outcome::Failed,
+            false => Outcome::Done,
+        };
+        let end = match is_last_late {
+            true => actions(&mut c),
+            false => finish(&mut c, 3),
+        };
+        assert_eq!(outcome(&end), Some(expected), "{:?}", c.notes());
+        assert_eq!(c.destinations()[0].complete, !is_last_late);
+    }
 }
 
 /// One that answers that it cannot is replaced, too; when none can, the last reason is the error, and it removes.
