@@ -28,7 +28,7 @@ fn main() {
     let (nodes, layout) = (number(0, 1000), text(1, "blocks"));
     let (units, seconds) = (number(2, 256), number(3, 20));
     let mut scenario = scenario(nodes, &layout, units, seconds as f64).declared();
-    scenario.step_ns = number(4, 20) * MS;
+    scenario.step_time = number(4, 20) * MS;
     let bound = (nodes <= 20_000)
         .then(|| changed_bound(&scenario))
         .flatten();

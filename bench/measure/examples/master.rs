@@ -136,13 +136,13 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
                     &runs[node as usize],
                     round,
                 )));
-                master.handle_message(node, body, Instant(round * SECOND / 2));
+                master.handle_message(node, body, Instant::ZERO + SECOND * round / 2);
             }
             while master.poll_action().is_some() {}
         });
     }
     timed(say, "timer, once (each 0.1 s)", || {
-        master.handle_timer(Instant(2 * SECOND))
+        master.handle_timer(Instant::ZERO + SECOND * 2)
     });
     while master.poll_action().is_some() {}
     (master, runs)
@@ -160,7 +160,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                 continue;
             }
             let body = from(from_agent::Body::Done(done(&runs[node as usize])));
-            master.handle_message(node, body, Instant(3 * SECOND));
+            master.handle_message(node, body, Instant::ZERO + SECOND * 3);
             while let Some(action) = master.poll_action() {
                 match action {
                     Action::Plan(..) => planned += 1,
@@ -171,7 +171,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                         // The others seem to have work left, as they are heard one after the other.
                         to_agent::Body::Release(_) => {
                             let nothing = from_agent::Body::Released(Released::default());
-                            master.handle_message(to, from(nothing), Instant(3 * SECOND));
+                            master.handle_message(to, from(nothing), Instant::ZERO + SECOND * 3);
                         }
                         _ => {}
                     },
@@ -186,7 +186,7 @@ fn finish((mut master, runs): (Coordinator, Vec<Vec<Run>>), scenario: &Scenario)
                 committed: finished.get(&node).copied().unwrap_or(false),
                 ..Finished::default()
             }));
-            master.handle_message(node, body, Instant(4 * SECOND));
+            master.handle_message(node, body, Instant::ZERO + SECOND * 4);
         }
     });
     let mut end = None;

@@ -2,9 +2,9 @@
 
 use std::panic::catch_unwind;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Nanos, Range};
 use ropewalk_proto::report::Outcome;
-use ropewalk_sim::{self as sim, SECOND, Speed, node};
+use ropewalk_sim::{self as sim, Speed, node};
 
 use crate::changed::Happened;
 use crate::scenario::{Node, Run, Scenario, What, speed};
@@ -59,9 +59,8 @@ fn translated(scenario: &Scenario, run: &Run, happened: &[Happened]) -> sim::Sce
     }
     simulated.scheduler = run.scheduler.to_owned();
     simulated.options.fixed = !run.has_feedback;
-    let nanoseconds = |seconds: f64| (seconds * SECOND as f64) as u64;
     for (change, happened) in scenario.changes.iter().zip(happened) {
-        let at = nanoseconds(happened.seconds);
+        let at = Nanos::from_seconds(happened.seconds);
         match &change.what {
             What::Rate {
                 node,
@@ -72,7 +71,7 @@ fn translated(scenario: &Scenario, run: &Run, happened: &[Happened]) -> sim::Sce
             }
             What::Pause { node, seconds } => {
                 let until = happened.until_seconds.unwrap_or(happened.seconds + seconds);
-                let change = sim::Change::PausedUntil(nanoseconds(until));
+                let change = sim::Change::PausedUntil(Nanos::from_seconds(until));
                 simulated = simulated.then(at, number(node), change);
             }
             What::Die { nodes } => {

@@ -106,7 +106,7 @@ where
         if transfer.has_ended() {
             return Err("the transfer has ended".into());
         }
-        let now = transfer.now_ns();
+        let now = transfer.now();
         while let Some(place) = dials.poll(now) {
             let dialled = dialled.clone();
             begin(targets[place].clone(), check.clone(), move |result| {
@@ -116,8 +116,8 @@ where
         if dials.is_over() {
             return Err(dials.describe(&transfer.name, &peer.name));
         }
-        let pause = dials.next_ns().map_or(POLL, |at| {
-            Duration::from_nanos(at.saturating_sub(now)).min(POLL)
+        let pause = dials.next_at().map_or(POLL, |at| {
+            Duration::from(at.since(now)).min(POLL)
         });
         match results.recv_timeout(pause) {
             Ok((_, Ok((stream, _)))) => return Ok(stream),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use ropewalk_model::time;
 use ropewalk_proto::admission::{Admission, Source, Ticket};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -82,11 +83,11 @@ impl Door {
 
     fn enter(self: &Arc<Self>, source: Source, room: Option<OwnedSemaphorePermit>) -> Place {
         let mut inside = self.inside.lock();
-        let now_ns = self.began.elapsed().as_nanos() as u64;
-        let ticket = inside.admission.enter(source, now_ns);
+        let now = time::Instant::after(self.began.elapsed());
+        let ticket = inside.admission.enter(source, now);
         let told = Arc::new(Notify::new());
         inside.told.insert(ticket, told.clone());
-        while let Some(oldest) = inside.admission.gives_way(now_ns) {
+        while let Some(oldest) = inside.admission.gives_way(now) {
             inside.leave(oldest);
         }
         drop(inside);

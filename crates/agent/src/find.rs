@@ -140,7 +140,7 @@ impl Finder {
     /// Begins what is due; the way to a peer on this host, which is there at once.
     fn begin(&self) -> Option<Connected> {
         loop {
-            let step = self.route.lock().poll(self.transfer.now_ns())?;
+            let step = self.route.lock().poll(self.transfer.now())?;
             let told = self.told.clone();
             match step {
                 Step::Local => {
@@ -159,7 +159,7 @@ impl Finder {
                             is_local
                         }
                     };
-                    let now = self.transfer.now_ns();
+                    let now = self.transfer.now();
                     self.route.lock().handle_local(is_local, now);
                 }
                 Step::Dial(place) => dial::begin(
@@ -223,10 +223,10 @@ impl Finder {
             if route.is_over() {
                 return Err(AgentError::Unconnected(route.describe()));
             }
-            route.next_ns()
+            route.next_at()
         };
         let pause = next.map_or(POLL, |at| {
-            Duration::from_nanos(at.saturating_sub(self.transfer.now_ns())).min(POLL)
+            Duration::from(at.since(self.transfer.now())).min(POLL)
         });
         Ok(self.events.recv_timeout(pause).ok())
     }

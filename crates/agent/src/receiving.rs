@@ -15,7 +15,7 @@ use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, Verify, from_agent, to_agent};
 use ropewalk_proto::coordinator;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
-use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES_NS, Streams, Wish};
+use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
 
 use crate::landing::{Gate, SinkSet};
 use crate::open::OpenSink;
@@ -85,7 +85,7 @@ impl State {
 
 /// Pauses before each new attempt to open a stream that broke.
 fn retries() -> impl Iterator<Item = Duration> {
-    RETRY_PAUSES_NS.into_iter().map(Duration::from_nanos)
+    RETRY_PAUSES.into_iter().map(Duration::from)
 }
 
 /// The receiving side of one transfer on one node.
@@ -111,15 +111,15 @@ impl Fetch {
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
         let blast = streams::blast(&options, senders.len());
         let streams = Streams::new(&Wish {
-            given: options.streams,
+            given: control::count(options.streams),
             is_equal: options.equal,
             of_datagrams: blast.is_some(),
             senders: senders.len(),
-            lane_max: plan.lane_streams_max,
-            sharers: plan.sharers,
+            lane_max: control::count(plan.lane_streams_max),
+            sharers: control::count(plan.sharers),
             other_transfers: plan.other_transfers,
         });
-        let mut receiving = Receiving::new(options.prefetch, streams.each(), transfer.now_ns());
+        let mut receiving = Receiving::new(options.prefetch, streams.each(), transfer.now());
         if options.fixed {
             receiving.fix_plan();
         }
@@ -136,7 +136,7 @@ impl Fetch {
             ..Duties::default()
         };
         let state = State {
-            node: Node::new(receiving, streams, plan, duties, transfer.now_ns()),
+            node: Node::new(receiving, streams, plan, duties, transfer.now()),
             lanes: Vec::new(),
             watches_links: false,
             temporary_told: false,
@@ -198,7 +198,7 @@ impl Fetch {
                         return;
                     }
                     let mut state = fetch.state.lock();
-                    let now = fetch.transfer.now_ns();
+                    let now = fetch.transfer.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     state.node.handle_prepared(&plan, now, &unit_at);
                     fetch.drain(state);
@@ -249,7 +249,7 @@ impl Fetch {
             None => Range::new(offset, offset),
         };
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let answer = state.node.handle_message(message, now, &unit_at);
         self.drain(state);
         answer
@@ -267,7 +267,7 @@ impl Fetch {
     fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let (mut start, mut compare) = (Vec::new(), Vec::new());
         let had_failed = state.node.failure().is_some();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         while let Some(event) = state.node.poll_event(now) {
             match event {
                 Event::Start(stream) => start.push(stream),
@@ -352,7 +352,7 @@ impl Fetch {
         }
         control::Status {
             temporary,
-            ..node.status(self.transfer.now_ns())
+            ..node.status(self.transfer.now())
         }
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Range, RangeSet, time};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_store::{PatternSource, Source};
@@ -199,8 +199,8 @@ impl Transfer {
     }
 
     /// Time since the transfer was opened, the zero of all its clocks.
-    pub fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+    pub fn now(&self) -> time::Instant {
+        time::Instant::after(self.began.elapsed())
     }
 
     /// Whether it has been stopped, at whatever end.
@@ -375,7 +375,7 @@ impl Transfer {
             delivered: fetch.as_ref().map_or(0, |f| f.delivered()),
             checked: fetch.as_ref().map_or(0, |f| f.checked()),
             sent: self.serving.sent(),
-            age: self.now_ns(),
+            age: self.now().0,
             phase: if fetch.is_some() || self.serving.started() {
                 "moving"
             } else {

@@ -21,8 +21,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropewalk_model::time;
 use ropewalk_pipe::{Pipe, Purpose, Requests, Side, blocking};
-use ropewalk_proto::silence::{SILENCE_NS, Silence};
+use ropewalk_proto::silence::{SILENCE_TIME, Silence};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -134,7 +135,7 @@ impl Agent {
         self.serve(until).await?;
         if is_silent {
             return Err(AgentError::SilentMaster {
-                seconds: SILENCE_NS / 1_000_000_000,
+                seconds: SILENCE_TIME.whole_seconds(),
             });
         }
         match is_forgotten && !pipe.is_closed() {
@@ -149,21 +150,21 @@ impl Agent {
 /// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says.
 async fn silent(mut hears: watch::Receiver<()>) {
     let began = Instant::now();
-    let now_ns = || began.elapsed().as_nanos() as u64;
+    let now = || time::Instant::after(began.elapsed());
     let mut silence = Silence::default();
     loop {
-        let left = silence.over_ns().map(|at| at.saturating_sub(now_ns()));
+        let left = silence.over_at().map(|at| at.since(now()));
         let heard = match left {
             None => hears.changed().await,
             Some(left) => {
-                match tokio::time::timeout(Duration::from_nanos(left), hears.changed()).await {
+                match tokio::time::timeout(left.into(), hears.changed()).await {
                     Ok(heard) => heard,
                     Err(_) => return,
                 }
             }
         };
         match heard {
-            Ok(()) => silence.handle_heard(now_ns()),
+            Ok(()) => silence.handle_heard(now()),
             // The pipe is closed, which ends the agent by itself.
             Err(_) => return std::future::pending().await,
         }

@@ -9,7 +9,7 @@ use ropewalk_lane::preface;
 use ropewalk_lane::tls::{self, Authority, TlsError};
 use ropewalk_proto::control::{self, FromAgent, ToAgent, to_agent};
 use ropewalk_proto::report::ControlReport;
-use ropewalk_proto::silence::BEAT_NS;
+use ropewalk_proto::silence::BEAT_TIME;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
@@ -24,7 +24,7 @@ use crate::wire::{Carried, Meter};
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// A node at the other end of a pipe hears something at least this often.
-const BEAT: Duration = Duration::from_nanos(BEAT_NS);
+const BEAT: Duration = Duration::from_nanos(BEAT_TIME.0);
 
 /// What comes to the driver from elsewhere.
 pub(crate) enum Input {

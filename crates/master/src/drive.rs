@@ -488,7 +488,7 @@ async fn drive(
 
 impl Driver {
     fn now(&self) -> time::Instant {
-        time::Instant(self.began.elapsed().as_nanos() as u64)
+        time::Instant::after(self.began.elapsed())
     }
 
     /// A source as people call it: host and path.

@@ -96,7 +96,7 @@ impl Gathering {
                 let session = made.map(Arc::new).map_err(starting)?;
                 // The keeper does not try rails that are being tried.
                 for health in &mut session.state().health {
-                    let _ = health.begin_probe(session.now_ns());
+                    let _ = health.begin_probe(session.now());
                 }
                 for (rail, error) in &state.failed {
                     session.dial_failed(*rail, error);

@@ -15,6 +15,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use parking_lot::Mutex;
 use ropewalk_lane::TcpInfo;
 use ropewalk_lane::seal::Records;
+use ropewalk_model::time;
 use ropewalk_proto::message::frame::{HEAD_LEN, HEADER_LEN, Header, HeaderError};
 use ropewalk_proto::message::{Broken, RailId};
 use ropewalk_proto::node::Seen;
@@ -194,12 +195,12 @@ impl Link {
         })
     }
 
-    pub(crate) fn sent_ns(&self) -> u64 {
-        self.sent_ns.load(Ordering::Relaxed)
+    pub(crate) fn sent_at(&self) -> time::Instant {
+        time::Instant(self.sent_ns.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn mark_sent(&self, now_ns: u64) {
-        self.sent_ns.store(now_ns, Ordering::Relaxed);
+    pub(crate) fn mark_sent(&self, now: time::Instant) {
+        self.sent_ns.store(now.0, Ordering::Relaxed);
     }
 
     fn digest(&self) -> Option<Digest> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use ropewalk_lane::preface::PREFACE_LEN;
+use ropewalk_model::time;
 use ropewalk_proto::admission::{Admission, Ticket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -198,8 +199,8 @@ impl Desk {
             rest = resting;
             if rest.is_none() {
                 for listener in listeners {
-                    let now_ns = began.elapsed().as_nanos() as u64;
-                    match welcome(listener, &mut admission, now_ns) {
+                    let now = time::Instant::after(began.elapsed());
+                    match welcome(listener, &mut admission, now) {
                         Ok(one) => unproven.extend(one),
                         Err(_) => rest = Some(Instant::now() + REST),
                     }
@@ -219,9 +220,9 @@ impl Desk {
                 }
             }
             unproven = still;
-            let now_ns = now.duration_since(began).as_nanos() as u64;
+            let now = time::Instant::after(now.duration_since(began));
             // What they have sent was heard: only silent ones give way.
-            while let Some(ticket) = admission.gives_way(now_ns) {
+            while let Some(ticket) = admission.gives_way(now) {
                 admission.leave(ticket);
                 unproven.retain(|one| one.ticket != ticket);
             }
@@ -390,7 +391,7 @@ impl Entry {
 fn welcome(
     listener: &TcpListener,
     admission: &mut Admission,
-    now_ns: u64,
+    now: time::Instant,
 ) -> io::Result<Option<Unproven>> {
     let (stream, from) = match listener.accept() {
         Ok(accepted) => accepted,
@@ -405,7 +406,7 @@ fn welcome(
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(Some(Unproven {
-        ticket: admission.enter(from.ip().into(), now_ns),
+        ticket: admission.enter(from.ip().into(), now),
         stream,
         bytes: [0; PREFACE_LEN],
         have: 0,

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use ropewalk_model::time;
+use ropewalk_model::{Nanos, time};
 use ropewalk_proto::message::cutoff;
 use ropewalk_proto::message::frame::{Header, Kind};
 use ropewalk_proto::message::{RailId, Receiver, Sender, Spread};
@@ -81,7 +81,7 @@ pub(crate) struct State {
     pub closed: bool,
     pub peer_closed: bool,
     /// Since when no rail works, and why the last one failed.
-    pub down: Option<(u64, String)>,
+    pub down: Option<(time::Instant, String)>,
     pub lost: bool,
     /// Tasks that wait, and what one that waits for a message has room for.
     pub wakers: Wakers,
@@ -184,18 +184,13 @@ impl Session {
         })
     }
 
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.now().0
-    }
-
     /// On the clock of this session.
     pub(crate) fn now(&self) -> time::Instant {
-        let passed = self.epoch.elapsed().as_nanos();
-        time::Instant(u64::try_from(passed).unwrap_or(u64::MAX))
+        time::Instant::after(self.epoch.elapsed())
     }
 
-    pub(crate) fn peer_timeout_ns(&self) -> u64 {
-        u64::try_from(self.peer_timeout.as_nanos()).unwrap_or(u64::MAX)
+    pub(crate) fn peer_timeout(&self) -> Nanos {
+        self.peer_timeout.into()
     }
 
     pub(crate) fn state(&self) -> Locked<'_> {
@@ -243,9 +238,9 @@ impl Session {
         if self.favourite.load(Ordering::Relaxed) != link.rail {
             return false;
         }
-        let left = self.left_ns.load(Ordering::Relaxed);
+        let left = time::Instant(self.left_ns.load(Ordering::Relaxed));
         self.inside.load(Ordering::Acquire) > 0
-            || self.now_ns().saturating_sub(left) < LEASE.as_nanos() as u64
+            || self.now().since(left) < LEASE.into()
     }
 
     /// A thread has stopped reading a link: a caller who waits for it can.
@@ -263,7 +258,7 @@ impl Session {
         if let Some(old) = old {
             old.kill();
         }
-        let now = self.now_ns();
+        let now = self.now();
         let mut state = self.state();
         if self.verdict(&state).is_some() {
             link.kill();
@@ -307,7 +302,7 @@ impl Session {
         }
         drop(state);
         link.kill();
-        let now = self.now_ns();
+        let now = self.now();
         let mut state = self.state();
         if !is_own(&state) {
             return;
@@ -332,7 +327,7 @@ impl Session {
     /// An attempt to make a link came to nothing.
     pub(crate) fn dial_failed(&self, rail: RailId, error: &DialError) {
         let mut state = self.state();
-        state.health[rail].failed(self.now_ns());
+        state.health[rail].failed(self.now());
         if state.links[rail].is_none() {
             state.causes[rail] = Some(error.to_string());
         }

@@ -175,11 +175,10 @@ impl MessageSocket {
         match (&result, measured.get()) {
             (Err(MessageError::Deadline), _) => self.cancel(message),
             (Ok(()), Some(several)) => {
-                let took = begun.elapsed();
                 let sample = Sample {
                     size: length,
                     several,
-                    round_trip: Nanos(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+                    round_trip: begun.elapsed().into(),
                 };
                 let now = self.session.now();
                 self.session.state().cut_off.observe(sample, now);

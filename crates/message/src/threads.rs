@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::interfaces;
 use ropewalk_lane::links::Links;
+use ropewalk_model::{Nanos, time};
 use ropewalk_proto::message::frame::{Header, Kind};
 
 use crate::dial::Dialer;
@@ -21,7 +22,7 @@ const STACK_LEN: usize = 256 << 10;
 const TICK: Duration = Duration::from_millis(40);
 /// A link that has said nothing for this long says that it lives, so that silence of the path, and of
 /// whoever stands still, shows.
-const ALIVE_NS: u64 = 1_000_000_000;
+const ALIVE_TIME: Nanos = Nanos::from_secs(1);
 
 /// Starts a thread of this name.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -123,12 +124,12 @@ pub(crate) fn keep(session: &Arc<Session>, dialer: Option<&Arc<Dialer>>) {
         if session.verdict(&state).is_some() {
             return;
         }
-        let now = session.now_ns();
-        let timeout = session.peer_timeout_ns();
+        let now = session.now();
+        let timeout = session.peer_timeout();
         if state
             .down
             .as_ref()
-            .is_some_and(|(since, _)| now.saturating_sub(*since) > timeout)
+            .is_some_and(|(since, _)| now.since(*since) > timeout)
         {
             state.lost = true;
             session.finish(&mut state);
@@ -216,13 +217,13 @@ fn addresses() -> Option<Vec<IpAddr>> {
     Some(own.collect())
 }
 
-fn check(session: &Session, link: &Arc<Link>, now: u64) {
+fn check(session: &Session, link: &Arc<Link>, now: time::Instant) {
     let silent = link.seen().is_some_and(|seen| {
-        session.state().health[link.rail].is_silent(seen, session.peer_timeout_ns(), now)
+        session.state().health[link.rail].is_silent(seen, session.peer_timeout(), now)
     });
     let said = if silent {
         Err(LinkError::Silent)
-    } else if now.saturating_sub(link.sent_ns()) >= ALIVE_NS {
+    } else if now.since(link.sent_at()) >= ALIVE_TIME {
         session.say(link, Header::new(Kind::Alive), Duration::ZERO)
     } else {
         Ok(())

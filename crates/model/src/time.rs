@@ -3,7 +3,8 @@
 //! Arithmetic saturates: no clock, and no number from the network, makes it wrap around.
 
 use std::fmt;
-use std::ops::{Add, Div, Mul};
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+use std::time::Duration;
 
 /// A moment, in nanoseconds since the driver's zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -16,6 +17,12 @@ pub struct Nanos(pub u64);
 impl Instant {
     /// The driver's zero.
     pub const ZERO: Self = Self(0);
+
+    /// So long after the driver's zero.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        Self::ZERO + time.into()
+    }
 
     /// Time from `earlier` to this; none when it is not earlier.
     #[must_use]
@@ -81,6 +88,27 @@ impl Add for Nanos {
     }
 }
 
+impl AddAssign for Nanos {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl AddAssign<Nanos> for Instant {
+    fn add_assign(&mut self, time: Nanos) {
+        *self = *self + time;
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Self;
+
+    /// None when `other` is longer.
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
 impl Mul<u64> for Nanos {
     type Output = Self;
 
@@ -89,11 +117,32 @@ impl Mul<u64> for Nanos {
     }
 }
 
+impl Mul<Nanos> for u64 {
+    type Output = Nanos;
+
+    fn mul(self, time: Nanos) -> Nanos {
+        time * self
+    }
+}
+
 impl Div<u64> for Nanos {
     type Output = Self;
 
     fn div(self, parts: u64) -> Self {
         Self(self.0 / parts)
+    }
+}
+
+impl From<Duration> for Nanos {
+    /// At most what 64 bits hold, 584 years.
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(time: Nanos) -> Self {
+        Self::from_nanos(time.0)
     }
 }
 
@@ -114,6 +163,10 @@ mod tests {
         assert_eq!(Instant(5).since(Instant(9)), Nanos::ZERO);
         assert_eq!(Instant(u64::MAX) + Nanos(1), Instant(u64::MAX));
         assert_eq!(Nanos(u64::MAX) * 2, Nanos(u64::MAX));
+        assert_eq!(Nanos(3) - Nanos(5), Nanos::ZERO);
+        assert_eq!(Nanos::from(Duration::MAX), Nanos(u64::MAX));
+        assert_eq!(Duration::from(Nanos(7)), Duration::from_nanos(7));
+        assert_eq!(Instant::after(Duration::from_nanos(7)), Instant(7));
         assert_eq!(Nanos::from_seconds(-1.0), Nanos::ZERO);
         assert_eq!(Nanos::from_seconds(f64::NAN), Nanos::ZERO);
         assert_eq!(Nanos::from_seconds(1.5), Nanos::from_millis(1500));

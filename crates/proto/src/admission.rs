@@ -11,12 +11,14 @@
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
 
+use ropewalk_model::{Instant, Nanos};
+
 /// A source may hold one in so many of the places.
 const SHARE_DIVISOR: usize = 4;
 
 /// A place is kept for so long, share or not, while any is free: time for a peer on a busy host to send its first
 /// packet. Without it, a stranger that opens a thousand connections in a row drives out a peer that connects meanwhile.
-const KEPT_NS: u64 = 500_000_000;
+const KEPT_TIME: Nanos = Nanos::from_millis(500);
 
 /// Bits of an IPv6 address that name a network: one host has all addresses below.
 const HOST_BITS: u32 = 64;
@@ -63,7 +65,7 @@ pub struct Admission {
 #[derive(Debug)]
 struct Waiting {
     source: Source,
-    since_ns: u64,
+    since: Instant,
 }
 
 impl Admission {
@@ -80,25 +82,25 @@ impl Admission {
     }
 
     /// Takes a place, whether one is free or not.
-    pub fn enter(&mut self, source: Source, now_ns: u64) -> Ticket {
+    pub fn enter(&mut self, source: Source, now: Instant) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let since_ns = now_ns;
-        self.waiting.insert(ticket, Waiting { source, since_ns });
+        let since = now;
+        self.waiting.insert(ticket, Waiting { source, since });
         self.held.entry(source).or_default().insert(ticket);
         ticket
     }
 
     /// The connection that must give way now; `None` while all have room. Cost O(sources).
     #[must_use]
-    pub fn gives_way(&self, now_ns: u64) -> Option<Ticket> {
+    pub fn gives_way(&self, now: Instant) -> Option<Ticket> {
         let most = self.held.values().max_by_key(|held| {
             // Of sources that hold as many, the one that has waited longest.
             (held.len(), std::cmp::Reverse(held.first().copied()))
         })?;
         let oldest = *most.first()?;
-        let age_ns = now_ns.saturating_sub(self.waiting.get(&oldest)?.since_ns);
-        let over_share = most.len() > self.share && age_ns >= KEPT_NS;
+        let age = now.since(self.waiting.get(&oldest)?.since);
+        let over_share = most.len() > self.share && age >= KEPT_TIME;
         (over_share || self.waiting.len() > self.places).then_some(oldest)
     }
 
@@ -189,10 +191,10 @@ mod tests {
     }
 
     /// Enters and lets those go that must, as drivers do.
-    fn arrive(admission: &mut Admission, source: Source, now_ns: u64) -> (Ticket, Vec<Ticket>) {
-        let ticket = admission.enter(source, now_ns);
+    fn arrive(admission: &mut Admission, source: Source, now: Instant) -> (Ticket, Vec<Ticket>) {
+        let ticket = admission.enter(source, now);
         let mut gone = Vec::new();
-        while let Some(one) = admission.gives_way(now_ns) {
+        while let Some(one) = admission.gives_way(now) {
             admission.leave(one);
             gone.push(one);
         }
@@ -203,8 +205,8 @@ mod tests {
     #[test]
     fn one_source_keeps_to_its_share() {
         let mut admission = Admission::new(8);
-        let (honest, _) = arrive(&mut admission, host(1), 0);
-        let steady = |number| arrive(&mut admission, host(2), number * KEPT_NS);
+        let (honest, _) = arrive(&mut admission, host(1), Instant::ZERO);
+        let steady = |number| arrive(&mut admission, host(2), Instant(number * KEPT_TIME.0));
         let flood: Vec<(Ticket, Vec<Ticket>)> = (0..100).map(steady).collect();
         assert_eq!(admission.len(), 1 + 2);
         for pair in flood.windows(3) {
@@ -218,13 +220,13 @@ mod tests {
     #[test]
     fn a_burst_is_kept_for_a_while() {
         let mut admission = Admission::new(8);
-        let (honest, _) = arrive(&mut admission, host(1), 0);
+        let (honest, _) = arrive(&mut admission, host(1), Instant::ZERO);
         for number in 0..100 {
-            let (_, gone) = arrive(&mut admission, host(2), number);
+            let (_, gone) = arrive(&mut admission, host(2), Instant(number));
             assert_eq!(gone.len(), usize::from(number >= 7), "{number}");
         }
         assert!(admission.waiting.contains_key(&honest));
-        let (_, gone) = arrive(&mut admission, host(3), KEPT_NS + 99);
+        let (_, gone) = arrive(&mut admission, host(3), Instant(KEPT_TIME.0 + 99));
         assert_eq!(gone.len(), 7 - 2);
     }
 
@@ -232,9 +234,9 @@ mod tests {
     #[test]
     fn many_sources_share_all_places() {
         let mut admission = Admission::new(8);
-        let (honest, _) = arrive(&mut admission, host(200), 0);
+        let (honest, _) = arrive(&mut admission, host(200), Instant::ZERO);
         for number in 0..100 {
-            let (ticket, _) = arrive(&mut admission, host(number % 4), number.into());
+            let (ticket, _) = arrive(&mut admission, host(number % 4), Instant(number.into()));
             assert!(admission.waiting.contains_key(&ticket));
             assert!(admission.len() <= 8);
             assert!(admission.waiting.contains_key(&honest), "{number}");
@@ -246,12 +248,12 @@ mod tests {
     fn the_oldest_of_equals_gives_way() {
         let mut admission = Admission::new(4);
         for number in 0..4 {
-            assert!(arrive(&mut admission, host(number), 0).1.is_empty());
+            assert!(arrive(&mut admission, host(number), Instant::ZERO).1.is_empty());
         }
-        assert_eq!(arrive(&mut admission, host(9), 0).1, [0]);
+        assert_eq!(arrive(&mut admission, host(9), Instant::ZERO).1, [0]);
         admission.leave(1);
         admission.leave(1);
-        assert!(arrive(&mut admission, host(10), 0).1.is_empty());
+        assert!(arrive(&mut admission, host(10), Instant::ZERO).1.is_empty());
     }
 
     /// One host of an IPv6 network is all of its addresses; mapped addresses are IPv4.
@@ -281,18 +283,18 @@ mod tests {
         /// Whatever comes and goes: never more than the places, the newest always has one, and a source that does not
         /// hurry never has more than its share.
         #[test]
-        fn bounds_hold(places in 1usize..20, steps in prop::collection::vec((0u8..6, 0u64..KEPT_NS, prop::option::of(0u64..50)), 0..100)) {
+        fn bounds_hold(places in 1usize..20, steps in prop::collection::vec((0u8..6, 0u64..KEPT_TIME.0, prop::option::of(0u64..50)), 0..100)) {
             let mut admission = Admission::new(places);
-            let mut now = 0;
+            let mut now = Instant::ZERO;
             for (number, passed, leaves) in steps {
                 if let Some(ticket) = leaves {
                     admission.leave(ticket);
                 }
-                now += passed;
+                now += Nanos(passed);
                 let (ticket, _) = arrive(&mut admission, host(number), now);
                 prop_assert!(admission.waiting.contains_key(&ticket));
                 prop_assert!(admission.len() <= places);
-                let old = |one: &Ticket| now - admission.waiting[one].since_ns >= KEPT_NS;
+                let old = |one: &Ticket| now.since(admission.waiting[one].since) >= KEPT_TIME;
                 let most = admission.held.values().max_by_key(|held| held.len()).unwrap();
                 prop_assert!(most.len() <= admission.share || !most.first().is_some_and(old) || places < 4);
                 prop_assert_eq!(admission.held.values().map(BTreeSet::len).sum::<usize>(), admission.len());

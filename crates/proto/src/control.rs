@@ -2,7 +2,7 @@
 
 use crate::rapid::monitor::Kind;
 use prost::Message;
-use ropewalk_model::{CHUNK_LEN, Nanos, Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{ByteRate, CHUNK_LEN, Nanos, Range, RangeSet, UNIT_LEN_MIN};
 
 /// The generated messages.
 #[allow(
@@ -143,6 +143,21 @@ impl Options {
 
 /// The rate of a [`Limit`] that lifts the one before.
 pub const NO_LIMIT: u64 = 0;
+
+/// A rate from a message, where 0 stands for [`NO_LIMIT`].
+pub fn limit(bytes_per_second: u64) -> Option<ByteRate> {
+    Some(ByteRate(bytes_per_second)).filter(|rate| rate.0 != NO_LIMIT)
+}
+
+/// A number from a message, where 0 stands for none.
+pub fn count(number: u32) -> Option<u32> {
+    Some(number).filter(|number| *number > 0)
+}
+
+/// A time from a message, in nanoseconds, where 0 stands for none.
+pub fn time(nanoseconds: u64) -> Option<Nanos> {
+    Some(Nanos(nanoseconds)).filter(|time| *time > Nanos::ZERO)
+}
 
 /// A time as messages carry it, in nanoseconds; 0 where there is none.
 pub fn or_zero(time: Option<Nanos>) -> u64 {

@@ -15,7 +15,7 @@
 //! [`Node::next_step`] what is to be done with that stream; [`Node::poll_event`] says what else there is to do, new streams
 //! among it. What is asked of which node is decided by [`fetch::Receiving`], which is inside.
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use crate::control::{self, Done, Peer, Plan, Revision, Status};
 use crate::ledger::LaneId;
@@ -36,7 +36,7 @@ pub use durable::{Promise, Syncs};
 pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS};
 pub use life::Life;
 pub use rail_health::{RailHealth, Seen, Silence};
-pub use stream::{Break, Phase, RETRY_PAUSES_NS, Step, StreamId};
+pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};
 pub use streams::{Streams, Wish};
 
 use durable::Durable;
@@ -95,7 +95,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Nothing before this time, unless something is handed in; `None`: not at any time.
-    Wait(Option<u64>),
+    Wait(Option<Instant>),
     /// Bring all that was received to stable storage; then [`Node::handle_synced`].
     Sync(Promise),
     /// Read all that was received back from the sink and compare; then [`Node::handle_read_back`].
@@ -131,12 +131,12 @@ pub struct Node {
     revision: u32,
     failure: Option<Failure>,
     // When the last byte was there; `None` while some are missing.
-    complete_ns: Option<u64>,
+    complete_at: Option<Instant>,
     is_renamed: bool,
     notes: Vec<String>,
     end: Option<End>,
     // Until speeds are known the master wants statuses this often.
-    beat_ns: Option<u64>,
+    beat: Option<Nanos>,
 }
 
 impl Node {
@@ -147,31 +147,31 @@ impl Node {
         streams: Streams,
         plan: &Plan,
         duties: Duties,
-        now_ns: u64,
+        now: Instant,
     ) -> Self {
         fetch.set_streams(streams.each());
-        let beat_ns = u64::from(plan.beat_milliseconds) * 1_000_000;
+        let beat = Nanos::from_millis(plan.beat_milliseconds.into());
         Self {
             life: Life::Preparing,
             fetch,
             lanes: Lanes::new(streams),
             duties,
-            durable: Durable::new(duties.syncs, now_ns),
+            durable: Durable::new(duties.syncs, now),
             early: Some(Vec::new()),
             revision: plan.revision,
             failure: None,
-            complete_ns: None,
+            complete_at: None,
             is_renamed: false,
             notes: Vec::new(),
             end: None,
-            beat_ns: Some(beat_ns).filter(|beat_ns| *beat_ns > 0),
+            beat: Some(beat).filter(|beat| *beat > Nanos::ZERO),
         }
     }
 
-    /// Time between its statuses, nanoseconds, where it is another one than all nodes have.
+    /// Time between its statuses, where it is another one than all nodes have.
     #[must_use]
-    pub fn beat_ns(&self) -> Option<u64> {
-        self.beat_ns
+    pub fn beat(&self) -> Option<Nanos> {
+        self.beat
     }
 
     /// Where it is in its life.
@@ -223,36 +223,36 @@ impl Node {
     /// The sinks are made: takes the plan, and the revisions received since.
     ///
     /// * `unit_at`: the unit of the sinks' layout around an offset.
-    pub fn handle_prepared(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+    pub fn handle_prepared(&mut self, plan: &Plan, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
         if self.life != Life::Preparing {
             return;
         }
         self.enter(Life::Fetching);
-        self.fetch.handle_plan(plan, now_ns, unit_at);
+        self.fetch.handle_plan(plan, now, unit_at);
         for revision in self.early.take().unwrap_or_default() {
-            self.revise(&revision, now_ns);
+            self.revise(&revision, now);
         }
     }
 
     /// Takes a changed plan.
-    pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
+    pub fn handle_revision(&mut self, revision: &Revision, now: Instant) {
         match &mut self.early {
             Some(early) => early.push(revision.clone()),
-            None => self.revise(revision, now_ns),
+            None => self.revise(revision, now),
         }
     }
 
-    fn revise(&mut self, revision: &Revision, now_ns: u64) {
+    fn revise(&mut self, revision: &Revision, now: Instant) {
         self.revision = self.revision.max(revision.number);
         if revision.settle {
-            self.beat_ns = None;
+            self.beat = None;
         }
         let is_over = matches!(self.life, Life::Failed | Life::Ended);
         if !revision.runs.is_empty() && !is_over {
             self.enter(Life::Fetching);
-            self.complete_ns = None;
+            self.complete_at = None;
         }
-        self.fetch.handle_revision(revision, now_ns);
+        self.fetch.handle_revision(revision, now);
     }
 
     /// Its part has failed, for a reason of its own; the first reason stays.
@@ -267,8 +267,8 @@ impl Node {
     }
 
     /// Time has passed.
-    pub fn handle_timer(&mut self, now_ns: u64) {
-        self.fetch.handle_timer(now_ns);
+    pub fn handle_timer(&mut self, now: Instant) {
+        self.fetch.handle_timer(now);
     }
 
     /// Whether there is something in [`Node::poll_event`].
@@ -278,17 +278,17 @@ impl Node {
     }
 
     /// What the driver has to do. What concerns the node's own life, and streams that are there, is dealt with here.
-    pub fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
         use fetch::Event as Fetched;
         loop {
             if let Some(event) = self.lanes.events.pop_front() {
                 return Some(event);
             }
             match self.fetch.poll_event()? {
-                Fetched::Connect(lane, _) => self.lanes.connect(lane, now_ns),
+                Fetched::Connect(lane, _) => self.lanes.connect(lane, now),
                 Fetched::Cancel(lane, range) => self.lanes.cancel(lane, range),
                 Fetched::Note(text) => self.notes.push(text),
-                Fetched::Complete => self.complete_ns = Some(now_ns),
+                Fetched::Complete => self.complete_at = Some(now),
                 Fetched::Failed(text) => self.handle_failed(Failure::Other(text)),
                 Fetched::Need(ranges, lost, reason) => {
                     return Some(Event::Need(ranges, lost, reason));
@@ -315,7 +315,7 @@ impl Node {
     }
 
     /// What is to be done with the sinks now. Asked by one thread, which does it before it asks again.
-    pub fn next_task(&mut self, now_ns: u64) -> Task {
+    pub fn next_task(&mut self, now: Instant) -> Task {
         match self.life {
             Life::Ended => return Task::End,
             Life::Done | Life::Failed => return Task::Wait(None),
@@ -327,9 +327,9 @@ impl Node {
         }
         let received = self.fetch.ledger().delivered_bytes();
         match self.life {
-            Life::Fetching => match self.durable.due_ns(received) {
-                Some(due_ns) if due_ns <= now_ns => Task::Sync(self.durable.promise(received)),
-                due_ns => Task::Wait(due_ns),
+            Life::Fetching => match self.durable.due_at(received) {
+                Some(due) if due <= now => Task::Sync(self.durable.promise(received)),
+                due => Task::Wait(due),
             },
             Life::Settling => Task::Sync(self.durable.promise(received)),
             Life::Checking => Task::ReadBack,
@@ -340,11 +340,11 @@ impl Node {
     }
 
     /// A sync has ended: what it promised is safe, or why it is not.
-    pub fn handle_synced(&mut self, promise: Promise, synced: Result<(), String>, now_ns: u64) {
+    pub fn handle_synced(&mut self, promise: Promise, synced: Result<(), String>, now: Instant) {
         if let Err(text) = synced {
             return self.handle_failed(Failure::Other(text));
         }
-        self.durable.keep(promise, now_ns);
+        self.durable.keep(promise, now);
         // Not where a revision has brought more work meanwhile.
         if self.life == Life::Settling {
             match self.duties.reads_back {
@@ -388,23 +388,22 @@ impl Node {
     ///
     /// The driver adds what it alone knows: sample, what stood at the destination, names of files, processor time, and how
     /// the lanes of pairs are made. Pairs are in the order of lanes.
-    pub fn take_done(&mut self, now_ns: u64) -> Option<Done> {
+    pub fn take_done(&mut self, now: Instant) -> Option<Done> {
         match (self.life, &self.failure) {
             (Life::Done | Life::Failed | Life::Ended, _) => return None,
             (_, Some(_)) => self.enter(Life::Failed),
             (Life::Concluded, None) => self.enter(Life::Done),
             (_, None) => return None,
         }
-        Some(self.done(now_ns))
+        Some(self.done(now))
     }
 
-    fn done(&mut self, now_ns: u64) -> Done {
+    fn done(&mut self, now: Instant) -> Done {
         let overcome = self.fetch.overcome_refusals();
         self.notes.extend(overcome);
         let watch = *self.fetch.watch();
         // Nothing was received after the last arrival: part of the stalls.
-        let trailing_ns = self.complete_ns.unwrap_or(now_ns);
-        let trailing_ns = trailing_ns.saturating_sub(watch.last_ns());
+        let trailing = self.complete_at.unwrap_or(now).since(watch.last_at());
         let compared = self.fetch.compared();
         let ledger = self.fetch.ledger();
         let pairs = self.fetch.pairs().iter();
@@ -427,16 +426,16 @@ impl Node {
                 })
                 .collect(),
             missing: control::stretches(&self.fetch.missing()),
-            moving: now_ns.saturating_sub(watch.start_ns()),
+            moving: now.since(watch.start_at()).0,
             best_second: watch.best_second(),
             committed: self.is_renamed,
             error: self
                 .failure
                 .as_ref()
                 .map_or_else(String::new, |failure| failure.text().to_owned()),
-            syncing: self.complete_ns.map_or(0, |at| now_ns.saturating_sub(at)),
+            syncing: self.complete_at.map_or(0, |at| now.since(at).0),
             notes: std::mem::take(&mut self.notes),
-            longest_stall: watch.longest_stall_ns().max(trailing_ns),
+            longest_stall: watch.longest_stall().max(trailing).0,
             revision: self.revision,
             differs: matches!(self.failure, Some(Failure::Differs(_))),
             refused: matches!(self.failure, Some(Failure::Refused(_))),
@@ -448,11 +447,11 @@ impl Node {
     }
 
     /// Progress for the master.
-    pub fn status(&mut self, now_ns: u64) -> Status {
+    pub fn status(&mut self, now: Instant) -> Status {
         Status {
             delivered: self.durable.safe_bytes(),
             checked: self.fetch.ledger().delivered_bytes(),
-            pairs: self.fetch.pair_statuses(now_ns),
+            pairs: self.fetch.pair_statuses(now),
             ..Status::default()
         }
     }

@@ -22,20 +22,22 @@
 
 use core::net::SocketAddr;
 
+use ropewalk_model::{Instant, Nanos};
+
 #[cfg(test)]
 mod tests;
 
 /// The next address is dialled so long after the one before, when that has not failed by then.
-pub const STAGGER_NS: u64 = 250_000_000;
+pub const STAGGER_TIME: Nanos = Nanos::from_millis(250);
 
 /// The receiver dials alone for so long: most round trips are shorter, and both may try without harm.
-pub const DIRECT_ALONE_NS: u64 = 100_000_000;
+pub const DIRECT_ALONE_TIME: Nanos = Nanos::from_millis(100);
 
 /// The last resort is tried so long after the sender was asked, through the master: it can be left again.
-pub const THROUGH_AFTER_NS: u64 = 50_000_000;
+pub const THROUGH_AFTER_TIME: Nanos = Nanos::from_millis(50);
 
 /// The same where it cannot: time for several round trips around the earth.
-pub const THROUGH_FIXED_AFTER_NS: u64 = 1_500_000_000;
+pub const THROUGH_FIXED_AFTER_TIME: Nanos = Nanos::from_millis(1500);
 
 /// Addresses of one peer that are dialled at most.
 pub const ADDRESSES_MAX: usize = 16;
@@ -141,7 +143,7 @@ pub enum Step {
 pub struct Dials {
     addresses: Vec<(usize, SocketAddr)>,
     begun: usize,
-    next_ns: u64,
+    next_at: Instant,
     failures: Vec<(SocketAddr, Failure)>,
     had_loopback: bool,
 }
@@ -160,34 +162,34 @@ impl Dials {
         Self {
             addresses: all.filter(is_useful).take(ADDRESSES_MAX).collect(),
             begun: 0,
-            next_ns: 0,
+            next_at: Instant::ZERO,
             failures: Vec::new(),
             had_loopback: addresses.iter().any(is_loopback),
         }
     }
 
     /// The place of the next address to dial, if it is time.
-    pub fn poll(&mut self, now_ns: u64) -> Option<usize> {
+    pub fn poll(&mut self, now: Instant) -> Option<usize> {
         let &(place, _) = self.addresses.get(self.begun)?;
-        let is_due = now_ns >= self.next_ns || self.failures.len() == self.begun;
+        let is_due = now >= self.next_at || self.failures.len() == self.begun;
         is_due.then(|| {
             self.begun += 1;
-            self.next_ns = now_ns + STAGGER_NS;
+            self.next_at = now + STAGGER_TIME;
             place
         })
     }
 
     /// When to poll again, as long as nothing fails before.
     #[must_use]
-    pub fn next_ns(&self) -> Option<u64> {
-        (self.begun < self.addresses.len()).then_some(self.next_ns)
+    pub fn next_at(&self) -> Option<Instant> {
+        (self.begun < self.addresses.len()).then_some(self.next_at)
     }
 
     /// The address at that place does not connect. The next one is due at once.
     pub fn handle_failed(&mut self, place: usize, failure: Failure) {
         if let Some(&(_, address)) = self.addresses.iter().find(|(at, _)| *at == place) {
             self.failures.push((address, failure));
-            self.next_ns = 0;
+            self.next_at = Instant::ZERO;
         }
     }
 
@@ -255,7 +257,7 @@ enum Other {
     // It has not been tried; or it never is, for this reason.
     Idle,
     Never(&'static str),
-    Trying(u64),
+    Trying(Instant),
     Works,
     Failed(String),
 }
@@ -272,7 +274,7 @@ pub struct Route {
     facts: Facts,
     local: Other,
     dials: Option<Dials>,
-    began_ns: u64,
+    began_at: Instant,
     reverse: Other,
     through: Other,
 }
@@ -299,7 +301,7 @@ impl Route {
             facts,
             local: Other::Idle,
             dials: None,
-            began_ns: 0,
+            began_at: Instant::ZERO,
             reverse,
             through,
         }
@@ -312,55 +314,55 @@ impl Route {
     }
 
     /// The next thing to begin, if it is time.
-    pub fn poll(&mut self, now_ns: u64) -> Option<Step> {
+    pub fn poll(&mut self, now: Instant) -> Option<Step> {
         if self.local == Other::Idle {
-            self.local = Other::Trying(now_ns);
+            self.local = Other::Trying(now);
             return Some(Step::Local);
         }
         let dials = self.dials.as_mut()?;
-        if let Some(place) = dials.poll(now_ns) {
+        if let Some(place) = dials.poll(now) {
             return Some(Step::Dial(place));
         }
         let dials_over = dials.is_over();
-        if self.reverse == Other::Idle && (dials_over || now_ns >= self.began_ns + DIRECT_ALONE_NS)
+        if self.reverse == Other::Idle && (dials_over || now >= self.began_at + DIRECT_ALONE_TIME)
         {
-            self.reverse = Other::Trying(now_ns);
+            self.reverse = Other::Trying(now);
             return Some(Step::Reverse);
         }
-        if self.through == Other::Idle && self.is_last_due(now_ns, dials_over) {
-            self.through = Other::Trying(now_ns);
+        if self.through == Other::Idle && self.is_last_due(now, dials_over) {
+            self.through = Other::Trying(now);
             return Some(Step::Through);
         }
         None
     }
 
-    fn is_last_due(&self, now_ns: u64, dials_over: bool) -> bool {
-        let is_time = self.through_ns().is_some_and(|at| now_ns >= at);
+    fn is_last_due(&self, now: Instant, dials_over: bool) -> bool {
+        let is_time = self.through_at().is_some_and(|at| now >= at);
         is_time || (self.reverse.is_over() && dials_over)
     }
 
     /// When the last resort is due, as long as the ways before it have not failed.
-    fn through_ns(&self) -> Option<u64> {
+    fn through_at(&self) -> Option<Instant> {
         let after = match self.facts.is_fixed {
-            true => THROUGH_FIXED_AFTER_NS,
-            false => THROUGH_AFTER_NS,
+            true => THROUGH_FIXED_AFTER_TIME,
+            false => THROUGH_AFTER_TIME,
         };
         match self.reverse {
             Other::Idle => None,
             Other::Trying(since) => Some(since + after),
             Other::Never(_) | Other::Works | Other::Failed(_) => {
-                Some(self.began_ns + DIRECT_ALONE_NS + after)
+                Some(self.began_at + DIRECT_ALONE_TIME + after)
             }
         }
     }
 
     /// When to poll again if nothing happens before.
     #[must_use]
-    pub fn next_ns(&self) -> Option<u64> {
-        let dial = self.dials.as_ref().and_then(Dials::next_ns);
-        let reverse = (self.reverse == Other::Idle).then_some(self.began_ns + DIRECT_ALONE_NS);
+    pub fn next_at(&self) -> Option<Instant> {
+        let dial = self.dials.as_ref().and_then(Dials::next_at);
+        let reverse = (self.reverse == Other::Idle).then_some(self.began_at + DIRECT_ALONE_TIME);
         let through = match self.through {
-            Other::Idle => self.through_ns(),
+            Other::Idle => self.through_at(),
             _ => None,
         };
         [dial, reverse, through].into_iter().flatten().min()
@@ -368,9 +370,9 @@ impl Route {
 
     /// Whether the peer's abstract socket answers: both are on one host. Where lanes may not be Unix sockets, that allows
     /// loopback addresses; else the pair is connected.
-    pub fn handle_local(&mut self, answers: bool, now_ns: u64) {
+    pub fn handle_local(&mut self, answers: bool, now: Instant) {
         self.local = Other::Failed(String::new());
-        self.began_ns = now_ns;
+        self.began_at = now;
         let none = Vec::new();
         let addresses = match self.facts.lanes {
             Lanes::Local => &none,

@@ -2,7 +2,7 @@
 //!
 //! What it receives is driven by the machine of the agents' own, in [`Receiver`].
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Instant, Nanos, RangeSet};
 use ropewalk_proto::control::{self, Opened, OpenedSource, Plan, ToAgent, from_agent, to_agent};
 use ropewalk_proto::node::{End, Failure, Life};
 
@@ -15,7 +15,7 @@ use crate::ways::Ways;
 
 /// What an agent acts upon.
 pub(crate) struct Around<'a> {
-    pub now_ns: u64,
+    pub now: Instant,
     pub scenario: &'a Scenario,
     pub network: &'a mut Network,
     pub mail: &'a mut Mail,
@@ -31,7 +31,7 @@ pub(crate) struct Agent {
     // It had its last message: no status any more.
     over: bool,
     /// When it last said that it was done without error.
-    pub done_ns: Option<u64>,
+    pub done_at: Option<Instant>,
 }
 
 impl Agent {
@@ -41,7 +41,7 @@ impl Agent {
             receiver: None,
             disk_full: false,
             over: false,
-            done_ns: None,
+            done_at: None,
         }
     }
 
@@ -53,7 +53,7 @@ impl Agent {
     }
 
     fn tell(&self, body: from_agent::Body, around: &mut Around<'_>) {
-        around.mail.send_to_master(self.node, body, around.now_ns);
+        around.mail.send_to_master(self.node, body, around.now);
     }
 
     /// Takes a message of the master. Call [`Agent::progress`] after it.
@@ -112,7 +112,7 @@ impl Agent {
         if scenario.nodes[self.node as usize].sinks.is_empty() {
             return;
         }
-        let receiver = Receiver::new(self.node, plan, scenario, around.now_ns);
+        let receiver = Receiver::new(self.node, plan, scenario, around.now);
         self.receiver = Some(Box::new(receiver));
         if self.disk_full {
             self.fail(around);
@@ -123,9 +123,9 @@ impl Agent {
         let Some(receiver) = self.receiver.as_deref_mut() else {
             return;
         };
-        let answer = receiver.hear(body, around.now_ns);
+        let answer = receiver.hear(body, around.now);
         if receiver.machine.life() == Life::Fetching {
-            self.done_ns = None;
+            self.done_at = None;
         }
         if let Some(answer) = answer {
             self.tell(answer, around);
@@ -136,8 +136,8 @@ impl Agent {
     }
 
     /// Time between its statuses, when it is not what all have.
-    pub fn beat_ns(&self) -> Option<u64> {
-        self.receiver.as_deref()?.machine.beat_ns()
+    pub fn beat(&self) -> Option<Nanos> {
+        self.receiver.as_deref()?.machine.beat()
     }
 
     /// Connections from a sender break, over one rail or all. Call [`Agent::progress`] after it.
@@ -166,9 +166,9 @@ impl Agent {
     /// Sends the report, if there is one to send.
     fn report(&mut self, around: &mut Around<'_>) {
         let machine = self.receiver.as_deref_mut().map(|r| &mut r.machine);
-        if let Some(done) = machine.and_then(|machine| machine.take_done(around.now_ns)) {
+        if let Some(done) = machine.and_then(|machine| machine.take_done(around.now)) {
             if done.error.is_empty() {
-                self.done_ns = Some(around.now_ns);
+                self.done_at = Some(around.now);
             }
             let done = with_details(done);
             self.tell(from_agent::Body::Done(done), around);
@@ -184,7 +184,7 @@ impl Agent {
     }
 
     /// The periodic message; `None` when it is past that.
-    pub fn status(&mut self, now_ns: u64) -> Option<from_agent::Body> {
+    pub fn status(&mut self, now: Instant) -> Option<from_agent::Body> {
         if self.over {
             return None;
         }
@@ -192,7 +192,7 @@ impl Agent {
             let status = control::SenderStatus::default();
             return Some(from_agent::Body::SenderStatus(status));
         };
-        Some(from_agent::Body::Status(receiver.machine.status(now_ns)))
+        Some(from_agent::Body::Status(receiver.machine.status(now)))
     }
 
     /// What it has that others can rely on: nothing after it failed.
@@ -204,9 +204,9 @@ impl Agent {
     }
 
     /// The rate of a connection is another one now. Returns when the agent has to be woken for it.
-    pub fn set_rate(&mut self, owner: u32, rate: f64, now_ns: u64) -> Option<u64> {
+    pub fn set_rate(&mut self, owner: u32, rate: f64, now: Instant) -> Option<Instant> {
         let receiver = self.receiver.as_deref_mut()?;
-        receiver.set_rate(owner, rate, now_ns)
+        receiver.set_rate(owner, rate, now)
     }
 
     /// What crossed to it.
@@ -223,26 +223,26 @@ impl Agent {
 
     /// Takes in what was received, asks for more, and says what there is to say. Returns when it has to be called
     /// again, if nothing else happens.
-    pub fn progress(&mut self, around: &mut Around<'_>) -> Option<u64> {
+    pub fn progress(&mut self, around: &mut Around<'_>) -> Option<Instant> {
         if self.over || self.disk_full {
             return None;
         }
-        let (next_ns, needs) = self.receiver.as_deref_mut()?.progress(around);
+        let (next_at, needs) = self.receiver.as_deref_mut()?.progress(around);
         for need in needs {
             self.tell(from_agent::Body::Need(need), around);
         }
         loop {
-            let (task_ns, reports) = self.receiver.as_deref_mut()?.keep_safe(around);
+            let (task_at, reports) = self.receiver.as_deref_mut()?.keep_safe(around);
             match reports {
                 true => self.report(around),
-                false => return next_ns.into_iter().chain(task_ns).min(),
+                false => return next_at.into_iter().chain(task_at).min(),
             }
         }
     }
 
     /// Whether it has reported that it is done, without error.
     pub fn is_done(&self) -> bool {
-        self.done_ns.is_some()
+        self.done_at.is_some()
     }
 }
 

@@ -65,7 +65,7 @@ fn of_node(scenario: &Scenario, node: u32) -> Vec<Event> {
         .copied()
         .filter(|e| e.node == node)
         .collect();
-    events.sort_by_key(|event| event.at_ns);
+    events.sort_by_key(|event| event.after);
     events
 }
 
@@ -88,14 +88,14 @@ fn carried(start: Speed, events: &[Event], seconds: f64) -> Speed {
         at = at.max(to);
     };
     for event in events {
-        let time = (event.at_ns as f64 / 1e9).min(seconds);
+        let time = (event.after.as_seconds()).min(seconds);
         advance(time, here, speed, stopped, paused_until);
-        if event.at_ns as f64 / 1e9 > seconds {
+        if event.after.as_seconds() > seconds {
             break;
         }
         match event.change {
             Change::Speed(new) => speed = new,
-            Change::PausedUntil(until) => paused_until = paused_until.max(until as f64 / 1e9),
+            Change::PausedUntil(until) => paused_until = paused_until.max(until.as_seconds()),
             Change::Dies | Change::Leaves => speed = Speed::both(0.0),
             Change::Stops => stopped = true,
             Change::Joins => here = true,
@@ -157,7 +157,7 @@ mod tests {
         let joins = pair().then(second(30), 0, Change::Joins);
         assert_bound(&joins, 130.0);
         let events = [Event {
-            at_ns: 500 * MS,
+            after: 500 * MS,
             node: 0,
             change: Change::Dies,
         }];

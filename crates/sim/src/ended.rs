@@ -1,6 +1,6 @@
 //! How a simulated transfer went.
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Instant, RangeSet};
 use ropewalk_proto::report::Outcome;
 
 use crate::mail::Traffic;
@@ -40,7 +40,7 @@ impl Mended {
 /// How a simulated transfer went. Times are virtual, from the first message of the master.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// How it ended; `None` when it had not by [`crate::Scenario::end_ns`].
+    /// How it ended; `None` when it had not by [`crate::Scenario::time_max`].
     pub outcome: Option<Outcome>,
     /// The coordinator's words for why it did not end well.
     pub error: Option<String>,
@@ -60,8 +60,8 @@ pub struct Ended {
     pub delivered: RangeSet,
     /// What each node has; empty for those that died before they were done.
     pub delivered_by_node: Vec<RangeSet>,
-    /// When each node last said that it was done without error, nanoseconds.
-    pub done_ns: Vec<Option<u64>>,
+    /// When each node last said that it was done without error.
+    pub done_at: Vec<Option<Instant>>,
     /// Plans asked for after the first one.
     pub replans: u64,
     /// Control messages of each node.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use crate::network::{Flow, Network};
 
@@ -12,16 +12,16 @@ pub(crate) struct Lane {
     // What the network knows it by.
     pub owner: u32,
     // When what it waits for (a connection, an answer) is there.
-    pub ready_ns: Option<u64>,
+    pub ready_at: Option<Instant>,
     // The rail carries nothing.
     pub is_stuck: bool,
-    // Granted units in order; bytes of the first one that have come, as of `at_ns`.
+    // Granted units in order; bytes of the first one that have come, as of `advanced_at`.
     pub queue: VecDeque<(u32, Range)>,
     pub come: f64,
     // Bytes of units that came whole, and of all that the machine knows of.
     pub landed: u64,
     told: u64,
-    pub at_ns: u64,
+    pub advanced_at: Instant,
     // `None` while the queue is empty.
     pub flow: Option<Flow>,
     pub rate: f64,
@@ -29,26 +29,26 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Nothing is under way.
-    pub fn new(sender: u32, owner: u32, now_ns: u64) -> Self {
+    pub fn new(sender: u32, owner: u32, now: Instant) -> Self {
         Self {
             sender,
             owner,
-            ready_ns: None,
+            ready_at: None,
             is_stuck: false,
             queue: VecDeque::new(),
             come: 0.0,
             landed: 0,
             told: 0,
-            at_ns: now_ns,
+            advanced_at: now,
             flow: None,
             rate: 0.0,
         }
     }
 
     /// Lets bytes come until now.
-    pub fn advance(&mut self, now_ns: u64) {
-        self.come += self.rate * (now_ns - self.at_ns) as f64 / 1e9;
-        self.at_ns = now_ns;
+    pub fn advance(&mut self, now: Instant) {
+        self.come += self.rate * now.since(self.advanced_at).0 as f64 / 1e9;
+        self.advanced_at = now;
     }
 
     /// Bytes received since this was asked last.
@@ -60,10 +60,10 @@ impl Lane {
     }
 
     /// When the first unit is whole at the present rate.
-    pub fn next_ns(&self) -> Option<u64> {
+    pub fn next_at(&self) -> Option<Instant> {
         let (_, unit) = self.queue.front().filter(|_| self.rate > 0.0)?;
         let seconds = (unit.len() as f64 - self.come).max(0.0) / self.rate;
-        Some(self.at_ns.saturating_add((seconds * 1e9) as u64))
+        Some(self.advanced_at + Nanos::from_seconds(seconds))
     }
 
     /// Bytes received of a unit that will not be whole.

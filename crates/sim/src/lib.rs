@@ -13,7 +13,7 @@
 //! receiver's downlink ([`network`]). Packets, queues and loss are left out on purpose, and so are disks,
 //! processor time and the time planning takes.
 //!
-//! **Time** goes in steps of a fixed length ([`Scenario::step_ns`]), but a step costs only what happens in it:
+//! **Time** goes in steps of a fixed length ([`Scenario::step_time`]), but a step costs only what happens in it:
 //! a lane's rate is constant until a lane starts or stops near it, so each receiver sleeps until its next unit
 //! is complete, a message comes, or it has to look at its plan. Rates change at steps only. That makes what
 //! an agent learns up to a step late and keeps the cost of 10^5 nodes at O(units × log); bytes are exact,
@@ -38,14 +38,16 @@ mod scenario;
 mod ways;
 mod world;
 
+use ropewalk_model::Nanos;
+
 pub use bound::changed_bound;
 pub use chance::Chance;
 pub use ended::{Ended, Mended, Second};
 pub use mail::{Tally, Traffic};
 pub use scenario::{Change, Event, Scenario, Speed, node};
 
-/// A millisecond in nanoseconds.
-pub const MS: u64 = 1_000_000;
+/// A millisecond.
+pub const MS: Nanos = Nanos::from_millis(1);
 
-/// A second in nanoseconds.
-pub const SECOND: u64 = 1000 * MS;
+/// A second.
+pub const SECOND: Nanos = Nanos::from_secs(1);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
+use ropewalk_model::{Instant, Nanos};
 use ropewalk_proto::control::{FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 
-use crate::SECOND;
 use crate::ended::Second;
 
 /// Control messages of a node in one direction; bytes are those before encryption, length prefixes included.
@@ -58,59 +58,59 @@ impl Traffic {
 
 /// Messages by the time they arrive, those of one time in the order they were sent.
 pub(crate) struct Mail {
-    latency_ns: Vec<u64>,
-    to_agents: BTreeMap<u64, Vec<(u32, ToAgent)>>,
-    to_master: BTreeMap<u64, Vec<(u32, FromAgent)>>,
+    latencies: Vec<Nanos>,
+    to_agents: BTreeMap<Instant, Vec<(u32, ToAgent)>>,
+    to_master: BTreeMap<Instant, Vec<(u32, FromAgent)>>,
     pub traffic: Vec<Traffic>,
     pub timeline: Vec<Second>,
 }
 
 impl Mail {
-    pub fn new(latency_ns: Vec<u64>) -> Self {
+    pub fn new(latencies: Vec<Nanos>) -> Self {
         Self {
-            traffic: vec![Traffic::default(); latency_ns.len()],
-            latency_ns,
+            traffic: vec![Traffic::default(); latencies.len()],
+            latencies,
             to_agents: BTreeMap::new(),
             to_master: BTreeMap::new(),
             timeline: Vec::new(),
         }
     }
 
-    fn second(&mut self, at_ns: u64) -> &mut Second {
-        let at = (at_ns / SECOND) as usize;
+    fn second(&mut self, at: Instant) -> &mut Second {
+        let at = at.since(Instant::ZERO).whole_seconds() as usize;
         if self.timeline.len() <= at {
             self.timeline.resize(at + 1, Second::default());
         }
         &mut self.timeline[at]
     }
 
-    pub fn send_to_agent(&mut self, node: u32, message: ToAgent, now_ns: u64) {
+    pub fn send_to_agent(&mut self, node: u32, message: ToAgent, now: Instant) {
         let bytes = (LENGTH_LEN + message.encoded_len()) as u64;
         let is_periodic = matches!(message.body, Some(to_agent::Body::Limit(_)));
         self.traffic[node as usize].sent.count(is_periodic, bytes);
-        self.second(now_ns).sent_bytes += bytes;
-        let at = now_ns + self.latency_ns[node as usize];
+        self.second(now).sent_bytes += bytes;
+        let at = now + self.latencies[node as usize];
         self.to_agents.entry(at).or_default().push((node, message));
     }
 
-    pub fn send_to_master(&mut self, node: u32, body: from_agent::Body, now_ns: u64) {
+    pub fn send_to_master(&mut self, node: u32, body: from_agent::Body, now: Instant) {
         let message = FromAgent { body: Some(body) };
-        let at = now_ns + self.latency_ns[node as usize];
+        let at = now + self.latencies[node as usize];
         self.to_master.entry(at).or_default().push((node, message));
     }
 
     /// What has arrived at agents.
-    pub fn for_agents(&mut self, now_ns: u64) -> Vec<(u32, ToAgent)> {
-        due(&mut self.to_agents, now_ns)
+    pub fn for_agents(&mut self, now: Instant) -> Vec<(u32, ToAgent)> {
+        due(&mut self.to_agents, now)
     }
 
     /// What has arrived at the master.
-    pub fn for_master(&mut self, now_ns: u64) -> Vec<(u32, FromAgent)> {
-        due(&mut self.to_master, now_ns)
+    pub fn for_master(&mut self, now: Instant) -> Vec<(u32, FromAgent)> {
+        due(&mut self.to_master, now)
     }
 
     /// Puts a message that the master reads on its account.
-    pub fn count_received(&mut self, node: u32, message: &FromAgent, now_ns: u64) {
+    pub fn count_received(&mut self, node: u32, message: &FromAgent, now: Instant) {
         let bytes = (LENGTH_LEN + message.encoded_len()) as u64;
         let is_periodic = matches!(
             message.body,
@@ -119,13 +119,13 @@ impl Mail {
         self.traffic[node as usize]
             .received
             .count(is_periodic, bytes);
-        self.second(now_ns).received_bytes += bytes;
+        self.second(now).received_bytes += bytes;
     }
 }
 
-fn due<M>(queue: &mut BTreeMap<u64, Vec<(u32, M)>>, now_ns: u64) -> Vec<(u32, M)> {
+fn due<M>(queue: &mut BTreeMap<Instant, Vec<(u32, M)>>, now: Instant) -> Vec<(u32, M)> {
     let mut out = Vec::new();
-    while let Some(first) = queue.first_entry().filter(|first| *first.key() <= now_ns) {
+    while let Some(first) = queue.first_entry().filter(|first| *first.key() <= now) {
         out.extend(first.remove());
     }
     out

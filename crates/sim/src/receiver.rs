@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::layout::Layout;
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use ropewalk_proto::control::{self, Plan};
 use ropewalk_proto::node::fetch::Receiving;
 use ropewalk_proto::node::{
@@ -13,7 +13,6 @@ use ropewalk_proto::node::{
 };
 use ropewalk_proto::route::Way;
 
-use crate::MS;
 use crate::agent::Around;
 use crate::ended::Mended;
 use crate::lane::Lane;
@@ -21,7 +20,7 @@ use crate::network::Network;
 use crate::scenario::Scenario;
 
 /// A receiver looks at its plan this often when nothing else wakes it, as the agents' threads do.
-const LOOK_NS: u64 = 100 * MS;
+const LOOK_TIME: Nanos = Nanos::from_millis(100);
 
 /// A unit is whole when all but this part of a byte has been received: rates are floats.
 const BYTE_PART: f64 = 0.01;
@@ -47,15 +46,15 @@ pub(crate) struct Receiver {
     owners: Vec<StreamId>,
     pub delivered: RangeSet,
     // The last sync is under way: when it ends.
-    syncing: Option<(Promise, u64)>,
+    syncing: Option<(Promise, Instant)>,
     pub carried: Carried,
     pub mended: Mended,
 }
 
 impl Receiver {
-    pub fn new(node: u32, plan: &Plan, scenario: &Scenario, now_ns: u64) -> Self {
+    pub fn new(node: u32, plan: &Plan, scenario: &Scenario, now: Instant) -> Self {
         let options = &scenario.options;
-        let mut fetch = Receiving::new(options.prefetch, 1, now_ns);
+        let mut fetch = Receiving::new(options.prefetch, 1, now);
         if options.fixed {
             fetch.fix_plan();
         }
@@ -63,18 +62,18 @@ impl Receiver {
             renames: plan.commit,
             reads_back: false,
             syncs: Syncs {
-                every_ns: 0,
+                every: Nanos::ZERO,
                 bytes: 1,
             },
         };
         let streams = Streams::new(&Wish {
-            given: options.streams.max(1),
+            given: Some(options.streams.max(1)),
             ..Wish::default()
         });
-        let mut machine = Node::new(fetch, streams, plan, duties, now_ns);
+        let mut machine = Node::new(fetch, streams, plan, duties, now);
         let layout = Layout::single(Range::new(0, plan.length));
         let unit_len = plan.unit_len();
-        machine.handle_prepared(plan, now_ns, &|offset| layout.unit_at(offset, unit_len));
+        machine.handle_prepared(plan, now, &|offset| layout.unit_at(offset, unit_len));
         Self {
             node,
             machine,
@@ -94,11 +93,11 @@ impl Receiver {
     pub fn hear(
         &mut self,
         message: &control::to_agent::Body,
-        now_ns: u64,
+        now: Instant,
     ) -> Option<control::from_agent::Body> {
         let (layout, unit_len) = (&self.layout, self.unit_len);
         let unit_at = |offset| layout.unit_at(offset, unit_len);
-        self.machine.handle_message(message, now_ns, &unit_at)
+        self.machine.handle_message(message, now, &unit_at)
     }
 
     /// Closes all connections for good.
@@ -129,21 +128,21 @@ impl Receiver {
     }
 
     /// The rate of a connection is another one now. Returns when the agent has to be woken for it.
-    pub fn set_rate(&mut self, owner: u32, rate: f64, now_ns: u64) -> Option<u64> {
+    pub fn set_rate(&mut self, owner: u32, rate: f64, now: Instant) -> Option<Instant> {
         let id = self.owners.get(owner as usize)?;
         let lane = self.streams.get_mut(id)?;
-        lane.advance(now_ns);
+        lane.advance(now);
         lane.rate = rate;
-        lane.next_ns()
+        lane.next_at()
     }
 
     /// Takes in what was received, and asks for more. Returns when it has to be called again, if nothing else happens, and
     /// what the master is to know.
-    pub fn progress(&mut self, around: &mut Around<'_>) -> (Option<u64>, Vec<control::Need>) {
-        self.land(around.now_ns);
+    pub fn progress(&mut self, around: &mut Around<'_>) -> (Option<Instant>, Vec<control::Need>) {
+        self.land(around.now);
         self.end_waits(around);
         let mut needs = self.drain(around);
-        let mut next_ns = self.ask(around);
+        let mut next_at = self.ask(around);
         needs.extend(self.drain(around));
         for (id, lane) in &mut self.streams {
             let rail = (
@@ -151,10 +150,10 @@ impl Receiver {
                 lane.sender,
                 self.rails.get(&id.lane).copied().unwrap_or(0),
             );
-            let failed_ns = around.ways.failed_until_ns(rail, around.now_ns);
-            if lane.queue.is_empty() || lane.is_stuck != failed_ns.is_some() {
+            let failed_until = around.ways.failed_until(rail, around.now);
+            if lane.queue.is_empty() || lane.is_stuck != failed_until.is_some() {
                 lane.stop(around.network);
-                lane.is_stuck = failed_ns.is_some();
+                lane.is_stuck = failed_until.is_some();
             }
             if !lane.queue.is_empty() && lane.flow.is_none() {
                 let pair = (lane.sender, self.node);
@@ -169,21 +168,21 @@ impl Receiver {
                 };
                 let owner = (self.node, lane.owner);
                 lane.flow = Some(around.network.start(pair.0, pair.1, cap, owner));
-                (lane.at_ns, lane.rate) = (around.now_ns, 0.0);
+                (lane.advanced_at, lane.rate) = (around.now, 0.0);
             }
-            let connecting = lane.ready_ns.filter(|ready| *ready > around.now_ns);
-            let times = [lane.next_ns(), connecting, failed_ns]
+            let connecting = lane.ready_at.filter(|ready| *ready > around.now);
+            let times = [lane.next_at(), connecting, failed_until]
                 .into_iter()
                 .flatten();
-            next_ns = next_ns.into_iter().chain(times).min();
+            next_at = next_at.into_iter().chain(times).min();
         }
-        (next_ns, needs)
+        (next_at, needs)
     }
 
     /// Hands whole units to the machine.
-    fn land(&mut self, now_ns: u64) {
+    fn land(&mut self, now: Instant) {
         for (id, lane) in &mut self.streams {
-            lane.advance(now_ns);
+            lane.advance(now);
             while let Some((grant, unit)) = lane.queue.front().copied() {
                 if lane.come + BYTE_PART < unit.len() as f64 {
                     break;
@@ -192,7 +191,7 @@ impl Receiver {
                 lane.queue.pop_front();
                 lane.landed += unit.len();
                 self.carried.bytes += unit.len() as f64;
-                if self.machine.handle_unit(*id, grant, None, now_ns).is_first {
+                if self.machine.handle_unit(*id, grant, None, now).is_first {
                     let again = self.delivered.clipped(unit);
                     assert!(again.is_empty(), "node {} has {unit} twice", self.node);
                     self.delivered.insert(unit);
@@ -204,7 +203,7 @@ impl Receiver {
                 lane.come = 0.0;
             }
             let received = lane.landed + lane.torn() as u64;
-            self.machine.handle_idle(*id, received, now_ns);
+            self.machine.handle_idle(*id, received, now);
             let fetch = self.machine.fetch_mut();
             fetch.handle_bytes(id.lane, lane.take_fresh());
         }
@@ -212,24 +211,24 @@ impl Receiver {
 
     /// Searches and probes that end now.
     fn end_waits(&mut self, around: &Around<'_>) {
-        let now_ns = around.now_ns;
+        let now = around.now;
         let is_ready = |lane: &Lane| {
             let is_dead = around.dead[lane.sender as usize];
-            lane.ready_ns.is_some_and(|ready| ready <= now_ns) && !is_dead
+            lane.ready_at.is_some_and(|ready| ready <= now) && !is_dead
         };
         let ready = self.streams.iter().filter(|(_, lane)| is_ready(lane));
         let ready: Vec<(StreamId, u32)> = ready.map(|(id, lane)| (*id, lane.sender)).collect();
         for (id, sender) in ready {
             if let Some(lane) = self.streams.get_mut(&id) {
-                lane.ready_ns = None;
+                lane.ready_at = None;
             }
             match self.machine.phase(id) {
                 Phase::Finding => self.end_search(id, sender, around),
                 Phase::Probing => {
                     let rail = self.rails.get(&id.lane).copied().unwrap_or(0);
-                    let answers = around.ways.connects((self.node, sender, rail), now_ns);
+                    let answers = around.ways.connects((self.node, sender, rail), now);
                     self.mended.regained += u64::from(answers);
-                    self.machine.handle_probed(id, answers, now_ns);
+                    self.machine.handle_probed(id, answers, now);
                 }
                 _ => {}
             }
@@ -238,8 +237,8 @@ impl Receiver {
     }
 
     fn end_search(&mut self, id: StreamId, sender: u32, around: &Around<'_>) {
-        let (ways, now_ns) = (around.ways, around.now_ns);
-        let connects = |rail: &u32| ways.connects((self.node, sender, *rail), now_ns);
+        let (ways, now) = (around.ways, around.now);
+        let connects = |rail: &u32| ways.connects((self.node, sender, *rail), now);
         let mut works = ways
             .direct()
             .filter(connects)
@@ -247,19 +246,19 @@ impl Receiver {
             .into_iter();
         let tunnel = ways.tunnel().filter(connects);
         let Some(rail) = works.next().or(tunnel) else {
-            return self.machine.handle_not_found(id, "refused", now_ns);
+            return self.machine.handle_not_found(id, "refused", now);
         };
         let (layout, unit_len) = (&self.layout, self.unit_len);
         let unit_at = |offset| layout.unit_at(offset, unit_len);
         let found = self
             .machine
-            .handle_found(id, link(ways.tunnel(), rail), now_ns, &unit_at);
+            .handle_found(id, link(ways.tunnel(), rail), now, &unit_at);
         let Some(stream) = found else { return };
         self.rails.insert(stream.lane, rail);
         if stream != id {
             self.mended.replaced += 1;
             self.streams.remove(&id);
-            self.add(stream, sender, now_ns);
+            self.add(stream, sender, now);
         }
         if Some(rail) == tunnel {
             return;
@@ -267,7 +266,7 @@ impl Receiver {
         for rail in works {
             if let Some(lane) = self
                 .machine
-                .handle_rail(stream.lane, Link::default(), now_ns)
+                .handle_rail(stream.lane, Link::default(), now)
             {
                 self.rails.insert(lane, rail);
             }
@@ -285,83 +284,83 @@ impl Receiver {
             let sender = self.machine.peer(lane).node;
             let connects = |rail: &u32| {
                 let rail = (self.node, sender, *rail);
-                around.ways.connects(rail, around.now_ns) && !around.dead[sender as usize]
+                around.ways.connects(rail, around.now) && !around.dead[sender as usize]
             };
             let Some(rail) = around.ways.direct().find(connects) else {
                 continue;
             };
             let link = Link::default();
-            if let Some(new) = self.machine.handle_better_way(lane, link, around.now_ns) {
+            if let Some(new) = self.machine.handle_better_way(lane, link, around.now) {
                 self.mended.moved += 1;
                 self.rails.insert(new, rail);
             }
         }
     }
 
-    fn add(&mut self, id: StreamId, sender: u32, now_ns: u64) {
+    fn add(&mut self, id: StreamId, sender: u32, now: Instant) {
         let owner = self.owners.len() as u32;
         self.owners.push(id);
-        self.streams.insert(id, Lane::new(sender, owner, now_ns));
+        self.streams.insert(id, Lane::new(sender, owner, now));
     }
 
     /// Does for each stream what the machine wants. Returns when to ask again.
-    fn ask(&mut self, around: &mut Around<'_>) -> Option<u64> {
-        let now_ns = around.now_ns;
-        self.machine.handle_timer(now_ns);
+    fn ask(&mut self, around: &mut Around<'_>) -> Option<Instant> {
+        let now = around.now;
+        self.machine.handle_timer(now);
         let is_finished = self.machine.fetch().is_finished();
-        let mut next_ns = (!is_finished).then_some(now_ns + LOOK_NS);
+        let mut next_at = (!is_finished).then_some(now + LOOK_TIME);
         let mut down = Vec::new();
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
             let Some(lane) = self.streams.get(&id) else {
                 continue;
             };
-            if lane.ready_ns.is_some_and(|ready| ready > now_ns) {
+            if lane.ready_at.is_some_and(|ready| ready > now) {
                 continue;
             }
             if around.dead[lane.sender as usize] {
                 down.push(id.lane);
                 continue;
             }
-            next_ns = next_ns.into_iter().chain(self.step(id, around)).min();
+            next_at = next_at.into_iter().chain(self.step(id, around)).min();
         }
         for lane in down {
             // Its connections are closed when it is drained.
             self.machine.handle_peer_gone(lane, "killed");
         }
-        next_ns
+        next_at
     }
 
     /// Does for a stream what the machine wants now. Returns when to ask again.
-    fn step(&mut self, id: StreamId, around: &mut Around<'_>) -> Option<u64> {
-        let now_ns = around.now_ns;
+    fn step(&mut self, id: StreamId, around: &mut Around<'_>) -> Option<Instant> {
+        let now = around.now;
         loop {
             let (layout, unit_len) = (&self.layout, self.unit_len);
             let unit_at = |offset| layout.unit_at(offset, unit_len);
-            let step = self.machine.next_step(id, now_ns, &unit_at);
+            let step = self.machine.next_step(id, now, &unit_at);
             let lane = self.streams.get_mut(&id)?;
             match step {
                 Step::Find | Step::Probe => {
-                    lane.ready_ns = Some(now_ns + around.scenario.connect_ns);
+                    lane.ready_at = Some(now + around.scenario.connect_time);
                     return None;
                 }
                 Step::Open => {
                     let rail = self.rails.get(&id.lane).copied().unwrap_or(0);
                     let rail = (self.node, lane.sender, rail);
-                    match around.ways.connects(rail, now_ns) {
-                        true => self.machine.handle_opened(id, now_ns),
+                    match around.ways.connects(rail, now) {
+                        true => self.machine.handle_opened(id, now),
                         false => {
                             self.mended.refused += 1;
-                            self.machine.handle_not_opened(id, "refused", now_ns);
+                            self.machine.handle_not_opened(id, "refused", now);
                         }
                     }
                 }
-                Step::Cancel(grants) => self.cancel(id, &grants, now_ns),
+                Step::Cancel(grants) => self.cancel(id, &grants, now),
                 Step::Grant(grants) => {
                     lane.queue.extend(grants);
                     return None;
                 }
-                Step::Wait(until_ns) | Step::Receive(until_ns) => return until_ns,
+                Step::Wait(until) | Step::Receive(until) => return until,
                 Step::Close => self.close(id, Break::Asked, around),
                 Step::End => {
                     self.streams.remove(&id);
@@ -371,7 +370,7 @@ impl Receiver {
         }
     }
 
-    fn cancel(&mut self, id: StreamId, grants: &[u32], now_ns: u64) {
+    fn cancel(&mut self, id: StreamId, grants: &[u32], now: Instant) {
         let Some(lane) = self.streams.get_mut(&id) else {
             return;
         };
@@ -380,35 +379,35 @@ impl Receiver {
                 continue;
             };
             if place == 0 {
-                lane.advance(now_ns);
+                lane.advance(now);
                 self.carried.bytes += lane.torn();
                 lane.come = 0.0;
             }
             lane.queue.remove(place);
-            self.machine.handle_cancelled(id, *grant, now_ns);
+            self.machine.handle_cancelled(id, *grant, now);
         }
     }
 
     fn close(&mut self, id: StreamId, cause: Break, around: &mut Around<'_>) {
         if let Some(lane) = self.streams.get_mut(&id) {
-            lane.advance(around.now_ns);
+            lane.advance(around.now);
             self.carried.bytes += lane.torn();
             lane.stop(around.network);
             lane.queue.clear();
         }
-        self.machine.handle_closed(id, cause, around.now_ns);
+        self.machine.handle_closed(id, cause, around.now);
     }
 
     /// Carries out what the machine wants; what the master is to know.
     fn drain(&mut self, around: &mut Around<'_>) -> Vec<control::Need> {
-        let now_ns = around.now_ns;
+        let now = around.now;
         let mut needs = Vec::new();
         loop {
-            while let Some(event) = self.machine.poll_event(now_ns) {
+            while let Some(event) = self.machine.poll_event(now) {
                 match event {
                     Event::Start(id) => {
                         let sender = self.machine.peer(id.lane).node;
-                        self.add(id, sender, now_ns);
+                        self.add(id, sender, now);
                         if self.machine.phase(id) == Phase::Finding {
                             self.step(id, around);
                         }
@@ -428,7 +427,7 @@ impl Receiver {
             let ids: Vec<StreamId> = self.streams.keys().copied().collect();
             for id in ids {
                 let grants = self.machine.take_cancels(id);
-                self.cancel(id, &grants, now_ns);
+                self.cancel(id, &grants, now);
                 // What the machine has given up on, for whatever reason, is not waited for.
                 let is_alive = self.machine.fetch().ledger().is_alive(id.lane);
                 if !is_alive && self.machine.phase(id).is_open() {
@@ -445,21 +444,21 @@ impl Receiver {
     }
 
     /// Does what the machine wants done with the disk. Returns when the last sync ends, and whether it has to report.
-    pub fn keep_safe(&mut self, around: &Around<'_>) -> (Option<u64>, bool) {
-        let now_ns = around.now_ns;
+    pub fn keep_safe(&mut self, around: &Around<'_>) -> (Option<Instant>, bool) {
+        let now = around.now;
         loop {
-            if let Some((promise, until_ns)) = self.syncing {
-                if until_ns > now_ns {
-                    return (Some(until_ns), false);
+            if let Some((promise, until)) = self.syncing {
+                if until > now {
+                    return (Some(until), false);
                 }
                 self.syncing = None;
-                self.machine.handle_synced(promise, Ok(()), now_ns);
+                self.machine.handle_synced(promise, Ok(()), now);
             }
-            match self.machine.next_task(now_ns) {
+            match self.machine.next_task(now) {
                 Task::Sync(promise) if self.machine.life() == Life::Settling => {
-                    self.syncing = Some((promise, now_ns + around.scenario.sync_ns));
+                    self.syncing = Some((promise, now + around.scenario.sync_time));
                 }
-                Task::Sync(promise) => self.machine.handle_synced(promise, Ok(()), now_ns),
+                Task::Sync(promise) => self.machine.handle_synced(promise, Ok(()), now),
                 Task::ReadBack => self.machine.handle_read_back(Ok(())),
                 Task::Rename => self.machine.handle_renamed(Ok(())),
                 Task::Report => return (None, true),
@@ -474,5 +473,8 @@ fn link(tunnel: Option<u32>, rail: u32) -> Link {
         true => Way::Through,
         false => Way::Direct,
     };
-    Link { way, trip_ns: 0 }
+    Link {
+        way,
+        trip: Nanos::ZERO,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{ByteRate, Range};
+use ropewalk_model::{ByteRate, Nanos, Range};
 use ropewalk_proto::control::{Options, Row, Sink, Source, Verify};
 use ropewalk_proto::coordinator::{NodeSetup, SinkSetup, SourceSetup};
 
@@ -35,8 +35,8 @@ impl Speed {
 pub enum Change {
     /// Its true speed is this from now on.
     Speed(Speed),
-    /// It neither sends nor receives data until then (nanoseconds); control messages go on.
-    PausedUntil(u64),
+    /// It neither sends nor receives data until so long after the start; control messages go on.
+    PausedUntil(Nanos),
     /// It is gone, and its control connection closes.
     Dies,
     /// Its connections from this sender break. Others can be made at once.
@@ -50,17 +50,17 @@ pub enum Change {
         sender: u32,
         /// Number of the rail; see [`Scenario::rails`].
         rail: u32,
-        /// Nanoseconds.
-        until_ns: u64,
+        /// Time from the start.
+        until: Nanos,
         /// Nobody says so: connections over it stay. Else they break at once.
         is_silent: bool,
     },
-    /// This sender accepts no new connections from it until then (nanoseconds).
+    /// This sender accepts no new connections from it until then.
     ConnectRefused {
         /// Number of the sender.
         sender: u32,
-        /// Nanoseconds.
-        until_ns: u64,
+        /// Time from the start.
+        until: Nanos,
     },
     /// Its disk is full: as receiver it stops and says so; what it holds is served on.
     Stops,
@@ -73,8 +73,8 @@ pub enum Change {
 /// One line of the script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// When, nanoseconds from the start of the transfer.
-    pub at_ns: u64,
+    /// So long after the start of the transfer.
+    pub after: Nanos,
     /// Number of the node.
     pub node: u32,
     /// What.
@@ -98,22 +98,22 @@ pub struct Scenario {
     pub scheduler: String,
     /// What every agent gets; `fixed` keeps the first plan.
     pub options: Options,
-    /// Limit over all receivers, bytes per second.
-    pub limit: Option<u64>,
+    /// Limit over all receivers.
+    pub limit: Option<ByteRate>,
     /// What happens, in any order.
     pub script: Vec<Event>,
     /// One way for a control message, by node.
-    pub latency_ns: Vec<u64>,
+    pub latencies: Vec<Nanos>,
     /// From a call to the first grant on a lane.
-    pub connect_ns: u64,
+    pub connect_time: Nanos,
     /// What a receiver takes to make everything safe at its end.
-    pub sync_ns: u64,
+    pub sync_time: Nanos,
     /// Length of a step of virtual time. Agents learn of things, and rates change, at steps only.
-    pub step_ns: u64,
+    pub step_time: Nanos,
     /// How often the coordinator sees time pass (the master's driver does so each 100 ms).
-    pub tick_ns: u64,
-    /// A transfer that has not ended by then hangs.
-    pub end_ns: u64,
+    pub tick_time: Nanos,
+    /// A transfer that has not ended after so long hangs.
+    pub time_max: Nanos,
 }
 
 impl Scenario {
@@ -125,7 +125,7 @@ impl Scenario {
     #[must_use]
     pub fn new(nodes: Vec<NodeSetup>, speeds: Vec<Speed>) -> Self {
         assert_eq!(nodes.len(), speeds.len(), "one speed for each node");
-        let latency_ns = vec![5 * MS; nodes.len()];
+        let latencies = vec![5 * MS; nodes.len()];
         Self {
             nodes,
             speeds,
@@ -142,12 +142,12 @@ impl Scenario {
             },
             limit: None,
             script: Vec::new(),
-            latency_ns,
-            connect_ns: 20 * MS,
-            sync_ns: 30 * MS,
-            step_ns: 10 * MS,
-            tick_ns: 100 * MS,
-            end_ns: 2000 * SECOND,
+            latencies,
+            connect_time: 20 * MS,
+            sync_time: 30 * MS,
+            step_time: 10 * MS,
+            tick_time: 100 * MS,
+            time_max: 2000 * SECOND,
         }
     }
 
@@ -161,11 +161,11 @@ impl Scenario {
         self
     }
 
-    /// Adds a line to the script.
+    /// Adds a line to the script: so long after the start.
     #[must_use]
-    pub fn then(mut self, at_ns: u64, node: u32, change: Change) -> Self {
+    pub fn then(mut self, after: Nanos, node: u32, change: Change) -> Self {
         self.script.push(Event {
-            at_ns,
+            after,
             node,
             change,
         });

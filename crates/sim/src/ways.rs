@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_model::Instant;
+
 /// A rail by the numbers of its receiver, its sender, and its own.
 pub(crate) type Rail = (u32, u32, u32);
 
@@ -11,9 +13,9 @@ pub(crate) struct Ways {
     rails: u32,
     has_tunnel: bool,
     // Until when.
-    failed: BTreeMap<Rail, u64>,
+    failed: BTreeMap<Rail, Instant>,
     // By receiver and sender.
-    refused: BTreeMap<(u32, u32), u64>,
+    refused: BTreeMap<(u32, u32), Instant>,
 }
 
 impl Ways {
@@ -27,28 +29,28 @@ impl Ways {
     }
 
     /// The rail does not work until then.
-    pub fn fail(&mut self, rail: Rail, until_ns: u64) {
-        let old = self.failed.entry(rail).or_insert(until_ns);
-        *old = until_ns.max(*old);
+    pub fn fail(&mut self, rail: Rail, until: Instant) {
+        let old = self.failed.entry(rail).or_insert(until);
+        *old = until.max(*old);
     }
 
     /// The sender refuses connections of the receiver until then.
-    pub fn refuse(&mut self, receiver: u32, sender: u32, until_ns: u64) {
-        let old = self.refused.entry((receiver, sender)).or_insert(until_ns);
-        *old = until_ns.max(*old);
+    pub fn refuse(&mut self, receiver: u32, sender: u32, until: Instant) {
+        let old = self.refused.entry((receiver, sender)).or_insert(until);
+        *old = until.max(*old);
     }
 
     /// Until when the rail carries nothing.
-    pub fn failed_until_ns(&self, rail: Rail, now_ns: u64) -> Option<u64> {
-        let until_ns = self.failed.get(&rail).copied();
-        until_ns.filter(|until_ns| *until_ns > now_ns)
+    pub fn failed_until(&self, rail: Rail, now: Instant) -> Option<Instant> {
+        let until = self.failed.get(&rail).copied();
+        until.filter(|until| *until > now)
     }
 
     /// Whether a connection over the rail can be made.
-    pub fn connects(&self, rail: Rail, now_ns: u64) -> bool {
+    pub fn connects(&self, rail: Rail, now: Instant) -> bool {
         let until = self.refused.get(&(rail.0, rail.1));
-        let is_refused = until.is_some_and(|until| *until > now_ns);
-        !is_refused && self.failed_until_ns(rail, now_ns).is_none()
+        let is_refused = until.is_some_and(|until| *until > now);
+        !is_refused && self.failed_until(rail, now).is_none()
     }
 
     /// Numbers of the rails between two nodes, without the way through the command's host.

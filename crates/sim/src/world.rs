@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{ByteRate, Instant, Problem, RangeSet, ReceiverRun, receiver_runs};
+use ropewalk_model::{Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs};
 use ropewalk_proto::coordinator::{
     Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
 };
@@ -15,10 +15,9 @@ use crate::mail::Mail;
 use crate::network::Network;
 use crate::scenario::{Change, Event, Scenario, Speed};
 use crate::ways::Ways;
-use crate::{MS, SECOND};
 
 /// Shortest time between two status messages of an agent, as the agents have it.
-const STATUS_NS_MIN: u64 = 100 * MS;
+const STATUS_TIME_MIN: Nanos = Nanos::from_millis(100);
 
 /// All machines are checked once in so many steps, and as much rarer as there are more nodes than
 /// [`NODES_CHECKED`]; after each call they check themselves.
@@ -28,7 +27,7 @@ const STEPS_BETWEEN: usize = 32;
 const NODES_CHECKED: usize = 16;
 
 pub(crate) struct World<'a> {
-    now_ns: u64,
+    now: Instant,
     scenario: &'a Scenario,
     scheduler: Box<dyn Scheduler>,
     coordinator: Coordinator,
@@ -42,14 +41,14 @@ pub(crate) struct World<'a> {
     played: usize,
     // True speeds, and until when nodes are paused.
     speeds: Vec<Speed>,
-    paused: BTreeMap<u32, u64>,
-    // Agents to wake by step; `wake_at` holds the earliest one, others are stale.
-    wakes: BTreeMap<u64, Vec<u32>>,
-    wake_at: Vec<u64>,
+    paused: BTreeMap<u32, Instant>,
+    // Agents to wake by step; `wake_at` holds the earliest one of each, others are stale.
+    wakes: BTreeMap<Instant, Vec<u32>>,
+    wake_at: Vec<Option<Instant>>,
     // Agents by when they send their next status.
-    statuses: BTreeMap<u64, Vec<u32>>,
+    statuses: BTreeMap<Instant, Vec<u32>>,
     left_behind: Vec<(u32, RangeSet)>,
-    next_tick_ns: u64,
+    next_tick_at: Instant,
     ignored: u64,
     notes: Vec<String>,
     end: Option<(Outcome, Option<String>)>,
@@ -68,7 +67,7 @@ impl<'a> World<'a> {
             transfer: vec![1; 16],
             nodes: scenario.nodes[..present].to_vec(),
             mapping: Mapping::Rows,
-            limit: scenario.limit.map(ByteRate),
+            limit: scenario.limit,
             options: scenario.options,
             rails: Rails::default(),
             tune: None,
@@ -78,26 +77,26 @@ impl<'a> World<'a> {
             source_name: String::new(),
         };
         let mut script = scenario.script.clone();
-        script.sort_by_key(|event| event.at_ns);
+        script.sort_by_key(|event| event.after);
         let scheduler = ropewalk_sched::by_name(&scenario.scheduler);
         Self {
-            now_ns: 0,
+            now: Instant::ZERO,
             scheduler: scheduler.unwrap_or_else(|error| panic!("{error}")),
             coordinator: Coordinator::new(setup, Instant::ZERO),
             agents: (0..count as u32).map(Agent::new).collect(),
             dead: vec![false; count],
             network: Network::new(&scenario.speeds),
-            mail: Mail::new(scenario.latency_ns.clone()),
+            mail: Mail::new(scenario.latencies.clone()),
             ways: Ways::new(scenario.rails, scenario.has_tunnel),
             script,
             played: 0,
             speeds: scenario.speeds.clone(),
             paused: BTreeMap::new(),
             wakes: BTreeMap::new(),
-            wake_at: vec![u64::MAX; count],
+            wake_at: vec![None; count],
             statuses: BTreeMap::new(),
             left_behind: Vec::new(),
-            next_tick_ns: 0,
+            next_tick_at: Instant::ZERO,
             ignored: 0,
             notes: Vec::new(),
             end: None,
@@ -108,10 +107,11 @@ impl<'a> World<'a> {
     pub fn run(mut self) -> Ended {
         self.coordinator.start(Instant::ZERO);
         self.act();
-        while self.end.is_none() && self.now_ns < self.scenario.end_ns {
-            self.now_ns += self.scenario.step_ns;
+        let end_at = Instant::ZERO + self.scenario.time_max;
+        while self.end.is_none() && self.now < end_at {
+            self.now += self.scenario.step_time;
             self.play();
-            for (node, message) in self.mail.for_agents(self.now_ns) {
+            for (node, message) in self.mail.for_agents(self.now) {
                 if self.dead[node as usize] {
                     continue;
                 }
@@ -128,16 +128,16 @@ impl<'a> World<'a> {
             self.wake_due();
             self.share();
             self.send_statuses();
-            for (node, message) in self.mail.for_master(self.now_ns) {
+            for (node, message) in self.mail.for_master(self.now) {
                 if !self.dead[node as usize] && self.end.is_none() {
-                    self.mail.count_received(node, &message, self.now_ns);
-                    self.coordinator.handle_message(node, message, self.now());
+                    self.mail.count_received(node, &message, self.now);
+                    self.coordinator.handle_message(node, message, self.now);
                     self.act();
                 }
             }
-            if self.now_ns >= self.next_tick_ns {
-                self.next_tick_ns = self.now_ns + self.scenario.tick_ns;
-                self.coordinator.handle_timer(self.now());
+            if self.now >= self.next_tick_at {
+                self.next_tick_at = self.now + self.scenario.tick_time;
+                self.coordinator.handle_timer(self.now);
                 self.act();
             }
             self.check();
@@ -145,13 +145,9 @@ impl<'a> World<'a> {
         self.ended()
     }
 
-    fn now(&self) -> Instant {
-        Instant(self.now_ns)
-    }
-
     /// Asserts what must be true of all machines after a step, now and then.
     fn check(&self) {
-        let steps = self.now_ns / self.scenario.step_ns;
+        let steps = self.now.0 / self.scenario.step_time.0;
         let between = STEPS_BETWEEN * (self.agents.len() / NODES_CHECKED).max(1);
         if cfg!(debug_assertions) && steps.is_multiple_of(between as u64) {
             self.coordinator.check();
@@ -161,7 +157,7 @@ impl<'a> World<'a> {
 
     fn split(&mut self) -> (&mut Vec<Agent>, Around<'_>) {
         let around = Around {
-            now_ns: self.now_ns,
+            now: self.now,
             scenario: self.scenario,
             network: &mut self.network,
             mail: &mut self.mail,
@@ -176,14 +172,14 @@ impl<'a> World<'a> {
         let resumed = self
             .paused
             .iter()
-            .filter(|(_, until)| **until <= self.now_ns);
+            .filter(|(_, until)| **until <= self.now);
         let resumed: Vec<u32> = resumed.map(|(&node, _)| node).collect();
         for node in resumed {
             self.paused.remove(&node);
             self.network.set_speed(node, self.speeds[node as usize]);
         }
         while let Some(&event) = self.script.get(self.played) {
-            if event.at_ns > self.now_ns {
+            if Instant::ZERO + event.after > self.now {
                 break;
             }
             self.played += 1;
@@ -199,6 +195,7 @@ impl<'a> World<'a> {
                     }
                 }
                 Change::PausedUntil(until) => {
+                    let until = Instant::ZERO + until;
                     let end = self.paused.entry(node).or_insert(until);
                     *end = until.max(*end);
                     self.network.set_speed(node, Speed::both(0.0));
@@ -212,21 +209,22 @@ impl<'a> World<'a> {
                 Change::RailFails {
                     sender,
                     rail,
-                    until_ns,
+                    until,
                     is_silent,
                 } => {
-                    self.ways.fail((node, sender, rail), until_ns);
+                    self.ways
+                        .fail((node, sender, rail), Instant::ZERO + until);
                     match is_silent {
                         true => self.wake(node),
                         false => self.break_streams(node, sender, Some(rail)),
                     }
                 }
-                Change::ConnectRefused { sender, until_ns } => {
-                    self.ways.refuse(node, sender, until_ns);
+                Change::ConnectRefused { sender, until } => {
+                    self.ways.refuse(node, sender, Instant::ZERO + until);
                 }
                 Change::Joins => {
                     let setup = self.scenario.nodes[node as usize].clone();
-                    match self.coordinator.handle_join(setup, self.now()) {
+                    match self.coordinator.handle_join(setup, self.now) {
                         Ok(number) => assert_eq!(number, node, "nodes join in their order"),
                         Err(_) => self.ignored += 1,
                     }
@@ -234,7 +232,7 @@ impl<'a> World<'a> {
                 }
                 Change::Leaves => {
                     let name = &self.scenario.nodes[node as usize].name;
-                    let refused = self.coordinator.handle_leave(name, self.now());
+                    let refused = self.coordinator.handle_leave(name, self.now);
                     self.ignored += u64::from(refused.is_err());
                     self.act();
                 }
@@ -253,7 +251,7 @@ impl<'a> World<'a> {
         // What was on its way from it is gone at once; its receivers notice at the next step.
         self.network.set_speed(node, Speed::both(0.0));
         for receiver in self.network.served_by(node).collect::<Vec<_>>() {
-            self.wake_no_later(receiver, self.now_ns);
+            self.wake_no_later(receiver, self.now);
         }
         let agent = &mut self.agents[node as usize];
         agent.hang_up(&mut self.network);
@@ -261,7 +259,7 @@ impl<'a> World<'a> {
         if agent.is_done() {
             self.left_behind.push((node, agent.delivered()));
         }
-        self.coordinator.handle_lost(node, "killed", self.now());
+        self.coordinator.handle_lost(node, "killed", self.now);
         self.act();
     }
 
@@ -270,7 +268,7 @@ impl<'a> World<'a> {
         while let Some(action) = self.coordinator.poll_action() {
             match action {
                 Action::Send(node, message) => {
-                    self.mail.send_to_agent(node, message, self.now_ns);
+                    self.mail.send_to_agent(node, message, self.now);
                 }
                 Action::Plan(purpose, problem) => {
                     let planned = plan(&problem, self.scheduler.as_ref(), purpose.spares);
@@ -280,7 +278,7 @@ impl<'a> World<'a> {
                     );
                     let planned = planned.map_err(|error| error.to_string());
                     self.coordinator
-                        .handle_planned(&purpose, planned, self.now());
+                        .handle_planned(&purpose, planned, self.now);
                 }
                 Action::Note(text) => self.notes.push(text),
                 Action::End(outcome, error) => self.end = Some((outcome, error)),
@@ -291,30 +289,32 @@ impl<'a> World<'a> {
 
     fn wake(&mut self, node: u32) {
         let (agents, mut around) = self.split();
-        let next_ns = agents[node as usize].progress(&mut around);
-        if let Some(next_ns) = next_ns {
-            self.wake_no_later(node, next_ns);
+        let next_at = agents[node as usize].progress(&mut around);
+        if let Some(next_at) = next_at {
+            self.wake_no_later(node, next_at);
         }
     }
 
-    /// Sees to it that the agent is woken at the first step not before `at_ns`; never in this step again.
-    fn wake_no_later(&mut self, node: u32, at_ns: u64) {
-        let at_ns = at_ns.max(self.now_ns + 1);
-        let at_ns = at_ns.div_ceil(self.scenario.step_ns) * self.scenario.step_ns;
-        if at_ns < self.wake_at[node as usize] {
-            self.wake_at[node as usize] = at_ns;
-            self.wakes.entry(at_ns).or_default().push(node);
+    /// Sees to it that the agent is woken at the first step not before `at`; never in this step again.
+    fn wake_no_later(&mut self, node: u32, at: Instant) {
+        let at = at.max(self.now + Nanos(1));
+        let step = self.scenario.step_time;
+        let at = Instant::ZERO + step * at.0.div_ceil(step.0);
+        let wake_at = &mut self.wake_at[node as usize];
+        if wake_at.is_none_or(|before| at < before) {
+            *wake_at = Some(at);
+            self.wakes.entry(at).or_default().push(node);
         }
     }
 
     fn wake_due(&mut self) {
-        while let Some(first) = self.wakes.first_entry().filter(|e| *e.key() <= self.now_ns) {
-            let (at_ns, nodes) = first.remove_entry();
+        while let Some(first) = self.wakes.first_entry().filter(|e| *e.key() <= self.now) {
+            let (at, nodes) = first.remove_entry();
             for node in nodes {
-                if self.wake_at[node as usize] != at_ns {
+                if self.wake_at[node as usize] != Some(at) {
                     continue;
                 }
-                self.wake_at[node as usize] = u64::MAX;
+                self.wake_at[node as usize] = None;
                 if !self.dead[node as usize] {
                     self.wake(node);
                 }
@@ -325,41 +325,42 @@ impl<'a> World<'a> {
     /// Shares the speeds among the lanes that are busy now.
     fn share(&mut self) {
         for ((node, lane), rate) in self.network.settle() {
-            let next_ns = self.agents[node as usize].set_rate(lane, rate, self.now_ns);
-            if let Some(next_ns) = next_ns {
-                self.wake_no_later(node, next_ns);
+            let next_at = self.agents[node as usize].set_rate(lane, rate, self.now);
+            if let Some(next_at) = next_at {
+                self.wake_no_later(node, next_at);
             }
         }
     }
 
-    fn status_ns(&self) -> u64 {
-        let milliseconds = u64::from(self.scenario.options.status_milliseconds);
-        (milliseconds * MS).max(STATUS_NS_MIN)
+    /// Time between two statuses of an agent.
+    fn status_time(&self) -> Nanos {
+        let milliseconds = self.scenario.options.status_milliseconds;
+        Nanos::from_millis(milliseconds.into()).max(STATUS_TIME_MIN)
     }
 
     /// Agents start at different times, so that their messages do not come all at once.
     fn begin_statuses(&mut self, node: u32) {
         let spread = u64::from(node).wrapping_mul(7919) % 100;
-        let first_ns = self.now_ns + self.status_ns() * (spread + 1) / 100;
-        self.statuses.entry(first_ns).or_default().push(node);
+        let first_at = self.now + self.status_time() * (spread + 1) / 100;
+        self.statuses.entry(first_at).or_default().push(node);
     }
 
     fn send_statuses(&mut self) {
         while let Some(first) = self
             .statuses
             .first_entry()
-            .filter(|e| *e.key() <= self.now_ns)
+            .filter(|e| *e.key() <= self.now)
         {
-            let (at_ns, nodes) = first.remove_entry();
+            let (at, nodes) = first.remove_entry();
             for node in nodes {
-                let beat = self.agents[node as usize].beat_ns();
-                let next_ns = at_ns + beat.unwrap_or(self.status_ns());
-                let body = self.agents[node as usize].status(self.now_ns);
+                let beat = self.agents[node as usize].beat();
+                let next_at = at + beat.unwrap_or(self.status_time());
+                let body = self.agents[node as usize].status(self.now);
                 let Some(body) = body.filter(|_| !self.dead[node as usize]) else {
                     continue;
                 };
-                self.mail.send_to_master(node, body, self.now_ns);
-                self.statuses.entry(next_ns).or_default().push(node);
+                self.mail.send_to_master(node, body, self.now);
+                self.statuses.entry(next_at).or_default().push(node);
             }
         }
     }
@@ -403,7 +404,7 @@ impl<'a> World<'a> {
         Ended {
             outcome,
             error: error.flatten(),
-            seconds: self.now_ns as f64 / SECOND as f64,
+            seconds: self.now.since(Instant::ZERO).as_seconds(),
             moving_seconds: moving,
             wanted_bytes: self.coordinator.wanted_bytes(),
             delivered_bytes,
@@ -411,7 +412,7 @@ impl<'a> World<'a> {
             carried_bytes: carried().map(|carried| carried.bytes).sum(),
             delivered: union(&delivered_by_node.iter().collect::<Vec<_>>()),
             delivered_by_node,
-            done_ns: self.agents.iter().map(|agent| agent.done_ns).collect(),
+            done_at: self.agents.iter().map(|agent| agent.done_at).collect(),
             replans: u64::from(self.coordinator.replans()),
             traffic: self.mail.traffic,
             timeline: self.mail.timeline,

@@ -1,6 +1,6 @@
 //! Whole transfers: nodes that die, fall silent or run full. Whatever happens, it ends, and says the truth.
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{ByteRate, Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::report::Outcome;
 use ropewalk_sim::{
@@ -107,11 +107,11 @@ fn draw(seed: u64) -> Drawn {
     let mut scenario = Scenario::new(nodes, speeds.collect());
     let mut unharmed = true;
     for _ in 0..chance.below(4) {
-        let at_ns = chance.below(12_000) * MS;
+        let after = chance.below(12_000) * MS;
         let node = chance.below(u64::from(count)) as u32;
         let change = match chance.below(3) {
             0 => Change::Dies,
-            1 => Change::PausedUntil(at_ns + chance.below(10) * SECOND),
+            1 => Change::PausedUntil(after + chance.below(10) * SECOND),
             _ => Change::Stops,
         };
         unharmed &= match change {
@@ -120,7 +120,7 @@ fn draw(seed: u64) -> Drawn {
             _ => false,
         };
         scenario.script.push(Event {
-            at_ns,
+            after,
             node,
             change,
         });
@@ -128,8 +128,8 @@ fn draw(seed: u64) -> Drawn {
     if chance.below(2) > 0 {
         scenario = scenario.declared();
     }
-    scenario.latency_ns = (0..count).map(|_| chance.below(300) * MS).collect();
-    scenario.sync_ns = chance.below(3) * chance.below(1000) * MS;
+    scenario.latencies = (0..count).map(|_| chance.below(300) * MS).collect();
+    scenario.sync_time = chance.below(3) * chance.below(1000) * MS;
     Drawn {
         scenario,
         all: Range::new(0, bytes),
@@ -206,30 +206,30 @@ fn draw_with_broken_ways(seed: u64) -> (Drawn, bool) {
     let ways = drawn.scenario.rails + u32::from(drawn.scenario.has_tunnel);
     let mut has_ways = ways > 1;
     // Slower, so that most of it happens while bytes move.
-    drawn.scenario.end_ns *= 10;
+    drawn.scenario.time_max = drawn.scenario.time_max * 10;
     for speed in &mut drawn.scenario.speeds {
         *speed = Speed::both(speed.up / 10.0);
     }
     for _ in 0..chance.below(16) {
-        let at_ns = chance.below(8_000) * MS;
+        let after = chance.below(8_000) * MS;
         let receiver = (senders + chance.below(receivers)) as u32;
         let sender = chance.below(senders) as u32;
-        let until_ns = at_ns + chance.below(5000) * MS;
+        let until = after + chance.below(5000) * MS;
         let change = match chance.below(6) {
             0 | 1 => Change::StreamsBreak { sender },
             2 => {
                 has_ways = false;
-                Change::ConnectRefused { sender, until_ns }
+                Change::ConnectRefused { sender, until }
             }
             // One of them always works.
             _ => Change::RailFails {
                 sender,
                 rail: chance.below(u64::from(ways.max(2)) - 1) as u32,
-                until_ns,
+                until,
                 is_silent: chance.below(2) > 0,
             },
         };
-        drawn.scenario = drawn.scenario.then(at_ns, receiver, change);
+        drawn.scenario = drawn.scenario.then(after, receiver, change);
     }
     (drawn, has_ways)
 }
@@ -316,14 +316,14 @@ fn nodes_come_and_go() {
             drawn.scenario.nodes.push(new);
             let speed = Speed::both((1 + chance.below(40)) as f64 * 1e6);
             drawn.scenario.speeds.push(speed);
-            drawn.scenario.latency_ns.push(chance.below(300) * MS);
-            let at_ns = (1 + u64::from(at)) * SECOND + chance.below(900) * MS;
-            drawn.scenario = drawn.scenario.then(at_ns, old + at, Change::Joins);
+            drawn.scenario.latencies.push(chance.below(300) * MS);
+            let after = (1 + u64::from(at)) * SECOND + chance.below(900) * MS;
+            drawn.scenario = drawn.scenario.then(after, old + at, Change::Joins);
         }
         for _ in 0..chance.below(3) {
             let node = chance.below(u64::from(old)) as u32;
-            let at_ns = chance.below(12_000) * MS;
-            drawn.scenario = drawn.scenario.then(at_ns, node, Change::Leaves);
+            let after = chance.below(12_000) * MS;
+            drawn.scenario = drawn.scenario.then(after, node, Change::Leaves);
         }
         let ended = drawn.scenario.run();
         assert!(
@@ -390,15 +390,15 @@ fn nothing_beats_the_bound_of_a_changing_network() {
         let count = scenario.nodes.len() as u64;
         scenario.script.clear();
         for _ in 0..chance.below(6) {
-            let at_ns = chance.below(12_000) * MS;
+            let after = chance.below(12_000) * MS;
             let change = match chance.below(3) {
-                0 => Change::PausedUntil(at_ns + chance.below(5) * SECOND),
+                0 => Change::PausedUntil(after + chance.below(5) * SECOND),
                 _ => Change::Speed(Speed {
                     up: (1 + chance.below(40)) as f64 * 1e6,
                     down: (1 + chance.below(40)) as f64 * 1e6,
                 }),
             };
-            scenario = scenario.then(at_ns, chance.below(count) as u32, change);
+            scenario = scenario.then(after, chance.below(count) as u32, change);
         }
         for _ in 0..chance.below(4) {
             let pair = (chance.below(count) as u32, chance.below(count) as u32);
@@ -433,7 +433,7 @@ fn nothing_beats_the_bound_of_a_changing_network() {
 fn a_limit_is_kept_and_used() {
     let speeds = [20e6, 20e6, 2e6];
     let mut scenario = senders_and_receivers(&speeds, 200_000_000, Some("out"));
-    scenario.limit = Some(10_000_000);
+    scenario.limit = Some(ByteRate(10_000_000));
     let ended = scenario.run();
     assert_eq!(ended.outcome, Some(Outcome::Done));
     assert!(ended.seconds > 19.5, "{} s", ended.seconds);

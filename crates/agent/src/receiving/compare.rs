@@ -71,7 +71,7 @@ impl Fetch {
             }
         }
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         state
             .node
             .fetch_mut()
@@ -147,7 +147,7 @@ impl Fetch {
                 }
             }
             let received = half.receive(&mut landing, Instant::now() + IDLE);
-            let now = self.transfer.now_ns();
+            let now = self.transfer.now();
             match received.map_err(|e| e.to_string())? {
                 Received::Digest { grant, digest } => {
                     outstanding -= 1;

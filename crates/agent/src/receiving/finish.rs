@@ -60,7 +60,7 @@ impl Fetch {
     pub(super) fn keep_safe(self: &Arc<Self>) {
         loop {
             let task = self.next_task();
-            let now = || self.transfer.now_ns();
+            let now = || self.transfer.now();
             match task {
                 Task::Sync(promise) => {
                     let synced = self.sync();
@@ -87,7 +87,7 @@ impl Fetch {
             if self.stopped() {
                 return Task::End;
             }
-            let now = self.transfer.now_ns();
+            let now = self.transfer.now();
             state.node.handle_timer(now);
             if state.node.has_events() {
                 self.drain(state);
@@ -96,7 +96,7 @@ impl Fetch {
             match state.node.next_task(now) {
                 Task::Wait(until) => {
                     let pause = until.map_or(LOOK_EVERY, |until| {
-                        Duration::from_nanos(until.saturating_sub(now)).min(LOOK_EVERY)
+                        Duration::from(until.since(now)).min(LOOK_EVERY)
                     });
                     self.changed.wait_for(&mut state, pause);
                 }
@@ -193,7 +193,7 @@ impl Fetch {
 
     fn tell_done(&self, sample: Option<control::Sample>) {
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let Some(done) = state.node.take_done(now) else {
             return;
         };

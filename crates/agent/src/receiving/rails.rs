@@ -46,7 +46,7 @@ impl Way {
     fn link(&self) -> Link {
         Link {
             way: self.connected.way(),
-            trip_ns: self.connected.trip.as_nanos() as u64,
+            trip: self.connected.trip.into(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Fetch {
         let Some(sinks) = self.sinks() else { return id };
         let (way, first) = self.first_way(connected);
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let unit_at = |offset| sinks.unit_at(offset);
         let found = state.node.handle_found(id, way.link(), now, &unit_at);
         if let Some(stream) = found {
@@ -121,7 +121,7 @@ impl Fetch {
         let Some(lane) = (0..state.lanes.len()).find(is_from) else {
             return;
         };
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let Some(rail) = state.node.handle_better_way(lane, way.link(), now) else {
             return;
         };
@@ -177,7 +177,7 @@ impl Fetch {
     /// One more lane to the peer of `lane`.
     fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let Some(rail) = state.node.handle_rail(lane, way.link(), now) else {
             return;
         };
@@ -211,7 +211,7 @@ impl Fetch {
         let here = interfaces::usable(&[]);
         let mut state = self.state.lock();
         let gone = state.gone(&here);
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         for lane in state.node.handle_links_changed(&gone, now) {
             state.lanes[lane].meter.stop();
         }

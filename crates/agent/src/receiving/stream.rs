@@ -81,7 +81,7 @@ impl Fetch {
             None => Range::new(offset, offset),
         };
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let step = state.node.next_step(id, now, &unit_at);
         if state.node.has_events() {
             self.drain(state);
@@ -113,7 +113,7 @@ impl Fetch {
             Ok(connected) => self.found(id, connected),
             Err(error) => {
                 let mut state = self.state.lock();
-                let now = self.transfer.now_ns();
+                let now = self.transfer.now();
                 state.node.handle_not_found(id, &error.to_string(), now);
                 self.drain(state);
                 id
@@ -133,7 +133,7 @@ impl Fetch {
             Ok(Some((sinks, (half, kind)))) => {
                 let key = self.transfer.remember(half.stopper());
                 let mut state = self.state.lock();
-                state.node.handle_opened(id, self.transfer.now_ns());
+                state.node.handle_opened(id, self.transfer.now());
                 let info = state.lane(id.lane);
                 info.kind = kind;
                 info.meter.add(key, half.stopper());
@@ -146,7 +146,7 @@ impl Fetch {
             }
             Err(error) => {
                 let mut state = self.state.lock();
-                let now = self.transfer.now_ns();
+                let now = self.transfer.now();
                 state.node.handle_not_opened(id, &error.to_string(), now);
                 self.drain(state);
                 None
@@ -159,7 +159,7 @@ impl Fetch {
         let way = self.state.lock().lane(id.lane).way.clone();
         let answers = way.is_some_and(|way| way.connected.is_answered(&self.transfer, &way.via));
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         state.node.handle_probed(id, answers, now);
         self.drain(state);
     }
@@ -182,7 +182,7 @@ impl Fetch {
             .half
             .receive(&mut open.landing, Instant::now() + POLL)?;
         let mut state = self.state.lock();
-        let now = self.transfer.now_ns();
+        let now = self.transfer.now();
         let node = &mut state.node;
         match received {
             Received::Unit { grant, digest } => {
@@ -253,7 +253,7 @@ impl Fetch {
             info.meter.remove(open.key);
         }
         let mut state = self.state.lock();
-        state.node.handle_closed(id, cause, self.transfer.now_ns());
+        state.node.handle_closed(id, cause, self.transfer.now());
         self.drain(state);
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ropewalk_model::time;
 use ropewalk_proto::message::frame::{Entry, Header, Kind};
 use ropewalk_proto::message::{Body, Fragment, Spread};
 
@@ -153,13 +152,13 @@ impl Session {
         last: u64,
     ) -> Result<(), LinkError> {
         loop {
-            let now = self.now_ns();
+            let now = self.now();
             let mut state = self.state();
             // A newer link may have taken the rail over: its fragments are not this link's.
             if !Self::is_current(&state, link) {
                 return Err(LinkError::Closed);
             }
-            let Some(fragment) = state.sender.take(link.rail, time::Instant(now)) else {
+            let Some(fragment) = state.sender.take(link.rail, now) else {
                 return Ok(());
             };
             let (done_below, credit) = state.receiver.tell();
@@ -235,7 +234,7 @@ impl Session {
     pub(crate) fn acknowledge_as(&self, link: &Link, writer: &mut Writer) -> Result<(), LinkError> {
         loop {
             link.flush(writer, false)?;
-            let now = self.now_ns();
+            let now = self.now();
             let mut state = self.state();
             if !writer.is_clear() {
                 // The kernel is full: the sending thread waits for it.
@@ -279,7 +278,7 @@ impl Session {
         }
         let (done_below, credit) = state.receiver.tell();
         drop(state);
-        link.mark_sent(self.now_ns());
+        link.mark_sent(self.now());
         let header = Header {
             done_below,
             credit,

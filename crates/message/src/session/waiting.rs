@@ -76,7 +76,7 @@ impl Session {
                 return Ok(self.state());
             }
             // The link's own thread makes room after the frame it is at.
-            self.left_ns.store(self.now_ns(), Ordering::Relaxed);
+            self.left_ns.store(self.now().0, Ordering::Relaxed);
             state.waiting += 1;
             state.wait_for(&self.changed, left(TAKE_OVER));
             state.waiting -= 1;
@@ -108,7 +108,7 @@ impl Session {
         })();
         // Sending waits for the peer, who may be sending, too: then others have to read.
         drop(reader);
-        self.left_ns.store(self.now_ns(), Ordering::Relaxed);
+        self.left_ns.store(self.now().0, Ordering::Relaxed);
         self.inside.fetch_sub(1, Ordering::AcqRel);
         let result = result.and_then(|()| self.send_on(link, || sending_until(deadline)));
         if let Err(error) = result {

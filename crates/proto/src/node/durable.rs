@@ -1,10 +1,12 @@
 //! When received bytes are synced, and what a sync vouches for.
 
+use ropewalk_model::{Instant, Nanos};
+
 /// When received bytes are synced.
 #[derive(Clone, Copy, Debug)]
 pub struct Syncs {
-    /// Longest time for which received bytes wait for a sync, nanoseconds.
-    pub every_ns: u64,
+    /// Longest time for which received bytes wait for a sync.
+    pub every: Nanos,
     /// As many bytes are not left to wait.
     pub bytes: u64,
 }
@@ -13,7 +15,7 @@ impl Default for Syncs {
     /// A second, or 256 MiB.
     fn default() -> Self {
         Self {
-            every_ns: 1_000_000_000,
+            every: Nanos::from_secs(1),
             bytes: 256 << 20,
         }
     }
@@ -30,15 +32,15 @@ pub struct Promise {
 pub(super) struct Durable {
     syncs: Syncs,
     safe_bytes: u64,
-    synced_ns: u64,
+    synced_at: Instant,
 }
 
 impl Durable {
-    pub fn new(syncs: Syncs, now_ns: u64) -> Self {
+    pub fn new(syncs: Syncs, now: Instant) -> Self {
         Self {
             syncs,
             safe_bytes: 0,
-            synced_ns: now_ns,
+            synced_at: now,
         }
     }
 
@@ -47,11 +49,11 @@ impl Durable {
     }
 
     /// When a sync is due; `None` while all that was received is safe.
-    pub fn due_ns(&self, received_bytes: u64) -> Option<u64> {
+    pub fn due_at(&self, received_bytes: u64) -> Option<Instant> {
         match received_bytes.saturating_sub(self.safe_bytes) {
             0 => None,
-            bytes if bytes >= self.syncs.bytes => Some(0),
-            _ => Some(self.synced_ns.saturating_add(self.syncs.every_ns)),
+            bytes if bytes >= self.syncs.bytes => Some(Instant::ZERO),
+            _ => Some(self.synced_at + self.syncs.every),
         }
     }
 
@@ -61,9 +63,9 @@ impl Durable {
         }
     }
 
-    pub fn keep(&mut self, promise: Promise, now_ns: u64) {
+    pub fn keep(&mut self, promise: Promise, now: Instant) {
         debug_assert!(promise.bytes >= self.safe_bytes, "safe bytes stay safe");
         self.safe_bytes = promise.bytes;
-        self.synced_ns = now_ns;
+        self.synced_at = now;
     }
 }

@@ -3,12 +3,11 @@
 //!
 //! A state machine without I/O. The driver (threads over sockets and a sink) calls [`Receiving::take`]
 //! to learn what to grant on a stream, reports each end of a grant with one of the `handle_*`
-//! methods, and drains [`Receiving::poll_event`]. Every method takes the time in nanoseconds from
-//! an arbitrary zero. Sending needs no state machine: a sender serves grants inside what it opened.
+//! methods, and drains [`Receiving::poll_event`]. Sending needs no state machine: a sender serves grants inside what it opened.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{CHUNK_LEN, Instant, Range, RangeSet};
+use ropewalk_model::{ByteRate, CHUNK_LEN, Instant, Nanos, Range, RangeSet};
 
 use crate::control::{self, Peer};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
@@ -74,7 +73,7 @@ pub enum Take {
     /// Grant these.
     Units(Vec<Unit>),
     /// Nothing now; ask again when something changes or at this time.
-    Wait(Option<u64>),
+    Wait(Option<Instant>),
     /// Nothing will come on this lane any more.
     Closed,
 }
@@ -91,7 +90,7 @@ pub struct PairTotals {
     // All bytes that came, parts of units and later copies, too.
     come: u64,
     // Time at work that the master knows of.
-    told_busy_ns: u64,
+    told_busy: Nanos,
 }
 
 /// The receiving side of one transfer on one node. See the module documentation.
@@ -127,27 +126,27 @@ pub struct Receiving {
     replicas: Replicas,
     corrupt: u64,
     // Time that each sender was at work, as told to the master.
-    busy_ns: BTreeMap<u32, u64>,
+    busy: BTreeMap<u32, Nanos>,
     finished: bool,
     // When the driver last came.
-    now_ns: u64,
+    now: Instant,
 }
 
 impl Receiving {
     /// A receiver that keeps at most `prefetch` bytes in transit per lane over `streams` streams.
-    pub fn new(prefetch: u64, streams: u32, now_ns: u64) -> Self {
+    pub fn new(prefetch: u64, streams: u32, now: Instant) -> Self {
         Self {
             ledger: Ledger::new(0),
             peers: Vec::new(),
             lane_of: BTreeMap::new(),
             pairs: Vec::new(),
-            spares: Spares::new(now_ns),
+            spares: Spares::new(now),
             prefetch: prefetch.max(1),
             fixed_window: None,
             streams: streams.max(1),
             unit_len: CHUNK_LEN,
             pace: Pace::unlimited(),
-            watch: Watch::new(now_ns),
+            watch: Watch::new(now),
             events: VecDeque::new(),
             lost: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -161,9 +160,9 @@ impl Receiving {
             copies: Copies::default(),
             replicas: Replicas::default(),
             corrupt: 0,
-            busy_ns: BTreeMap::new(),
+            busy: BTreeMap::new(),
             finished: false,
-            now_ns,
+            now,
         }
     }
 
@@ -182,9 +181,9 @@ impl Receiving {
         self.fixed_window = Some(bytes.max(1));
     }
 
-    /// Changes the receiving rate at most allowed, bytes per second; 0 means no limit.
-    pub fn set_limit(&mut self, rate: u64, now_ns: u64) {
-        self.pace.set(rate, now_ns);
+    /// Changes the receiving rate at most allowed; `None` means no limit.
+    pub fn set_limit(&mut self, rate: Option<ByteRate>, now: Instant) {
+        self.pace.set(rate, now);
     }
 
     /// So many more bytes arrived on the lane: its speed shows before a unit is whole.
@@ -198,11 +197,11 @@ impl Receiving {
         lane: LaneId,
         range: Range,
         digest: Option<[u8; 32]>,
-        now_ns: u64,
+        now: Instant,
     ) -> bool {
-        match self.ledger.delivered(lane, range, Instant(now_ns)) {
+        match self.ledger.delivered(lane, range, now) {
             Delivery::Fresh { cancel } => {
-                self.watch.arrived(range.len(), now_ns);
+                self.watch.arrived(range.len(), now);
                 self.pairs[lane].delivered += range.len();
                 self.first_copy(lane, range, digest, cancel.len());
                 if let Some(digest) = digest {
@@ -228,8 +227,8 @@ impl Receiving {
     }
 
     /// A granted unit was damaged: it is fetched again, from another holder if there is one.
-    pub fn handle_corrupt(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_corrupt(&mut self, lane: LaneId, range: Range, reason: &str, now: Instant) {
+        self.now = now;
         self.corrupt += 1;
         self.pairs[lane].corrupt += 1;
         let name = self.peer_name(lane);
@@ -242,7 +241,7 @@ impl Receiving {
         *times += 1;
         let give_up = *times > CORRUPT_MAX;
         self.no_copy(range);
-        self.ledger.failed(lane, range, Instant(now_ns));
+        self.ledger.failed(lane, range, now);
         self.call_needed();
         if give_up && !self.finished {
             self.finished = true;
@@ -255,19 +254,19 @@ impl Receiving {
     }
 
     /// A granted unit will not come on this stream (cancelled, or the stream broke).
-    pub fn handle_returned(&mut self, lane: LaneId, range: Range, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_returned(&mut self, lane: LaneId, range: Range, now: Instant) {
+        self.now = now;
         self.no_copy(range);
-        self.ledger.failed(lane, range, Instant(now_ns));
+        self.ledger.failed(lane, range, now);
         self.call_needed();
         self.check_progress();
     }
 
     /// The peer cannot serve a unit it was said to hold: it is not asked for these bytes again.
-    pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_refused(&mut self, lane: LaneId, range: Range, reason: &str, now: Instant) {
+        self.now = now;
         self.no_copy(range);
-        self.ledger.refused(lane, range, Instant(now_ns));
+        self.ledger.refused(lane, range, now);
         let sender = self.pairs[lane].sender;
         self.refused.entry(sender).or_default().insert(range);
         let name = self.peer_name(lane);
@@ -343,23 +342,19 @@ impl Receiving {
 
     /// What the master gets from time to time of each sender that has delivered anything, tries to, or is to. A sender is
     /// at work while any of its rails is.
-    pub fn pair_statuses(&mut self, now_ns: u64) -> Vec<control::PairStatus> {
+    pub fn pair_statuses(&mut self, now: Instant) -> Vec<control::PairStatus> {
         let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
-        let mut more: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut more: BTreeMap<u32, Nanos> = BTreeMap::new();
         for (lane, pair) in self.pairs.iter_mut().enumerate() {
             // A lane that fails while it is at work forgets for how long it was.
-            let busy = self
-                .ledger
-                .busy_time(lane, Instant(now_ns))
-                .0
-                .max(pair.told_busy_ns);
+            let busy = self.ledger.busy_time(lane, now).max(pair.told_busy);
             let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
-            if busy == 0 && left == 0 {
+            if busy == Nanos::ZERO && left == 0 {
                 continue;
             }
             let longest = more.entry(pair.sender).or_default();
-            *longest = (*longest).max(busy.saturating_sub(pair.told_busy_ns));
-            pair.told_busy_ns = busy;
+            *longest = (*longest).max(busy - pair.told_busy);
+            pair.told_busy = busy;
             let status = statuses.entry(pair.sender).or_default();
             status.sender = pair.sender;
             status.delivered += pair.delivered;
@@ -367,10 +362,10 @@ impl Receiving {
             status.left += left;
         }
         for (sender, more) in more {
-            let busy = self.busy_ns.entry(sender).or_default();
+            let busy = self.busy.entry(sender).or_default();
             *busy += more;
             if let Some(status) = statuses.get_mut(&sender) {
-                status.busy = *busy;
+                status.busy = busy.0;
             }
         }
         statuses.into_values().collect()

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::rail_health::{RailHealth, Seen};
 use super::stream::{Break, Phase, Step, Stream, StreamId};
@@ -28,7 +28,10 @@ mod rails;
 mod tests;
 
 /// A search for a way that takes longer has waited for answers: it is not made again at once.
-const SEARCH_NS_MAX: u64 = 3_000_000_000;
+const SEARCH_TIME_MAX: Nanos = Nanos::from_secs(3);
+
+/// A stream sends nothing but what it was asked for: silence of the peer alone fails no stream.
+const NEVER: Nanos = Nanos(u64::MAX);
 
 /// Units asked for on one stream and not received, whatever their bytes: a small file is a unit. The grants have to fit into
 /// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
@@ -42,8 +45,8 @@ pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
 pub struct Link {
     /// Which of the two dialled, or neither.
     pub way: Way,
-    /// Least round trip, nanoseconds.
-    pub trip_ns: u64,
+    /// Least round trip.
+    pub trip: Nanos,
 }
 
 /// A unit was received.
@@ -89,10 +92,10 @@ impl Lane {
         self.count(|phase| phase.counts() && phase.is_open())
     }
 
-    fn add(&mut self, phase: Phase, now_ns: u64) -> u32 {
+    fn add(&mut self, phase: Phase, now: Instant) -> u32 {
         let number = self.numbered;
         self.numbered += 1;
-        self.streams.insert(number, Stream::new(phase, now_ns));
+        self.streams.insert(number, Stream::new(phase, now));
         number
     }
 }
@@ -133,15 +136,15 @@ impl Lanes {
         self.list.get(lane).is_some_and(|lane| lane.open() > 0)
     }
 
-    fn start(&mut self, lane: LaneId, phase: Phase, now_ns: u64) {
-        let number = self.lane(lane).add(phase, now_ns);
+    fn start(&mut self, lane: LaneId, phase: Phase, now: Instant) {
+        let number = self.lane(lane).add(phase, now);
         self.events
             .push_back(Event::Start(StreamId { lane, number }));
     }
 
     /// A lane is to be connected.
-    pub fn connect(&mut self, lane: LaneId, now_ns: u64) {
-        self.start(lane, Phase::Finding, now_ns);
+    pub fn connect(&mut self, lane: LaneId, now: Instant) {
+        self.start(lane, Phase::Finding, now);
     }
 
     /// A copy that the lane carries is useless.
@@ -194,7 +197,7 @@ impl Node {
     /// What to do with a stream now. Asked by one thread, which does it before it asks again.
     ///
     /// * `unit_at`: the unit of the sinks' layout around an offset.
-    pub fn next_step(&mut self, id: StreamId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Step {
+    pub fn next_step(&mut self, id: StreamId, now: Instant, unit_at: &dyn Fn(u64) -> Range) -> Step {
         if self.life == Life::Ended {
             return match self.phase(id).is_open() {
                 true => Step::Close,
@@ -205,13 +208,13 @@ impl Node {
             return Step::End;
         };
         match stream.phase() {
-            Phase::FindingLater | Phase::OpeningLater if now_ns < stream.until_ns => {
-                Step::Wait(Some(stream.until_ns))
+            Phase::FindingLater | Phase::OpeningLater if now < stream.until => {
+                Step::Wait(Some(stream.until))
             }
-            Phase::Finding | Phase::FindingLater => self.find(id, now_ns),
-            Phase::Opening | Phase::OpeningLater => self.open(id, now_ns),
-            Phase::Open | Phase::Leaving | Phase::Moving => self.carry(id, now_ns, unit_at),
-            Phase::Down => self.probe(id, now_ns),
+            Phase::Finding | Phase::FindingLater => self.find(id, now),
+            Phase::Opening | Phase::OpeningLater => self.open(id, now),
+            Phase::Open | Phase::Leaving | Phase::Moving => self.carry(id, now, unit_at),
+            Phase::Down => self.probe(id, now),
             Phase::Probing => Step::Probe,
             Phase::Ended => Step::End,
         }
@@ -235,7 +238,7 @@ impl Node {
         Step::End
     }
 
-    fn find(&mut self, id: StreamId, now_ns: u64) -> Step {
+    fn find(&mut self, id: StreamId, now: Instant) -> Step {
         if !self.fetch.ledger().is_alive(id.lane) {
             return self.end_stream(id);
         }
@@ -245,25 +248,25 @@ impl Node {
         }
         self.enter_phase(id, Phase::Finding);
         if let Some(stream) = self.lanes.stream(id) {
-            stream.began_ns = now_ns;
+            stream.began_at = now;
         }
         Step::Find
     }
 
-    fn open(&mut self, id: StreamId, now_ns: u64) -> Step {
+    fn open(&mut self, id: StreamId, now: Instant) -> Step {
         let each = self.lanes.streams.each();
         if !self.fetch.ledger().is_alive(id.lane) || self.lanes.lane(id.lane).live() > each {
             return self.end_stream(id);
         }
-        if self.is_left(id.lane, now_ns) {
+        if self.is_left(id.lane, now) {
             return self.leave(id);
         }
         self.enter_phase(id, Phase::Opening);
         Step::Open
     }
 
-    fn carry(&mut self, id: StreamId, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) -> Step {
-        let is_left = self.is_left(id.lane, now_ns);
+    fn carry(&mut self, id: StreamId, now: Instant, unit_at: &dyn Fn(u64) -> Range) -> Step {
+        let is_left = self.is_left(id.lane, now);
         let open = self.lanes.lane(id.lane).open();
         let each = self.lanes.streams.each();
         let units_max = match self.lanes.streams.of_datagrams() {
@@ -292,17 +295,17 @@ impl Node {
             false => stream.outstanding(),
         };
         let take = match stream.phase() {
-            Phase::Open => self.fetch.take(id.lane, outstanding, now_ns, unit_at),
+            Phase::Open => self.fetch.take(id.lane, outstanding, now, unit_at),
             _ => Take::Closed,
         };
         match take {
             Take::Units(units) => {
                 let ranges = units.iter().map(|unit| unit.range);
-                Step::Grant(stream.grant(ranges, now_ns))
+                Step::Grant(stream.grant(ranges, now))
             }
-            Take::Wait(until_ns) if stream.granted() > 0 => Step::Receive(until_ns),
+            Take::Wait(until) if stream.granted() > 0 => Step::Receive(until),
             Take::Closed if stream.granted() > 0 => Step::Receive(None),
-            Take::Wait(until_ns) => Step::Wait(until_ns),
+            Take::Wait(until) => Step::Wait(until),
             Take::Closed => Step::Close,
         }
     }
@@ -315,7 +318,7 @@ impl Node {
         &mut self,
         id: StreamId,
         link: Link,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<StreamId> {
         if self.phase(id) != Phase::Finding {
@@ -331,30 +334,30 @@ impl Node {
                 id
             }
             true => {
-                let lane = self.fetch.add_rail(id.lane, now_ns);
-                let number = self.lanes.lane(lane).add(Phase::Opening, now_ns);
+                let lane = self.fetch.add_rail(id.lane, now);
+                let number = self.lanes.lane(lane).add(Phase::Opening, now);
                 self.end_stream(id);
                 self.fetch.handle_lane_left(id.lane);
                 StreamId { lane, number }
             }
         };
-        self.connected(id.lane, link, now_ns);
-        self.apply_trip(link.trip_ns, now_ns);
+        self.connected(id.lane, link.way, now);
+        self.apply_trip(link.trip, now);
         if self.lanes.streams.stripes() > 1 {
-            self.deal(id.lane, link, now_ns, unit_at);
+            self.deal(id.lane, link.way, now, unit_at);
         }
-        self.add_streams(id.lane, now_ns);
+        self.add_streams(id.lane, now);
         Some(id)
     }
 
-    fn connected(&mut self, lane: LaneId, link: Link, now_ns: u64) {
+    fn connected(&mut self, lane: LaneId, way: Way, now: Instant) {
         let lane = self.lanes.lane(lane);
-        (lane.way, lane.is_connected) = (link.way, true);
-        lane.health.connected(now_ns);
+        (lane.way, lane.is_connected) = (way, true);
+        lane.health.connected(now);
     }
 
     /// No way to the peer was found, for this reason.
-    pub fn handle_not_found(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+    pub fn handle_not_found(&mut self, id: StreamId, reason: &str, now: Instant) {
         let Some(stream) = self.lanes.stream(id) else {
             return;
         };
@@ -362,47 +365,47 @@ impl Node {
             return;
         }
         // Silence is not tried again: every way has been waited for.
-        if now_ns.saturating_sub(stream.began_ns) > SEARCH_NS_MAX {
+        if now.since(stream.began_at) > SEARCH_TIME_MAX {
             stream.end_series();
         }
-        if !stream.retries(Phase::FindingLater, now_ns) {
+        if !stream.retries(Phase::FindingLater, now) {
             self.end_stream(id);
             self.fetch.handle_lane_down(id.lane, reason);
         }
     }
 
     /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
-    fn deal(&mut self, lane: LaneId, link: Link, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
+    fn deal(&mut self, lane: LaneId, way: Way, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
         let more = self.lanes.streams.stripes() - 1;
-        for stripe in self.fetch.deal(lane, more, now_ns, unit_at) {
-            self.connected(stripe, link, now_ns);
+        for stripe in self.fetch.deal(lane, more, now, unit_at) {
+            self.connected(stripe, way, now);
             self.lanes.events.push_back(Event::SameWay(stripe, lane));
-            self.lanes.start(stripe, Phase::Opening, now_ns);
+            self.lanes.start(stripe, Phase::Opening, now);
         }
     }
 
     /// A stream is connected.
-    pub fn handle_opened(&mut self, id: StreamId, now_ns: u64) {
+    pub fn handle_opened(&mut self, id: StreamId, now: Instant) {
         if let Some(stream) = self.lanes.stream(id)
             && stream.phase() == Phase::Opening
         {
-            stream.opened(now_ns);
+            stream.opened(now);
             let lane = self.lanes.lane(id.lane);
             lane.open_max = lane.open_max.max(lane.open());
         }
     }
 
     /// A stream did not connect, for this reason.
-    pub fn handle_not_opened(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+    pub fn handle_not_opened(&mut self, id: StreamId, reason: &str, now: Instant) {
         if self.phase(id) == Phase::Opening {
-            self.try_again(id, reason, now_ns);
+            self.try_again(id, reason, now);
         }
     }
 
     /// Nothing was received for a moment.
     ///
     /// * `received`: bytes received on the connection so far.
-    pub fn handle_idle(&mut self, id: StreamId, received: u64, now_ns: u64) {
+    pub fn handle_idle(&mut self, id: StreamId, received: u64, now: Instant) {
         let Some(stream) = self.lanes.stream(id) else {
             return;
         };
@@ -412,9 +415,9 @@ impl Node {
             unacknowledged: stream.granted() > 0,
             retransmits: 0,
         };
-        let is_silent = stream.silence.is_too_long(seen, u64::MAX, now_ns);
+        let is_silent = stream.silence.is_too_long(seen, NEVER, now);
         // A node that stands still is silent on all rails, and is waited for.
-        if is_silent && self.fetch.other_rail_moves(id.lane, now_ns) {
+        if is_silent && self.fetch.other_rail_moves(id.lane, now) {
             let reason = "silent while another rail to the same host moves";
             if let Some(stream) = self.lanes.stream(id) {
                 stream.verdict = Some(Break::RailLost(reason.into()));
@@ -437,7 +440,7 @@ impl Node {
         id: StreamId,
         grant: u32,
         digest: Option<[u8; 32]>,
-        now_ns: u64,
+        now: Instant,
     ) -> Arrival {
         let Some(stream) = self.lanes.stream(id) else {
             return Arrival::default();
@@ -450,33 +453,33 @@ impl Node {
         let writer = Self::writer(id);
         let (is_first, rereads) = self
             .fetch
-            .handle_written_unit(writer, range, digest, now_ns);
+            .handle_written_unit(writer, range, digest, now);
         Arrival { is_first, rereads }
     }
 
     /// A unit was received damaged.
-    pub fn handle_corrupt(&mut self, id: StreamId, grant: u32, reason: &str, now_ns: u64) {
+    pub fn handle_corrupt(&mut self, id: StreamId, grant: u32, reason: &str, now: Instant) {
         if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
-            self.fetch.handle_corrupt(id.lane, range, reason, now_ns);
+            self.fetch.handle_corrupt(id.lane, range, reason, now);
         }
     }
 
     /// A unit will not be received: it was cancelled.
-    pub fn handle_cancelled(&mut self, id: StreamId, grant: u32, now_ns: u64) {
+    pub fn handle_cancelled(&mut self, id: StreamId, grant: u32, now: Instant) {
         if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
-            self.fetch.handle_returned(id.lane, range, now_ns);
+            self.fetch.handle_returned(id.lane, range, now);
         }
     }
 
     /// The peer cannot serve a unit, for this reason.
-    pub fn handle_refused(&mut self, id: StreamId, grant: u32, reason: &str, now_ns: u64) {
+    pub fn handle_refused(&mut self, id: StreamId, grant: u32, reason: &str, now: Instant) {
         if let Some(range) = self.lanes.stream(id).and_then(|s| s.ended(grant)) {
-            self.fetch.handle_refused(id.lane, range, reason, now_ns);
+            self.fetch.handle_refused(id.lane, range, reason, now);
         }
     }
 
     /// A connection is closed; before this, so that no late byte of it can reach the sink after another copy.
-    pub fn handle_closed(&mut self, id: StreamId, cause: Break, now_ns: u64) {
+    pub fn handle_closed(&mut self, id: StreamId, cause: Break, now: Instant) {
         let Some(stream) = self.lanes.stream(id) else {
             return;
         };
@@ -492,7 +495,7 @@ impl Node {
             stream.end_series();
         }
         for range in stream.closed() {
-            self.fetch.handle_returned(id.lane, range, now_ns);
+            self.fetch.handle_returned(id.lane, range, now);
         }
         match (phase, cause) {
             (Phase::Moving, _) => drop(self.leave(id)),
@@ -503,19 +506,19 @@ impl Node {
                 if let Some(stream) = self.lanes.stream(id).filter(|_| gives_up) {
                     stream.end_series();
                 }
-                self.try_again(id, &reason, now_ns);
+                self.try_again(id, &reason, now);
             }
             (_, Break::Broken(reason) | Break::Blocked(reason)) => {
-                self.try_again(id, &reason, now_ns);
+                self.try_again(id, &reason, now);
             }
         }
     }
 
-    fn try_again(&mut self, id: StreamId, reason: &str, now_ns: u64) {
+    fn try_again(&mut self, id: StreamId, reason: &str, now: Instant) {
         let Some(stream) = self.lanes.stream(id) else {
             return;
         };
-        if stream.retries(Phase::OpeningLater, now_ns) {
+        if stream.retries(Phase::OpeningLater, now) {
             return;
         }
         if self.lanes.lane(id.lane).live() > 1 {
@@ -523,7 +526,7 @@ impl Node {
             return;
         }
         let lane = self.lanes.lane(id.lane);
-        lane.health.failed(now_ns);
+        lane.health.failed(now);
         let has_worked = lane.has_worked && self.lanes.streams.stripes() == 1;
         if self.fetch.has_other_rail(id.lane) {
             self.fetch.handle_lane_down(id.lane, reason);
@@ -545,28 +548,28 @@ impl Node {
         }
     }
 
-    fn apply_trip(&mut self, trip_ns: u64, now_ns: u64) {
+    fn apply_trip(&mut self, trip: Nanos, now: Instant) {
         let lanes = self.lanes.at_work();
-        self.lanes.streams.handle_trip(trip_ns, lanes);
-        self.apply_streams(now_ns);
+        self.lanes.streams.handle_trip(trip, lanes);
+        self.apply_streams(now);
     }
 
     /// The master wants so many streams; see [`Streams::set`]. Those that are too many bring what they were asked for first.
-    pub fn set_streams(&mut self, count: u32, now_ns: u64) {
+    pub fn set_streams(&mut self, count: Option<u32>, now: Instant) {
         let lanes = self.lanes.at_work();
         self.lanes.streams.set(count, lanes);
-        self.apply_streams(now_ns);
+        self.apply_streams(now);
     }
 
-    fn apply_streams(&mut self, now_ns: u64) {
+    fn apply_streams(&mut self, now: Instant) {
         self.fetch.set_streams(self.lanes.streams.each());
         for lane in 0..self.lanes.list.len() {
-            self.add_streams(lane, now_ns);
+            self.add_streams(lane, now);
         }
     }
 
     /// Opens streams of a lane until it has as many as are wanted.
-    fn add_streams(&mut self, lane: LaneId, now_ns: u64) {
+    fn add_streams(&mut self, lane: LaneId, now: Instant) {
         let wanted = self.lanes.streams.each();
         let l = self.lanes.lane(lane);
         let live = l.live();
@@ -577,7 +580,7 @@ impl Node {
             return;
         }
         for _ in live..wanted {
-            self.lanes.start(lane, Phase::Opening, now_ns);
+            self.lanes.start(lane, Phase::Opening, now);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the master says to a node whose plan it has.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Range};
 
 use super::Node;
 use crate::control::{self, from_agent, to_agent};
@@ -13,13 +13,15 @@ impl Node {
     pub fn handle_message(
         &mut self,
         message: &to_agent::Body,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Option<from_agent::Body> {
         match message {
-            to_agent::Body::Revision(revision) => self.handle_revision(revision, now_ns),
-            to_agent::Body::Limit(limit) => self.fetch.set_limit(limit.rate, now_ns),
-            to_agent::Body::Streams(streams) => self.set_streams(streams.count, now_ns),
+            to_agent::Body::Revision(revision) => self.handle_revision(revision, now),
+            to_agent::Body::Limit(limit) => self.fetch.set_limit(control::limit(limit.rate), now),
+            to_agent::Body::Streams(streams) => {
+                self.set_streams(control::count(streams.count), now);
+            }
             to_agent::Body::Release(release) => {
                 let released = self.fetch.release(release.bytes, unit_at);
                 let ranges = control::stretches(&released);

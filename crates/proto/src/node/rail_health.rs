@@ -17,21 +17,23 @@
 //! A receiving stream of a transfer sends nothing that could be acknowledged: what it has asked for and not received
 //! counts in its place.
 
+use ropewalk_model::{Instant, Nanos};
+
 /// Silence that fails a rail when the kernel has retransmitted twice: second timeouts fire 0.65 to 0.8 s after a
 /// failure, on paths of 20 ms.
-const SILENCE_RETRANSMITTED_NS: u64 = 300_000_000;
+const SILENCE_RETRANSMITTED_TIME: Nanos = Nanos::from_millis(300);
 /// Silence that fails a rail in any case. Longer than a lost last packet and its repeats take.
-const SILENCE_NS: u64 = 1_500_000_000;
+const SILENCE_TIME: Nanos = Nanos::from_millis(1500);
 /// Least time without a byte from the peer that fails a rail: it says something at least every second.
-const DEAF_MIN_NS: u64 = 3_000_000_000;
+const DEAF_TIME_MIN: Nanos = Nanos::from_secs(3);
 /// Retransmissions in a row that make silence suspicious.
 const RETRANSMITS: u8 = 2;
 /// First pause before a failed rail is tried again.
-const PAUSE_MIN_NS: u64 = 100_000_000;
+const PAUSE_TIME_MIN: Nanos = Nanos::from_millis(100);
 /// Longest pause: a rail that flaps is tried twelve times a minute, and within the time a peer may be without any.
-const PAUSE_MAX_NS: u64 = 5_000_000_000;
+const PAUSE_TIME_MAX: Nanos = Nanos::from_secs(5);
 /// A rail that stayed up so long does not flap.
-const STEADY_NS: u64 = 10_000_000_000;
+const STEADY_TIME: Nanos = Nanos::from_secs(10);
 
 /// What is seen of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,102 +51,102 @@ pub struct Seen {
 /// How long nothing has moved on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    moved_ns: u64,
+    moved_at: Instant,
     moved: u64,
-    heard_ns: u64,
+    heard_at: Instant,
     heard: u64,
 }
 
 impl Silence {
-    /// Nothing was due before `now_ns`.
+    /// Nothing was due before `now`.
     #[must_use]
-    pub fn since(now_ns: u64) -> Self {
+    pub fn since(now: Instant) -> Self {
         Self {
-            moved_ns: now_ns,
+            moved_at: now,
             moved: 0,
-            heard_ns: now_ns,
+            heard_at: now,
             heard: 0,
         }
     }
 
-    /// Nothing was due before `now_ns`, whatever was seen.
-    pub fn restart(&mut self, now_ns: u64) {
-        (self.moved_ns, self.heard_ns) = (now_ns, now_ns);
+    /// Nothing was due before `now`, whatever was seen.
+    pub fn restart(&mut self, now: Instant) {
+        (self.moved_at, self.heard_at) = (now, now);
     }
 
     /// Whether the connection has to be given up. A kernel acknowledges for a process that stands still: a peer from which
-    /// nothing is received for `peer_timeout_ns`, and 3 s at least, is silent, too.
-    pub fn is_too_long(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
+    /// nothing is received for `peer_timeout`, and 3 s at least, is silent, too.
+    pub fn is_too_long(&mut self, seen: Seen, peer_timeout: Nanos, now: Instant) -> bool {
         if seen.received != self.heard {
-            (self.heard, self.heard_ns) = (seen.received, now_ns);
-        } else if now_ns.saturating_sub(self.heard_ns) >= peer_timeout_ns.max(DEAF_MIN_NS) {
+            (self.heard, self.heard_at) = (seen.received, now);
+        } else if now.since(self.heard_at) >= peer_timeout.max(DEAF_TIME_MIN) {
             return true;
         }
         if seen.moved != self.moved || !seen.unacknowledged {
-            (self.moved, self.moved_ns) = (seen.moved, now_ns);
+            (self.moved, self.moved_at) = (seen.moved, now);
             return false;
         }
-        let silence = now_ns.saturating_sub(self.moved_ns);
-        silence >= SILENCE_NS
-            || (seen.retransmits >= RETRANSMITS && silence >= SILENCE_RETRANSMITTED_NS)
+        let silence = now.since(self.moved_at);
+        silence >= SILENCE_TIME
+            || (seen.retransmits >= RETRANSMITS && silence >= SILENCE_RETRANSMITTED_TIME)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Up { since_ns: u64, silence: Silence },
+    Up { since: Instant, silence: Silence },
     // `was_tried`: an attempt since it was last up has failed.
-    Down { until_ns: u64, was_tried: bool },
+    Down { until: Instant, was_tried: bool },
     // `is_changed`: links have changed since the attempt began.
     Probing { is_changed: bool },
 }
 
-/// The health of one rail. Timed by the caller's clock, in nanoseconds from any zero.
+/// The health of one rail, timed by the caller's clock.
 #[derive(Clone, Debug)]
 pub struct RailHealth {
     state: State,
-    pause_ns: u64,
+    pause: Nanos,
 }
 
 impl Default for RailHealth {
     fn default() -> Self {
         Self {
             state: State::Down {
-                until_ns: 0,
+                until: Instant::ZERO,
                 was_tried: false,
             },
-            pause_ns: PAUSE_MIN_NS,
+            pause: PAUSE_TIME_MIN,
         }
     }
 }
 
 impl RailHealth {
     /// The rail has a working link. From any state.
-    pub fn connected(&mut self, now_ns: u64) {
+    pub fn connected(&mut self, now: Instant) {
         self.state = State::Up {
-            since_ns: now_ns,
-            silence: Silence::since(now_ns),
+            since: now,
+            silence: Silence::since(now),
         };
     }
 
     /// Judges a rail that is up by its connection: `true` when it has to be given up. See [`Silence::is_too_long`].
-    pub fn is_silent(&mut self, seen: Seen, peer_timeout_ns: u64, now_ns: u64) -> bool {
+    pub fn is_silent(&mut self, seen: Seen, peer_timeout: Nanos, now: Instant) -> bool {
         match &mut self.state {
-            State::Up { silence, .. } => silence.is_too_long(seen, peer_timeout_ns, now_ns),
+            State::Up { silence, .. } => silence.is_too_long(seen, peer_timeout, now),
             State::Down { .. } | State::Probing { .. } => false,
         }
     }
 
     /// The link broke, or an attempt to make one failed. The pause doubles unless the rail was steady.
-    pub fn failed(&mut self, now_ns: u64) {
+    pub fn failed(&mut self, now: Instant) {
         match self.state {
-            State::Up { since_ns, .. } if now_ns.saturating_sub(since_ns) >= STEADY_NS => {
-                self.pause_ns = PAUSE_MIN_NS;
+            State::Up { since, .. } if now.since(since) >= STEADY_TIME => {
+                self.pause = PAUSE_TIME_MIN;
             }
             State::Probing { is_changed: true } => {
                 // What failed may have begun before the change.
                 self.state = State::Down {
-                    until_ns: now_ns.saturating_add(PAUSE_MIN_NS),
+                    until: now + PAUSE_TIME_MIN,
                     was_tried: true,
                 };
                 return;
@@ -153,17 +155,17 @@ impl RailHealth {
             State::Down { .. } => return,
         }
         self.state = State::Down {
-            until_ns: now_ns.saturating_add(self.pause_ns),
+            until: now + self.pause,
             was_tried: matches!(self.state, State::Probing { .. }),
         };
-        self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
+        self.pause = (self.pause * 2).min(PAUSE_TIME_MAX);
     }
 
     /// Whether a failed rail is to be tried now; then it is being tried until [`connected`](Self::connected) or
     /// [`failed`](Self::failed).
     #[must_use]
-    pub fn begin_probe(&mut self, now_ns: u64) -> bool {
-        let due = self.due_ns().is_some_and(|due_ns| now_ns >= due_ns);
+    pub fn begin_probe(&mut self, now: Instant) -> bool {
+        let due = self.due_at().is_some_and(|due| now >= due);
         if due {
             self.state = State::Probing { is_changed: false };
         }
@@ -172,21 +174,21 @@ impl RailHealth {
 
     /// When a failed rail is to be tried; `None` while it is up or is being tried.
     #[must_use]
-    pub fn due_ns(&self) -> Option<u64> {
+    pub fn due_at(&self) -> Option<Instant> {
         match self.state {
-            State::Down { until_ns, .. } => Some(until_ns),
+            State::Down { until, .. } => Some(until),
             State::Up { .. } | State::Probing { .. } => None,
         }
     }
 
     /// Links of this host have changed: what did not answer before may do so now. The first pause after a failure stays,
     /// however much the links change.
-    pub fn path_changed(&mut self, now_ns: u64) {
+    pub fn path_changed(&mut self, now: Instant) {
         match &mut self.state {
             State::Down {
-                until_ns,
+                until,
                 was_tried: true,
-            } => *until_ns = now_ns.min(*until_ns),
+            } => *until = now.min(*until),
             State::Probing { is_changed } => *is_changed = true,
             State::Up { .. } | State::Down { .. } => {}
         }
@@ -203,8 +205,12 @@ impl RailHealth {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
-    const TIMEOUT: u64 = 10_000 * MS;
+    const TIMEOUT: Nanos = Nanos::from_secs(10);
+    const MS: Nanos = Nanos::from_millis(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Nanos::from_millis(ms)
+    }
 
     fn seen(moved: u64, retransmits: u8) -> Seen {
         Seen {
@@ -219,8 +225,8 @@ mod tests {
     #[test]
     fn silence_fails_a_rail() {
         let mut health = RailHealth::default();
-        health.connected(0);
-        let mut is_silent = |seen, ms: u64| health.is_silent(seen, TIMEOUT, ms * MS);
+        health.connected(Instant::ZERO);
+        let mut is_silent = |seen, ms: u64| health.is_silent(seen, TIMEOUT, at(ms));
         let idle = Seen {
             unacknowledged: false,
             ..seen(5, 0)
@@ -243,13 +249,13 @@ mod tests {
             unacknowledged: false,
             retransmits: 0,
         };
-        for (timeout, silence) in [(TIMEOUT, TIMEOUT), (0, DEAF_MIN_NS)] {
+        for (timeout, silence) in [(TIMEOUT, TIMEOUT), (Nanos::ZERO, DEAF_TIME_MIN)] {
             let mut health = RailHealth::default();
-            health.connected(0);
-            assert!(!health.is_silent(seen(1, 1), timeout, 100 * MS));
-            assert!(!health.is_silent(seen(2, 1), timeout, 99 * MS + silence));
-            assert!(!health.is_silent(seen(3, 2), timeout, 100 * MS + silence));
-            assert!(health.is_silent(seen(4, 2), timeout, 100 * MS + 2 * silence));
+            health.connected(Instant::ZERO);
+            assert!(!health.is_silent(seen(1, 1), timeout, at(100)));
+            assert!(!health.is_silent(seen(2, 1), timeout, at(99) + silence));
+            assert!(!health.is_silent(seen(3, 2), timeout, at(100) + silence));
+            assert!(health.is_silent(seen(4, 2), timeout, at(100) + silence * 2));
         }
     }
 
@@ -257,55 +263,56 @@ mod tests {
     #[test]
     fn a_rail_that_flaps_waits_longer() {
         let mut health = RailHealth::default();
-        assert!(health.begin_probe(0), "a new rail is tried at once");
-        assert!(!health.begin_probe(0), "but once");
-        let mut now = 0;
+        assert!(health.begin_probe(Instant::ZERO), "a new rail is tried at once");
+        assert!(!health.begin_probe(Instant::ZERO), "but once");
+        let mut now = Instant::ZERO;
         let mut pauses = Vec::new();
         for _ in 0..9 {
             health.failed(now);
             health.failed(now);
             let from = now;
             while !health.begin_probe(now) {
-                now += 10 * MS;
+                now += MS * 10;
             }
-            pauses.push((now - from) / MS);
+            pauses.push(now.since(from));
             health.connected(now);
             assert!(health.is_up());
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-        now += 11_000 * MS;
+        let expected = [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000];
+        assert_eq!(pauses, expected.map(Nanos::from_millis));
+        now += MS * 11_000;
         health.failed(now);
-        assert!(!health.begin_probe(now + 99 * MS));
-        assert!(health.begin_probe(now + 100 * MS), "it was steady before");
+        assert!(!health.begin_probe(now + MS * 99));
+        assert!(health.begin_probe(now + MS * 100), "it was steady before");
     }
 
     /// What was due only lately is no silence yet.
     #[test]
     fn silence_counts_from_what_is_due() {
-        let mut silence = Silence::since(0);
-        assert!(!silence.is_too_long(seen(5, 0), u64::MAX, 1_000 * MS));
-        silence.restart(9_000 * MS);
-        assert!(!silence.is_too_long(seen(5, 0), u64::MAX, 10_000 * MS));
-        assert!(silence.is_too_long(seen(5, 0), u64::MAX, 10_500 * MS));
+        let mut silence = Silence::since(Instant::ZERO);
+        assert!(!silence.is_too_long(seen(5, 0), Nanos(u64::MAX), at(1_000)));
+        silence.restart(at(9_000));
+        assert!(!silence.is_too_long(seen(5, 0), Nanos(u64::MAX), at(10_000)));
+        assert!(silence.is_too_long(seen(5, 0), Nanos(u64::MAX), at(10_500)));
     }
 
     /// A change of links hurries what did not answer, and not what has just failed.
     #[test]
     fn changed_links_hurry_a_rail_that_was_tried() {
         let mut health = RailHealth::default();
-        health.connected(0);
-        health.failed(0);
-        assert_eq!(health.due_ns(), Some(100 * MS));
-        health.path_changed(MS);
-        assert_eq!(health.due_ns(), Some(100 * MS));
-        assert!(health.begin_probe(100 * MS));
-        health.failed(100 * MS);
-        assert_eq!(health.due_ns(), Some(300 * MS));
-        health.path_changed(110 * MS);
-        assert!(health.begin_probe(110 * MS));
+        health.connected(Instant::ZERO);
+        health.failed(Instant::ZERO);
+        assert_eq!(health.due_at(), Some(at(100)));
+        health.path_changed(at(1));
+        assert_eq!(health.due_at(), Some(at(100)));
+        assert!(health.begin_probe(at(100)));
+        health.failed(at(100));
+        assert_eq!(health.due_at(), Some(at(300)));
+        health.path_changed(at(110));
+        assert!(health.begin_probe(at(110)));
         // The attempt may have begun before the link was of use: it is made again soon.
-        health.path_changed(120 * MS);
-        health.failed(1110 * MS);
-        assert_eq!(health.due_ns(), Some(1210 * MS));
+        health.path_changed(at(120));
+        health.failed(at(1110));
+        assert_eq!(health.due_at(), Some(at(1210)));
     }
 }

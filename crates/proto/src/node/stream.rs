@@ -16,14 +16,18 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::rail_health::Silence;
 use crate::ledger::LaneId;
 
 /// Pauses before each new attempt to find a way to a peer, or to open a stream that broke. Refused at once (the process is
 /// gone) or silent, it is given up after the last.
-pub const RETRY_PAUSES_NS: [u64; 3] = [50_000_000, 200_000_000, 1_000_000_000];
+pub const RETRY_PAUSES: [Nanos; 3] = [
+    Nanos::from_millis(50),
+    Nanos::from_millis(200),
+    Nanos::from_secs(1),
+];
 
 /// A stream of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,9 +128,9 @@ pub enum Step {
     /// Ask for these ranges under these numbers, then receive.
     Grant(Vec<(u32, Range)>),
     /// Receive what was asked for; at this time more may be asked for.
-    Receive(Option<u64>),
+    Receive(Option<Instant>),
     /// Nothing before this time, unless something changes; `None`: not at any time.
-    Wait(Option<u64>),
+    Wait(Option<Instant>),
     /// Close the connection; then [`Node::handle_closed`](super::Node::handle_closed).
     Close,
     /// See whether the peer answers over the lane's way; then [`Node::handle_probed`](super::Node::handle_probed).
@@ -153,9 +157,9 @@ pub enum Break {
 pub(super) struct Stream {
     phase: Phase,
     /// When a pause ends.
-    pub until_ns: u64,
+    pub until: Instant,
     /// When what it is doing began.
-    pub began_ns: u64,
+    pub began_at: Instant,
     /// Failed attempts in a row.
     tries: usize,
     granted: BTreeMap<u32, Range>,
@@ -172,17 +176,17 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(phase: Phase, now_ns: u64) -> Self {
+    pub fn new(phase: Phase, now: Instant) -> Self {
         Self {
             phase,
-            until_ns: now_ns,
-            began_ns: now_ns,
+            until: now,
+            began_at: now,
             tries: 0,
             granted: BTreeMap::new(),
             outstanding: 0,
             next_grant: 0,
             cancels: Vec::new(),
-            silence: Silence::since(now_ns),
+            silence: Silence::since(now),
             units: 0,
             verdict: None,
         }
@@ -202,9 +206,9 @@ impl Stream {
     }
 
     /// The connection is there.
-    pub fn opened(&mut self, now_ns: u64) {
+    pub fn opened(&mut self, now: Instant) {
         self.enter(Phase::Open);
-        self.silence = Silence::since(now_ns);
+        self.silence = Silence::since(now);
         self.units = 0;
         self.next_grant = 0;
     }
@@ -220,9 +224,9 @@ impl Stream {
     }
 
     /// Numbers ranges that are asked for now.
-    pub fn grant(&mut self, ranges: impl Iterator<Item = Range>, now_ns: u64) -> Vec<(u32, Range)> {
+    pub fn grant(&mut self, ranges: impl Iterator<Item = Range>, now: Instant) -> Vec<(u32, Range)> {
         if self.granted.is_empty() {
-            self.silence.restart(now_ns);
+            self.silence.restart(now);
         }
         let numbered = ranges.map(|range| {
             let number = self.next_grant;
@@ -267,16 +271,16 @@ impl Stream {
 
     /// No attempt is left.
     pub fn end_series(&mut self) {
-        self.tries = RETRY_PAUSES_NS.len();
+        self.tries = RETRY_PAUSES.len();
     }
 
     /// An attempt has failed: waits in `phase` for the next one; `false` when none is left.
-    pub fn retries(&mut self, phase: Phase, now_ns: u64) -> bool {
-        let Some(pause_ns) = RETRY_PAUSES_NS.get(self.tries) else {
+    pub fn retries(&mut self, phase: Phase, now: Instant) -> bool {
+        let Some(pause) = RETRY_PAUSES.get(self.tries) else {
             return false;
         };
         self.tries += 1;
-        self.until_ns = now_ns.saturating_add(*pause_ns);
+        self.until = now + *pause;
         self.enter(phase);
         true
     }

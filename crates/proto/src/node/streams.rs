@@ -2,6 +2,7 @@
 //!
 //! Lanes of datagrams have one stream each, and so have streams that keep parts of their own: those are lanes.
 
+use ropewalk_model::Nanos;
 use ropewalk_tuner::far_streams;
 
 /// Streams of a pair when nobody gave their number: enough to fill a path that one stream does not.
@@ -16,18 +17,18 @@ const STREAMS_PER_LANE_MAX: u32 = 64;
 /// What is known of the number of streams when a plan is received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wish {
-    /// Streams of a pair, as the user gave them; 0: not given.
-    pub given: u32,
+    /// Streams of a pair, as the user gave them.
+    pub given: Option<u32>,
     /// Each stream keeps a part of its own.
     pub is_equal: bool,
     /// Lanes carry datagrams.
     pub of_datagrams: bool,
     /// Senders that the plan names.
     pub senders: usize,
-    /// Streams of a lane at most, where their number was not given; 0: no other limit than the program's.
-    pub lane_max: u32,
-    /// Receivers that share a long path; 0: the number of streams is not tuned.
-    pub sharers: u32,
+    /// Streams of a lane at most, where their number was not given; `None`: no other limit than the program's.
+    pub lane_max: Option<u32>,
+    /// Receivers that share a long path; `None`: the number of streams is not tuned.
+    pub sharers: Option<u32>,
     /// Other transfers on that path.
     pub other_transfers: u32,
 }
@@ -39,13 +40,13 @@ pub struct Streams {
     // While round trips are short.
     near: u32,
     // Least of all seen: those of lanes that open while others fill the link have its queue in them.
-    trip_min_ns: Option<u64>,
+    trip_min: Option<Nanos>,
     // The master has said how many there should be.
     is_set: bool,
     stripes: u32,
     lane_max: u32,
     of_datagrams: bool,
-    sharers: u32,
+    sharers: Option<u32>,
     other_transfers: u32,
 }
 
@@ -53,17 +54,15 @@ impl Streams {
     /// As many as are wanted before anything is known of paths.
     #[must_use]
     pub fn new(wish: &Wish) -> Self {
-        let lane_max = match wish.lane_max {
-            0 => STREAMS_PER_LANE_MAX,
-            most => most.min(STREAMS_PER_LANE_MAX),
-        };
+        let lane_max = wish.lane_max.unwrap_or(u32::MAX);
+        let lane_max = lane_max.min(STREAMS_PER_LANE_MAX);
         let streams = match wish.given {
             // One flow with one rate.
             _ if wish.of_datagrams => 1,
-            0 => (STREAMS_PER_NODE / wish.senders.max(1) as u32)
+            None => (STREAMS_PER_NODE / wish.senders.max(1) as u32)
                 .clamp(1, STREAMS_PER_PAIR)
                 .min(lane_max),
-            count => count,
+            Some(count) => count,
         };
         // Streams with parts of their own are lanes of one stream each.
         let (stripes, each) = match wish.is_equal && !wish.of_datagrams {
@@ -73,7 +72,7 @@ impl Streams {
         Self {
             each,
             near: each,
-            trip_min_ns: None,
+            trip_min: None,
             is_set: false,
             stripes,
             lane_max,
@@ -104,13 +103,13 @@ impl Streams {
     /// A lane was connected over a path of this round trip.
     ///
     /// * `lanes`: lanes at work, that one among them.
-    pub fn handle_trip(&mut self, trip_ns: u64, lanes: u32) {
-        let least_ns = self.trip_min_ns.map_or(trip_ns, |known| known.min(trip_ns));
-        self.trip_min_ns = Some(least_ns);
-        if self.sharers == 0 || self.is_set || self.of_datagrams {
+    pub fn handle_trip(&mut self, trip: Nanos, lanes: u32) {
+        let least = self.trip_min.map_or(trip, |known| known.min(trip));
+        self.trip_min = Some(least);
+        let Some(sharers) = self.sharers.filter(|_| !self.is_set && !self.of_datagrams) else {
             return;
-        }
-        let far = far_streams(self.sharers, self.other_transfers, least_ns as f64 / 1e9);
+        };
+        let far = far_streams(sharers, self.other_transfers, least.as_seconds());
         self.each = match far {
             // While it is found out which lanes are worth it, none has fewer than over a short path.
             Some(far) => self.share(far, lanes, self.near),
@@ -118,15 +117,15 @@ impl Streams {
         };
     }
 
-    /// The master wants so many streams, all lanes at work together, one each at least; 0: those of a short path.
-    pub fn set(&mut self, count: u32, lanes: u32) {
+    /// The master wants so many streams, all lanes at work together, one each at least; `None`: those of a short path.
+    pub fn set(&mut self, count: Option<u32>, lanes: u32) {
         if self.of_datagrams {
             return;
         }
         self.is_set = true;
         self.each = match count {
-            0 => self.near,
-            count => self.share(count, lanes, 1),
+            None => self.near,
+            Some(count) => self.share(count, lanes, 1),
         };
     }
 
@@ -139,7 +138,7 @@ impl Streams {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
+    const MS: Nanos = Nanos::from_millis(1);
 
     fn streams(wish: Wish) -> Streams {
         Streams::new(&wish)
@@ -154,11 +153,11 @@ mod tests {
                 ..Wish::default()
             };
             assert_eq!(streams(wish).each(), each, "{senders}");
-            let given = Wish { given: 100, ..wish };
+            let given = Wish { given: Some(100), ..wish };
             assert_eq!(streams(given).each(), 100);
         }
         let capped = Wish {
-            lane_max: 2,
+            lane_max: Some(2),
             ..Wish::default()
         };
         assert_eq!(streams(capped).each(), 2);
@@ -168,15 +167,15 @@ mod tests {
     #[test]
     fn datagrams_and_parts_have_one_stream() {
         let wish = Wish {
-            given: 7,
+            given: Some(7),
             of_datagrams: true,
             is_equal: true,
-            sharers: 1,
+            sharers: Some(1),
             ..Wish::default()
         };
         let mut datagrams = streams(wish);
-        datagrams.set(20, 1);
-        datagrams.handle_trip(300 * MS, 1);
+        datagrams.set(Some(20), 1);
+        datagrams.handle_trip(MS * 300, 1);
         assert_eq!((datagrams.each(), datagrams.stripes()), (1, 1));
         let parts = streams(Wish {
             of_datagrams: false,
@@ -189,20 +188,20 @@ mod tests {
     #[test]
     fn long_paths_take_more_streams() {
         let mut tuned = streams(Wish {
-            sharers: 1,
+            sharers: Some(1),
             ..Wish::default()
         });
         let far = far_streams(1, 0, 0.1).expect("100 ms is far");
-        tuned.handle_trip(100 * MS, 1);
+        tuned.handle_trip(MS * 100, 1);
         assert_eq!(tuned.each(), far.clamp(4, 64));
-        tuned.handle_trip(100 * MS, 1000);
+        tuned.handle_trip(MS * 100, 1000);
         assert_eq!(tuned.each(), 4, "never fewer than over a short path");
         tuned.handle_trip(MS / 10, 1);
         assert_eq!(tuned.each(), 4);
-        tuned.handle_trip(100 * MS, 1);
+        tuned.handle_trip(MS * 100, 1);
         assert_eq!(tuned.each(), 4, "the least round trip counts");
         let mut untuned = streams(Wish::default());
-        untuned.handle_trip(100 * MS, 1);
+        untuned.handle_trip(MS * 100, 1);
         assert_eq!(untuned.each(), 4);
     }
 
@@ -210,15 +209,22 @@ mod tests {
     #[test]
     fn the_master_sets_the_number() {
         let mut set = streams(Wish {
-            sharers: 1,
+            sharers: Some(1),
             ..Wish::default()
         });
-        for (count, lanes, each) in [(12, 3, 4), (12, 5, 2), (2, 5, 1), (900, 1, 64), (0, 3, 4)] {
+        let counts = [
+            (Some(12), 3, 4),
+            (Some(12), 5, 2),
+            (Some(2), 5, 1),
+            (Some(900), 1, 64),
+            (None, 3, 4),
+        ];
+        for (count, lanes, each) in counts {
             set.set(count, lanes);
-            assert_eq!(set.each(), each, "{count} over {lanes}");
+            assert_eq!(set.each(), each, "{count:?} over {lanes}");
         }
-        set.set(6, 1);
-        set.handle_trip(100 * MS, 1);
+        set.set(Some(6), 1);
+        set.handle_trip(MS * 100, 1);
         assert_eq!(set.each(), 6);
     }
 }

@@ -1,12 +1,13 @@
 //! The table of states and inputs, and what a report vouches for.
 
-use ropewalk_model::{CHUNK_LEN, Range};
+use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range};
 
 use super::fetch::Take;
 use super::*;
 use crate::control::{Peer, Run};
 
-const SECOND: u64 = 1_000_000_000;
+const START: Instant = Instant::ZERO;
+const SECOND: Nanos = Nanos::from_secs(1);
 
 fn unit_at(offset: u64) -> Range {
     let start = offset / CHUNK_LEN * CHUNK_LEN;
@@ -47,7 +48,7 @@ const DUTIES: Duties = Duties {
     renames: true,
     reads_back: true,
     syncs: Syncs {
-        every_ns: SECOND,
+        every: SECOND,
         bytes: 10 * CHUNK_LEN,
     },
 };
@@ -88,24 +89,24 @@ const INPUTS: [Input; 12] = [
 
 struct Bench {
     node: Node,
-    now_ns: u64,
+    now: Instant,
     promise: Promise,
     units: u64,
 }
 
 impl Bench {
     fn new() -> Self {
-        let fetch = Receiving::new(4 << 20, 1, 0);
+        let fetch = Receiving::new(4 << 20, 1, START);
         let first = Plan {
             revision: 1,
             ..plan()
         };
         let streams = Streams::new(&Wish::default());
-        let node = Node::new(fetch, streams, &first, DUTIES, 0);
-        let promise = Durable::new(DUTIES.syncs, 0).promise(0);
+        let node = Node::new(fetch, streams, &first, DUTIES, START);
+        let promise = Durable::new(DUTIES.syncs, START).promise(0);
         Self {
             node,
-            now_ns: 0,
+            now: START,
             promise,
             units: 1,
         }
@@ -113,37 +114,37 @@ impl Bench {
 
     /// All wanted units.
     fn receive(&mut self) {
-        while let Take::Units(units) = self.node.fetch_mut().take(0, 0, self.now_ns, &unit_at) {
+        while let Take::Units(units) = self.node.fetch_mut().take(0, 0, self.now, &unit_at) {
             for unit in units {
                 let fetch = self.node.fetch_mut();
-                fetch.handle_unit(0, unit.range, None, self.now_ns);
+                fetch.handle_unit(0, unit.range, None, self.now);
             }
         }
-        while self.node.poll_event(self.now_ns).is_some() {}
+        while self.node.poll_event(self.now).is_some() {}
     }
 
     fn apply(&mut self, input: Input) -> Life {
         let node = &mut self.node;
         match input {
-            Prepared => node.handle_prepared(&plan(), self.now_ns, &unit_at),
+            Prepared => node.handle_prepared(&plan(), self.now, &unit_at),
             Received if node.life() == Life::Preparing => {}
             Received => self.receive(),
             Asked => {
-                if let Task::Sync(promise) = node.next_task(self.now_ns) {
+                if let Task::Sync(promise) = node.next_task(self.now) {
                     self.promise = promise;
                 }
             }
-            Synced => node.handle_synced(self.promise, Ok(()), self.now_ns),
-            NotSynced => node.handle_synced(self.promise, Err("disk".into()), self.now_ns),
+            Synced => node.handle_synced(self.promise, Ok(()), self.now),
+            NotSynced => node.handle_synced(self.promise, Err("disk".into()), self.now),
             ReadBack => node.handle_read_back(Ok(())),
             Renamed => node.handle_renamed(Ok(())),
             Failed => node.handle_failed(Failure::Other("memory".into())),
-            Reported => drop(node.take_done(self.now_ns)),
+            Reported => drop(node.take_done(self.now)),
             MoreWork => {
                 self.units += 1;
-                node.handle_revision(&revision(2, vec![run(self.units - 1)]), self.now_ns);
+                node.handle_revision(&revision(2, vec![run(self.units - 1)]), self.now);
             }
-            OtherRevision => node.handle_revision(&revision(3, Vec::new()), self.now_ns),
+            OtherRevision => node.handle_revision(&revision(3, Vec::new()), self.now),
             Ended => node.handle_end(End::default()),
         }
         self.node.life()
@@ -227,14 +228,14 @@ fn failures_are_reported_once() {
         let is_past = matches!(life, Life::Done | Life::Failed | Life::Ended);
         let is_asked = matches!(life, Life::Preparing);
         if !is_past && !is_asked {
-            assert_eq!(bench.node.next_task(0), Task::Report, "{life:?}");
+            assert_eq!(bench.node.next_task(START), Task::Report, "{life:?}");
         }
-        let done = bench.node.take_done(0);
+        let done = bench.node.take_done(START);
         assert_eq!(done.is_some(), !is_past, "{life:?}");
         assert!(done.is_none_or(|done| done.error == "memory"));
-        assert_eq!(bench.node.take_done(0), None);
+        assert_eq!(bench.node.take_done(START), None);
         if life != Life::Ended {
-            assert_eq!(bench.node.next_task(0), Task::Wait(None), "{life:?}");
+            assert_eq!(bench.node.next_task(START), Task::Wait(None), "{life:?}");
         }
     }
 }
@@ -247,11 +248,11 @@ fn reports_vouch_for_what_was_synced() {
     bench.receive();
     assert_eq!(bench.apply(Synced), Life::Fetching);
     assert_eq!(bench.node.safe_bytes(), CHUNK_LEN);
-    assert_eq!(bench.node.take_done(0), None);
+    assert_eq!(bench.node.take_done(START), None);
     for input in [Asked, Synced, ReadBack, Renamed] {
         bench.apply(input);
     }
-    let done = bench.node.take_done(0).unwrap();
+    let done = bench.node.take_done(START).unwrap();
     assert_eq!(
         (done.delivered, done.revision, done.committed),
         (2 * CHUNK_LEN, 2, true)
@@ -269,28 +270,28 @@ fn reports_vouch_for_what_was_synced() {
 #[test]
 fn syncs_are_due_in_time() {
     let mut bench = Bench::after(&[Prepared]);
-    assert_eq!(bench.node.next_task(0), Task::Wait(None));
+    assert_eq!(bench.node.next_task(START), Task::Wait(None));
     bench.apply(MoreWork);
-    let Take::Units(units) = bench.node.fetch_mut().take(0, 0, 0, &unit_at) else {
+    let Take::Units(units) = bench.node.fetch_mut().take(0, 0, START, &unit_at) else {
         panic!("nothing to fetch")
     };
     let fetch = bench.node.fetch_mut();
-    fetch.handle_unit(0, units[0].range, None, 0);
-    assert_eq!(bench.node.next_task(0), Task::Wait(Some(SECOND)));
-    let Task::Sync(promise) = bench.node.next_task(SECOND) else {
+    fetch.handle_unit(0, units[0].range, None, START);
+    assert_eq!(bench.node.next_task(START), Task::Wait(Some(START + SECOND)));
+    let Task::Sync(promise) = bench.node.next_task(START + SECOND) else {
         panic!("no sync is due")
     };
-    bench.node.handle_synced(promise, Ok(()), 2 * SECOND);
-    assert_eq!(bench.node.next_task(2 * SECOND), Task::Wait(None));
+    bench.node.handle_synced(promise, Ok(()), START + SECOND * 2);
+    assert_eq!(bench.node.next_task(START + SECOND * 2), Task::Wait(None));
     for unit in 3..14 {
-        let now_ns = 2 * SECOND;
+        let now = START + SECOND * 2;
         let more = revision(unit as u32, vec![run(unit)]);
-        bench.node.handle_revision(&more, now_ns);
+        bench.node.handle_revision(&more, now);
     }
     bench.receive();
     let more = revision(20, vec![run(20)]);
-    bench.node.handle_revision(&more, 2 * SECOND);
-    assert!(matches!(bench.node.next_task(2 * SECOND), Task::Sync(_)));
+    bench.node.handle_revision(&more, START + SECOND * 2);
+    assert!(matches!(bench.node.next_task(START + SECOND * 2), Task::Sync(_)));
 }
 
 /// Revisions that arrive while sinks are being made count once the plan does.
@@ -302,5 +303,5 @@ fn early_revisions_wait_for_the_plan() {
     for input in [Asked, Synced, ReadBack, Renamed] {
         bench.apply(input);
     }
-    assert_eq!(bench.node.take_done(0).unwrap().revision, 2);
+    assert_eq!(bench.node.take_done(START).unwrap().revision, 2);
 }

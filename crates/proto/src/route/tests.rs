@@ -2,7 +2,12 @@
 
 use super::*;
 
-const MS: u64 = 1_000_000;
+const MS: Nanos = Nanos::from_millis(1);
+
+/// Milliseconds since the beginning.
+fn milliseconds(at: Instant) -> u64 {
+    at.since(Instant::ZERO).0 / MS.0
+}
 
 /// What becomes of a step, and after how many milliseconds; `None`: silence.
 type Answer = Option<(u64, Result<(), Failure>)>;
@@ -57,20 +62,20 @@ fn play(world: &World) -> (Result<Found, String>, Begun) {
 fn play_on(world: &World) -> (Result<Vec<Found>, String>, Begun) {
     let mut route = Route::new(world.facts.clone());
     let mut found = Vec::new();
-    let mut now = 0;
+    let mut now = Instant::ZERO;
     let mut begun = Vec::new();
     // Answers that are on their way.
-    let mut due: Vec<(u64, Step, Result<(), Failure>)> = Vec::new();
+    let mut due: Vec<(Instant, Step, Result<(), Failure>)> = Vec::new();
     loop {
         while let Some(step) = route.poll(now) {
             if step == Step::Local {
                 if world.is_same_host && route.may_be_local() {
-                    return (Ok(vec![(step, now / MS)]), begun);
+                    return (Ok(vec![(step, milliseconds(now))]), begun);
                 }
                 route.handle_local(world.is_same_host, now);
                 continue;
             }
-            begun.push((now / MS, step));
+            begun.push((milliseconds(now), step));
             let answer = match step {
                 Step::Dial(place) => (world.dial)(place),
                 Step::Reverse => world.reverse.clone(),
@@ -79,7 +84,7 @@ fn play_on(world: &World) -> (Result<Vec<Found>, String>, Begun) {
             };
             // What says nothing is given up by its driver after 5 s.
             let (after, result) = answer.unwrap_or((5000, Err(Failure::NoAnswer)));
-            due.push((now + after * MS, step, result));
+            due.push((now + MS * after, step, result));
         }
         if route.is_over() {
             assert_eq!(route.is_carried(), !found.is_empty());
@@ -89,21 +94,21 @@ fn play_on(world: &World) -> (Result<Vec<Found>, String>, Begun) {
             };
         }
         due.sort_by_key(|(at, ..)| *at);
-        let wake = route.next_ns().filter(|at| *at > now);
+        let wake = route.next_at().filter(|at| *at > now);
         let first = due.first().map(|(at, ..)| *at);
         now = [wake, first].into_iter().flatten().min().expect("it ends");
         while due.first().is_some_and(|(at, ..)| *at <= now) {
             let (_, step, result) = due.remove(0);
             match (step, result) {
                 (Step::Through, Ok(())) => {
-                    found.push((step, now / MS));
+                    found.push((step, milliseconds(now)));
                     if world.facts.is_fixed {
                         return (Ok(found), begun);
                     }
                     route.handle_through_works();
                 }
                 (_, Ok(())) => {
-                    found.push((step, now / MS));
+                    found.push((step, milliseconds(now)));
                     return (Ok(found), begun);
                 }
                 (Step::Dial(place), Err(why)) => route.handle_dial_failed(place, why),

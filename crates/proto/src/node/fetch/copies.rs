@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Range};
 
 use super::replicas::Difference;
 use super::{Event, Receiving};
@@ -132,7 +132,7 @@ impl Receiving {
         writer: Writer,
         range: Range,
         digest: Option<[u8; 32]>,
-        now_ns: u64,
+        now: Instant,
     ) -> (bool, bool) {
         let rival = match digest {
             Some(_) if !self.is_delivered(range) => self.copies.rival(range, writer),
@@ -143,7 +143,7 @@ impl Receiving {
             // Before the unit counts: nothing is complete until it was read.
             self.copies.rereads.push((range, nodes.0, nodes.1));
         }
-        let is_first = self.handle_unit(writer.lane, range, digest, now_ns);
+        let is_first = self.handle_unit(writer.lane, range, digest, now);
         if !is_first && rival.is_some() {
             self.copies.rereads.retain(|reread| reread.0 != range);
             self.check_progress();

@@ -1,60 +1,67 @@
 //! A token bucket that paces grants: the node's share of the transfer's `--limit`.
 
-/// Unused share that may be saved up, in nanoseconds of the rate. Short, so that the sum over all
+use ropewalk_model::{ByteRate, Instant, Nanos};
+
+/// Unused share that may be saved up, as time at the rate. Short, so that the sum over all
 /// nodes stays at the limit within a fraction of a second.
-const SAVED_NS_MAX: u64 = 100_000_000;
+const SAVED_TIME_MAX: Nanos = Nanos::from_millis(100);
 
 /// Paces bytes. Spending may overdraw by one unit; the next one waits until the debt is paid.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    // Bytes per second; 0 = no limit.
-    rate: u64,
+    // `None`: no limit.
+    rate: Option<ByteRate>,
     // Bytes that may be spent now; negative while in debt.
     tokens: f64,
-    at_ns: u64,
+    filled_at: Instant,
 }
 
 impl Pace {
     /// No limit.
     pub fn unlimited() -> Self {
         Self {
-            rate: 0,
+            rate: None,
             tokens: 0.0,
-            at_ns: 0,
+            filled_at: Instant::ZERO,
         }
     }
 
-    /// Changes the rate (bytes per second, 0 = no limit); a debt stays owed.
-    pub fn set(&mut self, rate: u64, now_ns: u64) {
-        self.refill(now_ns);
+    /// Changes the rate (`None`: no limit); a debt stays owed.
+    pub fn set(&mut self, rate: Option<ByteRate>, now: Instant) {
+        self.refill(now);
         self.rate = rate;
-        self.at_ns = now_ns;
+        self.filled_at = now;
     }
 
-    fn refill(&mut self, now_ns: u64) {
-        let rate = self.rate as f64 / 1e9;
-        let passed = now_ns.saturating_sub(self.at_ns) as f64;
-        self.at_ns = self.at_ns.max(now_ns);
-        self.tokens = (self.tokens + rate * passed).min(rate * SAVED_NS_MAX as f64);
+    fn bytes_per_nanosecond(&self) -> f64 {
+        self.rate.map_or(0.0, |rate| rate.0 as f64 / 1e9)
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let rate = self.bytes_per_nanosecond();
+        let passed = now.since(self.filled_at).0 as f64;
+        self.filled_at = self.filled_at.max(now);
+        self.tokens = (self.tokens + rate * passed).min(rate * SAVED_TIME_MAX.0 as f64);
     }
 
     /// Whether there is a limit.
     pub fn is_limited(&self) -> bool {
-        self.rate > 0
+        self.rate.is_some()
     }
 
     /// When the next unit may be granted, if not now.
-    pub fn wait_until(&mut self, now_ns: u64) -> Option<u64> {
-        if self.rate == 0 {
+    pub fn wait_until(&mut self, now: Instant) -> Option<Instant> {
+        if !self.is_limited() {
             return None;
         }
-        self.refill(now_ns);
-        (self.tokens < 0.0).then(|| now_ns + (-self.tokens / (self.rate as f64 / 1e9)) as u64 + 1)
+        self.refill(now);
+        let debt = -self.tokens / self.bytes_per_nanosecond();
+        (self.tokens < 0.0).then(|| now + Nanos(debt as u64) + Nanos(1))
     }
 
     /// Records granted bytes.
     pub fn spend(&mut self, bytes: u64) {
-        if self.rate != 0 {
+        if self.is_limited() {
             self.tokens -= bytes as f64;
         }
     }

@@ -11,11 +11,11 @@ impl Receiving {
     ///
     /// Cuts between two senders move to the border of the unit around them where one of the two
     /// holds all of it: a unit has one sender, and receivers of equal ranges hash equal units.
-    pub fn handle_plan(&mut self, plan: &Plan, now_ns: u64, unit_at: &dyn Fn(u64) -> Range) {
-        self.now_ns = now_ns;
-        self.watch = Watch::new(now_ns);
-        self.set_limit(plan.limit, now_ns);
-        self.spares.expect_at(plan.expected);
+    pub fn handle_plan(&mut self, plan: &Plan, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
+        self.now = now;
+        self.watch = Watch::new(now);
+        self.set_limit(control::limit(plan.limit), now);
+        self.spares.expect_after(control::time(plan.expected));
         self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
         self.is_own = plan.commit;
@@ -29,22 +29,22 @@ impl Receiving {
         }
         self.aim(&runs, true);
         self.take_holdings(&plan.holdings);
-        self.set_pace(now_ns);
+        self.set_pace(now);
         self.call_needed();
         self.check_progress();
     }
 
     /// Takes changed owners, new runs, peers that are gone and ranges to give up.
-    pub fn handle_revision(&mut self, revision: &Revision, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_revision(&mut self, revision: &Revision, now: Instant) {
+        self.now = now;
         if revision.settle {
             self.ledger.settle();
-            self.spares.settle(now_ns);
+            self.spares.settle(now);
         }
-        if revision.expected > 0 {
-            let passed = now_ns.saturating_sub(self.watch.start_ns());
-            self.spares
-                .expect_at(passed.saturating_add(revision.expected));
+        let expected = control::time(revision.expected);
+        if let Some(expected) = expected {
+            let passed = now.since(self.watch.start_at());
+            self.spares.expect_after(Some(passed + expected));
         }
         for peer in &revision.peers {
             self.add_peer(peer);
@@ -93,8 +93,8 @@ impl Receiving {
         }
         self.aim(&new, false);
         self.take_holdings(&revision.holdings);
-        if revision.expected > 0 {
-            self.set_pace(now_ns);
+        if expected.is_some() {
+            self.set_pace(now);
         }
         for stretch in &revision.unavailable {
             let range = control::range(stretch.start, stretch.length);

@@ -1,12 +1,12 @@
 //! Several lanes to one peer: added, left, and given up.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::{LaneId, PairTotals, Receiving};
 use crate::control::Peer;
 
 /// A rail that brought a unit so recently works.
-const RAIL_MOVES_NS: u64 = 1_000_000_000;
+const RAIL_MOVES_TIME: Nanos = Nanos::from_secs(1);
 
 impl Receiving {
     pub(super) fn enter(&mut self, peer: Peer) {
@@ -20,11 +20,11 @@ impl Receiving {
 
     /// The peer of `lane` is connected over another rail, too. Returns the number of the new lane: it does part of all
     /// that the others to this peer have to do, and their work when they fail.
-    pub fn add_rail(&mut self, lane: LaneId, now_ns: u64) -> LaneId {
-        self.now_ns = now_ns;
+    pub fn add_rail(&mut self, lane: LaneId, now: Instant) -> LaneId {
+        self.now = now;
         let rail = self.ledger.add_rail(lane);
         self.enter(self.peers[lane].clone());
-        self.spares.is_called(rail, now_ns);
+        self.spares.is_called(rail, now);
         // It is there after all.
         let sender = self.pairs[lane].sender;
         self.lost.remove(&sender);
@@ -37,10 +37,10 @@ impl Receiving {
         &mut self,
         lane: LaneId,
         more: u32,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Vec<LaneId> {
-        let added = (0..more).map(|_| self.add_rail(lane, now_ns)).collect();
+        let added = (0..more).map(|_| self.add_rail(lane, now)).collect();
         self.ledger.deal(lane, unit_at);
         added
     }
@@ -77,10 +77,10 @@ impl Receiving {
     }
 
     /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
-    pub fn other_rail_moves(&self, lane: LaneId, now_ns: u64) -> bool {
+    pub fn other_rail_moves(&self, lane: LaneId, now: Instant) -> bool {
         let moves = |rail: LaneId| {
-            let brought = self.ledger.brought_at(rail).map(|at| at.0);
-            brought.is_some_and(|brought| now_ns.saturating_sub(brought) < RAIL_MOVES_NS)
+            let brought = self.ledger.brought_at(rail);
+            brought.is_some_and(|brought| now.since(brought) < RAIL_MOVES_TIME)
         };
         self.ledger
             .rails(lane)

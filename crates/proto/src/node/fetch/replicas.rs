@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::{Event, Receiving};
 use crate::control::{self, Run};
@@ -39,11 +39,11 @@ const OUTSTANDING_BYTES_MAX: u64 = 8 << 20;
 const OUTSTANDING_UNITS_MAX: usize = 64;
 
 /// Answers for a sample are awaited for so long after the last byte, and for a part of the time that the transfer took ...
-const GRACE_NS: u64 = 1_000_000_000;
+const GRACE_TIME: Nanos = Nanos::from_secs(1);
 const GRACE_PART: u64 = 4;
 
 /// ... but not longer than this.
-const GRACE_NS_MAX: u64 = 10_000_000_000;
+const GRACE_TIME_MAX: Nanos = Nanos::from_secs(10);
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ pub(super) struct Replicas {
     equal: RangeSet,
     compared: Compared,
     // When the last byte came.
-    complete_ns: Option<u64>,
+    complete_at: Option<Instant>,
 }
 
 /// Mixes a number well (the finaliser of SplitMix64).
@@ -519,8 +519,8 @@ impl Receiving {
     }
 
     /// A holder reported the hash of its bytes.
-    pub fn handle_digest(&mut self, node: u32, range: Range, digest: [u8; 32], now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_digest(&mut self, node: u32, range: Range, digest: [u8; 32], now: Instant) {
+        self.now = now;
         let Some(asked) = self.answered(node, range) else {
             return;
         };
@@ -555,8 +555,8 @@ impl Receiving {
     }
 
     /// A holder cannot say what the hash of its bytes is.
-    pub fn handle_no_digest(&mut self, node: u32, range: Range, reason: &str, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_no_digest(&mut self, node: u32, range: Range, reason: &str, now: Instant) {
+        self.now = now;
         if self.answered(node, range).is_none() {
             return;
         }
@@ -579,8 +579,8 @@ impl Receiving {
     }
 
     /// A holder cannot be asked any more.
-    pub fn handle_second_down(&mut self, node: u32, reason: &str, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn handle_second_down(&mut self, node: u32, reason: &str, now: Instant) {
+        self.now = now;
         let Some(second) = self.replicas.seconds.get_mut(&node) else {
             return;
         };
@@ -630,15 +630,15 @@ impl Receiving {
     }
 
     /// Time passes: answers for a sample are not awaited for ever.
-    pub(super) fn end_patience(&mut self, now_ns: u64) {
+    pub(super) fn end_patience(&mut self, now: Instant) {
         if self.replicas.mode != Compare::Sample || !self.ledger.is_complete() {
-            self.replicas.complete_ns = None;
+            self.replicas.complete_at = None;
             return;
         }
-        let since = *self.replicas.complete_ns.get_or_insert(now_ns);
-        let took = since.saturating_sub(self.watch.start_ns());
-        let grace = (GRACE_NS + took / GRACE_PART).min(GRACE_NS_MAX);
-        if now_ns.saturating_sub(since) <= grace || self.is_compared() {
+        let since = *self.replicas.complete_at.get_or_insert(now);
+        let took = since.since(self.watch.start_at());
+        let grace = (GRACE_TIME + took / GRACE_PART).min(GRACE_TIME_MAX);
+        if now.since(since) <= grace || self.is_compared() {
             return;
         }
         let open = std::mem::take(&mut self.replicas.open);
@@ -651,7 +651,7 @@ impl Receiving {
         self.note(format!(
             "contents of replicas: no answer from {} within {:.0} s of the last byte",
             late.join(", "),
-            grace as f64 / 1e9
+            grace.as_seconds()
         ));
         // A difference is one without a third opinion, too.
         if let Some(open) = differing {

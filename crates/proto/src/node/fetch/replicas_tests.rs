@@ -5,7 +5,8 @@ use ropewalk_model::CHUNK_LEN;
 use super::*;
 use crate::control::{Holding, Plan, Run, Stretch};
 
-const SECOND: u64 = 1_000_000_000;
+const START: Instant = Instant::ZERO;
+const SECOND: Nanos = Nanos::from_secs(1);
 const RIGHT: [u8; 32] = [1; 32];
 const WRONG: [u8; 32] = [2; 32];
 
@@ -44,9 +45,9 @@ fn plan(nodes: u32, units: u64) -> Plan {
 }
 
 fn receiving(mode: Compare, seed: u64, plan: &Plan) -> Receiving {
-    let mut receiving = Receiving::new(64 << 20, 1, 0);
+    let mut receiving = Receiving::new(64 << 20, 1, START);
     receiving.compare(mode, seed);
-    receiving.handle_plan(plan, 0, &unit_at);
+    receiving.handle_plan(plan, START, &unit_at);
     receiving
 }
 
@@ -84,7 +85,7 @@ fn run(
     contents: &dyn Fn(u32, Range) -> Option<[u8; 32]>,
 ) -> End {
     let mut end = End::default();
-    let mut now = 0;
+    let mut now = START;
     for _ in 0..100_000 {
         now += SECOND / 1000;
         end.take(receiving);
@@ -252,7 +253,7 @@ fn silence_fails_nothing() {
     assert!(end.notes.concat().contains("no answer from h1"), "{end:?}");
     for mode in [Compare::Sample, Compare::Whole] {
         let mut dead = receiving(mode, 5, &with_holdings(plan(2, 64)));
-        dead.handle_second_down(1, "no route", 1);
+        dead.handle_second_down(1, "no route", Instant(1));
         let end = run(&mut dead, 2, &|_, _| Some(RIGHT));
         assert!(end.complete && end.differs.is_none(), "{mode:?} {end:?}");
         if mode == Compare::Whole {
@@ -267,18 +268,18 @@ fn silence_fails_nothing() {
 /// A unit that is asked of a second lane when the first is late.
 fn doubled() -> (Receiving, Range) {
     let mut plan = plan(2, 2);
-    plan.expected = SECOND;
+    plan.expected = SECOND.0;
     let mut receiving = receiving(Compare::Nothing, 0, &plan);
     let mut late = Vec::new();
     for lane in 0..2 {
-        if let Take::Units(units) = receiving.take(lane, 0, 0, &unit_at) {
+        if let Take::Units(units) = receiving.take(lane, 0, START, &unit_at) {
             late.extend(units);
         }
     }
-    receiving.handle_unit(1, late[1].range, Some(RIGHT), SECOND);
+    receiving.handle_unit(1, late[1].range, Some(RIGHT), START + SECOND);
     // The first lane has brought nothing for long: the second carries its unit, too.
     for second in 2..30 {
-        if let Take::Units(units) = receiving.take(1, 0, second * SECOND, &unit_at) {
+        if let Take::Units(units) = receiving.take(1, 0, START + SECOND * second, &unit_at) {
             assert!(units[0].duplicate);
             assert_eq!(units[0].range, late[0].range);
             return (receiving, late[0].range);
@@ -299,8 +300,8 @@ fn writer(lane: LaneId) -> Writer {
 fn later_copies_are_compared() {
     for (digest, differs) in [(RIGHT, false), (WRONG, true)] {
         let (mut receiving, range) = doubled();
-        assert!(receiving.handle_unit(1, range, Some(RIGHT), 31 * SECOND));
-        assert!(!receiving.handle_unit(0, range, Some(digest), 32 * SECOND));
+        assert!(receiving.handle_unit(1, range, Some(RIGHT), START + SECOND * 31));
+        assert!(!receiving.handle_unit(0, range, Some(digest), START + SECOND * 32));
         let mut end = End::default();
         end.take(&mut receiving);
         assert_eq!(end.differs.is_some(), differs, "{end:?}");
@@ -316,7 +317,7 @@ fn a_copy_written_late_is_noticed() {
         assert!(receiving.begin_write(writer(0), range));
         assert!(receiving.begin_write(writer(1), range));
         assert!(!receiving.end_write(writer(1), range));
-        let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), 31 * SECOND);
+        let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), START + SECOND * 31);
         assert_eq!(
             counted,
             (true, true),
@@ -348,13 +349,13 @@ fn a_copy_written_in_part_is_noticed() {
     receiving.end_write(writer(1), range);
     assert!(receiving.begin_write(writer(0), part));
     receiving.end_write(writer(0), part);
-    let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), 31 * SECOND);
+    let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), START + SECOND * 31);
     assert_eq!(counted, (true, true));
     // Where nobody else wrote, nothing is read again.
     let (mut receiving, range) = doubled();
     assert!(receiving.begin_write(writer(1), range));
     receiving.end_write(writer(1), range);
-    let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), 31 * SECOND);
+    let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), START + SECOND * 31);
     assert_eq!(counted, (true, false));
     assert!(receiving.is_finished());
 }

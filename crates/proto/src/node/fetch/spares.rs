@@ -9,46 +9,48 @@
 
 use std::collections::VecDeque;
 
-use super::{Event, Receiving};
+use ropewalk_model::{Instant, Nanos};
+
+use super::{Event, LaneId, Receiving};
 
 /// The planned lanes have this long to get going before anybody judges them.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE_TIME: Nanos = Nanos::from_secs(1);
 
 /// Where nobody knows speeds, spare holders are called after this time: what is over by then needs none.
-const EXPLORE_NS: u64 = 250_000_000;
+const EXPLORE_TIME: Nanos = Nanos::from_millis(250);
 
 /// And this long when a plan makes other lanes carry the work.
-const SETTLE_NS: u64 = 3_000_000_000;
+const SETTLE_TIME: Nanos = Nanos::from_secs(3);
 
 /// Until then speeds are rough.
-const START_NS: u64 = 3_000_000_000;
+const START_TIME: Nanos = Nanos::from_secs(3);
 
 /// With less time left than this, a new lane would come too late to help.
-const WORTHWHILE_NS: u64 = 300_000_000;
+const WORTHWHILE_TIME: Nanos = Nanos::from_millis(300);
 
 /// A lane that should bring something and does not for this long is not trusted any more.
-const STALL_NS: u64 = 1_000_000_000;
+const STALL_TIME: Nanos = Nanos::from_secs(1);
 
 /// Behind the plan means that what is left takes longer than is planned for it by this factor.
 const LATE: f64 = 2.0;
 
 /// And by this much.
-const LATE_NS: u64 = 500_000_000;
+const LATE_TIME: Nanos = Nanos::from_millis(500);
 
 /// The end is near when the plan has this much time left (1 s), or this part of its time.
-const END_NS_MAX: u64 = 1_000_000_000;
+const END_TIME_MAX: Nanos = Nanos::from_secs(1);
 
 /// A node with this much more left than its pace allows lets lanes that are done take what others own.
 const PACE_SLACK: f64 = 1.03;
 
 /// And this much: lanes that become others lose some time.
-const PACE_SLACK_NS: f64 = 0.5e9;
+const PACE_SLACK_TIME: Nanos = Nanos::from_millis(500);
 
-/// See [`END_NS_MAX`].
+/// See [`END_TIME_MAX`].
 const END_PART: u64 = 10;
 
 /// Time between two looks.
-const LOOK_NS: u64 = 100_000_000;
+const LOOK_TIME: Nanos = Nanos::from_millis(100);
 
 /// The end is near when what is left comes in this time.
 const NEAR_END_SECONDS: f64 = 3.0;
@@ -60,38 +62,38 @@ const LOOKS: usize = 20;
 #[derive(Debug)]
 pub(super) struct Spares {
     // When the driver was told to connect, by lane.
-    called: Vec<Option<u64>>,
-    // When the plan has this node done, from its start; 0 = nobody knows.
-    expected_ns: u64,
+    called: Vec<Option<Instant>>,
+    // Time from its start after which the plan has this node done; `None` where no speed is known.
+    expected: Option<Nanos>,
     // Nothing but the loss of a sender moves work.
     fixed: bool,
     behind: bool,
     // Nobody knows any speed: all holders take what they can.
     exploring: bool,
     // Nobody judges before: lanes have just become others.
-    patient_until_ns: u64,
+    patient_until: Instant,
     // Time and bytes come at the latest looks.
-    looks: VecDeque<(u64, f64)>,
+    looks: VecDeque<(Instant, f64)>,
     // Bytes per nanosecond that the plan has for this node.
     pace: f64,
     // With less than this left the end is near.
     near_end_bytes: u64,
-    looked_ns: u64,
+    looked_at: Instant,
 }
 
 impl Spares {
-    pub fn new(now_ns: u64) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
             called: Vec::new(),
-            expected_ns: 0,
+            expected: None,
             fixed: false,
             behind: false,
             exploring: false,
-            patient_until_ns: 0,
+            patient_until: Instant::ZERO,
             looks: VecDeque::with_capacity(LOOKS + 1),
             pace: 0.0,
             near_end_bytes: 0,
-            looked_ns: now_ns,
+            looked_at: now,
         }
     }
 
@@ -101,12 +103,12 @@ impl Spares {
     }
 
     /// The lane is connected already.
-    pub fn is_called(&mut self, lane: usize, now_ns: u64) {
-        self.called[lane] = Some(now_ns);
+    pub fn is_called(&mut self, lane: LaneId, now: Instant) {
+        self.called[lane] = Some(now);
     }
 
     /// Whether the driver was asked to connect the lane.
-    pub fn has_called(&self, lane: usize) -> bool {
+    pub fn has_called(&self, lane: LaneId) -> bool {
         self.called.get(lane).is_some_and(Option::is_some)
     }
 
@@ -126,29 +128,34 @@ impl Spares {
     }
 
     /// Lanes become others now: what is under way on the old ones comes first.
-    pub fn settle(&mut self, now_ns: u64) {
+    pub fn settle(&mut self, now: Instant) {
         self.exploring = false;
-        self.patient_until_ns = now_ns.saturating_add(SETTLE_NS);
+        self.patient_until = now + SETTLE_TIME;
     }
 
-    /// The node should be done this long after the start; 0 when unknown.
-    pub fn expect_at(&mut self, expected_ns: u64) {
-        self.expected_ns = expected_ns;
+    /// The node should be done this long after the start; `None` when unknown.
+    pub fn expect_after(&mut self, expected: Option<Nanos>) {
+        self.expected = expected;
+    }
+
+    /// Time that the plan has left after so much; none where no speed is known.
+    fn left_after(&self, passed: Nanos) -> Nanos {
+        self.expected.map_or(Nanos::ZERO, |time| time - passed)
     }
 }
 
 impl Receiving {
     /// Time passes. Call at least once a second; [`Receiving::take`] does, too.
-    pub fn handle_timer(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
-        if self.finished || now_ns.saturating_sub(self.spares.looked_ns) < LOOK_NS {
+    pub fn handle_timer(&mut self, now: Instant) {
+        self.now = now;
+        if self.finished || now.since(self.spares.looked_at) < LOOK_TIME {
             return;
         }
-        self.spares.looked_ns = now_ns;
-        self.end_patience(now_ns);
-        self.spares.behind = !self.spares.fixed && self.is_behind(now_ns);
-        let passed = now_ns.saturating_sub(self.watch.start_ns());
-        if self.spares.behind || (self.spares.exploring && passed > EXPLORE_NS) {
+        self.spares.looked_at = now;
+        self.end_patience(now);
+        self.spares.behind = !self.spares.fixed && self.is_behind(now);
+        let passed = now.since(self.watch.start_at());
+        if self.spares.behind || (self.spares.exploring && passed > EXPLORE_TIME) {
             self.call_all();
         }
     }
@@ -162,71 +169,70 @@ impl Receiving {
     }
 
     /// What a unit may take on a lane that has so many bytes left, if the plan is to be kept.
-    fn unit_ns(&self, left: u64, now_ns: u64) -> u64 {
-        let passed = now_ns.saturating_sub(self.watch.start_ns());
-        let time = self.spares.expected_ns.saturating_sub(passed);
-        let unit = u128::from(self.unit_len.min(left)) * u128::from(time) / u128::from(left.max(1));
-        u64::try_from(unit).unwrap_or(u64::MAX)
+    fn unit_time(&self, left: u64, now: Instant) -> Nanos {
+        let time = u128::from(self.plan_left(now).0);
+        let unit = u128::from(self.unit_len.min(left)) * time / u128::from(left.max(1));
+        Nanos(u64::try_from(unit).unwrap_or(u64::MAX))
     }
 
     /// A lane that should bring something and has not for long. Others take its work until it does.
-    fn has_mute_lane(&self, now_ns: u64) -> bool {
+    fn has_mute_lane(&self, now: Instant) -> bool {
         // A limit makes lanes wait that are well.
-        let stall = if self.pace.is_limited() {
-            10 * STALL_NS
-        } else {
-            STALL_NS
+        let stall = match self.pace.is_limited() {
+            true => STALL_TIME * 10,
+            false => STALL_TIME,
         };
         (0..self.spares.called.len()).any(|lane| {
             let Some(called) = self.spares.called[lane] else {
                 return false;
             };
-            let since = called.max(self.ledger.moved_at(lane).unwrap_or_default().0);
-            let units = (self.ledger.latency(lane).unwrap_or_default() * 4).0;
+            let since = called.max(self.ledger.moved_at(lane).unwrap_or_default());
+            let units = self.ledger.latency(lane).unwrap_or_default() * 4;
             let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);
-            let planned = self.unit_ns(left, now_ns).saturating_mul(3);
-            left > 0 && now_ns.saturating_sub(since) > stall.max(units).max(planned)
+            let planned = self.unit_time(left, now) * 3;
+            left > 0 && now.since(since) > stall.max(units).max(planned)
         })
     }
 
     /// Bytes per second that have come of late; `None` until enough looks were taken.
-    fn present_rate(&mut self, now_ns: u64) -> Option<f64> {
+    fn present_rate(&mut self, now: Instant) -> Option<f64> {
         let come = self.come();
         let looks = &mut self.spares.looks;
-        looks.push_back((now_ns, come));
+        looks.push_back((now, come));
         if looks.len() <= LOOKS {
             return None;
         }
         let (then, before) = looks.pop_front()?;
-        let passed = now_ns.saturating_sub(then).max(1) as f64 / 1e9;
+        let passed = now.since(then).max(Nanos(1)).as_seconds();
         let rate = (come - before).max(0.0) / passed;
         self.spares.near_end_bytes = (rate * NEAR_END_SECONDS) as u64;
         Some(rate)
     }
 
-    fn is_behind(&mut self, now_ns: u64) -> bool {
-        let present = self.present_rate(now_ns);
-        let passed = now_ns.saturating_sub(self.watch.start_ns());
+    fn is_behind(&mut self, now: Instant) -> bool {
+        let present = self.present_rate(now);
+        let passed = now.since(self.watch.start_at());
         let (delivered, wanted) = (self.ledger.delivered_bytes(), self.ledger.wanted_bytes());
-        if passed < PATIENCE_NS || now_ns < self.spares.patient_until_ns || delivered >= wanted {
+        if passed < PATIENCE_TIME || now < self.spares.patient_until || delivered >= wanted {
             return false;
         }
-        if self.has_mute_lane(now_ns) {
+        if self.has_mute_lane(now) {
             return true;
         }
         if delivered == 0 {
             return false;
         }
-        let mean = self.come() / passed as f64;
+        // Bytes per nanosecond.
+        let mean = self.come() / passed.0 as f64;
         // At first by the mean speed or the present one, whichever is kinder: a slow start is no slow sender.
         let speed = match present {
-            Some(present) if passed < START_NS => mean.max(present / 1e9),
+            Some(present) if passed < START_TIME => mean.max(present / 1e9),
             Some(present) => (present / 1e9).max(mean / 100.0),
             None => mean,
         };
         let left = (wanted as f64 - self.come()).max(0.0) / speed;
-        let due = self.spares.expected_ns.saturating_sub(passed) as f64 * LATE + LATE_NS as f64;
-        left > WORTHWHILE_NS as f64 && self.spares.expected_ns > 0 && left > due
+        let due = self.spares.left_after(passed).0 as f64 * LATE + LATE_TIME.0 as f64;
+        left > WORTHWHILE_TIME.0 as f64 && self.spares.expected.is_some() && left > due
     }
 
     /// Whether what is left comes within a few seconds.
@@ -240,7 +246,7 @@ impl Receiving {
 
     /// Whether the lane leaves what others own alone: every lane of a fixed plan; while a plan is kept, a spare,
     /// and a planned lane that is done early until the end is near (its sender is meant for others now).
-    pub(super) fn holds_back(&self, lane: usize, now_ns: u64) -> bool {
+    pub(super) fn holds_back(&self, lane: LaneId, now: Instant) -> bool {
         if self.ledger.ready_bytes(lane) > 0 {
             return false;
         }
@@ -250,31 +256,30 @@ impl Receiving {
         if self.spares.behind || self.spares.exploring || !self.ledger.has_ready() {
             return false;
         }
-        let left = self.plan_left_ns(now_ns);
-        !self.ledger.is_planned(lane)
-            || (left > END_NS_MAX.min(self.spares.expected_ns / END_PART) && self.keeps_pace(left))
+        let left = self.plan_left(now);
+        let end = self.spares.expected.unwrap_or_default() / END_PART;
+        !self.ledger.is_planned(lane) || (left > END_TIME_MAX.min(end) && self.keeps_pace(left))
     }
 
-    /// Time that the plan has left, nanoseconds.
-    fn plan_left_ns(&self, now_ns: u64) -> u64 {
-        let passed = now_ns.saturating_sub(self.watch.start_ns());
-        self.spares.expected_ns.saturating_sub(passed)
+    /// Time that the plan has left; none where no speed is known.
+    fn plan_left(&self, now: Instant) -> Nanos {
+        self.spares.left_after(now.since(self.watch.start_at()))
     }
 
     /// A plan begins, or is another one: the node should go on as fast as it says.
-    pub(super) fn set_pace(&mut self, now_ns: u64) {
+    pub(super) fn set_pace(&mut self, now: Instant) {
         let left = self
             .ledger
             .wanted_bytes()
             .saturating_sub(self.ledger.delivered_bytes());
-        let time = self.plan_left_ns(now_ns).max(1);
-        self.spares.pace = left as f64 / time as f64;
+        let time = self.plan_left(now).max(Nanos(1));
+        self.spares.pace = left as f64 / time.0 as f64;
     }
 
     /// Whether the node is as far with its work as it should be with so much time left.
-    fn keeps_pace(&self, left_ns: u64) -> bool {
+    fn keeps_pace(&self, time_left: Nanos) -> bool {
         let left = self.ledger.wanted_bytes() as f64 - self.come();
-        left < self.spares.pace * (left_ns as f64 * PACE_SLACK + PACE_SLACK_NS)
+        left < self.spares.pace * (time_left.0 as f64 * PACE_SLACK + PACE_SLACK_TIME.0 as f64)
     }
 
     fn call_all(&mut self) {
@@ -294,9 +299,9 @@ impl Receiving {
         }
     }
 
-    fn call(&mut self, lane: usize) {
+    fn call(&mut self, lane: LaneId) {
         if self.spares.called[lane].is_none() && self.ledger.is_alive(lane) {
-            self.spares.called[lane] = Some(self.now_ns);
+            self.spares.called[lane] = Some(self.now);
             self.events
                 .push_back(Event::Connect(lane, self.peers[lane].clone()));
         }

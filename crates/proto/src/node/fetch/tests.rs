@@ -1,12 +1,18 @@
 //! The receiving state machine in virtual time: lanes of different speed, damage, deaths, limits.
 
-use ropewalk_model::{CHUNK_LEN, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
 
 use super::window::{WINDOW_UNITS, WINDOW_UNMEASURED_MAX};
 use super::*;
 use crate::control::{Plan, Revision, Run, Stretch, range};
 
-const SECOND: u64 = 1_000_000_000;
+const START: Instant = Instant::ZERO;
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// How long bytes take at so many per second.
+fn time(bytes: u64, speed: u64) -> Nanos {
+    Nanos(bytes * SECOND.0 / speed)
+}
 
 fn unit_at(offset: u64) -> Range {
     let start = offset / CHUNK_LEN * CHUNK_LEN;
@@ -60,8 +66,8 @@ impl Chance {
 struct Network {
     speeds: Vec<u64>,
     queues: Vec<VecDeque<Range>>,
-    busy_until: Vec<u64>,
-    now: u64,
+    busy_until: Vec<Instant>,
+    now: Instant,
 }
 
 impl Network {
@@ -69,8 +75,8 @@ impl Network {
         Self {
             speeds: speeds.to_vec(),
             queues: vec![VecDeque::new(); speeds.len()],
-            busy_until: vec![0; speeds.len()],
-            now: 0,
+            busy_until: vec![START; speeds.len()],
+            now: START,
         }
     }
 
@@ -84,12 +90,12 @@ impl Network {
                     for unit in units {
                         if self.queues[lane].is_empty() {
                             self.busy_until[lane] =
-                                self.now + unit.range.len() * SECOND / self.speeds[lane];
+                                self.now + time(unit.range.len(), self.speeds[lane]);
                         }
                         self.queues[lane].push_back(unit.range);
                     }
                 }
-                Take::Wait(Some(until)) => wake = Some(wake.map_or(until, |w: u64| w.min(until))),
+                Take::Wait(Some(until)) => wake = Some(wake.map_or(until, |w: Instant| w.min(until))),
                 Take::Wait(None) | Take::Closed => {}
             }
         }
@@ -107,7 +113,7 @@ impl Network {
         self.now = self.busy_until[lane];
         let unit = self.queues[lane].pop_front()?;
         if let Some(following) = self.queues[lane].front() {
-            self.busy_until[lane] = self.now + following.len() * SECOND / self.speeds[lane];
+            self.busy_until[lane] = self.now + time(following.len(), self.speeds[lane]);
         }
         Some((lane, unit))
     }
@@ -122,7 +128,7 @@ fn drain(receiving: &mut Receiving) -> Vec<Event> {
 #[test]
 fn equal_halves_end_near_the_bound() {
     let length = 200 * CHUNK_LEN;
-    let mut receiving = Receiving::new(4 << 20, 4, 0);
+    let mut receiving = Receiving::new(4 << 20, 4, START);
     receiving.handle_plan(
         &plan(
             &[0, 1],
@@ -132,7 +138,7 @@ fn equal_halves_end_near_the_bound() {
             ],
             0,
         ),
-        0,
+        START,
         &unit_at,
     );
     let mut network = Network::new(&[10_000_000, 100_000_000]);
@@ -143,12 +149,11 @@ fn equal_halves_end_near_the_bound() {
         }
     }
     assert!(receiving.is_finished());
-    let bound = length * SECOND / 110_000_000;
+    let bound = time(length, 110_000_000) * 110 / 100;
     assert!(
-        network.now < bound * 110 / 100,
-        "{} against {}",
-        network.now,
-        bound
+        network.now.since(START) < bound,
+        "{:?} against {bound:?}",
+        network.now
     );
     assert!(receiving.ledger().duplicate_bytes() <= 4 * CHUNK_LEN);
 }
@@ -157,10 +162,10 @@ fn equal_halves_end_near_the_bound() {
 #[test]
 fn a_limit_is_kept() {
     let length = 50 * CHUNK_LEN;
-    let mut receiving = Receiving::new(4 << 20, 4, 0);
+    let mut receiving = Receiving::new(4 << 20, 4, START);
     receiving.handle_plan(
         &plan(&[0], vec![run(0, length, 0, &[])], 10_000_000),
-        0,
+        START,
         &unit_at,
     );
     let mut network = Network::new(&[1_000_000_000]);
@@ -169,15 +174,15 @@ fn a_limit_is_kept() {
     }
     assert!(receiving.is_finished());
     // The last unit may be spent in advance.
-    let least = (length - 2 * CHUNK_LEN) * SECOND / 10_000_000;
-    assert!(network.now >= least, "{} against {}", network.now, least);
+    let least = START + time(length - 2 * CHUNK_LEN, 10_000_000);
+    assert!(network.now >= least, "{:?} against {least:?}", network.now);
 }
 
 /// Bytes without a holder are asked for once; the master's word ends or mends it.
 #[test]
 fn orphans_are_asked_for_once() {
-    let mut receiving = Receiving::new(4 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
+    let mut receiving = Receiving::new(4 << 20, 1, START);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
     receiving.handle_lane_down(0, "gone");
     let needs = |events: Vec<Event>| {
         events
@@ -197,11 +202,11 @@ fn orphans_are_asked_for_once() {
         }],
         ..Revision::default()
     };
-    receiving.handle_revision(&revision, 0);
+    receiving.handle_revision(&revision, START);
     assert!(
-        matches!(receiving.take(1, 0, 0, &unit_at), Take::Units(units) if units[0].range == range(0, 60))
+        matches!(receiving.take(1, 0, START, &unit_at), Take::Units(units) if units[0].range == range(0, 60))
     );
-    receiving.handle_unit(1, range(0, 60), None, 1);
+    receiving.handle_unit(1, range(0, 60), None, Instant(1));
     assert!(receiving.is_finished());
     assert_eq!(receiving.ledger().missing().as_slice(), [range(60, 40)]);
 }
@@ -209,8 +214,8 @@ fn orphans_are_asked_for_once() {
 /// What was given up is fetched after all when somebody turns up who can be asked for it.
 #[test]
 fn what_was_given_up_may_come_back() {
-    let mut receiving = Receiving::new(1 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
+    let mut receiving = Receiving::new(1 << 20, 1, START);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
     receiving.handle_lane_down(0, "gone");
     let nobody = Revision {
         unavailable: vec![Stretch {
@@ -219,19 +224,19 @@ fn what_was_given_up_may_come_back() {
         }],
         ..Revision::default()
     };
-    receiving.handle_revision(&nobody, 0);
+    receiving.handle_revision(&nobody, START);
     assert!(receiving.is_finished());
     let other = Revision {
         peers: vec![peer(1)],
         runs: vec![run(40, 60, 1, &[])],
         ..Revision::default()
     };
-    receiving.handle_revision(&other, 0);
+    receiving.handle_revision(&other, START);
     assert!(!receiving.is_finished());
     assert!(
-        matches!(receiving.take(1, 0, 0, &unit_at), Take::Units(units) if units[0].range == range(40, 60))
+        matches!(receiving.take(1, 0, START, &unit_at), Take::Units(units) if units[0].range == range(40, 60))
     );
-    receiving.handle_unit(1, range(40, 60), None, 1);
+    receiving.handle_unit(1, range(40, 60), None, Instant(1));
     assert!(receiving.is_finished());
     assert_eq!(receiving.missing().as_slice(), [range(0, 40)]);
 }
@@ -239,23 +244,23 @@ fn what_was_given_up_may_come_back() {
 /// A peer that cannot read one unit keeps serving the others; only that unit is asked for elsewhere.
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer() {
-    let mut receiving = Receiving::new(4 << 20, 1, 0);
+    let mut receiving = Receiving::new(4 << 20, 1, START);
     receiving.handle_plan(
         &plan(&[0], vec![run(0, 3 * CHUNK_LEN, 0, &[])], 0),
-        0,
+        START,
         &unit_at,
     );
-    let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
+    let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
         panic!("nothing to take")
     };
-    receiving.handle_refused(0, units[0].range, "the disk says no", 1);
+    receiving.handle_refused(0, units[0].range, "the disk says no", Instant(1));
     for unit in &units[1..] {
-        receiving.handle_unit(0, unit.range, None, 2);
+        receiving.handle_unit(0, unit.range, None, Instant(2));
     }
-    while let Take::Units(units) = receiving.take(0, 0, 3, &unit_at) {
+    while let Take::Units(units) = receiving.take(0, 0, Instant(3), &unit_at) {
         for unit in units {
             assert!(unit.range.start > 0);
-            receiving.handle_unit(0, unit.range, None, 4);
+            receiving.handle_unit(0, unit.range, None, Instant(4));
         }
     }
     let asked = drain(&mut receiving).into_iter().find_map(|e| {
@@ -271,7 +276,7 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
             unavailable: vec![Stretch::from(units[0].range)],
             ..Revision::default()
         },
-        0,
+        START,
     );
     assert!(receiving.is_finished());
 }
@@ -279,16 +284,16 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
 /// Who could not serve one unit is named where that unit is asked for, and not where others are.
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer_later() {
-    let mut receiving = Receiving::new(4 << 20, 1, 0);
+    let mut receiving = Receiving::new(4 << 20, 1, START);
     let all = 40 * CHUNK_LEN;
     let first = run(0, CHUNK_LEN, 0, &[1]);
     let rest = run(CHUNK_LEN, all - CHUNK_LEN, 1, &[]);
-    receiving.handle_plan(&plan(&[0, 1], vec![first, rest], 0), 0, &unit_at);
-    let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
+    receiving.handle_plan(&plan(&[0, 1], vec![first, rest], 0), START, &unit_at);
+    let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
         panic!("nothing to take")
     };
     assert_eq!(units[0].range, range(0, CHUNK_LEN));
-    receiving.handle_refused(0, units[0].range, "it has changed", 1);
+    receiving.handle_refused(0, units[0].range, "it has changed", Instant(1));
     assert!(
         !drain(&mut receiving)
             .iter()
@@ -310,13 +315,13 @@ fn one_unreadable_unit_does_not_cost_the_peer_later() {
 /// A unit that never comes whole ends the node's part with a reason that names peer and range.
 #[test]
 fn damage_without_end_is_given_up() {
-    let mut receiving = Receiving::new(4 << 20, 1, 0);
-    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), 0, &unit_at);
+    let mut receiving = Receiving::new(4 << 20, 1, START);
+    receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
     for _ in 0..100 {
-        let Take::Units(units) = receiving.take(0, 0, 0, &unit_at) else {
+        let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
             break;
         };
-        receiving.handle_corrupt(0, units[0].range, "checksum", 0);
+        receiving.handle_corrupt(0, units[0].range, "checksum", START);
     }
     let failed = drain(&mut receiving).into_iter().find_map(|e| {
         if let Event::Failed(text) = e {
@@ -337,7 +342,7 @@ fn swarm() {
         let lanes = 1 + chance.below(4) as usize;
         let speeds: Vec<u64> = (0..lanes).map(|_| 1_000_000 << chance.below(8)).collect();
         let mut receiving =
-            Receiving::new(CHUNK_LEN << chance.below(4), 1 + chance.below(4) as u32, 0);
+            Receiving::new(CHUNK_LEN << chance.below(4), 1 + chance.below(4) as u32, START);
         let mut runs = Vec::new();
         let mut start = 0;
         let mut holders: Vec<(Range, Vec<u32>)> = Vec::new();
@@ -357,7 +362,7 @@ fn swarm() {
             start += length + chance.below(3) * 1000;
         }
         let peers: Vec<u32> = (0..lanes as u32).collect();
-        receiving.handle_plan(&plan(&peers, runs, 0), 0, &unit_at);
+        receiving.handle_plan(&plan(&peers, runs, 0), START, &unit_at);
         let mut network = Network::new(&speeds);
         let mut dead = vec![false; lanes];
         let mut delivered = RangeSet::new();
@@ -379,7 +384,7 @@ fn swarm() {
                         }
                     }
                 }
-                receiving.handle_revision(&revision, 0);
+                receiving.handle_revision(&revision, START);
             }
             events.extend(drain(&mut receiving));
             if receiving.is_finished() {
@@ -438,21 +443,21 @@ fn calls(receiving: &mut Receiving) -> Vec<LaneId> {
 fn spares_are_called_when_needed() {
     const MB: u64 = 1 << 20;
     let expecting = |seconds: u64| {
-        let mut receiving = Receiving::new(4 << 20, 1, 0);
+        let mut receiving = Receiving::new(4 << 20, 1, START);
         let plan = Plan {
-            expected: seconds * SECOND,
+            expected: (SECOND * seconds).0,
             ..plan(&[0, 1], vec![run(0, 100 * MB, 0, &[1])], 0)
         };
-        receiving.handle_plan(&plan, 0, &unit_at);
+        receiving.handle_plan(&plan, START, &unit_at);
         assert_eq!(calls(&mut receiving), [0]);
         receiving
     };
     // Carries at 10 MB/s until the time given: when was the spare called?
-    let carry = |receiving: &mut Receiving, until: u64| {
-        let mut now = 0;
-        while now < until {
+    let carry = |receiving: &mut Receiving, until: Nanos| {
+        let mut now = START;
+        while now < START + until {
             let Take::Units(units) = receiving.take(0, 0, now, &unit_at) else {
-                panic!("nothing to carry at {now}")
+                panic!("nothing to carry at {now:?}")
             };
             for unit in units {
                 now += SECOND / 10;
@@ -464,26 +469,26 @@ fn spares_are_called_when_needed() {
         }
         None
     };
-    assert_eq!(carry(&mut expecting(10), 9 * SECOND), None);
-    let late = carry(&mut expecting(5), 9 * SECOND).unwrap();
-    assert!(late < 2 * SECOND, "{late}");
-    assert_eq!(carry(&mut expecting(0), 9 * SECOND), None);
+    assert_eq!(carry(&mut expecting(10), SECOND * 9), None);
+    let late = carry(&mut expecting(5), SECOND * 9).unwrap();
+    assert!(late < START + SECOND * 2, "{late:?}");
+    assert_eq!(carry(&mut expecting(0), SECOND * 9), None);
 
     let mut stalled = expecting(10);
-    stalled.handle_timer(SECOND / 2);
+    stalled.handle_timer(START + SECOND / 2);
     assert!(calls(&mut stalled).is_empty());
-    stalled.handle_timer(2 * SECOND);
+    stalled.handle_timer(START + SECOND * 2);
     assert_eq!(calls(&mut stalled), [1]);
 
     // The planned sender accepts and stays silent: the spare brings everything, without pauses.
     let mut mute = expecting(10);
-    mute.take(0, 0, 0, &unit_at);
-    let mut now = 3 * SECOND / 2;
+    mute.take(0, 0, START, &unit_at);
+    let mut now = START + SECOND * 3 / 2;
     mute.handle_timer(now);
     assert_eq!(calls(&mut mute), [1]);
     while !mute.is_finished() {
         let Take::Units(units) = mute.take(1, 0, now, &unit_at) else {
-            panic!("the spare waits at {now}")
+            panic!("the spare waits at {now:?}")
         };
         for unit in units {
             now += SECOND / 10;
@@ -501,18 +506,18 @@ fn spares_are_called_when_needed() {
 #[test]
 fn windows_are_time() {
     const MB: u64 = 1 << 20;
-    let windows = |latency: u64, speed: u64| {
-        let mut receiving = Receiving::new(64 << 20, 1, 0);
-        receiving.handle_plan(&plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0), 0, &unit_at);
+    let windows = |latency: Nanos, speed: u64| {
+        let mut receiving = Receiving::new(64 << 20, 1, START);
+        receiving.handle_plan(&plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0), START, &unit_at);
         let first = receiving.window(0);
-        let (mut now, mut last) = (0, first);
-        let mut line: VecDeque<(u64, Range)> = VecDeque::new();
-        let mut free = 0;
+        let (mut now, mut last) = (START, first);
+        let mut line: VecDeque<(Instant, Range)> = VecDeque::new();
+        let mut free = START;
         for _ in 0..2000 {
             let outstanding = line.iter().map(|(_, r)| r.len()).sum();
             if let Take::Units(units) = receiving.take(0, outstanding, now, &unit_at) {
                 for unit in units {
-                    free = free.max(now) + unit.range.len() * SECOND / speed;
+                    free = free.max(now) + time(unit.range.len(), speed);
                     line.push_back((free + latency, unit.range));
                 }
             }
@@ -526,10 +531,10 @@ fn windows_are_time() {
         (first, last)
     };
     // 100 MB/s at a round trip of 300 ms needs 30 MB.
-    let (first, last) = windows(3 * SECOND / 10, 100 * MB);
+    let (first, last) = windows(SECOND * 3 / 10, 100 * MB);
     assert_eq!(first, WINDOW_UNMEASURED_MAX);
     assert!(last > 30 * MB, "{last}");
-    let (_, last) = windows(0, 2 * MB);
+    let (_, last) = windows(Nanos::ZERO, 2 * MB);
     assert_eq!(last, WINDOW_UNITS * MB);
 }
 
@@ -537,9 +542,9 @@ fn windows_are_time() {
 #[test]
 fn many_streams_have_room() {
     let window = |streams: u32| {
-        let mut receiving = Receiving::new(4 << 20, 4, 0);
+        let mut receiving = Receiving::new(4 << 20, 4, START);
         let runs = vec![run(0, 1 << 30, 0, &[])];
-        receiving.handle_plan(&plan(&[0], runs, 0), 0, &unit_at);
+        receiving.handle_plan(&plan(&[0], runs, 0), START, &unit_at);
         receiving.set_streams(streams);
         receiving.window(0)
     };
@@ -553,9 +558,9 @@ fn many_streams_have_room() {
 #[test]
 fn statuses_tell_what_lanes_have_left() {
     const LEN: u64 = 16 * CHUNK_LEN;
-    let mut receiving = Receiving::new(4 * CHUNK_LEN, 1, 0);
+    let mut receiving = Receiving::new(4 * CHUNK_LEN, 1, START);
     let runs = vec![run(0, LEN, 1, &[2]), run(LEN, LEN, 2, &[1])];
-    receiving.handle_plan(&plan(&[1, 2], runs, 0), 0, &unit_at);
+    receiving.handle_plan(&plan(&[1, 2], runs, 0), START, &unit_at);
     let left = |receiving: &mut Receiving, now| -> Vec<(u32, u64)> {
         let statuses = receiving.pair_statuses(now);
         statuses
@@ -563,16 +568,16 @@ fn statuses_tell_what_lanes_have_left() {
             .map(|pair| (pair.sender, pair.left))
             .collect()
     };
-    assert_eq!(left(&mut receiving, 0), [(1, LEN), (2, LEN)]);
-    let Take::Units(units) = receiving.take(0, 0, 1, &unit_at) else {
+    assert_eq!(left(&mut receiving, START), [(1, LEN), (2, LEN)]);
+    let Take::Units(units) = receiving.take(0, 0, Instant(1), &unit_at) else {
         panic!("nothing to take")
     };
-    assert!(receiving.handle_unit(0, units[0].range, None, SECOND));
+    assert!(receiving.handle_unit(0, units[0].range, None, START + SECOND));
     assert_eq!(
-        left(&mut receiving, SECOND),
+        left(&mut receiving, START + SECOND),
         [(1, LEN - CHUNK_LEN), (2, LEN)]
     );
     receiving.handle_lane_down(0, "unplugged");
-    let told = left(&mut receiving, SECOND + 1);
+    let told = left(&mut receiving, START + SECOND + Nanos(1));
     assert_eq!(told, [(1, 0), (2, 2 * LEN - CHUNK_LEN)]);
 }

@@ -1,39 +1,39 @@
 //! What a receiver notices about its own progress: the best second (for the observed bound) and the
 //! longest stall.
 
-const SECOND_NS: u64 = 1_000_000_000;
+use ropewalk_model::{Instant, Nanos};
+
+const SECOND: Nanos = Nanos::from_secs(1);
 
 /// Watches arriving bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
-    start_ns: u64,
-    last_ns: u64,
+    start_at: Instant,
+    last_at: Instant,
     second: u64,
     second_bytes: u64,
     best_second: u64,
-    longest_stall_ns: u64,
+    longest_stall: Nanos,
 }
 
 impl Watch {
     /// Starts watching.
-    pub fn new(now_ns: u64) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
-            start_ns: now_ns,
-            last_ns: now_ns,
+            start_at: now,
+            last_at: now,
             second: 0,
             second_bytes: 0,
             best_second: 0,
-            longest_stall_ns: 0,
+            longest_stall: Nanos::ZERO,
         }
     }
 
     /// `bytes` arrived.
-    pub fn arrived(&mut self, bytes: u64, now_ns: u64) {
-        self.longest_stall_ns = self
-            .longest_stall_ns
-            .max(now_ns.saturating_sub(self.last_ns));
-        self.last_ns = self.last_ns.max(now_ns);
-        let second = now_ns.saturating_sub(self.start_ns) / SECOND_NS;
+    pub fn arrived(&mut self, bytes: u64, now: Instant) {
+        self.longest_stall = self.longest_stall.max(now.since(self.last_at));
+        self.last_at = self.last_at.max(now);
+        let second = now.since(self.start_at).whole_seconds();
         if second != self.second {
             self.best_second = self.best_second.max(self.second_bytes);
             self.second = second;
@@ -47,22 +47,22 @@ impl Watch {
         if self.best_second > 0 {
             return self.best_second;
         }
-        let passed = self.last_ns.saturating_sub(self.start_ns).max(1);
-        (u128::from(self.second_bytes) * u128::from(SECOND_NS) / u128::from(passed)) as u64
+        let passed = self.last_at.since(self.start_at).max(Nanos(1));
+        (u128::from(self.second_bytes) * u128::from(SECOND.0) / u128::from(passed.0)) as u64
     }
 
-    /// Longest time without an arrival, nanoseconds.
-    pub fn longest_stall_ns(&self) -> u64 {
-        self.longest_stall_ns
+    /// Longest time without an arrival.
+    pub fn longest_stall(&self) -> Nanos {
+        self.longest_stall
     }
 
     /// When the watch began.
-    pub fn start_ns(&self) -> u64 {
-        self.start_ns
+    pub fn start_at(&self) -> Instant {
+        self.start_at
     }
 
     /// Last arrival.
-    pub fn last_ns(&self) -> u64 {
-        self.last_ns
+    pub fn last_at(&self) -> Instant {
+        self.last_at
     }
 }

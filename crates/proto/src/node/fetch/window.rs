@@ -1,12 +1,12 @@
 //! How much is asked of a lane at once, and what.
 
-use ropewalk_model::{Instant, Range};
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::{LaneId, Receiving, Take};
 
 /// Bytes in transit are at most what the lane carries in this time, or in two round trips where
 /// that is longer: windows are time, so that little is under way on a slow lane when the end comes.
-const WINDOW_NS: u64 = 200_000_000;
+const WINDOW_TIME: Nanos = Nanos::from_millis(200);
 
 /// A lane may always have this many units in transit: the next one is asked for while one comes. Near the end it
 /// is one: what waits on many lanes of a slow node is the tail of the transfer.
@@ -35,11 +35,11 @@ impl Receiving {
         &mut self,
         lane: LaneId,
         outstanding: u64,
-        now_ns: u64,
+        now: Instant,
         unit_at: &dyn Fn(u64) -> Range,
     ) -> Take {
-        self.now_ns = now_ns;
-        self.handle_timer(now_ns);
+        self.now = now;
+        self.handle_timer(now);
         if !self.ledger.is_alive(lane) {
             return Take::Closed;
         }
@@ -60,8 +60,8 @@ impl Receiving {
                 break;
             }
             // Its own may come to an end in the middle.
-            let free = !self.holds_back(lane, now_ns);
-            if let Some(until) = self.pace.wait_until(now_ns) {
+            let free = !self.holds_back(lane, now);
+            if let Some(until) = self.pace.wait_until(now) {
                 if units.is_empty() {
                     return Take::Wait(Some(until));
                 }
@@ -71,7 +71,7 @@ impl Receiving {
             let is_idle = outstanding + taken == 0;
             self.ledger
                 .set_slow_streams(is_idle && self.streams > STREAMS_PLAIN);
-            let Some(unit) = self.ledger.take(lane, free, Instant(now_ns), unit_at) else {
+            let Some(unit) = self.ledger.take(lane, free, now, unit_at) else {
                 break;
             };
             taken += unit.range.len();
@@ -96,8 +96,8 @@ impl Receiving {
         }
         let window = match self.ledger.bytes_per_second(lane) {
             Some(rate) => {
-                let trips = (self.ledger.latency(lane).unwrap_or_default() * 2).0;
-                let timed = rate * WINDOW_NS.max(trips) as f64 / 1e9;
+                let trips = self.ledger.latency(lane).unwrap_or_default() * 2;
+                let timed = rate * WINDOW_TIME.max(trips).0 as f64 / 1e9;
                 let units = match self.is_near_end() {
                     true => 1,
                     false => WINDOW_UNITS,

@@ -1,14 +1,16 @@
 //! Several ways to one peer: further rails, better ways, and rails that failed and are tried again.
 
-use super::{Event, LaneId, Life, Link, Node, Phase, RailHealth, Step, StreamId};
+use ropewalk_model::Instant;
+
+use super::{Event, LaneId, Life, Link, Node, Phase, RailHealth, Step, StreamId, Way};
 
 impl Node {
     /// Whether streams of the lane bring what they were asked for and end: they go through the command's host, and others
     /// to the same peer bring units that do not. A way that connects and carries nothing is none.
-    pub(super) fn is_left(&self, lane: LaneId, now_ns: u64) -> bool {
+    pub(super) fn is_left(&self, lane: LaneId, now: Instant) -> bool {
         self.lanes.is_carried(lane)
             && self.is_done_directly(lane)
-            && self.fetch.other_rail_moves(lane, now_ns)
+            && self.fetch.other_rail_moves(lane, now)
     }
 
     fn is_done_directly(&self, lane: LaneId) -> bool {
@@ -28,85 +30,84 @@ impl Node {
         }
         // What was to take its place has failed meanwhile.
         self.enter_phase(id, Phase::Opening);
-        Step::Wait(Some(0))
+        Step::Wait(Some(Instant::ZERO))
     }
 
     /// The peer of a lane is connected over another rail, too. Returns the number of that lane; `None` when the peer has
     /// been given up: then it is the master's to replace.
-    pub fn handle_rail(&mut self, lane: LaneId, link: Link, now_ns: u64) -> Option<LaneId> {
-        self.add_lane(lane, link, None, now_ns)
+    pub fn handle_rail(&mut self, lane: LaneId, link: Link, now: Instant) -> Option<LaneId> {
+        self.add_lane(lane, link.way, None, now)
     }
 
     /// `again`: over the same rail as `lane`, with the health that it had.
     fn add_lane(
         &mut self,
         lane: LaneId,
-        link: Link,
+        way: Way,
         again: Option<RailHealth>,
-        now_ns: u64,
+        now: Instant,
     ) -> Option<LaneId> {
         if !self.fetch.is_reachable(lane) || self.life == Life::Ended {
             return None;
         }
-        let rail = self.fetch.add_rail(lane, now_ns);
+        let rail = self.fetch.add_rail(lane, now);
         if let Some(health) = again {
             self.lanes.lane(rail).health = health;
             self.lanes.events.push_back(Event::SameWay(rail, lane));
         }
-        self.connected(rail, link, now_ns);
-        self.lanes.start(rail, Phase::Opening, now_ns);
-        self.add_streams(rail, now_ns);
+        self.connected(rail, way, now);
+        self.lanes.start(rail, Phase::Opening, now);
+        self.add_streams(rail, now);
         Some(rail)
     }
 
     /// A better way to the peer of a lane was found, which takes its place. Returns the number of the new lane; `None`
     /// where the lane has nothing to move.
-    pub fn handle_better_way(&mut self, lane: LaneId, link: Link, now_ns: u64) -> Option<LaneId> {
+    pub fn handle_better_way(&mut self, lane: LaneId, link: Link, now: Instant) -> Option<LaneId> {
         if !self.is_at_work(lane) || self.lanes.lane(lane).is_superseded {
             return None;
         }
         self.lanes.lane(lane).is_superseded = true;
-        let rail = self.handle_rail(lane, link, now_ns)?;
-        self.apply_trip(link.trip_ns, now_ns);
+        let rail = self.handle_rail(lane, link, now)?;
+        self.apply_trip(link.trip, now);
         Some(rail)
     }
 
-    pub(super) fn probe(&mut self, id: StreamId, now_ns: u64) -> Step {
+    pub(super) fn probe(&mut self, id: StreamId, now: Instant) -> Step {
         if !self.fetch.is_reachable(id.lane) {
             return self.end_stream(id);
         }
         let health = &mut self.lanes.lane(id.lane).health;
-        if !health.begin_probe(now_ns) {
-            return Step::Wait(health.due_ns());
+        if !health.begin_probe(now) {
+            return Step::Wait(health.due_at());
         }
         self.enter_phase(id, Phase::Probing);
         Step::Probe
     }
 
     /// Whether the rail of a lane answers.
-    pub fn handle_probed(&mut self, id: StreamId, answers: bool, now_ns: u64) {
+    pub fn handle_probed(&mut self, id: StreamId, answers: bool, now: Instant) {
         if self.phase(id) != Phase::Probing {
             return;
         }
         if !answers {
-            self.lanes.lane(id.lane).health.failed(now_ns);
+            self.lanes.lane(id.lane).health.failed(now);
             return self.enter_phase(id, Phase::Down);
         }
         self.end_stream(id);
         let lane = self.lanes.lane(id.lane);
         // Its pauses grow if it fails again soon.
         let (way, health) = (lane.way, lane.health.clone());
-        let link = Link { way, trip_ns: 0 };
-        self.add_lane(id.lane, link, Some(health), now_ns);
+        self.add_lane(id.lane, way, Some(health), now);
     }
 
     /// Links of this host have changed, and it has no address for the rails of these lanes any more. Returns those of them
     /// whose connections are to be stopped, as another rail to the same peer is there. Where all are gone at once TCP may
     /// outlast that, as it does where there is one.
-    pub fn handle_links_changed(&mut self, gone: &[LaneId], now_ns: u64) -> Vec<LaneId> {
+    pub fn handle_links_changed(&mut self, gone: &[LaneId], now: Instant) -> Vec<LaneId> {
         for (number, lane) in self.lanes.list.iter_mut().enumerate() {
             if !gone.contains(&number) {
-                lane.health.path_changed(now_ns);
+                lane.health.path_changed(now);
             }
         }
         let does_work = |other: LaneId| self.lanes.has_open(other) && !gone.contains(&other);

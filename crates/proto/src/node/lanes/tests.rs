@@ -7,8 +7,9 @@ use crate::control::{Plan, Revision, Run};
 use crate::node::fetch::Receiving;
 use crate::node::{Duties, End, Wish};
 
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1000 * MS;
+const START: Instant = Instant::ZERO;
+const MS: Nanos = Nanos::from_millis(1);
+const SECOND: Nanos = Nanos::from_secs(1);
 
 fn unit_at(offset: u64) -> Range {
     let start = offset / CHUNK_LEN * CHUNK_LEN;
@@ -26,18 +27,18 @@ fn run(first: u64, units: u64, sender: u32) -> Run {
 
 const DIRECT: Link = Link {
     way: Way::Direct,
-    trip_ns: 0,
+    trip: Nanos::ZERO,
 };
 
 const THROUGH: Link = Link {
     way: Way::Through,
-    trip_ns: 0,
+    trip: Nanos::ZERO,
 };
 
 /// A node that fetches from one peer, and what its driver knows.
 struct Bench {
     node: Node,
-    now_ns: u64,
+    now: Instant,
     started: Vec<StreamId>,
     granted: BTreeMap<StreamId, Vec<(u32, Range)>>,
     received: RangeSet,
@@ -47,9 +48,9 @@ struct Bench {
 
 impl Bench {
     fn new(units: u64, streams: u32) -> Self {
-        let fetch = Receiving::new(4 << 20, 1, 0);
+        let fetch = Receiving::new(4 << 20, 1, START);
         let streams = Streams::new(&Wish {
-            given: streams,
+            given: Some(streams),
             ..Wish::default()
         });
         let plan = Plan {
@@ -62,11 +63,11 @@ impl Bench {
             commit: true,
             ..Plan::default()
         };
-        let mut node = Node::new(fetch, streams, &plan, Duties::default(), 0);
-        node.handle_prepared(&plan, 0, &unit_at);
+        let mut node = Node::new(fetch, streams, &plan, Duties::default(), START);
+        node.handle_prepared(&plan, START, &unit_at);
         let mut bench = Self {
             node,
-            now_ns: 0,
+            now: START,
             started: Vec::new(),
             granted: BTreeMap::new(),
             received: RangeSet::new(),
@@ -77,7 +78,7 @@ impl Bench {
     }
 
     fn drain(&mut self) {
-        while let Some(event) = self.node.poll_event(self.now_ns) {
+        while let Some(event) = self.node.poll_event(self.now) {
             match event {
                 Event::Start(id) => self.started.push(id),
                 Event::Need(..) => self.needs += 1,
@@ -87,7 +88,7 @@ impl Bench {
     }
 
     fn step(&mut self, id: StreamId) -> Step {
-        let step = self.node.next_step(id, self.now_ns, &unit_at);
+        let step = self.node.next_step(id, self.now, &unit_at);
         if let Step::Grant(grants) = &step {
             self.granted.entry(id).or_default().extend(grants);
         }
@@ -99,7 +100,7 @@ impl Bench {
     fn step_later(&mut self, id: StreamId) -> Step {
         loop {
             match self.step(id) {
-                Step::Wait(Some(until_ns)) if until_ns > self.now_ns => self.now_ns = until_ns,
+                Step::Wait(Some(until)) if until > self.now => self.now = until,
                 step => return step,
             }
         }
@@ -107,14 +108,14 @@ impl Bench {
 
     fn found(&mut self, id: StreamId, link: Link) -> StreamId {
         assert_eq!(self.step_later(id), Step::Find);
-        let found = self.node.handle_found(id, link, self.now_ns, &unit_at);
+        let found = self.node.handle_found(id, link, self.now, &unit_at);
         self.drain();
         found.expect("the stream goes on")
     }
 
     fn open(&mut self, id: StreamId) {
         assert_eq!(self.step_later(id), Step::Open);
-        self.node.handle_opened(id, self.now_ns);
+        self.node.handle_opened(id, self.now);
     }
 
     /// The first unit that the stream was asked for is received.
@@ -125,7 +126,7 @@ impl Bench {
             return false;
         }
         let (grant, range) = granted.remove(0);
-        let arrival = self.node.handle_unit(id, grant, None, self.now_ns);
+        let arrival = self.node.handle_unit(id, grant, None, self.now);
         if arrival.is_first {
             assert!(self.received.clipped(range).is_empty());
             self.received.insert(range);
@@ -136,7 +137,7 @@ impl Bench {
 
     fn close(&mut self, id: StreamId, cause: Break) {
         self.granted.remove(&id);
-        self.node.handle_closed(id, cause, self.now_ns);
+        self.node.handle_closed(id, cause, self.now);
         self.drain();
     }
 
@@ -148,13 +149,13 @@ impl Bench {
     fn fails(&mut self, id: StreamId) {
         for _ in RETRY {
             assert_eq!(self.step_later(id), Step::Open);
-            self.node.handle_not_opened(id, "refused", self.now_ns);
+            self.node.handle_not_opened(id, "refused", self.now);
             self.drain();
         }
     }
 
     fn further_rail(&mut self, link: Link) -> StreamId {
-        let rail = self.node.handle_rail(0, link, self.now_ns).unwrap();
+        let rail = self.node.handle_rail(0, link, self.now).unwrap();
         self.drain();
         let id = *self.started.last().unwrap();
         assert_eq!(id.lane, rail);
@@ -162,7 +163,7 @@ impl Bench {
     }
 }
 
-const RETRY: std::ops::Range<usize> = 0..crate::node::RETRY_PAUSES_NS.len();
+const RETRY: std::ops::Range<usize> = 0..crate::node::RETRY_PAUSES.len();
 
 const FIRST: StreamId = StreamId { lane: 0, number: 0 };
 
@@ -225,7 +226,7 @@ fn bench_in(phase: Phase) -> Bench {
                 Phase::Moving => THROUGH,
                 _ => DIRECT,
             };
-            bench.node.set_streams(1, 0);
+            bench.node.set_streams(Some(1), START);
             bench.found(FIRST, link);
             bench.open(FIRST);
             let rail = bench.further_rail(DIRECT);
@@ -245,7 +246,7 @@ fn bench_in(phase: Phase) -> Bench {
             bench.open(FIRST);
             bench.open(StreamId { lane: 0, number: 1 });
             bench.step(FIRST);
-            bench.node.set_streams(1, 0);
+            bench.node.set_streams(Some(1), START);
             bench.step(FIRST);
         }
         Phase::Moving => {
@@ -270,26 +271,26 @@ fn bench_in(phase: Phase) -> Bench {
 }
 
 fn apply(bench: &mut Bench, input: Input) -> Phase {
-    let (id, now_ns) = (FIRST, bench.now_ns);
+    let (id, now) = (FIRST, bench.now);
     match input {
         Asked => drop(bench.step(id)),
         AskedLater => {
-            bench.now_ns += 900 * MS;
+            bench.now += MS * 900;
             bench.step(id);
         }
-        Found => drop(bench.node.handle_found(id, DIRECT, now_ns, &unit_at)),
-        NotFound => bench.node.handle_not_found(id, "refused", now_ns),
-        Opened => bench.node.handle_opened(id, now_ns),
-        NotOpened => bench.node.handle_not_opened(id, "refused", now_ns),
-        Idle => bench.node.handle_idle(id, 7, now_ns),
+        Found => drop(bench.node.handle_found(id, DIRECT, now, &unit_at)),
+        NotFound => bench.node.handle_not_found(id, "refused", now),
+        Opened => bench.node.handle_opened(id, now),
+        NotOpened => bench.node.handle_not_opened(id, "refused", now),
+        Idle => bench.node.handle_idle(id, 7, now),
         Closed => bench.close(id, Break::Asked),
         Broken => bench.broken(id),
         RailLost => bench.close(id, Break::RailLost("no link".into())),
         Blocked => bench.close(id, Break::Blocked("datagrams".into())),
-        Answers => bench.node.handle_probed(id, true, now_ns),
-        NoAnswer => bench.node.handle_probed(id, false, now_ns),
+        Answers => bench.node.handle_probed(id, true, now),
+        NoAnswer => bench.node.handle_probed(id, false, now),
         FewerWanted => {
-            bench.node.set_streams(1, now_ns);
+            bench.node.set_streams(Some(1), now);
             bench.step(id);
         }
         PeerGone => {
@@ -438,20 +439,20 @@ fn a_way_that_never_worked_gives_the_peer_up() {
     bench.found(FIRST, DIRECT);
     bench.fails(FIRST);
     assert_eq!(bench.step_later(FIRST), Step::Open);
-    bench.node.handle_not_opened(FIRST, "refused", bench.now_ns);
+    bench.node.handle_not_opened(FIRST, "refused", bench.now);
     bench.drain();
     assert_eq!((bench.needs, bench.step(FIRST)), (1, Step::End));
     let mut bench = Bench::new(4, 1);
     for _ in 0..4 {
         assert_eq!(bench.step_later(FIRST), Step::Find);
-        bench.node.handle_not_found(FIRST, "refused", bench.now_ns);
+        bench.node.handle_not_found(FIRST, "refused", bench.now);
     }
     bench.drain();
     assert_eq!((bench.needs, bench.step(FIRST)), (1, Step::End));
     // Who has waited for answers does not do so again.
     let mut bench = Bench::new(4, 1);
     assert_eq!(bench.step(FIRST), Step::Find);
-    bench.node.handle_not_found(FIRST, "silent", 4 * SECOND);
+    bench.node.handle_not_found(FIRST, "silent", START + SECOND * 4);
     bench.drain();
     assert_eq!((bench.needs, bench.step(FIRST)), (1, Step::End));
 }
@@ -471,7 +472,7 @@ fn nothing_is_looked_for_without_need() {
         runs: vec![run(4, 4, 1)],
         ..Revision::default()
     };
-    bench.node.handle_revision(&more, bench.now_ns);
+    bench.node.handle_revision(&more, bench.now);
     let id = bench.found(FIRST, DIRECT);
     bench.open(id);
     while bench.receive(id) {}
@@ -493,24 +494,24 @@ fn rails_that_fail_are_tried_again() {
     for _ in 0..4 {
         assert!(bench.receive(other) && bench.receive(id));
         bench.close(id, Break::RailLost("no link".into()));
-        let failed_ns = bench.now_ns;
+        let failed_at = bench.now;
         assert_eq!(bench.step_later(id), Step::Probe);
-        pauses.push((bench.now_ns - failed_ns) / MS);
-        bench.node.handle_probed(id, true, bench.now_ns);
+        pauses.push(bench.now.since(failed_at));
+        bench.node.handle_probed(id, true, bench.now);
         bench.drain();
         assert_eq!(bench.step(id), Step::End);
         id = *bench.started.last().unwrap();
         bench.open(id);
     }
-    assert_eq!(pauses, [100, 200, 400, 800]);
+    assert_eq!(pauses, [100, 200, 400, 800].map(Nanos::from_millis));
     bench.close(id, Break::RailLost("no link".into()));
     assert_eq!(bench.step_later(id), Step::Probe);
-    bench.node.handle_probed(id, false, bench.now_ns);
+    bench.node.handle_probed(id, false, bench.now);
     assert!(matches!(bench.step(id), Step::Wait(Some(_))));
     assert!(
         bench
             .node
-            .handle_links_changed(&[], bench.now_ns)
+            .handle_links_changed(&[], bench.now)
             .is_empty()
     );
     assert_eq!(bench.step(id), Step::Probe, "links have changed");
@@ -527,13 +528,13 @@ fn silence_is_judged_by_the_other_rails() {
         let other = bench.further_rail(DIRECT);
         bench.open(other);
         assert!(matches!(bench.step(FIRST), Step::Grant(_)));
-        bench.node.handle_idle(FIRST, 100, bench.now_ns);
+        bench.node.handle_idle(FIRST, 100, bench.now);
         for _ in 0..8 {
-            bench.now_ns += 200 * MS;
+            bench.now += MS * 200;
             if other_moves {
                 bench.receive(other);
             }
-            bench.node.handle_idle(FIRST, 100, bench.now_ns);
+            bench.node.handle_idle(FIRST, 100, bench.now);
         }
         let step = bench.step(FIRST);
         assert_eq!(step == Step::Close, other_moves, "{step:?}");
@@ -552,7 +553,7 @@ fn the_last_rails_are_kept() {
     bench.found(FIRST, DIRECT);
     bench.open(FIRST);
     let other = bench.further_rail(DIRECT);
-    let stopped = |bench: &mut Bench, gone: &[usize]| bench.node.handle_links_changed(gone, 0);
+    let stopped = |bench: &mut Bench, gone: &[usize]| bench.node.handle_links_changed(gone, START);
     let none: [usize; 0] = [];
     assert_eq!(stopped(&mut bench, &[0]), none, "the other is not open yet");
     bench.open(other);
@@ -573,7 +574,7 @@ fn streams_follow_what_is_wanted() {
         bench.open(*id);
         assert!(matches!(bench.step(*id), Step::Grant(_)));
     }
-    bench.node.set_streams(1, 0);
+    bench.node.set_streams(Some(1), START);
     assert!(matches!(bench.step(ids[0]), Step::Receive(_)));
     assert!(matches!(bench.step(ids[1]), Step::Receive(_)));
     let phases = ids.iter().map(|id| bench.node.phase(*id));
@@ -583,12 +584,12 @@ fn streams_follow_what_is_wanted() {
     assert_eq!(bench.step(ids[0]), Step::Close);
     bench.close(ids[0], Break::Asked);
     assert_eq!(bench.step(ids[0]), Step::End);
-    bench.node.set_streams(4, 0);
+    bench.node.set_streams(Some(4), START);
     bench.drain();
     let new: Vec<u32> = bench.started[2..].iter().map(|id| id.number).collect();
     assert_eq!(new, [2, 3, 4], "no number is given twice");
     // One that only tries to connect leaves by itself.
-    bench.node.set_streams(1, 0);
+    bench.node.set_streams(Some(1), START);
     assert_eq!(bench.step(bench.started[4]), Step::End);
 }
 
@@ -601,13 +602,13 @@ fn late_copies_are_cancelled() {
     assert!(matches!(bench.step(FIRST), Step::Grant(_)));
     let other = bench.further_rail(DIRECT);
     bench.open(other);
-    bench.now_ns = 60 * SECOND;
+    bench.now = START + SECOND * 60;
     assert!(matches!(bench.step(other), Step::Grant(_)), "a second copy");
     assert!(bench.receive(other));
     let (grant, _) = bench.granted[&FIRST][0];
     assert_eq!(bench.step(FIRST), Step::Cancel(vec![grant]));
     assert!(matches!(bench.step(FIRST), Step::Receive(_)));
-    bench.node.handle_cancelled(FIRST, grant, bench.now_ns);
+    bench.node.handle_cancelled(FIRST, grant, bench.now);
     assert_eq!(bench.step(FIRST), Step::Wait(None));
     assert!(bench.node.fetch().is_finished());
 }
@@ -635,7 +636,7 @@ fn windows_know_the_number_of_streams() {
     let mut bench = Bench::new(400, 6);
     let windows: Vec<u64> = [6, 12]
         .map(|count| {
-            bench.node.set_streams(count, 0);
+            bench.node.set_streams(Some(count), START);
             bench.node.fetch().window(0)
         })
         .into();
