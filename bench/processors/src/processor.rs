@@ -1,5 +1,6 @@
 //! One processor, a receiver and loops, under three schedulers.
 
+use ropewalk_model::Nanos;
 use ropewalk_proto::rapid::monitor::{Score, SleepAverage, THRESHOLD, UleHistory};
 
 /// Who has the processor.
@@ -190,14 +191,14 @@ impl Linux26Arrays {
     const INTERACTIVE: i32 = 2;
     /// The receiver's average when the first packet comes. It is not printed; this one loses the interactive status after the 125 ms
     /// of Figure 1(b).
-    const STARTS_NS: u64 = 825_000_000;
+    const STARTS: Nanos = Nanos::from_millis(825);
 
     /// With so many loops.
     #[must_use]
     pub fn new(loops: usize) -> Self {
         Self {
             queues: Queues::new(loops, Self::SLICE_NS),
-            average: SleepAverage::new(Self::STARTS_NS),
+            average: SleepAverage::new(Self::STARTS),
         }
     }
 }
@@ -209,10 +210,10 @@ impl Processor for Linux26Arrays {
         let task = self.queues.step(wants_ns, interactive, true, step_ns);
         if task == Some(Task::Receiver) {
             let used = wants_ns.min(step_ns);
-            self.average.run(used);
-            self.average.sleep(step_ns - used);
+            self.average.run(Nanos(used));
+            self.average.sleep(Nanos(step_ns - used));
         } else if wants_ns == 0 {
-            self.average.sleep(step_ns);
+            self.average.sleep(Nanos(step_ns));
         }
         task
     }
@@ -238,8 +239,8 @@ impl UleQueues {
         Self {
             queues: Queues::new(loops, Self::SLICE_NS),
             history: UleHistory {
-                run_ns: 0,
-                sleep_ns: 500_000_000,
+                run: Nanos::ZERO,
+                sleep: Nanos::from_millis(500),
             },
         }
     }
@@ -253,14 +254,14 @@ impl Processor for UleQueues {
             .step(wants_ns, interactive, interactive, step_ns);
         if task == Some(Task::Receiver) {
             let used = wants_ns.min(step_ns);
-            self.history.add(used, step_ns - used);
+            self.history.add(Nanos(used), Nanos(step_ns - used));
         } else if wants_ns == 0 {
-            self.history.add(0, step_ns);
+            self.history.add(Nanos::ZERO, Nanos(step_ns));
         }
         task
     }
 
     fn level(&self) -> f64 {
-        Score::Monotone.of(self.history.run_ns, self.history.sleep_ns)
+        Score::Monotone.of(self.history.run, self.history.sleep)
     }
 }

@@ -1,5 +1,6 @@
 //! What the paper saw, on the schedulers that it saw it on.
 
+use ropewalk_model::{ByteRate, Nanos};
 use ropewalk_proto::rapid::monitor::{Linux26, Monitor, Native, Score, Ule, receive_buffer};
 
 use super::*;
@@ -65,7 +66,7 @@ fn table_2() {
 #[test]
 fn figure_8() {
     let rbudp = paper().run(&mut Linux26Arrays::new(1), None);
-    let mut monitor = Linux26::starting_at(825_000_000);
+    let mut monitor = Linux26::starting_at(Nanos::from_millis(825));
     let rapid = paper().run(&mut Linux26Arrays::new(1), Some(&mut monitor));
     let lowest = |outcome: &Outcome| {
         outcome
@@ -96,7 +97,7 @@ fn long_round_trips() {
             ..paper()
         };
         let rbudp = transfer.run(&mut Linux26Arrays::new(1), None);
-        let mut monitor = Linux26::starting_at(825_000_000);
+        let mut monitor = Linux26::starting_at(Nanos::from_millis(825));
         let rapid = transfer.run(&mut Linux26Arrays::new(1), Some(&mut monitor));
         assert!(
             rapid.dropped * 2 < rbudp.dropped,
@@ -156,7 +157,7 @@ fn native_needs_no_tuning() {
     for rtt_ms in [0, 50, 120, 200] {
         for loops in 0..=3 {
             let rate = 50_000_000;
-            let transfer = over_a_path(rate, rtt_ms, receive_buffer(rate, 3));
+            let transfer = over_a_path(rate, rtt_ms, receive_buffer(ByteRate(rate), 3));
             let best = swept(transfer, loops);
             let mut monitor = Native::new();
             let rapid = transfer.run(
@@ -207,7 +208,7 @@ fn native_finds_the_path() {
                 path_queue: 5_000_000,
                 rtt_ns: rtt_ms * MS,
                 capacity,
-                buffer: receive_buffer(1_000_000_000, 3),
+                buffer: receive_buffer(ByteRate(1_000_000_000), 3),
             };
             let best = swept(transfer, loops);
             let untold = Transfer {

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_proto::rapid::monitor::{Monitor, POLL_NS, Sample};
+use ropewalk_model::{ByteRate, Instant, Nanos};
+use ropewalk_proto::control;
+use ropewalk_proto::rapid::monitor::{Monitor, POLL_TIME, Sample};
 use ropewalk_proto::rapid::{Feedback, Follow, Requests, first_rate};
 
 use super::{Processor, Task};
@@ -12,7 +14,7 @@ use crate::SECOND;
 const STEP_NS: u64 = 100_000;
 
 /// As lanes begin where nobody set a rate.
-const FIRST_RATE: u64 = 125_000_000;
+const FIRST_RATE: ByteRate = ByteRate(125_000_000);
 
 /// Bytes that count as a datagram where they are counted.
 const DATAGRAM: u64 = 1448;
@@ -129,8 +131,10 @@ impl Transfer {
     ) -> Outcome {
         let step = STEP_NS as f64 / SECOND as f64;
         let mut outcome = Outcome::default();
-        let first_rate = first_rate(FIRST_RATE, self.rtt_ns);
-        let mut follow = Follow::new(self.rate, first_rate, monitor.is_some(), 0);
+        let rtt = Nanos(self.rtt_ns);
+        let first_rate = first_rate(FIRST_RATE, rtt);
+        let rate = control::limit(self.rate);
+        let mut follow = Follow::new(rate, first_rate, monitor.is_some(), Instant::ZERO);
         let mut requests = Requests::default();
         let mut messages: VecDeque<(u64, Feedback)> = VecDeque::new();
         let (mut entry, mut socket) = (Queue::default(), Queue::default());
@@ -140,7 +144,7 @@ impl Transfer {
         let mut next_round_at: Option<u64> = None;
         let mut sample = Sample {
             buffer: self.buffer,
-            rtt_ns: self.rtt_ns,
+            rtt,
             ..Sample::default()
         };
         let (mut in_slice, mut slice_ns) = (false, 0);
@@ -151,7 +155,7 @@ impl Transfer {
             now += STEP_NS;
             assert!(now < GIVE_UP_NS, "it does not end: {outcome:?}");
             while let Some((_, message)) = messages.pop_front_if(|(at, _)| *at <= now) {
-                follow.handle(&message, now);
+                follow.handle(&message, Instant(now));
             }
             // The sender.
             if unsent < 0.5
@@ -165,8 +169,8 @@ impl Transfer {
             if next_round_at.is_some_and(|at| at <= now) {
                 (unsent, again, next_round_at) = (unsent + again, 0.0, None);
             }
-            if unsent > 0.0 && follow.suspended_until(now).is_none() {
-                let out = (follow.rate(self.rtt_ns, now) as f64 * step).min(unsent);
+            if unsent > 0.0 && follow.suspended_until(Instant(now)).is_none() {
+                let out = (follow.rate(rtt, Instant(now)).0 as f64 * step).min(unsent);
                 let room = self.path_queue as f64 + self.path as f64 * step - entry.bytes;
                 let carried = out.min(room);
                 unsent -= out;
@@ -217,12 +221,13 @@ impl Transfer {
                 // As the last sequence number shows.
                 sample.sent = lump.map_or(sample.sent, |lump| lump.sent as u64 / DATAGRAM);
                 // It sleeps for the rest of the step when there was little to do.
-                sample.run_ns += (took / (self.capacity as f64 * step) * STEP_NS as f64) as u64;
+                let ran = took / (self.capacity as f64 * step) * STEP_NS as f64;
+                sample.run += Nanos(ran as u64);
                 sample.received = true;
                 sample.bytes = taken as u64;
                 sample.datagrams = taken as u64 / DATAGRAM;
             } else if ready {
-                sample.wait_ns += STEP_NS;
+                sample.wait += Nanos(STEP_NS);
             }
             gap = if took > 0.0 || taken == 0.0 {
                 0
@@ -243,9 +248,9 @@ impl Transfer {
             }
             // The monitor.
             if let Some(monitor) = monitor.as_deref_mut()
-                && now.is_multiple_of(POLL_NS)
+                && now.is_multiple_of(POLL_TIME.0)
             {
-                sample.now_ns = now;
+                sample.now = Instant(now);
                 sample.queued = socket.bytes as u64;
                 sample.blasting = coming && (unsent > 0.5 || !way.is_empty() || socket.bytes > 0.0);
                 let advice = monitor.poll(&sample);
@@ -253,10 +258,10 @@ impl Transfer {
                 if let Some(ceiling) = advice.ceiling {
                     requests.set_ceiling(ceiling);
                 }
-                if let Some(interval) = advice.suspend_ns {
-                    requests.suspend(interval, now);
+                if let Some(interval) = advice.suspend {
+                    requests.suspend(interval, Instant(now));
                 }
-                messages.push_back((now + self.rtt_ns / 2, requests.message(now)));
+                messages.push_back((now + self.rtt_ns / 2, requests.message(Instant(now))));
             }
         }
         if since_loss > 0 {

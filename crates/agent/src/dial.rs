@@ -116,9 +116,9 @@ where
         if dials.is_over() {
             return Err(dials.describe(&transfer.name, &peer.name));
         }
-        let pause = dials.next_at().map_or(POLL, |at| {
-            Duration::from(at.since(now)).min(POLL)
-        });
+        let pause = dials
+            .next_at()
+            .map_or(POLL, |at| Duration::from(at.since(now)).min(POLL));
         match results.recv_timeout(pause) {
             Ok((_, Ok((stream, _)))) => return Ok(stream),
             Ok((place, Err(error))) => dials.handle_failed(place, failure(&error)),

@@ -111,12 +111,12 @@ impl Fetch {
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
         let blast = streams::blast(&options, senders.len());
         let streams = Streams::new(&Wish {
-            given: control::count(options.streams),
+            given: control::given(options.streams),
             is_equal: options.equal,
             of_datagrams: blast.is_some(),
             senders: senders.len(),
-            lane_max: control::count(plan.lane_streams_max),
-            sharers: control::count(plan.sharers),
+            lane_max: control::given(plan.lane_streams_max),
+            sharers: control::given(plan.sharers),
             other_transfers: plan.other_transfers,
         });
         let mut receiving = Receiving::new(options.prefetch, streams.each(), transfer.now());

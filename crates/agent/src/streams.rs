@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropewalk_lane::seal::{self, PairSecret};
 use ropewalk_lane::udp::Order;
 use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, tcp, udp, unix};
-use ropewalk_proto::control::{LaneKind, Options, Verify};
+use ropewalk_proto::control::{self, LaneKind, Options, Verify};
 
 use crate::connect::HASH_STREAM;
 use crate::transfer::Transfer;
@@ -57,11 +57,11 @@ fn datagrams(options: &Options) -> Option<udp::Options> {
         _ => return None,
     };
     Some(udp::Options {
-        rate: options.rate,
-        mtu: Some(options.mtu).filter(|mtu| *mtu > 0),
+        rate: control::limit(options.rate),
+        mtu: control::given(options.mtu),
         order,
         monitor,
-        receive_buffer: options.receive_buffer,
+        receive_buffer: control::given(options.receive_buffer),
     })
 }
 

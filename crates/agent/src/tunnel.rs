@@ -156,12 +156,10 @@ async fn silent(mut hears: watch::Receiver<()>) {
         let left = silence.over_at().map(|at| at.since(now()));
         let heard = match left {
             None => hears.changed().await,
-            Some(left) => {
-                match tokio::time::timeout(left.into(), hears.changed()).await {
-                    Ok(heard) => heard,
-                    Err(_) => return,
-                }
-            }
+            Some(left) => match tokio::time::timeout(left.into(), hears.changed()).await {
+                Ok(heard) => heard,
+                Err(_) => return,
+            },
         };
         match heard {
             Ok(()) => silence.handle_heard(now()),

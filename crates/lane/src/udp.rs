@@ -29,27 +29,28 @@ mod sys;
 
 use std::net::TcpStream;
 
+use ropewalk_model::ByteRate;
 pub use ropewalk_proto::rapid::Order;
 use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 
 use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
 /// Rate of a lane with a monitor before the monitor has spoken, where none is set: 1 Gbit/s, for some tens of milliseconds.
-const FIRST_RATE: u64 = 125_000_000;
+const FIRST_RATE: ByteRate = ByteRate(125_000_000);
 
 /// How a lane sends and watches. Both ends must be given the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of datagrams per second; 0 where only the monitor sets the rate.
-    pub rate: u64,
+    /// Rate of the datagrams; `None` where only the monitor sets it.
+    pub rate: Option<ByteRate>,
     /// Length of packets; `None` has it found.
     pub mtu: Option<u32>,
     /// What is sent first.
     pub order: Order,
     /// What watches the receiver; nothing for RBUDP as published.
     pub monitor: Option<Kind>,
-    /// Receive buffer in the kernel's count; 0: by the rule for the native monitor, else what the system gives.
-    pub receive_buffer: u64,
+    /// Receive buffer in bytes of the kernel's count; `None`: by the rule for the native monitor, else what the system gives.
+    pub receive_buffer: Option<u64>,
 }
 
 /// The receiving end over a connected TCP socket and datagrams beside it.
@@ -105,7 +106,7 @@ pub fn send_half(
 }
 
 fn check(options: &Options) -> Result<(), LaneError> {
-    if options.rate == 0 && options.monitor.is_none() {
+    if options.rate.is_none() && options.monitor.is_none() {
         return Err(LaneError::Misuse(
             "a lane of datagrams without a monitor needs a rate; set --rate, or use --lane rapid"
                 .into(),

@@ -239,8 +239,7 @@ impl Session {
             return false;
         }
         let left = time::Instant(self.left_ns.load(Ordering::Relaxed));
-        self.inside.load(Ordering::Acquire) > 0
-            || self.now().since(left) < LEASE.into()
+        self.inside.load(Ordering::Acquire) > 0 || self.now().since(left) < LEASE.into()
     }
 
     /// A thread has stopped reading a link: a caller who waits for it can.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use ropewalk_lane::preface;
-use ropewalk_model::Nanos;
 use ropewalk_proto::message::cutoff::Sample;
 use ropewalk_proto::message::frame::PROMPT;
 use ropewalk_proto::message::{CANCELLED_MAX, Fate, Front, RAILS_MAX, Spread};

@@ -3,6 +3,7 @@
 //! Arithmetic saturates: no clock, and no number from the network, makes it wrap around.
 
 use std::fmt;
+use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use std::time::Duration;
 
@@ -24,6 +25,12 @@ impl Instant {
         Self::ZERO + time.into()
     }
 
+    /// So long before this, the zero at the earliest.
+    #[must_use]
+    pub const fn before(self, time: Nanos) -> Self {
+        Self(self.0.saturating_sub(time.0))
+    }
+
     /// Time from `earlier` to this; none when it is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Nanos {
@@ -39,6 +46,12 @@ impl Nanos {
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// So many microseconds.
+    #[must_use]
+    pub const fn from_micros(microseconds: u64) -> Self {
+        Self(microseconds.saturating_mul(1000))
     }
 
     /// So many milliseconds.
@@ -109,6 +122,12 @@ impl Sub for Nanos {
     }
 }
 
+impl Sum for Nanos {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        times.fold(Self::ZERO, Add::add)
+    }
+}
+
 impl Mul<u64> for Nanos {
     type Output = Self;
 
@@ -161,6 +180,7 @@ mod tests {
     #[test]
     fn arithmetic_saturates() {
         assert_eq!(Instant(5).since(Instant(9)), Nanos::ZERO);
+        assert_eq!(Instant(5).before(Nanos(9)), Instant::ZERO);
         assert_eq!(Instant(u64::MAX) + Nanos(1), Instant(u64::MAX));
         assert_eq!(Nanos(u64::MAX) * 2, Nanos(u64::MAX));
         assert_eq!(Nanos(3) - Nanos(5), Nanos::ZERO);

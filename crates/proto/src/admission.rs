@@ -248,7 +248,11 @@ mod tests {
     fn the_oldest_of_equals_gives_way() {
         let mut admission = Admission::new(4);
         for number in 0..4 {
-            assert!(arrive(&mut admission, host(number), Instant::ZERO).1.is_empty());
+            assert!(
+                arrive(&mut admission, host(number), Instant::ZERO)
+                    .1
+                    .is_empty()
+            );
         }
         assert_eq!(arrive(&mut admission, host(9), Instant::ZERO).1, [0]);
         admission.leave(1);

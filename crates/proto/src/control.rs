@@ -146,17 +146,17 @@ pub const NO_LIMIT: u64 = 0;
 
 /// A rate from a message, where 0 stands for [`NO_LIMIT`].
 pub fn limit(bytes_per_second: u64) -> Option<ByteRate> {
-    Some(ByteRate(bytes_per_second)).filter(|rate| rate.0 != NO_LIMIT)
+    given(ByteRate(bytes_per_second))
 }
 
-/// A number from a message, where 0 stands for none.
-pub fn count(number: u32) -> Option<u32> {
-    Some(number).filter(|number| *number > 0)
+/// A value from a message, where 0 stands for none.
+pub fn given<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
 }
 
 /// A time from a message, in nanoseconds, where 0 stands for none.
 pub fn time(nanoseconds: u64) -> Option<Nanos> {
-    Some(Nanos(nanoseconds)).filter(|time| *time > Nanos::ZERO)
+    given(Nanos(nanoseconds))
 }
 
 /// A time as messages carry it, in nanoseconds; 0 where there is none.

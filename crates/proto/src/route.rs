@@ -324,8 +324,7 @@ impl Route {
             return Some(Step::Dial(place));
         }
         let dials_over = dials.is_over();
-        if self.reverse == Other::Idle && (dials_over || now >= self.began_at + DIRECT_ALONE_TIME)
-        {
+        if self.reverse == Other::Idle && (dials_over || now >= self.began_at + DIRECT_ALONE_TIME) {
             self.reverse = Other::Trying(now);
             return Some(Step::Reverse);
         }

@@ -264,10 +264,7 @@ impl Receiver {
             return;
         }
         for rail in works {
-            if let Some(lane) = self
-                .machine
-                .handle_rail(stream.lane, Link::default(), now)
-            {
+            if let Some(lane) = self.machine.handle_rail(stream.lane, Link::default(), now) {
                 self.rails.insert(lane, rail);
             }
         }

@@ -169,10 +169,7 @@ impl<'a> World<'a> {
 
     /// Plays what the script has for this time.
     fn play(&mut self) {
-        let resumed = self
-            .paused
-            .iter()
-            .filter(|(_, until)| **until <= self.now);
+        let resumed = self.paused.iter().filter(|(_, until)| **until <= self.now);
         let resumed: Vec<u32> = resumed.map(|(&node, _)| node).collect();
         for node in resumed {
             self.paused.remove(&node);
@@ -212,8 +209,7 @@ impl<'a> World<'a> {
                     until,
                     is_silent,
                 } => {
-                    self.ways
-                        .fail((node, sender, rail), Instant::ZERO + until);
+                    self.ways.fail((node, sender, rail), Instant::ZERO + until);
                     match is_silent {
                         true => self.wake(node),
                         false => self.break_streams(node, sender, Some(rail)),
@@ -277,8 +273,7 @@ impl<'a> World<'a> {
                         "a re-plan failed: {planned:?}"
                     );
                     let planned = planned.map_err(|error| error.to_string());
-                    self.coordinator
-                        .handle_planned(&purpose, planned, self.now);
+                    self.coordinator.handle_planned(&purpose, planned, self.now);
                 }
                 Action::Note(text) => self.notes.push(text),
                 Action::End(outcome, error) => self.end = Some((outcome, error)),
@@ -346,11 +341,7 @@ impl<'a> World<'a> {
     }
 
     fn send_statuses(&mut self) {
-        while let Some(first) = self
-            .statuses
-            .first_entry()
-            .filter(|e| *e.key() <= self.now)
-        {
+        while let Some(first) = self.statuses.first_entry().filter(|e| *e.key() <= self.now) {
             let (at, nodes) = first.remove_entry();
             for node in nodes {
                 let beat = self.agents[node as usize].beat();

@@ -40,9 +40,9 @@ const SAMPLE_LEN: u64 = 64 << 10;
 /// What the lane's streams of datagrams saw, for the master.
 fn blast(seen: &Datagrams) -> control::Blast {
     let gaps = |gaps: &Gaps| control::Gaps {
-        median: gaps.quantile_ns(0.5),
-        p99: gaps.quantile_ns(0.99),
-        longest: gaps.longest_ns(),
+        median: gaps.quantile(0.5).0,
+        p99: gaps.quantile(0.99).0,
+        longest: gaps.longest().0,
     };
     control::Blast {
         lost: seen.blast.lost,

@@ -90,9 +90,7 @@ impl Fetch {
         if let Step::Wait(until) = &step
             && !self.stopped()
         {
-            let pause = until.map_or(IDLE, |at| {
-                Duration::from_nanos(at.saturating_sub(now)).min(IDLE)
-            });
+            let pause = until.map_or(IDLE, |at| Duration::from(at.since(now)).min(IDLE));
             self.changed.wait_for(&mut state, pause);
         }
         step

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use ropewalk_model::Nanos;
 use ropewalk_proto::wire::{FrameHeader, FrameKind, HEADER_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
@@ -82,9 +83,10 @@ impl Frames {
         })
     }
 
-    /// Round trip as TCP measured it, in nanoseconds.
-    pub fn rtt_ns(&self) -> u64 {
-        TcpInfo::of(&self.link.wire).map_or(0, |info| u64::from(info.rtt_microseconds) * 1000)
+    /// Round trip as TCP measured it; none where it did not.
+    pub fn rtt(&self) -> Nanos {
+        let microseconds = TcpInfo::of(&self.link.wire).map_or(0, |info| info.rtt_microseconds);
+        Nanos::from_micros(microseconds.into())
     }
 
     /// Puts a frame behind the others; `body` is as long as its header says.

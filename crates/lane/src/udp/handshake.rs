@@ -255,7 +255,7 @@ pub(super) fn as_receiver(
     let mut ready = frame(FrameKind::Ready, 0, near.port().into());
     ready.offset = longest.into();
     frames.push(&ready, &[])?;
-    let rtt = Duration::from_nanos(frames.rtt_ns());
+    let rtt = Duration::from(frames.rtt());
     let longer = match options.mtu {
         Some(_) => LONGER_SET,
         None => LONGER,
@@ -354,11 +354,11 @@ mod tests {
     fn a_lost_probe_of_a_set_length_is_waited_for() {
         const MTU: u32 = 1500;
         let options = Options {
-            rate: 0,
+            rate: None,
             mtu: Some(MTU),
             order: Order::BlastFirst,
             monitor: None,
-            receive_buffer: 0,
+            receive_buffer: None,
         };
         let protection = || Protection::Plain(Check::None);
         let trailer = trailer_len(&protection());

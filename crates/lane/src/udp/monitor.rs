@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ropewalk_proto::rapid::monitor::{Monitor, POLL_NS, Sample, receive_buffer};
+use ropewalk_model::{ByteRate, Nanos, time};
+use ropewalk_proto::rapid::monitor::{Monitor, POLL_TIME, Sample, receive_buffer};
 use ropewalk_proto::rapid::{
     DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Requests,
 };
@@ -23,24 +24,23 @@ use super::protect::Sealer;
 use super::{Options, sys};
 
 /// Without news the state is told this often: the sender takes silence for trouble.
-const TELL_EVERY_NS: u64 = 50_000_000;
+const TELL_EVERY: Nanos = Nanos::from_millis(50);
 /// A request to suspend is told so many times in a row: one lost datagram does not lose it.
 const TELL_NEWS: u32 = 3;
 /// The least round trip of this time counts: while the receiver is off its core its datagrams, and their echoes, wait.
-const TRIP_WINDOW_NS: u64 = 5_000_000_000;
+const TRIP_WINDOW: Nanos = Nanos::from_secs(5);
+/// A longer round trip is no echo of ours.
+const TRIP_MAX: Nanos = Nanos::from_secs(60);
 /// Competitors the buffer is sized for before anybody knows how many there are.
 const COMPETITORS: u32 = 3;
 /// Rate the buffer is sized for where none is set: 8 Gbit/s.
-const RATE_UNKNOWN: u64 = 1_000_000_000;
+const RATE_UNKNOWN: ByteRate = ByteRate(1_000_000_000);
 
 /// Receive buffer by the rule, and what comes in a round trip before a word can change anything.
-pub(super) fn buffer(options: &Options, rtt_ns: u64) -> u64 {
-    let rate = match options.rate {
-        0 => RATE_UNKNOWN,
-        rate => rate,
-    };
+pub(super) fn buffer(options: &Options, rtt: Nanos) -> u64 {
+    let rate = options.rate.unwrap_or(RATE_UNKNOWN);
     let by_rule = receive_buffer(rate, COMPETITORS);
-    let trip = u128::from(rate) * u128::from(rtt_ns) / 1_000_000_000 * 157 / 100;
+    let trip = u128::from(rate.0) * u128::from(rtt.0) / 1_000_000_000 * 157 / 100;
     let both = by_rule.saturating_add(u64::try_from(trip).unwrap_or(u64::MAX));
     both.min(BUFFER_MAX.max(by_rule))
 }
@@ -60,13 +60,26 @@ pub(super) struct Seen {
     datagrams: AtomicU64,
     /// Datagrams should be coming: set by the first one, cleared when all rounds are out.
     pub blasting: AtomicBool,
-    pub rtt_ns: AtomicU64,
+    rtt_ns: AtomicU64,
+    // The least echo of late; `NO_TRIP` before one came.
     trip_ns: AtomicU64,
     /// Processor time of the monitor, which alone writes it.
     monitor_ns: AtomicU64,
 }
 
+/// See [`Seen`].
+const NO_TRIP: u64 = u64::MAX;
+
 impl Seen {
+    /// The round trip, as far as is known.
+    pub fn set_rtt(&self, rtt: Nanos) {
+        self.rtt_ns.store(rtt.0, Relaxed);
+    }
+
+    fn rtt(&self) -> Nanos {
+        Nanos(self.rtt_ns.load(Relaxed))
+    }
+
     /// Datagrams were taken from the socket.
     pub fn took(&self, datagrams: u64, bytes: u64, next_sequence: u64) {
         self.datagrams.fetch_add(datagrams, Relaxed);
@@ -94,10 +107,9 @@ impl Seen {
 
     /// A stamp returned after so many microseconds.
     pub fn trip(&self, microseconds: u32) {
-        let ns = u64::from(microseconds) * 1000;
-        // Beyond a minute it is no echo of ours.
-        if ns < 60_000_000_000 {
-            self.trip_ns.fetch_min(ns, AcqRel);
+        let trip = Nanos::from_micros(microseconds.into());
+        if trip < TRIP_MAX {
+            self.trip_ns.fetch_min(trip.0, AcqRel);
         }
     }
 }
@@ -121,7 +133,7 @@ impl Monitoring {
     ) -> io::Result<Self> {
         let requests = Arc::new(Mutex::new(Requests::default()));
         let ended = Arc::new(AtomicBool::new(false));
-        seen.trip_ns.store(u64::MAX, Relaxed);
+        seen.trip_ns.store(NO_TRIP, Relaxed);
         let watch = Watch {
             socket,
             lane,
@@ -150,8 +162,8 @@ impl Monitoring {
     }
 
     /// The state, for the stream.
-    pub fn message(&self, now_ns: u64) -> Feedback {
-        lock(&self.requests).message(now_ns)
+    pub fn message(&self, now: time::Instant) -> Feedback {
+        lock(&self.requests).message(now)
     }
 }
 
@@ -187,23 +199,23 @@ impl Watch {
         // Best effort, both; without them it is a thread like any other.
         sys::wake_on_time();
         sys::soft_real_time();
-        let poll = Duration::from_nanos(POLL_NS);
+        let poll = Duration::from(POLL_TIME);
         let mut next = Instant::now();
-        let (mut told_ns, mut news) = (0, 0);
-        let mut trip_since_ns = 0;
+        let (mut told_at, mut news) = (time::Instant::ZERO, 0);
+        let mut trips_since = time::Instant::ZERO;
         while !self.ended.load(Acquire) {
             next = (next + poll).max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            let now_ns = self.began.elapsed().as_nanos() as u64;
+            let now = time::Instant::after(self.began.elapsed());
             let trip = self.seen.trip_ns.load(Acquire);
-            if now_ns - trip_since_ns > TRIP_WINDOW_NS {
-                trip_since_ns = now_ns;
-                self.seen.trip_ns.store(u64::MAX, Release);
+            if now.since(trips_since) > TRIP_WINDOW {
+                trips_since = now;
+                self.seen.trip_ns.store(NO_TRIP, Release);
             }
-            if trip != u64::MAX {
-                self.seen.rtt_ns.store(trip, Relaxed);
+            if trip != NO_TRIP {
+                self.seen.set_rtt(Nanos(trip));
             }
-            let Some(sample) = self.sample(now_ns) else {
+            let Some(sample) = self.sample(now) else {
                 continue;
             };
             let advice = monitor.poll(&sample);
@@ -213,30 +225,30 @@ impl Watch {
                     requests.set_ceiling(ceiling);
                     news = news.max(1);
                 }
-                if let Some(interval) = advice.suspend_ns {
-                    requests.suspend(interval, now_ns);
+                if let Some(interval) = advice.suspend {
+                    requests.suspend(interval, now);
                     news = TELL_NEWS;
                 }
-                let is_due = news > 0 || now_ns - told_ns >= TELL_EVERY_NS;
-                is_due.then(|| requests.message(now_ns))
+                let is_due = news > 0 || now.since(told_at) >= TELL_EVERY;
+                is_due.then(|| requests.message(now))
             };
             if let Some(message) = message {
                 news = news.saturating_sub(1);
-                told_ns = now_ns;
+                told_at = now;
                 self.send(&message);
             }
-            self.seen.monitor_ns.store(sys::thread_ns(), Relaxed);
+            self.seen.monitor_ns.store(sys::thread_time().0, Relaxed);
         }
     }
 
-    fn sample(&mut self, now_ns: u64) -> Option<Sample> {
+    fn sample(&mut self, now: time::Instant) -> Option<Sample> {
         let thread = self.seen.thread.load(Acquire);
-        let (run_ns, wait_ns) = self.times(thread)?;
+        let (run, wait) = self.times(thread)?;
         let queue = sys::queue(&self.socket).unwrap_or_default();
         Some(Sample {
-            now_ns,
-            run_ns,
-            wait_ns,
+            now,
+            run,
+            wait,
             received: self.seen.received.swap(false, AcqRel),
             bytes: self.seen.bytes.load(Relaxed),
             datagrams: self.seen.datagrams.load(Relaxed),
@@ -245,12 +257,12 @@ impl Watch {
             buffer: queue.size,
             drops: queue.drops,
             blasting: self.seen.blasting.load(Acquire),
-            rtt_ns: self.seen.rtt_ns.load(Relaxed),
+            rtt: self.seen.rtt(),
         })
     }
 
     /// Time run and time waited for a processor, of a thread of this process.
-    fn times(&mut self, thread: i32) -> Option<(u64, u64)> {
+    fn times(&mut self, thread: i32) -> Option<(Nanos, Nanos)> {
         if thread == 0 {
             return None;
         }
@@ -285,9 +297,10 @@ impl Watch {
 }
 
 /// Two of the three numbers of schedstat.
-fn parse(text: &[u8]) -> Option<(u64, u64)> {
+fn parse(text: &[u8]) -> Option<(Nanos, Nanos)> {
     let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    let mut next = || Some(Nanos(numbers.next()?.parse().ok()?));
+    Some((next()?, next()?))
 }
 
 #[cfg(test)]
@@ -297,7 +310,10 @@ mod tests {
     /// The kernel's line, and lines that are none.
     #[test]
     fn schedstat_is_read() {
-        assert_eq!(parse(b"123456 789 42\n"), Some((123_456, 789)));
+        assert_eq!(
+            parse(b"123456 789 42\n"),
+            Some((Nanos(123_456), Nanos(789)))
+        );
         assert_eq!(parse(b"123456\n"), None);
         assert_eq!(parse(b""), None);
         let own = std::fs::read(format!("/proc/self/task/{}/schedstat", sys::thread_id()));

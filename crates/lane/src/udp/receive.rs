@@ -3,9 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
+use ropewalk_model::{Nanos, time};
 use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 use ropewalk_proto::rapid::{
     Collect, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, Overflow, Stray,
@@ -28,7 +29,7 @@ const PACE_EVERY: Duration = Duration::from_millis(100);
 /// Rounds go by and no datagram comes for so long: a firewall, or a path, has closed.
 const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 /// Time slice asked for, so that the thread waits less for its turn.
-const SLICE_NS: u64 = 100_000;
+const SLICE_TIME: Nanos = Nanos::from_micros(100);
 /// Buffers of finished units that are kept for the next ones.
 const SPARE_MAX: usize = 8;
 
@@ -67,7 +68,7 @@ pub(super) struct Receiver {
     began: Instant,
     left: Instant,
     // When the socket was last found empty, on the clock of `began`.
-    empty_ns: Option<u64>,
+    empty_at: Option<time::Instant>,
     // When a datagram of ours last came; rounds that were answered since.
     came: Instant,
     rounds_since: u32,
@@ -80,8 +81,8 @@ pub(super) struct Receiver {
     // The first one's number: those before it found the way.
     first_sequence: Option<u64>,
     // When the last one, and the last unit, came while more was due.
-    arrived_ns: Option<u64>,
-    delivered_ns: Option<u64>,
+    arrived_at: Option<time::Instant>,
+    delivered_at: Option<time::Instant>,
     blast: BlastSeen,
     overflow: Overflow,
 }
@@ -110,7 +111,7 @@ impl Receiver {
             scratch: vec![0; sys::MESSAGE_LEN].into(),
             began: now,
             left: now,
-            empty_ns: None,
+            empty_at: None,
             came: now,
             rounds_since: 0,
             told: now,
@@ -119,15 +120,15 @@ impl Receiver {
             seen: Arc::new(Seen::default()),
             arrived: 0,
             first_sequence: None,
-            arrived_ns: None,
-            delivered_ns: None,
+            arrived_at: None,
+            delivered_at: None,
             blast: BlastSeen::default(),
             overflow: Overflow::default(),
         })
     }
 
-    fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+    fn now(&self) -> time::Instant {
+        time::Instant::after(self.began.elapsed())
     }
 
     /// Meets the sender, the first time.
@@ -150,14 +151,10 @@ impl Receiver {
         };
         sys::merge_received(&met.socket);
         let by_rule = match self.options.monitor {
-            Some(Kind::Native) => super::monitor::buffer(&self.options, self.frames.rtt_ns()),
-            _ => 0,
+            Some(Kind::Native) => Some(super::monitor::buffer(&self.options, self.frames.rtt())),
+            _ => None,
         };
-        let buffer = match self.options.receive_buffer {
-            0 => by_rule,
-            set => set,
-        };
-        if buffer > 0 {
+        if let Some(buffer) = self.options.receive_buffer.or(by_rule) {
             sys::set_receive_buffer(&met.socket, buffer).map_err(set_up)?;
         }
         let payload = met.datagram - DATAGRAM_HEADER_LEN as u32 - self.trailer as u32;
@@ -170,7 +167,7 @@ impl Receiver {
                 self.frames.push(&header, &[])?;
             }
         }
-        self.seen.rtt_ns.store(self.frames.rtt_ns(), Relaxed);
+        self.seen.set_rtt(self.frames.rtt());
         let monitoring = match self.monitor.take() {
             Some(monitor) => {
                 let socket = met.socket.try_clone().map_err(set_up)?;
@@ -211,7 +208,7 @@ impl Receiver {
             self.seen.thread.store(thread, Release);
             if self.options.monitor == Some(Kind::Native) {
                 // Where the kernel has no such thing, it is as it was.
-                sys::short_slices(SLICE_NS);
+                sys::short_slices(SLICE_TIME);
             }
         }
     }
@@ -261,7 +258,7 @@ impl Receiver {
             return Ok(());
         };
         if let Some(due) = open.collect.due_at() {
-            until = until.min(self.began + Duration::from_nanos(due));
+            until = until.min(self.began + Duration::from_nanos(due.0));
         }
         if open.monitoring.is_some() {
             until = until.min(now + PACE_EVERY);
@@ -272,7 +269,7 @@ impl Receiver {
     /// Takes the sender's frames.
     fn frames(&mut self) -> Result<(), LaneError> {
         while let Some((header, body)) = self.frames.pull()? {
-            let now_ns = self.now_ns();
+            let now = self.now();
             let Some(open) = &mut self.open else {
                 return Ok(());
             };
@@ -283,7 +280,7 @@ impl Receiver {
                             unit.hash = Some(hash);
                         }
                         open.collect
-                            .round_ended(header.grant, header.code, header.offset, now_ns);
+                            .round_ended(header.grant, header.code, header.offset, now);
                         self.seen.expect(open.collect.open() > 0);
                     }
                 }
@@ -322,7 +319,7 @@ impl Receiver {
                 source,
             })?;
         if count == 0 {
-            self.empty_ns = Some(self.now_ns());
+            self.empty_at = Some(self.now());
             self.count_dropped(true);
             return Ok(false);
         }
@@ -339,9 +336,9 @@ impl Receiver {
         }
         std::mem::swap(&mut self.inbox, &mut inbox);
         self.frames.link.seen.bytes_in += bytes;
-        let now_ns = self.now_ns();
-        if let Some(before) = self.arrived_ns.replace(now_ns) {
-            self.blast.arrivals.add(now_ns - before);
+        let now = self.now();
+        if let Some(before) = self.arrived_at.replace(now) {
+            self.blast.arrivals.add(now.since(before));
         }
         let next_sequence = self
             .open
@@ -430,7 +427,7 @@ impl Receiver {
             let Some(open) = &mut self.open else {
                 return Ok(());
             };
-            let Some(report) = open.collect.report(self.empty_ns) else {
+            let Some(report) = open.collect.report(self.empty_at) else {
                 return Ok(());
             };
             let mut header = frame(FrameKind::Lacking, report.id, report.round);
@@ -460,13 +457,13 @@ impl Receiver {
             return Ok(());
         };
         self.order.retain(|other| *other != id);
-        let now_ns = self.now_ns();
-        if let Some(before) = self.delivered_ns.replace(now_ns) {
-            self.blast.deliveries.add(now_ns - before);
+        let now = self.now();
+        if let Some(before) = self.delivered_at.replace(now) {
+            self.blast.deliveries.add(now.since(before));
         }
         if self.units.is_empty() {
             // What is not asked for yet is not late.
-            (self.arrived_ns, self.delivered_ns) = (None, None);
+            (self.arrived_at, self.delivered_at) = (None, None);
         }
         let digest = unit
             .grant
@@ -507,8 +504,8 @@ impl Receiver {
             return Ok(());
         }
         self.told = Instant::now();
-        let now_ns = self.now_ns();
-        let body = monitoring.message(now_ns).encode();
+        let now = self.now();
+        let body = monitoring.message(now).encode();
         let mut header = frame(FrameKind::Pace, 0, 0);
         header.length = body.len() as u32;
         self.frames.push(&header, &body)

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use ropewalk_model::{Nanos, time};
 use ropewalk_proto::rapid::{
     Blast, DATAGRAM_HEADER_LEN, Datagram, DatagramKind, FEEDBACK_LEN, Feedback, Follow, Pacer,
     Piece, Wanted, first_rate,
@@ -39,7 +40,7 @@ struct Open {
     blast: Blast,
     pacer: Pacer,
     follow: Follow,
-    rtt_ns: u64,
+    rtt: Nanos,
     way: Way,
 }
 
@@ -81,8 +82,8 @@ impl Sender {
         })
     }
 
-    fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+    fn now(&self) -> time::Instant {
+        time::Instant::after(self.began.elapsed())
     }
 
     fn meet(&mut self) -> Result<(), LaneError> {
@@ -99,21 +100,21 @@ impl Sender {
             &self.options,
         )?;
         let payload = met.datagram - DATAGRAM_HEADER_LEN as u32 - self.trailer as u32;
-        let now_ns = self.now_ns();
+        let now = self.now();
         let follow = Follow::new(
             self.options.rate,
-            first_rate(FIRST_RATE, self.frames.rtt_ns()),
+            first_rate(FIRST_RATE, self.frames.rtt()),
             self.options.monitor.is_some(),
-            now_ns,
+            now,
         );
         self.open = Some(Open {
             socket: met.socket,
             lane: met.lane,
             datagram: met.datagram,
             blast: Blast::new(payload, self.options.order),
-            pacer: Pacer::new(follow.rate(0, now_ns), now_ns),
+            pacer: Pacer::new(follow.rate(Nanos::ZERO, now), now),
             follow,
-            rtt_ns: self.frames.rtt_ns(),
+            rtt: self.frames.rtt(),
             way: Way::Segmented,
         });
         Ok(())
@@ -127,34 +128,33 @@ impl Sender {
         loop {
             self.listen()?;
             self.frames.flush()?;
-            let now_ns = self.now_ns();
+            let now = self.now();
             let Some(open) = &mut self.open else {
                 return Ok(Served::Closed);
             };
             if !open.blast.has_work() {
                 // What is not to be sent now is not made up for later.
-                open.pacer.restart(now_ns);
-                let now = Instant::now();
+                open.pacer.restart(now);
                 if open.blast.outstanding() > 0 {
-                    idle_until = now + idle;
-                } else if now >= idle_until {
+                    idle_until = Instant::now() + idle;
+                } else if Instant::now() >= idle_until {
                     return Ok(Served::Idle);
                 }
                 self.frames.wait(&open.socket, false, idle_until)?;
                 continue;
             }
             idle_until = Instant::now() + idle;
-            if let Some(until) = open.follow.suspended_until(now_ns) {
+            if let Some(until) = open.follow.suspended_until(now) {
                 open.pacer.restart(until);
-                let until = self.began + Duration::from_nanos(until);
+                let until = self.began + Duration::from_nanos(until.0);
                 self.frames.wait(&open.socket, false, until)?;
                 continue;
             }
-            open.pacer.set_rate(open.follow.rate(open.rtt_ns, now_ns));
+            open.pacer.set_rate(open.follow.rate(open.rtt, now));
             let datagram = u64::from(open.datagram);
-            let allowance = open.pacer.allowance(now_ns, datagram);
+            let allowance = open.pacer.allowance(now, datagram);
             if allowance < open.pacer.batch(datagram) {
-                let until = self.began + Duration::from_nanos(open.pacer.wake_at(datagram));
+                let until = self.began + Duration::from_nanos(open.pacer.wake_at(datagram).0);
                 self.frames.wait(&open.socket, false, until)?;
                 continue;
             }
@@ -169,7 +169,7 @@ impl Sender {
     /// Takes what the receiver says, by stream and by datagram.
     fn listen(&mut self) -> Result<(), LaneError> {
         while let Some((header, body)) = self.frames.pull()? {
-            let now_ns = self.now_ns();
+            let now = self.now();
             let Some(open) = &mut self.open else {
                 return Ok(());
             };
@@ -211,7 +211,7 @@ impl Sender {
                 }
                 FrameKind::Pace => {
                     if let Some(feedback) = Feedback::decode(&body) {
-                        open.follow.handle(&feedback, now_ns);
+                        open.follow.handle(&feedback, now);
                     }
                 }
                 other => {
@@ -225,7 +225,7 @@ impl Sender {
 
     fn feedback(&mut self) -> Result<(), LaneError> {
         loop {
-            let now_ns = self.now_ns();
+            let now = self.now();
             let Some(open) = &mut self.open else {
                 return Ok(());
             };
@@ -248,7 +248,7 @@ impl Sender {
                     if !self.opener.open(head.sequence, bytes, &mut out) {
                         self.frames.link.seen.strays += 1;
                     } else if let Some(feedback) = Feedback::decode(&out) {
-                        open.follow.handle(&feedback, now_ns);
+                        open.follow.handle(&feedback, now);
                     }
                 }
             }

@@ -6,6 +6,7 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _};
 
+use ropewalk_model::Nanos;
 use ropewalk_sockopt::{get, get_bytes, set};
 
 /// Datagrams that one call takes or gives.
@@ -257,10 +258,10 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Processor time of the calling thread, nanoseconds.
-pub(super) fn thread_ns() -> u64 {
+/// Processor time of the calling thread.
+pub(super) fn thread_time() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    Nanos::from_secs(time.tv_sec as u64) + Nanos(time.tv_nsec as u64)
 }
 
 /// Wake-ups of the calling thread come when they are asked for, not up to 50 microseconds later.
@@ -299,7 +300,7 @@ struct Scheduling {
 
 /// Asks for short time slices for the calling thread, so that it waits less for each (Linux 6.12 and newer; no privilege). Whether
 /// it worked.
-pub(super) fn short_slices(nanoseconds: u64) -> bool {
+pub(super) fn short_slices(time: Nanos) -> bool {
     let mut now = MaybeUninit::<Scheduling>::zeroed();
     let size = size_of::<Scheduling>() as u32;
     // SAFETY: the structure is live and `size` bytes long; the kernel writes no more.
@@ -315,7 +316,7 @@ pub(super) fn short_slices(nanoseconds: u64) -> bool {
     }
     wanted.size = size;
     wanted.flags = 0;
-    wanted.runtime = nanoseconds;
+    wanted.runtime = time.0;
     // SAFETY: the structure is live and only read.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) == 0 }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::udp::{Options, Order};
 use ropewalk_lane::*;
-use ropewalk_model::Range;
+use ropewalk_model::{ByteRate, Range};
 use ropewalk_proto::rapid::monitor::{Advice, Kind, Monitor, Sample};
 
 use super::ends::{
@@ -73,11 +73,11 @@ fn copy(mut from: TcpStream, mut to: TcpStream, passed: &Sender<()>) {
 
 fn options(monitor: Option<Kind>) -> Options {
     Options {
-        rate: 30_000_000,
+        rate: Some(ByteRate(30_000_000)),
         mtu: Some(1500),
         order: Order::RepairsFirst,
         monitor,
-        receive_buffer: 4 << 20,
+        receive_buffer: Some(4 << 20),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::*;
-use ropewalk_model::Range;
+use ropewalk_model::{ByteRate, Range};
 
 /// Far beyond what any test takes; reached only when something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -78,12 +78,12 @@ pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn Sen
         }
         Kind::Blast4 | Kind::Watched6 => {
             let options = udp::Options {
-                rate: 60_000_000,
+                rate: Some(ByteRate(60_000_000)),
                 mtu: None,
                 order: udp::Order::RepairsFirst,
                 monitor: (kind == Kind::Watched6).then_some(Default::default()),
                 // None is lost for lack of room, so that units arrive in order.
-                receive_buffer: 8 << 20,
+                receive_buffer: Some(8 << 20),
             };
             let (near, far) = tcp_pair(if kind == Kind::Blast4 {
                 "127.0.0.1:0"

@@ -175,7 +175,7 @@ fn a_node_that_renames_too_late_is_replaced() {
             c.handle_timer(now);
             c.handle_timer(now + FINISH_TIME_MAX);
             assert_eq!(outcome(&actions(&mut c)), None, "not late yet");
-            now = now + FINISH_TIME_MAX + Nanos(1);
+            now += FINISH_TIME_MAX + Nanos(1);
             if late == 1 || is_last_late {
                 c.handle_timer(now);
             }

@@ -67,7 +67,7 @@ impl Lane {
         let before = self.in_transit_bytes;
         self.in_transit_bytes = before.saturating_sub(bytes);
         if before > 0 && self.in_transit_bytes == 0 {
-            self.busy_time = self.busy_time + now.since(self.busy_since);
+            self.busy_time += now.since(self.busy_since);
         }
     }
 }

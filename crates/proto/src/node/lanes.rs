@@ -197,7 +197,12 @@ impl Node {
     /// What to do with a stream now. Asked by one thread, which does it before it asks again.
     ///
     /// * `unit_at`: the unit of the sinks' layout around an offset.
-    pub fn next_step(&mut self, id: StreamId, now: Instant, unit_at: &dyn Fn(u64) -> Range) -> Step {
+    pub fn next_step(
+        &mut self,
+        id: StreamId,
+        now: Instant,
+        unit_at: &dyn Fn(u64) -> Range,
+    ) -> Step {
         if self.life == Life::Ended {
             return match self.phase(id).is_open() {
                 true => Step::Close,
@@ -451,9 +456,7 @@ impl Node {
         stream.units += 1;
         self.lanes.lane(id.lane).has_worked = true;
         let writer = Self::writer(id);
-        let (is_first, rereads) = self
-            .fetch
-            .handle_written_unit(writer, range, digest, now);
+        let (is_first, rereads) = self.fetch.handle_written_unit(writer, range, digest, now);
         Arrival { is_first, rereads }
     }
 

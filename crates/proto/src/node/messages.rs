@@ -20,7 +20,7 @@ impl Node {
             to_agent::Body::Revision(revision) => self.handle_revision(revision, now),
             to_agent::Body::Limit(limit) => self.fetch.set_limit(control::limit(limit.rate), now),
             to_agent::Body::Streams(streams) => {
-                self.set_streams(control::count(streams.count), now);
+                self.set_streams(control::given(streams.count), now);
             }
             to_agent::Body::Release(release) => {
                 let released = self.fetch.release(release.bytes, unit_at);

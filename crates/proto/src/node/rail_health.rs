@@ -263,7 +263,10 @@ mod tests {
     #[test]
     fn a_rail_that_flaps_waits_longer() {
         let mut health = RailHealth::default();
-        assert!(health.begin_probe(Instant::ZERO), "a new rail is tried at once");
+        assert!(
+            health.begin_probe(Instant::ZERO),
+            "a new rail is tried at once"
+        );
         assert!(!health.begin_probe(Instant::ZERO), "but once");
         let mut now = Instant::ZERO;
         let mut pauses = Vec::new();

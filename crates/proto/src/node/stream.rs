@@ -224,7 +224,11 @@ impl Stream {
     }
 
     /// Numbers ranges that are asked for now.
-    pub fn grant(&mut self, ranges: impl Iterator<Item = Range>, now: Instant) -> Vec<(u32, Range)> {
+    pub fn grant(
+        &mut self,
+        ranges: impl Iterator<Item = Range>,
+        now: Instant,
+    ) -> Vec<(u32, Range)> {
         if self.granted.is_empty() {
             self.silence.restart(now);
         }

@@ -153,7 +153,10 @@ mod tests {
                 ..Wish::default()
             };
             assert_eq!(streams(wish).each(), each, "{senders}");
-            let given = Wish { given: Some(100), ..wish };
+            let given = Wish {
+                given: Some(100),
+                ..wish
+            };
             assert_eq!(streams(given).each(), 100);
         }
         let capped = Wish {

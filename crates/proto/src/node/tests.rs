@@ -277,11 +277,16 @@ fn syncs_are_due_in_time() {
     };
     let fetch = bench.node.fetch_mut();
     fetch.handle_unit(0, units[0].range, None, START);
-    assert_eq!(bench.node.next_task(START), Task::Wait(Some(START + SECOND)));
+    assert_eq!(
+        bench.node.next_task(START),
+        Task::Wait(Some(START + SECOND))
+    );
     let Task::Sync(promise) = bench.node.next_task(START + SECOND) else {
         panic!("no sync is due")
     };
-    bench.node.handle_synced(promise, Ok(()), START + SECOND * 2);
+    bench
+        .node
+        .handle_synced(promise, Ok(()), START + SECOND * 2);
     assert_eq!(bench.node.next_task(START + SECOND * 2), Task::Wait(None));
     for unit in 3..14 {
         let now = START + SECOND * 2;
@@ -291,7 +296,10 @@ fn syncs_are_due_in_time() {
     bench.receive();
     let more = revision(20, vec![run(20)]);
     bench.node.handle_revision(&more, START + SECOND * 2);
-    assert!(matches!(bench.node.next_task(START + SECOND * 2), Task::Sync(_)));
+    assert!(matches!(
+        bench.node.next_task(START + SECOND * 2),
+        Task::Sync(_)
+    ));
 }
 
 /// Revisions that arrive while sinks are being made count once the plan does.

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Nanos, Range};
 
 use super::{Bitmap, Datagram, datagrams};
 
 /// After the end of a round is known and the socket is empty, this much time is left for datagrams that the reliable
 /// stream overtook.
-const GRACE_NS: u64 = 1_000_000;
+const GRACE_TIME: Nanos = Nanos::from_millis(1);
 
 /// Where the payload of a datagram belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ struct Incoming {
     range: Range,
     have: Bitmap,
     // The round that the sender says is out and nothing was said to: its number, the last sequence number, and since when.
-    ended: Option<(u32, u64, u64)>,
+    ended: Option<(u32, u64, Instant)>,
 }
 
 /// The receiver's side of the rounds.
@@ -157,9 +157,9 @@ impl Collect {
     }
 
     /// The sender says that a round is out; `sequence` is one more than its last datagram's number.
-    pub fn round_ended(&mut self, id: u32, round: u32, sequence: u64, now_ns: u64) {
+    pub fn round_ended(&mut self, id: u32, round: u32, sequence: u64, now: Instant) {
         if let Some(unit) = self.units.get_mut(&id) {
-            unit.ended = Some((round, sequence, now_ns));
+            unit.ended = Some((round, sequence, now));
             if !self.ended.contains(&id) {
                 self.ended.push(id);
             }
@@ -168,22 +168,22 @@ impl Collect {
 
     /// When a round that has ended is to be looked at again, if nothing comes.
     #[must_use]
-    pub fn due_at(&self) -> Option<u64> {
+    pub fn due_at(&self) -> Option<Instant> {
         let ended = self.ended.iter().filter_map(|id| self.units.get(id)?.ended);
-        ended.map(|(_, _, since)| since + GRACE_NS).min()
+        ended.map(|(_, _, since)| since + GRACE_TIME).min()
     }
 
     /// What to say about a round that is out: at once when the unit is whole or its last datagram, or a later one, has arrived;
-    /// else when the socket was empty at `empty_ns`, a moment after the report arrived.
+    /// else when the socket was empty at `empty_at`, a moment after the report arrived.
     ///
     /// A unit reported whole is forgotten here.
-    pub fn report(&mut self, empty_ns: Option<u64>) -> Option<Report> {
+    pub fn report(&mut self, empty_at: Option<Instant>) -> Option<Report> {
         let at = self.ended.iter().position(|id| {
             let Some(unit) = self.units.get(id) else {
                 return true;
             };
             unit.ended.is_some_and(|(_, sequence, since)| {
-                let quiet = empty_ns.is_some_and(|empty| empty >= since + GRACE_NS);
+                let quiet = empty_at.is_some_and(|empty| empty >= since + GRACE_TIME);
                 unit.have.is_full() || self.next_sequence >= sequence || quiet
             })
         })?;

@@ -3,30 +3,35 @@
 //! Every message holds the whole state, so that any may be lost; the newest counts. The same state goes by datagram and, less
 //! often, over the reliable stream, so that a path that loses datagrams delays it only.
 
+use ropewalk_model::{ByteRate, Instant, Nanos};
+
 /// Bytes of a message.
 pub const FEEDBACK_LEN: usize = 32;
 
 /// Without a word for this long, and two round trips, the sender begins to slow down: nobody knows what the receiver is doing.
-const SILENCE_NS: u64 = 1_000_000_000;
+const SILENCE_TIME: Nanos = Nanos::from_secs(1);
 
 /// While nothing is heard the rate halves each time this passes ...
-const HALVING_NS: u64 = 1_000_000_000;
+const HALVING_TIME: Nanos = Nanos::from_secs(1);
 
 /// ... to this part of the last one: a path that carries no feedback at all still ends its transfer.
 const SILENT_PART_MIN: u64 = 8;
 
 /// Longest suspension that a sender obeys: a receiver that needs longer asks again.
-const SUSPEND_MAX_NS: u64 = 2_000_000_000;
+const SUSPEND_TIME_MAX: Nanos = Nanos::from_secs(2);
 
 /// Bytes that may be on their way before the monitor has spoken, where nobody set a rate.
 const FIRST_BYTES: u64 = 8 << 20;
 
 /// The rate to begin with where none is set: `most`, but less on long paths, which would lose too much of the first round trip.
 #[must_use]
-pub fn first_rate(most: u64, rtt_ns: u64) -> u64 {
-    let by_path = u128::from(FIRST_BYTES) * 1_000_000_000 / u128::from(rtt_ns.max(1));
-    u64::try_from(by_path).map_or(most, |rate| rate.min(most))
+pub fn first_rate(most: ByteRate, rtt: Nanos) -> ByteRate {
+    let by_path = u128::from(FIRST_BYTES) * 1_000_000_000 / u128::from(rtt.0.max(1));
+    u64::try_from(by_path).map_or(most, |rate| most.min(ByteRate(rate)))
 }
+
+/// A ceiling in a message that stands for none.
+const NO_CEILING: u64 = 0;
 
 /// The state of a monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +40,8 @@ pub struct Feedback {
     pub number: u64,
     /// When it was sent, on the receiver's clock, in microseconds; wraps. Datagrams echo it.
     pub stamp_us: u32,
-    /// Rate at most, bytes per second; 0 = none is known.
-    pub ceiling: u64,
+    /// Rate at most, once one is known.
+    pub ceiling: Option<ByteRate>,
     /// Counts requests to suspend.
     pub suspension: u32,
     /// How long the newest of them is to last, in microseconds.
@@ -51,7 +56,8 @@ impl Feedback {
     pub fn encode(&self) -> [u8; FEEDBACK_LEN] {
         let mut out = [0; FEEDBACK_LEN];
         out[..8].copy_from_slice(&self.number.to_le_bytes());
-        out[8..16].copy_from_slice(&self.ceiling.to_le_bytes());
+        let ceiling = self.ceiling.map_or(NO_CEILING, |ceiling| ceiling.0);
+        out[8..16].copy_from_slice(&ceiling.to_le_bytes());
         let words = [self.stamp_us, self.suspension, self.suspend_us, self.age_us];
         for (place, word) in out[16..].chunks_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -67,7 +73,7 @@ impl Feedback {
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         Some(Self {
             number: long(0),
-            ceiling: long(8),
+            ceiling: Some(ByteRate(long(8))).filter(|ceiling| ceiling.0 != NO_CEILING),
             stamp_us: word(16),
             suspension: word(20),
             suspend_us: word(24),
@@ -80,26 +86,26 @@ impl Feedback {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Requests {
     state: Feedback,
-    asked_ns: u64,
+    asked_at: Instant,
 }
 
 impl Requests {
     /// A new ceiling.
-    pub fn set_ceiling(&mut self, ceiling: u64) {
-        self.state.ceiling = ceiling;
+    pub fn set_ceiling(&mut self, ceiling: ByteRate) {
+        self.state.ceiling = Some(ceiling);
     }
 
-    /// The newest ceiling, 0 for none.
+    /// The newest ceiling.
     #[must_use]
-    pub fn ceiling(&self) -> u64 {
+    pub fn ceiling(&self) -> Option<ByteRate> {
         self.state.ceiling
     }
 
     /// Asks to suspend for a time.
-    pub fn suspend(&mut self, interval_ns: u64, now_ns: u64) {
+    pub fn suspend(&mut self, interval: Nanos, now: Instant) {
         self.state.suspension = self.state.suspension.wrapping_add(1);
-        self.state.suspend_us = u32::try_from(interval_ns / 1000).unwrap_or(u32::MAX);
-        self.asked_ns = now_ns;
+        self.state.suspend_us = u32::try_from(interval.0 / 1000).unwrap_or(u32::MAX);
+        self.asked_at = now;
     }
 
     /// How often it asked to suspend.
@@ -109,11 +115,11 @@ impl Requests {
     }
 
     /// The message to send now.
-    pub fn message(&mut self, now_ns: u64) -> Feedback {
+    pub fn message(&mut self, now: Instant) -> Feedback {
         self.state.number += 1;
-        self.state.stamp_us = (now_ns / 1000) as u32;
-        let age = now_ns.saturating_sub(self.asked_ns) / 1000;
-        self.state.age_us = u32::try_from(age).unwrap_or(u32::MAX);
+        self.state.stamp_us = (now.0 / 1000) as u32;
+        let age = now.since(self.asked_at) / 1000;
+        self.state.age_us = u32::try_from(age.0).unwrap_or(u32::MAX);
         self.state
     }
 }
@@ -121,53 +127,54 @@ impl Requests {
 /// The sender's side: what it may do now.
 #[derive(Clone, Copy, Debug)]
 pub struct Follow {
-    // The rate the user set, bytes per second; 0 = none.
-    rate: u64,
+    // The rate the user set.
+    rate: Option<ByteRate>,
     // Before the first word.
-    first_rate: u64,
+    first_rate: ByteRate,
     newest: Option<Feedback>,
-    heard_ns: u64,
-    suspended_until_ns: u64,
-    suspended_ns: u64,
+    heard_at: Instant,
+    suspended_until: Instant,
+    suspended: Nanos,
     // Whether silence means anything: without a monitor there are no messages.
     expects: bool,
 }
 
 impl Follow {
-    /// Keeps below `rate` (0: no bound but what the receiver says; `first_rate` until it does). With `expects`, messages are to
+    /// Keeps below `rate` (`None`: no bound but what the receiver says; `first_rate` until it does). With `expects`, messages are to
     /// come; otherwise the rate is kept.
     #[must_use]
-    pub fn new(rate: u64, first_rate: u64, expects: bool, now_ns: u64) -> Self {
+    pub fn new(rate: Option<ByteRate>, first_rate: ByteRate, expects: bool, now: Instant) -> Self {
         Self {
             rate,
             first_rate,
             newest: None,
-            heard_ns: now_ns,
-            suspended_until_ns: 0,
-            suspended_ns: 0,
+            heard_at: now,
+            suspended_until: Instant::ZERO,
+            suspended: Nanos::ZERO,
             expects,
         }
     }
 
     /// Takes a message; `true` when something changed at once.
-    pub fn handle(&mut self, feedback: &Feedback, now_ns: u64) -> bool {
-        let before = self.newest.map_or((0, 0, 0), |newest| {
+    pub fn handle(&mut self, feedback: &Feedback, now: Instant) -> bool {
+        let before = self.newest.map_or((0, 0, None), |newest| {
             (newest.number, newest.suspension, newest.ceiling)
         });
         if feedback.number <= before.0 {
             return false;
         }
-        self.heard_ns = now_ns;
+        self.heard_at = now;
         self.newest = Some(*feedback);
         if feedback.suspension == before.1 {
             return feedback.ceiling != before.2;
         }
         // A request that was long on its way has in part, or in whole, been overtaken by time.
-        let asked = u64::from(feedback.suspend_us).saturating_sub(feedback.age_us.into()) * 1000;
-        let until = now_ns + asked.min(SUSPEND_MAX_NS);
-        let from = self.suspended_until_ns.max(now_ns);
-        self.suspended_ns += until.saturating_sub(from);
-        self.suspended_until_ns = self.suspended_until_ns.max(until);
+        let left_us = feedback.suspend_us.saturating_sub(feedback.age_us);
+        let asked = Nanos::from_micros(left_us.into());
+        let until = now + asked.min(SUSPEND_TIME_MAX);
+        let from = self.suspended_until.max(now);
+        self.suspended += until.since(from);
+        self.suspended_until = self.suspended_until.max(until);
         true
     }
 
@@ -179,33 +186,29 @@ impl Follow {
 
     /// Until when nothing may be sent, if that is not past.
     #[must_use]
-    pub fn suspended_until(&self, now_ns: u64) -> Option<u64> {
-        (self.suspended_until_ns > now_ns).then_some(self.suspended_until_ns)
+    pub fn suspended_until(&self, now: Instant) -> Option<Instant> {
+        (self.suspended_until > now).then_some(self.suspended_until)
     }
 
     /// Time for which it was suspended in all.
     #[must_use]
-    pub fn suspended_ns(&self) -> u64 {
-        self.suspended_ns
+    pub fn suspended(&self) -> Nanos {
+        self.suspended
     }
 
-    /// Bytes per second to send with now.
+    /// The rate to send with now.
     #[must_use]
-    pub fn rate(&self, rtt_ns: u64, now_ns: u64) -> u64 {
-        let ceiling = self.newest.map_or(0, |newest| newest.ceiling);
-        let rate = match (self.rate, ceiling) {
-            (0, 0) => self.first_rate,
-            (0, ceiling) => ceiling,
-            (rate, 0) => rate,
-            (rate, ceiling) => rate.min(ceiling),
-        };
-        let silence = now_ns.saturating_sub(self.heard_ns);
-        let patience = SILENCE_NS + 2 * rtt_ns;
+    pub fn rate(&self, rtt: Nanos, now: Instant) -> ByteRate {
+        let ceiling = self.newest.and_then(|newest| newest.ceiling);
+        let bounds = [self.rate, ceiling].into_iter().flatten();
+        let rate = bounds.min().unwrap_or(self.first_rate);
+        let silence = now.since(self.heard_at);
+        let patience = SILENCE_TIME + rtt * 2;
         if !self.expects || silence < patience {
             return rate;
         }
-        let halvings = 1 + (silence - patience) / HALVING_NS;
-        (rate >> halvings.min(63)).max(rate / SILENT_PART_MIN)
+        let halvings = 1 + (silence - patience).0 / HALVING_TIME.0;
+        ByteRate((rate.0 >> halvings.min(63)).max(rate.0 / SILENT_PART_MIN))
     }
 }
 
@@ -213,15 +216,24 @@ impl Follow {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
+    const MS: Nanos = Nanos::from_millis(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Nanos::from_millis(ms)
+    }
+
+    fn follow(rate: Option<u64>, first_rate: u64, expects: bool) -> Follow {
+        let rate = rate.map(ByteRate);
+        Follow::new(rate, ByteRate(first_rate), expects, Instant::ZERO)
+    }
 
     /// What was said reads back.
     #[test]
     fn messages_round_trip() {
         let mut requests = Requests::default();
-        requests.set_ceiling(77);
-        requests.suspend(20 * MS, 5 * MS);
-        let message = requests.message(9 * MS);
+        requests.set_ceiling(ByteRate(77));
+        requests.suspend(MS * 20, at(5));
+        let message = requests.message(at(9));
         assert_eq!(Feedback::decode(&message.encode()), Some(message));
         assert_eq!((message.suspend_us, message.age_us), (20_000, 4_000));
         assert_eq!(Feedback::decode(&[0; 31]), None);
@@ -231,46 +243,52 @@ mod tests {
     #[test]
     fn messages_may_be_lost_and_reordered() {
         let mut requests = Requests::default();
-        let mut follow = Follow::new(1000, 0, true, 0);
-        let first = requests.message(0);
-        requests.suspend(20 * MS, MS);
-        let lost = requests.message(MS);
-        let repeated = requests.message(6 * MS);
-        let later = requests.message(40 * MS);
-        assert!(follow.handle(&repeated, 7 * MS), "15 of 20 ms are left");
-        assert!(!follow.handle(&lost, 8 * MS));
-        assert!(!follow.handle(&first, 8 * MS));
-        assert_eq!(follow.suspended_until(8 * MS), Some(22 * MS));
-        assert!(!follow.handle(&later, 41 * MS));
-        assert_eq!(follow.suspended_until(41 * MS), None);
-        assert_eq!(follow.suspended_ns(), 15 * MS);
+        let mut sender = follow(Some(1000), 0, true);
+        let first = requests.message(at(0));
+        requests.suspend(MS * 20, at(1));
+        let lost = requests.message(at(1));
+        let repeated = requests.message(at(6));
+        let later = requests.message(at(40));
+        assert!(sender.handle(&repeated, at(7)), "15 of 20 ms are left");
+        assert!(!sender.handle(&lost, at(8)));
+        assert!(!sender.handle(&first, at(8)));
+        assert_eq!(sender.suspended_until(at(8)), Some(at(22)));
+        assert!(!sender.handle(&later, at(41)));
+        assert_eq!(sender.suspended_until(at(41)), None);
+        assert_eq!(sender.suspended(), MS * 15);
         // Asked for long ago: the time is over.
-        requests.suspend(20 * MS, 50 * MS);
-        let late = requests.message(900 * MS);
-        assert!(follow.handle(&late, 901 * MS));
-        assert_eq!(follow.suspended_until(901 * MS), None);
+        requests.suspend(MS * 20, at(50));
+        let late = requests.message(at(900));
+        assert!(sender.handle(&late, at(901)));
+        assert_eq!(sender.suspended_until(at(901)), None);
     }
 
     /// The ceiling bounds the user's rate; two seconds of silence slow the sender down and do not stop it; a word ends that.
     #[test]
     fn silence_slows_down() {
-        let mut follow = Follow::new(800, 100, true, 0);
-        assert_eq!(follow.rate(0, 0), 800);
+        let mut sender = follow(Some(800), 100, true);
+        assert_eq!(sender.rate(Nanos::ZERO, at(0)), ByteRate(800));
         let mut requests = Requests::default();
-        requests.set_ceiling(640);
-        follow.handle(&requests.message(0), 0);
-        assert_eq!(follow.rate(0, 900 * MS), 640);
+        requests.set_ceiling(ByteRate(640));
+        sender.handle(&requests.message(at(0)), at(0));
+        assert_eq!(sender.rate(Nanos::ZERO, at(900)), ByteRate(640));
         assert_eq!(
-            follow.rate(100 * MS, 1100 * MS),
-            640,
+            sender.rate(MS * 100, at(1100)),
+            ByteRate(640),
             "two round trips more"
         );
-        assert_eq!(follow.rate(0, 1100 * MS), 320);
-        assert_eq!(follow.rate(0, 2100 * MS), 160);
-        assert_eq!(follow.rate(0, 60_000 * MS), 80);
-        follow.handle(&requests.message(60_000 * MS), 60_000 * MS);
-        assert_eq!(follow.rate(0, 60_001 * MS), 640);
-        assert_eq!(Follow::new(0, 100, true, 0).rate(0, 0), 100);
-        assert_eq!(Follow::new(5, 100, false, 0).rate(0, 60_000 * MS), 5);
+        assert_eq!(sender.rate(Nanos::ZERO, at(1100)), ByteRate(320));
+        assert_eq!(sender.rate(Nanos::ZERO, at(2100)), ByteRate(160));
+        assert_eq!(sender.rate(Nanos::ZERO, at(60_000)), ByteRate(80));
+        sender.handle(&requests.message(at(60_000)), at(60_000));
+        assert_eq!(sender.rate(Nanos::ZERO, at(60_001)), ByteRate(640));
+        assert_eq!(
+            follow(None, 100, true).rate(Nanos::ZERO, at(0)),
+            ByteRate(100)
+        );
+        assert_eq!(
+            follow(Some(5), 100, false).rate(Nanos::ZERO, at(60_000)),
+            ByteRate(5)
+        );
     }
 }

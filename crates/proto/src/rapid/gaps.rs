@@ -1,5 +1,7 @@
 //! Times between deliveries, as counts by length: what jitter a lane has, in little memory.
 
+use ropewalk_model::Nanos;
+
 /// Buckets of an octave.
 const PER_OCTAVE: u32 = 4;
 /// Lengths below this share the first bucket: 1 microsecond.
@@ -12,19 +14,20 @@ const BUCKETS: usize = (PER_OCTAVE * OCTAVES) as usize + 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gaps {
     counts: [u32; BUCKETS],
-    longest_ns: u64,
+    longest: Nanos,
 }
 
 impl Default for Gaps {
     fn default() -> Self {
         Self {
             counts: [0; BUCKETS],
-            longest_ns: 0,
+            longest: Nanos::ZERO,
         }
     }
 }
 
-fn bucket(ns: u64) -> usize {
+fn bucket(gap: Nanos) -> usize {
+    let ns = gap.0;
     if ns < FIRST_NS {
         return 0;
     }
@@ -35,20 +38,20 @@ fn bucket(ns: u64) -> usize {
 }
 
 /// The end of a bucket.
-fn end_ns(bucket: usize) -> u64 {
+fn end_of(bucket: usize) -> Nanos {
     let (octave, part) = (
         bucket as u32 / PER_OCTAVE,
         u64::from(bucket as u32 % PER_OCTAVE),
     );
-    (FIRST_NS << octave) + (FIRST_NS << octave) / u64::from(PER_OCTAVE) * part
+    Nanos((FIRST_NS << octave) + (FIRST_NS << octave) / u64::from(PER_OCTAVE) * part)
 }
 
 impl Gaps {
     /// Counts one.
-    pub fn add(&mut self, ns: u64) {
-        let count = &mut self.counts[bucket(ns)];
+    pub fn add(&mut self, gap: Nanos) {
+        let count = &mut self.counts[bucket(gap)];
         *count = count.saturating_add(1);
-        self.longest_ns = self.longest_ns.max(ns);
+        self.longest = self.longest.max(gap);
     }
 
     /// Counts those of another stream, too.
@@ -56,28 +59,28 @@ impl Gaps {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count = count.saturating_add(*more);
         }
-        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.longest = self.longest.max(other.longest);
     }
 
     /// The longest, exactly.
     #[must_use]
-    pub fn longest_ns(&self) -> u64 {
-        self.longest_ns
+    pub fn longest(&self) -> Nanos {
+        self.longest
     }
 
-    /// A length that the given part of all gaps does not exceed; 0 without any.
+    /// A length that the given part of all gaps does not exceed; none without any.
     #[must_use]
-    pub fn quantile_ns(&self, part: f64) -> u64 {
+    pub fn quantile(&self, part: f64) -> Nanos {
         let all: u64 = self.counts.iter().copied().map(u64::from).sum();
         let rank = (all as f64 * part).ceil().max(1.0) as u64;
         let mut below = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
             below += u64::from(*count);
             if below >= rank {
-                return end_ns(bucket).min(self.longest_ns);
+                return end_of(bucket).min(self.longest);
             }
         }
-        self.longest_ns
+        self.longest
     }
 }
 
@@ -90,8 +93,9 @@ mod tests {
         /// Every length lies below the end of its bucket and, but for the first and the last, within a fifth of it.
         #[test]
         fn buckets_are_narrow(ns in 0u64..900_000_000_000) {
-            let end = end_ns(bucket(ns));
-            prop_assert!(ns < end || bucket(ns) == BUCKETS - 1);
+            let own = bucket(Nanos(ns));
+            let end = end_of(own).0;
+            prop_assert!(ns < end || own == BUCKETS - 1);
             if ns >= FIRST_NS {
                 prop_assert!(end as f64 <= ns as f64 * 1.25 + 1.0, "{} in a bucket that ends at {}", ns, end);
             }
@@ -102,20 +106,23 @@ mod tests {
     #[test]
     fn quantiles() {
         let mut gaps = Gaps::default();
-        assert_eq!((gaps.quantile_ns(0.5), gaps.longest_ns()), (0, 0));
+        assert_eq!(
+            (gaps.quantile(0.5), gaps.longest()),
+            (Nanos::ZERO, Nanos::ZERO)
+        );
         let mut tail = Gaps::default();
         for milliseconds in 1..=99_u64 {
-            gaps.add(milliseconds * 1_000_000);
+            gaps.add(Nanos::from_millis(milliseconds));
         }
-        tail.add(5_000_000_000);
+        tail.add(Nanos::from_secs(5));
         gaps.merge(&tail);
         let about = |part: f64, wanted: f64| {
-            let got = gaps.quantile_ns(part) as f64;
+            let got = gaps.quantile(part).0 as f64;
             assert!((wanted..wanted * 1.26).contains(&got), "{part}: {got}");
         };
         about(0.5, 50e6);
         about(0.99, 99e6);
-        assert_eq!(gaps.quantile_ns(1.0), 5_000_000_000);
-        assert_eq!(gaps.longest_ns(), 5_000_000_000);
+        assert_eq!(gaps.quantile(1.0), Nanos::from_secs(5));
+        assert_eq!(gaps.longest(), Nanos::from_secs(5));
     }
 }

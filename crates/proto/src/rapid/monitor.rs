@@ -1,7 +1,9 @@
 //! What a monitor sees of its receiver, and what it says. One file for each family of signals.
 //!
 //! A driver (a thread of its own in the `agent`, the simulator in virtual time) polls the monitor at a fixed interval with a
-//! [`Sample`] and sends what it says to the sender. Times are nanoseconds from an arbitrary zero.
+//! [`Sample`] and sends what it says to the sender.
+
+use ropewalk_model::{ByteRate, Instant, Nanos};
 
 mod linux26;
 mod native;
@@ -15,20 +17,20 @@ pub use ule::{History as UleHistory, Score, THRESHOLD, Ule};
 
 /// How often a monitor looks (`POLLING_TIME` of Figure 4). Long against the 3 to 7 microseconds that a look costs, short
 /// against the 4 ms time slices of today.
-pub const POLL_NS: u64 = 2_000_000;
+pub const POLL_TIME: Nanos = Nanos::from_millis(2);
 
 /// A step of the priority, as measured in section 3.4.
-const STEP_NS: u64 = 100_000_000;
+const STEP_TIME: Nanos = Nanos::from_millis(100);
 
 /// What the receiving thread looks like at one moment. Counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Now.
-    pub now_ns: u64,
+    pub now: Instant,
     /// Time the receiving thread has run.
-    pub run_ns: u64,
+    pub run: Nanos,
     /// Time it could have run and waited for a processor.
-    pub wait_ns: u64,
+    pub wait: Nanos,
     /// Whether it has taken a packet since the last look: the flag of section 3.2.
     pub received: bool,
     /// Bytes it has taken from the socket.
@@ -45,8 +47,8 @@ pub struct Sample {
     pub drops: u64,
     /// Whether datagrams should be coming: units are owed, and this is neither before a blast nor between two rounds.
     pub blasting: bool,
-    /// Least round trip seen lately; 0 when unknown.
-    pub rtt_ns: u64,
+    /// The round trip is this long at least, as far as is known.
+    pub rtt: Nanos,
 }
 
 impl Sample {
@@ -60,22 +62,22 @@ impl Sample {
     /// Whether a pause asked for now has to begin before the queue can show a need for it: the round trip is longer than
     /// a step of the priority takes (section 3.4).
     fn is_far(&self) -> bool {
-        self.rtt_ns > STEP_NS
+        self.rtt > STEP_TIME
     }
 }
 
 /// What a monitor wants. Nothing, most of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// A new rate at most, bytes per second.
-    pub ceiling: Option<u64>,
+    /// A new rate at most.
+    pub ceiling: Option<ByteRate>,
     /// Send nothing for so long.
-    pub suspend_ns: Option<u64>,
+    pub suspend: Option<Nanos>,
 }
 
 /// Predicts when the receiver will not be able to take packets.
 pub trait Monitor: Send {
-    /// Looks; called every [`POLL_NS`], or later when the driver could not run.
+    /// Looks; called every [`POLL_TIME`], or later when the driver could not run.
     fn poll(&mut self, sample: &Sample) -> Advice;
 
     /// A figure for traces: dynamic bonus, interactivity score, share of the processor.
@@ -110,25 +112,25 @@ impl Kind {
 /// taken for an error, and asking again would only prolong the pause.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quiet {
-    until_ns: u64,
+    until: Instant,
     // Nothing has come since.
     empty: bool,
 }
 
 impl Quiet {
-    fn suspend(&mut self, sample: &Sample, interval_ns: u64) {
+    fn suspend(&mut self, sample: &Sample, interval: Nanos) {
         // Half a round trip there, half of one back, and a poll.
-        self.until_ns = sample.now_ns + sample.rtt_ns + interval_ns + POLL_NS;
+        self.until = sample.now + sample.rtt + interval + POLL_TIME;
         self.empty = true;
     }
 
     /// Whether the monitor is to look on only. After the time the first packet ends it.
     fn holds(&mut self, sample: &Sample) -> bool {
-        if sample.now_ns < self.until_ns {
+        if sample.now < self.until {
             return true;
         }
         self.empty &= !sample.received;
         // A sender that lost the last word, or had nothing to send, is not waited for without end.
-        self.empty && sample.now_ns < self.until_ns + 4 * POLL_NS.max(sample.rtt_ns)
+        self.empty && sample.now < self.until + POLL_TIME.max(sample.rtt) * 4
     }
 }

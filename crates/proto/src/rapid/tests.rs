@@ -1,7 +1,7 @@
 //! Rounds end to end: a sender's `Blast` and a receiver's `Collect` over a path that loses, repeats and reorders.
 
 use proptest::prelude::*;
-use ropewalk_model::Range;
+use ropewalk_model::{Instant, Range};
 
 use super::*;
 
@@ -68,12 +68,12 @@ proptest! {
                     bytes += take(&mut collect, &head);
                     if twice { bytes += take(&mut collect, &head); }
                 }
-                if piece.ends_round { collect.round_ended(piece.unit.id, piece.round, sequence, now); }
+                if piece.ends_round { collect.round_ended(piece.unit.id, piece.round, sequence, Instant(now)); }
                 continue;
             }
             for head in late.drain(..) { bytes += take(&mut collect, &head); }
             now += 5_000_000;
-            while let Some(report) = collect.report(Some(now)) {
+            while let Some(report) = collect.report(Some(Instant(now))) {
                 whole += u32::from(report.missing == 0);
                 prop_assert!(blast.lacking(report.id, report.round, &report.lacking).is_ok());
                 // Said twice, it counts once.
@@ -171,23 +171,23 @@ fn the_stream_may_overtake_datagrams() {
     collect.seen(0);
     collect.placed(&place);
     assert_eq!(collect.place(&first), Err(Stray::Duplicate));
-    collect.round_ended(0, 0, 2, 5_000_000);
+    collect.round_ended(0, 0, 2, Instant(5_000_000));
     assert_eq!(collect.report(None), None);
     assert_eq!(
-        collect.report(Some(4_000_000)),
+        collect.report(Some(Instant(4_000_000))),
         None,
         "empty before the word"
     );
-    assert_eq!(collect.report(Some(5_500_000)), None);
-    assert_eq!(collect.due_at(), Some(6_000_000));
-    let report = collect.report(Some(6_000_000)).unwrap();
+    assert_eq!(collect.report(Some(Instant(5_500_000))), None);
+    assert_eq!(collect.due_at(), Some(Instant(6_000_000)));
+    let report = collect.report(Some(Instant(6_000_000))).unwrap();
     assert_eq!(
         (report.missing, report.lacking.as_slice()),
         (1, [2].as_slice())
     );
-    assert_eq!(collect.report(Some(9_000_000)), None, "said once");
+    assert_eq!(collect.report(Some(Instant(9_000_000))), None, "said once");
     // The next round, and it is whole: at once.
-    collect.round_ended(0, 1, 3, 9_000_000);
+    collect.round_ended(0, 1, 3, Instant(9_000_000));
     let second = Datagram {
         sequence: 2,
         offset: 100,

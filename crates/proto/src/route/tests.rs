@@ -381,10 +381,10 @@ fn failures_are_told_by_weight() {
         Failure::NoAnswer,
     ];
     for why in failures {
-        let place = dials.poll(0).unwrap();
+        let place = dials.poll(Instant::ZERO).unwrap();
         dials.handle_failed(place, why);
     }
-    assert!(dials.is_over() && dials.poll(u64::MAX).is_none());
+    assert!(dials.is_over() && dials.poll(Instant(u64::MAX)).is_none());
     assert_eq!(
         dials.describe("b", "a"),
         "b gets no answer from [::1]:5 (a firewall or NAT in front of a?); a refuses b at 127.0.0.1:5; \

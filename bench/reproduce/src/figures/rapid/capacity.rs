@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use ropewalk_model::ByteRate;
 use ropewalk_plot::{self as plot, Bar, Titles};
 use ropewalk_proto::rapid::monitor::receive_buffer;
 use serde::{Deserialize, Serialize};
@@ -281,7 +282,7 @@ fn measure(site: &Site, scale: Scale, ends: Ends, row: usize) -> Result<Carried>
     match mover {
         Mover::Rbudp => highest_without_loss(steps(scale), |rate| {
             let bytes = (rate / 8.0) as u64;
-            let buffer = receive_buffer(bytes, 3);
+            let buffer = receive_buffer(ByteRate(bytes), 3);
             let options = format!(
                 "--lane rbudp --rate {bytes}B/s --mtu {mtu} --receive-buffer {buffer}B{plain}"
             );

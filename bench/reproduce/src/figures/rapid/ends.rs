@@ -13,7 +13,8 @@ use ropewalk_lane::{
     Absent, Check, Extent, Grant, Landing, Observation, Protection, Provider, Received, Served,
     seal, tcp, udp,
 };
-use ropewalk_model::Range;
+use ropewalk_model::{Nanos, Range};
+use ropewalk_proto::control;
 use ropewalk_proto::rapid::Gaps;
 use ropewalk_proto::rapid::monitor::{Kind, Monitor};
 use ropewalk_proto::report::{BlastReport, GapReport};
@@ -91,14 +92,14 @@ impl EndArgs {
 
     fn datagrams(&self) -> udp::Options {
         udp::Options {
-            rate: self.rate,
+            rate: control::limit(self.rate),
             mtu: Some(self.mtu),
             order: match self.lane {
                 Carrier::Rbudp => udp::Order::BlastFirst,
                 _ => udp::Order::RepairsFirst,
             },
             monitor: self.kind(),
-            receive_buffer: self.receive_buffer,
+            receive_buffer: control::given(self.receive_buffer),
         }
     }
 
@@ -150,7 +151,7 @@ fn receive(args: &EndArgs) -> Result<Run> {
             let monitor = args.kind().map(|kind| -> Box<dyn Monitor> {
                 match args.late {
                     0 => kind.monitor(),
-                    late => Box::new(Late::new(kind.monitor(), u64::from(late) * 1_000_000)),
+                    late => Box::new(Late::new(kind.monitor(), Nanos::from_millis(late.into()))),
                 }
             });
             udp::watched_receive_half(stream, args.protection(), args.datagrams(), monitor)?
@@ -199,11 +200,10 @@ fn receive(args: &EndArgs) -> Result<Run> {
 }
 
 fn blast(seen: &Observation) -> BlastReport {
-    let seconds = |ns: u64| ns as f64 / 1e9;
     let gaps = |gaps: &Gaps| GapReport {
-        median_seconds: seconds(gaps.quantile_ns(0.5)),
-        p99_seconds: seconds(gaps.quantile_ns(0.99)),
-        longest_seconds: seconds(gaps.longest_ns()),
+        median_seconds: gaps.quantile(0.5).as_seconds(),
+        p99_seconds: gaps.quantile(0.99).as_seconds(),
+        longest_seconds: gaps.longest().as_seconds(),
     };
     BlastReport {
         lost_datagrams: seen.blast.lost,

@@ -1,6 +1,7 @@
 //! Table 2 and Figures 5 to 7: transfer times under loads, packet lengths and round trips, and the fixed rates that are best.
 
 use anyhow::Result;
+use ropewalk_model::ByteRate;
 use ropewalk_plot::{self as plot, Bar, Titles};
 use ropewalk_proto::rapid::monitor::receive_buffer;
 use serde::{Deserialize, Serialize};
@@ -194,7 +195,7 @@ struct Searched {
 
 /// Buffer that the native monitor would have at this rate.
 fn large_buffer(rate: f64) -> u64 {
-    receive_buffer((rate / 8.0) as u64, 3)
+    receive_buffer(ByteRate((rate / 8.0) as u64), 3)
 }
 
 fn search(site: &Site, scene: &Scene, buffer: bool, measurements: usize) -> Result<Searched> {

@@ -2,21 +2,22 @@
 
 use std::collections::VecDeque;
 
+use ropewalk_model::{Instant, Nanos};
 use ropewalk_proto::rapid::monitor::{Advice, Monitor, Sample};
 
-/// Gives what the inner monitor advises, `delay_ns` later; the inner one sees a round trip that is longer by as much.
+/// Gives what the inner monitor advises, `delay` later; the inner one sees a round trip that is longer by as much.
 pub(super) struct Late {
     inner: Box<dyn Monitor>,
-    delay_ns: u64,
+    delay: Nanos,
     // With the time at which each is given, in order.
-    held: VecDeque<(u64, Advice)>,
+    held: VecDeque<(Instant, Advice)>,
 }
 
 impl Late {
-    pub fn new(inner: Box<dyn Monitor>, delay_ns: u64) -> Self {
+    pub fn new(inner: Box<dyn Monitor>, delay: Nanos) -> Self {
         Self {
             inner,
-            delay_ns,
+            delay,
             held: VecDeque::new(),
         }
     }
@@ -25,16 +26,16 @@ impl Late {
 impl Monitor for Late {
     fn poll(&mut self, sample: &Sample) -> Advice {
         let advice = self.inner.poll(&Sample {
-            rtt_ns: sample.rtt_ns + self.delay_ns,
+            rtt: sample.rtt + self.delay,
             ..*sample
         });
         if advice != Advice::default() {
-            self.held.push_back((sample.now_ns + self.delay_ns, advice));
+            self.held.push_back((sample.now + self.delay, advice));
         }
         let mut due = Advice::default();
-        while let Some((_, next)) = self.held.pop_front_if(|(at, _)| *at <= sample.now_ns) {
+        while let Some((_, next)) = self.held.pop_front_if(|(at, _)| *at <= sample.now) {
             due.ceiling = next.ceiling.or(due.ceiling);
-            due.suspend_ns = next.suspend_ns.or(due.suspend_ns);
+            due.suspend = next.suspend.or(due.suspend);
         }
         due
     }
@@ -46,6 +47,8 @@ impl Monitor for Late {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_model::ByteRate;
+
     use super::*;
 
     /// Advises a ceiling of as many bytes as the time in nanoseconds, and suspends for its round trip at 1.
@@ -54,8 +57,8 @@ mod tests {
     impl Monitor for Clock {
         fn poll(&mut self, sample: &Sample) -> Advice {
             Advice {
-                ceiling: Some(sample.now_ns),
-                suspend_ns: (sample.now_ns == 1).then_some(sample.rtt_ns),
+                ceiling: Some(ByteRate(sample.now.0)),
+                suspend: (sample.now == Instant(1)).then_some(sample.rtt),
             }
         }
 
@@ -67,19 +70,19 @@ mod tests {
     /// Advice comes later by the delay, the newest of what is due counts, and no suspension is lost.
     #[test]
     fn advice_is_late() {
-        let mut late = Late::new(Box::new(Clock), 10);
-        let mut poll = |now_ns| {
+        let mut late = Late::new(Box::new(Clock), Nanos(10));
+        let mut poll = |now| {
             let sample = Sample {
-                now_ns,
-                rtt_ns: 5,
+                now: Instant(now),
+                rtt: Nanos(5),
                 ..Sample::default()
             };
             late.poll(&sample)
         };
         assert_eq!([0, 1, 2, 9].map(&mut poll), [Advice::default(); 4]);
-        let of = |ceiling, suspend_ns| Advice {
-            ceiling: Some(ceiling),
-            suspend_ns,
+        let of = |ceiling, suspend: Option<u64>| Advice {
+            ceiling: Some(ByteRate(ceiling)),
+            suspend: suspend.map(Nanos),
         };
         assert_eq!(poll(10), of(0, None));
         assert_eq!(poll(12), of(2, Some(15)));

@@ -2,6 +2,7 @@
 //! simulator's receivers with the shipping monitors.
 
 use anyhow::Result;
+use ropewalk_model::{ByteRate, Nanos};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 use ropewalk_processors::{Fair, Linux26Arrays, Outcome, Processor, Transfer, UleQueues};
 use ropewalk_proto::rapid::monitor::{Linux26, Monitor, Native, Score, Ule, receive_buffer};
@@ -24,7 +25,7 @@ fn paper(rtt_ms: u64) -> Transfer {
 }
 
 /// Where a transfer's receiver begins: most of its sleep average left.
-const STARTING_SLEEP_NS: u64 = 825_000_000;
+const STARTING_SLEEP: Nanos = Nanos::from_millis(825);
 
 /// A scheduler, and the monitor that goes with it.
 struct Kernel {
@@ -40,7 +41,7 @@ fn kernels() -> [Kernel; 3] {
         Kernel {
             name: "Linux 2.6, linux26",
             processor: |loops| Box::new(Linux26Arrays::new(loops)),
-            monitor: || Box::new(Linux26::starting_at(STARTING_SLEEP_NS)),
+            monitor: || Box::new(Linux26::starting_at(STARTING_SLEEP)),
             buffer: None,
         },
         Kernel {
@@ -53,7 +54,7 @@ fn kernels() -> [Kernel; 3] {
             name: "fair shares, native",
             processor: |loops| Box::new(Fair::new(loops)),
             monitor: || Box::new(Native::new()),
-            buffer: Some(receive_buffer(200_000_000, 3)),
+            buffer: Some(receive_buffer(ByteRate(200_000_000), 3)),
         },
     ]
 }

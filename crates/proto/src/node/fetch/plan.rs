@@ -1,6 +1,6 @@
 //! What the master says: plans, revisions, and what is to be given back.
 
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::align::align;
 use super::{LaneId, ReadyRun, Receiving, Watch};

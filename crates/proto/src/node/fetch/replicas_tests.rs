@@ -317,7 +317,8 @@ fn a_copy_written_late_is_noticed() {
         assert!(receiving.begin_write(writer(0), range));
         assert!(receiving.begin_write(writer(1), range));
         assert!(!receiving.end_write(writer(1), range));
-        let counted = receiving.handle_written_unit(writer(1), range, Some(RIGHT), START + SECOND * 31);
+        let counted =
+            receiving.handle_written_unit(writer(1), range, Some(RIGHT), START + SECOND * 31);
         assert_eq!(
             counted,
             (true, true),

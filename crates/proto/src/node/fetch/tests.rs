@@ -95,7 +95,9 @@ impl Network {
                         self.queues[lane].push_back(unit.range);
                     }
                 }
-                Take::Wait(Some(until)) => wake = Some(wake.map_or(until, |w: Instant| w.min(until))),
+                Take::Wait(Some(until)) => {
+                    wake = Some(wake.map_or(until, |w: Instant| w.min(until)))
+                }
                 Take::Wait(None) | Take::Closed => {}
             }
         }
@@ -341,8 +343,11 @@ fn swarm() {
         let mut chance = Chance(seed);
         let lanes = 1 + chance.below(4) as usize;
         let speeds: Vec<u64> = (0..lanes).map(|_| 1_000_000 << chance.below(8)).collect();
-        let mut receiving =
-            Receiving::new(CHUNK_LEN << chance.below(4), 1 + chance.below(4) as u32, START);
+        let mut receiving = Receiving::new(
+            CHUNK_LEN << chance.below(4),
+            1 + chance.below(4) as u32,
+            START,
+        );
         let mut runs = Vec::new();
         let mut start = 0;
         let mut holders: Vec<(Range, Vec<u32>)> = Vec::new();
@@ -508,7 +513,11 @@ fn windows_are_time() {
     const MB: u64 = 1 << 20;
     let windows = |latency: Nanos, speed: u64| {
         let mut receiving = Receiving::new(64 << 20, 1, START);
-        receiving.handle_plan(&plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0), START, &unit_at);
+        receiving.handle_plan(
+            &plan(&[0], vec![run(0, 1 << 40, 0, &[])], 0),
+            START,
+            &unit_at,
+        );
         let first = receiving.window(0);
         let (mut now, mut last) = (START, first);
         let mut line: VecDeque<(Instant, Range)> = VecDeque::new();

@@ -216,7 +216,7 @@ fn bench_in(phase: Phase) -> Bench {
         Phase::Finding => {}
         Phase::FindingLater => {
             bench.step(FIRST);
-            bench.node.handle_not_found(FIRST, "refused", 0);
+            bench.node.handle_not_found(FIRST, "refused", START);
         }
         Phase::Opening | Phase::OpeningLater | Phase::Open | Phase::Leaving | Phase::Ended => {
             bench.found(FIRST, DIRECT);
@@ -236,7 +236,7 @@ fn bench_in(phase: Phase) -> Bench {
     match phase {
         Phase::OpeningLater => {
             bench.step(FIRST);
-            bench.node.handle_not_opened(FIRST, "refused", 0);
+            bench.node.handle_not_opened(FIRST, "refused", START);
         }
         Phase::Open => {
             bench.open(FIRST);
@@ -385,8 +385,8 @@ fn the_tunnel_is_opened_again_when_the_direct_way_dies() {
     let tunnel = bench.found(FIRST, THROUGH);
     bench.open(tunnel);
     assert!(bench.receive(tunnel));
-    let lane = bench.node.handle_better_way(0, DIRECT, 0).unwrap();
-    assert_eq!(bench.node.handle_better_way(0, DIRECT, 0), None, "once");
+    let lane = bench.node.handle_better_way(0, DIRECT, START).unwrap();
+    assert_eq!(bench.node.handle_better_way(0, DIRECT, START), None, "once");
     bench.drain();
     let direct = StreamId { lane, number: 0 };
     bench.open(direct);
@@ -410,7 +410,7 @@ fn the_tunnel_is_opened_again_when_the_direct_way_dies() {
     assert!(
         bench
             .node
-            .handle_better_way(again.lane, DIRECT, 0)
+            .handle_better_way(again.lane, DIRECT, START)
             .is_some()
     );
 }
@@ -452,7 +452,9 @@ fn a_way_that_never_worked_gives_the_peer_up() {
     // Who has waited for answers does not do so again.
     let mut bench = Bench::new(4, 1);
     assert_eq!(bench.step(FIRST), Step::Find);
-    bench.node.handle_not_found(FIRST, "silent", START + SECOND * 4);
+    bench
+        .node
+        .handle_not_found(FIRST, "silent", START + SECOND * 4);
     bench.drain();
     assert_eq!((bench.needs, bench.step(FIRST)), (1, Step::End));
 }
@@ -508,12 +510,7 @@ fn rails_that_fail_are_tried_again() {
     assert_eq!(bench.step_later(id), Step::Probe);
     bench.node.handle_probed(id, false, bench.now);
     assert!(matches!(bench.step(id), Step::Wait(Some(_))));
-    assert!(
-        bench
-            .node
-            .handle_links_changed(&[], bench.now)
-            .is_empty()
-    );
+    assert!(bench.node.handle_links_changed(&[], bench.now).is_empty());
     assert_eq!(bench.step(id), Step::Probe, "links have changed");
     assert_eq!(bench.needs, 0);
 }

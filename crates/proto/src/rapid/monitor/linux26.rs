@@ -1,7 +1,7 @@
 //! The Task Priority Monitoring Process for Linux 2.6: Figure 4, fed by the running and sleeping times that today's kernels report.
 //!
 //! Readings and departures, each where it happens:
-//! - The formula of step (e) is garbled in print. Read as `(MAX_AVG_SLEEP - CURR_AVG_SLEEP) / (MAX_PRIO - CURR_DYN_PRIO)`: nanoseconds of
+//! - The formula of step (e) is garbled in print. Read as `(MAX_AVG_SLEEP - CURR_AVG_SLEEP) / (MAX_PRIO - CURR_DYN_PRIO)`: time of
 //!   average over levels. Time slept counts once for each level that is missing, so sleeping for that long
 //!   gives the average back, which is its stated aim. Where no level is missing the divisor is one.
 //! - Step (c) learns only while datagrams should be coming.
@@ -10,15 +10,17 @@
 //! - Section 3.4: up to 100 ms of round trip it fires one level early; above, it times the steps and fires a round trip
 //!   before the level of errors is expected.
 
+use ropewalk_model::{Instant, Nanos};
+
 use super::sleep::{BONUS_MAX, SleepAverage};
-use super::{Advice, Monitor, Quiet, STEP_NS, Sample};
+use super::{Advice, Monitor, POLL_TIME, Quiet, STEP_TIME, Sample};
 
 /// Errors at the best level teach nothing that a pause could mend: two levels are always left to run in. The
 /// published algorithm would suspend for ever.
 const ERROR_BELOW_MAX: i32 = 2;
 
 /// Longest pause asked for.
-const SUSPEND_MAX_NS: u64 = 500_000_000;
+const SUSPEND_TIME_MAX: Nanos = Nanos::from_millis(500);
 
 /// The monitor.
 #[derive(Debug)]
@@ -27,10 +29,10 @@ pub struct Linux26 {
     last: Option<Sample>,
     // None stands for minus infinity.
     error_prio: Option<i32>,
-    max: Option<(i32, u64)>,
-    // When the priority last fell, and how long a step takes.
-    fell_ns: u64,
-    step_ns: u64,
+    max: Option<(i32, Nanos)>,
+    // When the priority last fell or rose, once it did, and how long a step takes.
+    fell_at: Option<Instant>,
+    step: Nanos,
     quiet: Quiet,
 }
 
@@ -45,21 +47,21 @@ impl Linux26 {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            average: SleepAverage::new(u64::MAX),
+            average: SleepAverage::new(Nanos(u64::MAX)),
             last: None,
             error_prio: None,
             max: None,
-            fell_ns: 0,
-            step_ns: STEP_NS,
+            fell_at: None,
+            step: STEP_TIME,
             quiet: Quiet::default(),
         }
     }
 
     /// The same, for a task with another average.
     #[must_use]
-    pub fn starting_at(average_ns: u64) -> Self {
+    pub fn starting_at(average: Nanos) -> Self {
         Self {
-            average: SleepAverage::new(average_ns),
+            average: SleepAverage::new(average),
             ..Self::new()
         }
     }
@@ -74,31 +76,31 @@ impl Linux26 {
     fn account(&mut self, sample: &Sample) {
         let before = self.average.bonus();
         if let Some(last) = self.last.replace(*sample) {
-            let wall = sample.now_ns.saturating_sub(last.now_ns);
-            let run = sample.run_ns.saturating_sub(last.run_ns);
-            let wait = sample.wait_ns.saturating_sub(last.wait_ns);
+            let wall = sample.now.since(last.now);
+            let run = sample.run - last.run;
+            let wait = sample.wait - last.wait;
             self.average.run(run);
-            self.average.sleep(wall.saturating_sub(run + wait));
+            self.average.sleep(wall - (run + wait));
         }
         let now = self.average.bonus();
         if now < before {
-            let took = sample.now_ns.saturating_sub(self.fell_ns);
-            if self.fell_ns > 0 && took < 4 * self.step_ns {
+            let took = self.fell_at.map(|at| sample.now.since(at));
+            if let Some(took) = took.filter(|took| *took < self.step * 4) {
                 let steps = u64::from(now.abs_diff(before));
-                self.step_ns = (self.step_ns * 3 + took / steps) / 4;
+                self.step = (self.step * 3 + took / steps) / 4;
             }
-            self.fell_ns = sample.now_ns;
+            self.fell_at = Some(sample.now);
         } else if now > before {
-            self.fell_ns = sample.now_ns;
+            self.fell_at = Some(sample.now);
         }
     }
 
     /// Step (e).
-    fn interval_ns(&self, prio: i32) -> u64 {
-        let (max_prio, max_average) = self.max.unwrap_or((BONUS_MAX, self.average.ns()));
+    fn interval(&self, prio: i32) -> Nanos {
+        let (max_prio, max_average) = self.max.unwrap_or((BONUS_MAX, self.average.time()));
         let levels = u64::try_from(max_prio - prio).unwrap_or(0).max(1);
-        let interval = max_average.saturating_sub(self.average.ns()) / levels;
-        interval.clamp(super::POLL_NS, SUSPEND_MAX_NS)
+        let interval = (max_average - self.average.time()) / levels;
+        interval.clamp(POLL_TIME, SUSPEND_TIME_MAX)
     }
 
     /// Step (d), and section 3.4 for long round trips.
@@ -110,9 +112,9 @@ impl Linux26 {
             return prio - 1 <= error;
         }
         let steps = u64::try_from(prio - error).unwrap_or(0);
-        let into_step = sample.now_ns.saturating_sub(self.fell_ns);
-        let left = (steps * self.step_ns).saturating_sub(into_step.min(self.step_ns));
-        left <= sample.rtt_ns
+        let into_step = sample.now.since(self.fell_at.unwrap_or_default());
+        let left = self.step * steps - into_step.min(self.step);
+        left <= sample.rtt
     }
 }
 
@@ -121,7 +123,7 @@ impl Monitor for Linux26 {
         self.account(sample);
         let prio = self.average.bonus();
         if self.max.is_none_or(|(max, _)| prio > max) {
-            self.max = Some((prio, self.average.ns()));
+            self.max = Some((prio, self.average.time()));
         }
         if self.quiet.holds(sample) || !sample.blasting {
             return Advice::default();
@@ -137,10 +139,10 @@ impl Monitor for Linux26 {
         if !error && !self.is_close(prio, sample) {
             return Advice::default();
         }
-        let interval = self.interval_ns(prio);
+        let interval = self.interval(prio);
         self.quiet.suspend(sample, interval);
         Advice {
-            suspend_ns: Some(interval),
+            suspend: Some(interval),
             ceiling: None,
         }
     }
@@ -152,20 +154,20 @@ impl Monitor for Linux26 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sleep::SLEEP_MAX_NS;
+    use super::super::sleep::SLEEP_TIME_MAX;
     use super::*;
     use proptest::prelude::*;
 
-    const MS: u64 = 1_000_000;
+    const MS: Nanos = Nanos::from_millis(1);
 
     /// A receiver that runs all the time, seen every 2 ms.
-    fn run(monitor: &mut Linux26, sample: &mut Sample, ms: u64, received: bool) -> Option<u64> {
-        let end = sample.now_ns + ms * MS;
-        while sample.now_ns < end {
-            sample.now_ns += 2 * MS;
-            sample.run_ns += 2 * MS;
+    fn run(monitor: &mut Linux26, sample: &mut Sample, ms: u64, received: bool) -> Option<Nanos> {
+        let end = sample.now + MS * ms;
+        while sample.now < end {
+            sample.now += MS * 2;
+            sample.run += MS * 2;
             sample.received = received;
-            if let Some(interval) = monitor.poll(sample).suspend_ns {
+            if let Some(interval) = monitor.poll(sample).suspend {
                 return Some(interval);
             }
         }
@@ -175,10 +177,10 @@ mod tests {
     fn begun(rtt_ms: u64) -> (Linux26, Sample) {
         let mut monitor = Linux26::new();
         let sample = Sample {
-            now_ns: 1,
+            now: Instant(1),
             blasting: true,
             received: true,
-            rtt_ns: rtt_ms * MS,
+            rtt: MS * rtt_ms,
             ..Sample::default()
         };
         assert_eq!(monitor.poll(&sample), Advice::default());
@@ -194,10 +196,11 @@ mod tests {
             assert_eq!(run(&mut monitor, &mut sample, ran, true), None);
             let prio = monitor.average.bonus();
             let mut average = monitor.average;
-            let interval = monitor.interval_ns(prio);
+            let interval = monitor.interval(prio);
             // The factor of the starting level holds for the whole sleep in 2.6.
             let factor = (BONUS_MAX - prio) as u64;
-            assert!(interval * factor.max(1) + factor >= SLEEP_MAX_NS - average.ns());
+            let slept = interval * factor.max(1) + Nanos(factor);
+            assert!(slept >= SLEEP_TIME_MAX - average.time());
             average.sleep(interval);
             assert!(average.bonus() > prio, "from {prio} to {}", average.bonus());
         }
@@ -213,14 +216,14 @@ mod tests {
             run(&mut monitor, &mut sample, 2, true);
             if monitor.level() < level {
                 level = monitor.level();
-                falls.push(sample.now_ns / MS);
+                falls.push(sample.now.since(Instant::ZERO).0 / MS.0);
             }
         }
         assert!(
             falls.windows(2).all(|two| two[1] - two[0] == 100),
             "{falls:?}"
         );
-        assert_eq!(monitor.step_ns / MS, 100);
+        assert_eq!(monitor.step.0 / MS.0, 100);
     }
 
     /// The first silence teaches ERROR_PRIO and suspends; later it fires one level above, before anything is lost.
@@ -232,9 +235,9 @@ mod tests {
         let interval = run(&mut monitor, &mut sample, 2, false).expect("an error suspends");
         assert_eq!(monitor.error_prio(), Some(-1));
         // Paused: neither silence nor the level counts, and it sleeps.
-        let end = sample.now_ns + interval;
-        while sample.now_ns < end {
-            sample.now_ns += 2 * MS;
+        let end = sample.now + interval;
+        while sample.now < end {
+            sample.now += MS * 2;
             sample.received = false;
             assert_eq!(monitor.poll(&sample), Advice::default());
         }
@@ -277,20 +280,20 @@ mod tests {
         run(&mut monitor, &mut sample, 2, false).expect("an error suspends");
         let error = monitor.error_prio().unwrap();
         assert_eq!(error, -3);
-        while sample.now_ns < monitor.quiet.until_ns + 2 * MS {
-            sample.now_ns += 2 * MS;
+        while sample.now < monitor.quiet.until + MS * 2 {
+            sample.now += MS * 2;
             sample.received = false;
             monitor.poll(&sample);
         }
         run(&mut monitor, &mut sample, 2000, true).expect("it fires again");
-        let fired = sample.now_ns;
+        let fired = sample.now;
         // How long until the level of errors had it gone on?
         let mut average = monitor.average;
         while average.bonus() > error {
             average.run(MS);
-            sample.now_ns += MS;
+            sample.now += MS;
         }
-        let lead = (sample.now_ns - fired) / MS;
+        let lead = sample.now.since(fired).0 / MS.0;
         assert!((190..=310).contains(&lead), "{lead} ms");
     }
 
@@ -298,18 +301,18 @@ mod tests {
     #[test]
     fn it_always_lets_the_sender_run() {
         let (mut monitor, mut sample) = begun(0);
-        let (mut sent, mut until) = (0, 0);
+        let (mut sent, mut until) = (0, Instant::ZERO);
         for tick in 0..5000u64 {
-            sample.now_ns += 2 * MS;
-            let sends = sample.now_ns >= until;
+            sample.now += MS * 2;
+            let sends = sample.now >= until;
             // Half of the looks see nothing, whatever the level.
             sample.received = sends && tick % 2 == 0;
             if sends {
-                sample.run_ns += MS;
+                sample.run += MS;
                 sent += 1;
             }
-            if let Some(interval) = monitor.poll(&sample).suspend_ns {
-                until = sample.now_ns + interval;
+            if let Some(interval) = monitor.poll(&sample).suspend {
+                until = sample.now + interval;
             }
         }
         assert!(sent > 50, "{sent} of 5000");
@@ -320,16 +323,16 @@ mod tests {
         #[test]
         fn bounds_hold(parts in proptest::collection::vec((0u64..30, 0u64..30, any::<bool>(), any::<bool>()), 1..300), rtt in 0u64..300) {
             let mut monitor = Linux26::new();
-            let mut sample = Sample { rtt_ns: rtt * MS, ..Sample::default() };
+            let mut sample = Sample { rtt: MS * rtt, ..Sample::default() };
             for (run, sleep, received, blasting) in parts {
-                sample.now_ns += (run + sleep) * MS;
-                sample.run_ns += run * MS;
+                sample.now += MS * (run + sleep);
+                sample.run += MS * run;
                 sample.received = received;
                 sample.blasting = blasting;
                 let advice = monitor.poll(&sample);
                 prop_assert!(monitor.level().abs() <= 5.0);
-                if let Some(interval) = advice.suspend_ns {
-                    prop_assert!(blasting && (super::super::POLL_NS..=SUSPEND_MAX_NS).contains(&interval));
+                if let Some(interval) = advice.suspend {
+                    prop_assert!(blasting && (POLL_TIME..=SUSPEND_TIME_MAX).contains(&interval));
                 }
             }
         }

@@ -20,10 +20,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Advice, Monitor, POLL_NS, Sample};
+use ropewalk_model::{ByteRate, Instant, Nanos};
+
+use super::{Advice, Monitor, POLL_TIME, Sample};
 
 /// Run and wait are counted at ticks (4 ms) and switches: shorter windows tell noise.
-const WINDOW_NS: u64 = 50_000_000;
+const WINDOW_TIME: Nanos = Nanos::from_millis(50);
 
 /// Windows over which headroom is averaged: over one alone it touches zero at any high load.
 const WINDOWS: usize = 4;
@@ -48,10 +50,10 @@ const JUMP: f64 = 8.0;
 const JUMP_LONG: f64 = 2.0;
 
 /// A long round trip, in this sense.
-const LONG_NS: u64 = 20_000_000;
+const LONG_TIME: Nanos = Nanos::from_millis(20);
 
 /// Time in which the queue is brought to its aim, from a round trip on.
-const STEER_NS: u64 = 200_000_000;
+const STEER_TIME: Nanos = Nanos::from_millis(200);
 
 /// Bounds of the ceiling, over what is taken, while the queue is steered.
 const STEER_LEAST: f64 = 0.3;
@@ -66,8 +68,8 @@ const OVERHEAD: f64 = 1.57;
 const OCCUPANCY_AIM: f64 = 0.2;
 
 /// The same as a time of what is taken, beside a part of the round trip.
-const AIM_NS: u64 = 60_000_000;
-/// See [`AIM_NS`].
+const AIM_TIME: Nanos = Nanos::from_millis(60);
+/// See [`AIM_TIME`].
 const AIM_OF_TRIP: f64 = 0.75;
 
 /// Occupancy below which a receiver without headroom is still not the limit.
@@ -103,33 +105,42 @@ const PATH_RAISE_MAX: f64 = 0.05;
 const RANDOM_MARGIN: f64 = 1.01;
 
 /// Longest queue, in time, whose losses are waited for.
-const LATE_MAX_NS: f64 = 2e9;
+const LATE_TIME_MAX: Nanos = Nanos::from_secs(2);
+
+/// Less running time than this says nothing of the speed.
+const RUN_TIME_MIN: Nanos = Nanos::from_millis(2);
 
 /// Lowest ceiling, bytes per second: below it nothing could be measured.
 const CEILING_MIN: u64 = 125_000;
 
 /// Longest pause asked for.
-const SUSPEND_MAX_NS: u64 = 100_000_000;
+const SUSPEND_TIME_MAX: Nanos = Nanos::from_millis(100);
 
 /// The same before anything was measured: two time slices.
-const SUSPEND_UNKNOWN_NS: u64 = 8_000_000;
+const SUSPEND_TIME_UNKNOWN: Nanos = Nanos::from_millis(8);
 
-/// Receive buffer, in the kernel's count, for `rate` bytes per second and `competitors` other tasks that want the processor: what
+/// Receive buffer, in the kernel's count, for this rate and `competitors` other tasks that want the processor: what
 /// comes while each of them has a time slice of 4 ms, at least two slices' worth. A datagram of 1500 bytes takes 1.57 times its
 /// payload.
 #[must_use]
-pub fn receive_buffer(rate: u64, competitors: u32) -> u64 {
-    const SLICE_NS: u128 = 4_000_000;
+pub fn receive_buffer(rate: ByteRate, competitors: u32) -> u64 {
+    const SLICE_TIME: Nanos = Nanos::from_millis(4);
     let slices = u128::from(competitors + 1).max(2);
-    let bytes = u128::from(rate) * SLICE_NS * slices / 1_000_000_000 * 157 / 100;
+    let time = u128::from(SLICE_TIME.0) * slices;
+    let bytes = u128::from(rate.0) * time / 1_000_000_000 * 157 / 100;
     u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// The part that `time` is of `all`, none of no time.
+fn part_of(time: Nanos, all: Nanos) -> f64 {
+    time.0 as f64 / all.max(Nanos(1)).0 as f64
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    wall_ns: u64,
-    run_ns: u64,
-    wait_ns: u64,
+    wall: Nanos,
+    run: Nanos,
+    wait: Nanos,
     bytes: u64,
 }
 
@@ -142,19 +153,19 @@ struct Path {
     // Part that is lost at rates it carries: at random.
     random: f64,
     // Until when losses of before the last cut are still seen.
-    cut_until_ns: u64,
+    cut_until: Instant,
     raise: f64,
 }
 
 impl Path {
     /// Part `lost` of what was sent, at `sent` bytes per second, in a window; `most` is the most that came lately.
-    fn window(&mut self, now_ns: u64, late_ns: u64, lost: f64, sent: f64, most: f64) {
+    fn window(&mut self, now: Instant, late: Nanos, lost: f64, sent: f64, most: f64) {
         if lost <= self.random + PATH_LOSS {
             self.random = self.random.min(lost);
             self.raise();
             return;
         }
-        let is_cut = now_ns < self.cut_until_ns;
+        let is_cut = now < self.cut_until;
         if self.limit.is_some() && !is_cut && sent <= self.found * RANDOM_MARGIN {
             // It was asked for no more than it carries, and loses all the same.
             self.random = lost;
@@ -164,7 +175,7 @@ impl Path {
         self.limit = Some(self.found);
         self.raise = PATH_RAISE;
         if !is_cut {
-            self.cut_until_ns = now_ns + late_ns;
+            self.cut_until = now + late;
         }
     }
 
@@ -183,7 +194,7 @@ pub struct Native {
     windows: VecDeque<Window>,
     ceiling: f64,
     // Ceilings told during about the last round trip, and when.
-    told: VecDeque<(u64, f64)>,
+    told: VecDeque<(Instant, f64)>,
     // Bytes per second that arrived in each of the last windows.
     arrivals: VecDeque<f64>,
     path: Path,
@@ -192,7 +203,7 @@ pub struct Native {
     least_occupancy: f64,
     // In the window under way.
     braked: bool,
-    braked_until_ns: u64,
+    braked_until: Instant,
 }
 
 impl Default for Native {
@@ -215,57 +226,58 @@ impl Native {
             share: 1.0,
             least_occupancy: 1.0,
             braked: false,
-            braked_until_ns: 0,
+            braked_until: Instant::ZERO,
         }
     }
 
     /// Bytes per second that the receiver took in the windows kept.
     fn taken(&self) -> f64 {
-        let wall: u64 = self.windows.iter().map(|window| window.wall_ns).sum();
+        let wall: Nanos = self.windows.iter().map(|window| window.wall).sum();
         let bytes: u64 = self.windows.iter().map(|window| window.bytes).sum();
-        bytes as f64 * 1e9 / wall.max(1) as f64
+        bytes as f64 * 1e9 / wall.max(Nanos(1)).0 as f64
     }
 
     fn headroom(&self) -> f64 {
-        let wall: u64 = self.windows.iter().map(|window| window.wall_ns).sum();
-        let ready = self.windows.iter().map(|w| w.run_ns + w.wait_ns);
-        1.0 - ready.sum::<u64>() as f64 / wall.max(1) as f64
+        let wall: Nanos = self.windows.iter().map(|window| window.wall).sum();
+        let ready: Nanos = self.windows.iter().map(|w| w.run + w.wait).sum();
+        1.0 - part_of(ready, wall)
     }
 
     /// What could be sustained, by share and speed; `None` when too little ran to say.
     fn sustainable(&self) -> Option<f64> {
-        let run: u64 = self.windows.iter().map(|window| window.run_ns).sum();
+        let run: Nanos = self.windows.iter().map(|window| window.run).sum();
         let bytes: u64 = self.windows.iter().map(|window| window.bytes).sum();
         // A share that grew counts at once.
-        let newest = self.windows.back().map_or(0.0, |window| {
-            window.run_ns as f64 / (window.run_ns + window.wait_ns).max(1) as f64
-        });
+        let newest = self
+            .windows
+            .back()
+            .map_or(0.0, |window| part_of(window.run, window.run + window.wait));
         let share = self.share.max(newest);
-        (run > 2_000_000 && bytes > 0).then(|| bytes as f64 * 1e9 / run as f64 * share)
+        (run > RUN_TIME_MIN && bytes > 0).then(|| bytes as f64 * 1e9 / run.0 as f64 * share)
     }
 
     /// The fast brake.
-    fn brake(&mut self, sample: &Sample, occupancy: f64) -> Option<u64> {
-        if occupancy <= OCCUPANCY_BRAKE || sample.now_ns < self.braked_until_ns {
+    fn brake(&mut self, sample: &Sample, occupancy: f64) -> Option<Nanos> {
+        if occupancy <= OCCUPANCY_BRAKE || sample.now < self.braked_until {
             return None;
         }
         let sustainable = self.sustainable().unwrap_or(0.0).max(self.taken());
         let free = sample.buffer.saturating_sub(sample.queued) as f64;
         let lasts_ns = free * 1e9 / self.ceiling.max(sustainable).max(1.0);
-        if sample.rtt_ns as f64 >= lasts_ns {
+        if sample.rtt.0 as f64 >= lasts_ns {
             return None;
         }
         // Until what is above the aim has drained.
         let surplus = (occupancy - OCCUPANCY_DRAINED) * sample.buffer as f64;
-        let drain_ns = (surplus * 1e9 / sustainable.max(1.0)) as u64;
+        let drain_time = Nanos((surplus * 1e9 / sustainable.max(1.0)) as u64);
         let longest = match self.windows.is_empty() {
             // Nobody knows yet how fast it drains.
-            true => SUSPEND_UNKNOWN_NS,
-            false => SUSPEND_MAX_NS,
+            true => SUSPEND_TIME_UNKNOWN,
+            false => SUSPEND_TIME_MAX,
         };
-        let interval = drain_ns.clamp(POLL_NS, longest);
+        let interval = drain_time.clamp(POLL_TIME, longest);
         self.braked = true;
-        self.braked_until_ns = sample.now_ns + interval + sample.rtt_ns + POLL_NS;
+        self.braked_until = sample.now + interval + sample.rtt + POLL_TIME;
         Some(interval)
     }
 
@@ -281,15 +293,15 @@ impl Native {
     fn on_their_way(&self, sample: &Sample) -> f64 {
         // The sender may be slower than it is allowed to be, and the path slower than both.
         let most = self.arrived_most();
-        let from = sample.now_ns.saturating_sub(sample.rtt_ns);
+        let from = sample.now.before(sample.rtt);
         let mut bytes = 0.0;
-        let mut until = sample.now_ns;
+        let mut until = sample.now;
         for &(at, ceiling) in self.told.iter().rev() {
             let begin = at.max(from);
-            bytes += ceiling.min(most) * until.saturating_sub(begin) as f64 / 1e9;
+            bytes += ceiling.min(most) * until.since(begin).0 as f64 / 1e9;
             until = begin;
         }
-        bytes + most * until.saturating_sub(from) as f64 / 1e9
+        bytes + most * until.since(from).0 as f64 / 1e9
     }
 
     /// The ceiling while the receiver takes all it can: as much, and the queue of a round trip from now towards its aim.
@@ -298,25 +310,25 @@ impl Native {
         let base = self
             .taken()
             .max(self.sustainable().unwrap_or(0.0) * CAUTION);
-        let trip = sample.rtt_ns as f64 / 1e9;
-        let aim = (base * (AIM_NS as f64 / 1e9 + AIM_OF_TRIP * trip)).min(OCCUPANCY_AIM * buffer);
+        let trip = sample.rtt.as_seconds();
+        let aim = (base * (AIM_TIME.as_seconds() + AIM_OF_TRIP * trip)).min(OCCUPANCY_AIM * buffer);
         let then = least * buffer + self.on_their_way(sample) - base * trip;
-        let correction = (aim - then) * 1e9 / STEER_NS as f64;
+        let correction = (aim - then) * 1e9 / STEER_TIME.0 as f64;
         (base + correction).clamp(STEER_LEAST * base, STEER_MOST * base)
     }
 
     /// A window is over.
     fn decide(&mut self, sample: &Sample, begin: &Sample, occupancy: f64) {
-        let wall = (sample.now_ns - begin.now_ns) as f64 / 1e9;
+        let wall = sample.now.since(begin.now).as_seconds();
         let come = sample.bytes.saturating_sub(begin.bytes) as f64;
         let sent = sample.sent.saturating_sub(begin.sent);
         let datagrams = sample.datagrams.saturating_sub(begin.datagrams);
         let drops = sample.drops.saturating_sub(begin.drops);
         let taken = self.taken();
         let headroom = self.headroom();
-        let run: u64 = self.windows.iter().map(|w| w.run_ns).sum();
-        let wait: u64 = self.windows.iter().map(|w| w.wait_ns).sum();
-        self.share = run as f64 / (run + wait).max(1) as f64;
+        let run: Nanos = self.windows.iter().map(|w| w.run).sum();
+        let wait: Nanos = self.windows.iter().map(|w| w.wait).sum();
+        self.share = part_of(run, run + wait);
         let queued = |sample: &Sample| sample.queued as f64 / OVERHEAD;
         if self.arrivals.len() == ARRIVALS {
             self.arrivals.pop_front();
@@ -326,11 +338,11 @@ impl Native {
         if drops == 0 && sent > COUNTED_MIN {
             let lost = sent.saturating_sub(datagrams) as f64 / sent as f64;
             // What was lost behind a long queue is seen when the queue has been taken.
-            let late_ns = queued(sample) * 1e9 / taken.max(1.0);
-            let late_ns = sample.rtt_ns + late_ns.min(LATE_MAX_NS) as u64 + 2 * WINDOW_NS;
+            let late = Nanos((queued(sample) * 1e9 / taken.max(1.0)) as u64);
+            let late = sample.rtt + late.min(LATE_TIME_MAX) + WINDOW_TIME * 2;
             let most = self.arrived_most();
             let sent = come / (1.0 - lost).max(0.01) / wall;
-            self.path.window(sample.now_ns, late_ns, lost, sent, most);
+            self.path.window(sample.now, late, lost, sent, most);
         } else {
             self.path.raise();
         }
@@ -343,9 +355,9 @@ impl Native {
             self.steered(sample, least)
         } else {
             let sustainable = self.sustainable().unwrap_or(0.0) * CAUTION;
-            let (raise, jump) = match sample.rtt_ns {
-                ..LONG_NS => (RAISE, JUMP),
-                _ => (RAISE_LONG, JUMP_LONG),
+            let (raise, jump) = match sample.rtt < LONG_TIME {
+                true => (RAISE, JUMP),
+                false => (RAISE_LONG, JUMP_LONG),
             };
             // It copes with what it takes now, whatever is predicted.
             let now = taken.max(come / wall);
@@ -359,9 +371,9 @@ impl Native {
             ceiling = ceiling.min(limit);
         }
         self.ceiling = ceiling.max(CEILING_MIN as f64);
-        self.told.push_back((sample.now_ns, self.ceiling));
+        self.told.push_back((sample.now, self.ceiling));
         // One that was told before the last round trip holds at its beginning.
-        let from = sample.now_ns.saturating_sub(sample.rtt_ns);
+        let from = sample.now.before(sample.rtt);
         while self.told.get(1).is_some_and(|(at, _)| *at <= from) {
             self.told.pop_front();
         }
@@ -379,9 +391,9 @@ impl Monitor for Native {
         }
         let begin = *self.begin.get_or_insert(*sample);
         self.least_occupancy = self.least_occupancy.min(occupancy);
-        advice.suspend_ns = self.brake(sample, occupancy);
-        let wall_ns = sample.now_ns.saturating_sub(begin.now_ns);
-        if wall_ns < WINDOW_NS {
+        advice.suspend = self.brake(sample, occupancy);
+        let wall = sample.now.since(begin.now);
+        if wall < WINDOW_TIME {
             return advice;
         }
         let bytes = sample.bytes.saturating_sub(begin.bytes);
@@ -390,13 +402,13 @@ impl Monitor for Native {
                 self.windows.pop_front();
             }
             self.windows.push_back(Window {
-                wall_ns,
-                run_ns: sample.run_ns.saturating_sub(begin.run_ns),
-                wait_ns: sample.wait_ns.saturating_sub(begin.wait_ns),
+                wall,
+                run: sample.run - begin.run,
+                wait: sample.wait - begin.wait,
                 bytes,
             });
             self.decide(sample, &begin, occupancy);
-            advice.ceiling = Some(self.ceiling as u64);
+            advice.ceiling = Some(ByteRate(self.ceiling as u64));
         }
         self.begin = Some(*sample);
         advice
@@ -411,16 +423,14 @@ impl Monitor for Native {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
+    const MS: Nanos = Nanos::from_millis(1);
 
     /// LAB figures: 4 ms slices, 1 Gbit/s with three loops needs 3.1 MB.
     #[test]
     fn the_buffer_rule() {
-        assert_eq!(receive_buffer(125_000_000, 3), 3_140_000);
-        assert_eq!(
-            receive_buffer(125_000_000, 0),
-            receive_buffer(125_000_000, 1)
-        );
+        let rate = ByteRate(125_000_000);
+        assert_eq!(receive_buffer(rate, 3), 3_140_000);
+        assert_eq!(receive_buffer(rate, 0), receive_buffer(rate, 1));
     }
 
     /// A window of a receiver that could take `capacity` bytes per second with a whole processor and gets `share` of it, at
@@ -437,23 +447,24 @@ mod tests {
         for _ in 0..25 {
             let taken = (rate as f64).min(capacity as f64 * share) / 500.0;
             let run = taken * 1e9 / capacity as f64;
-            sample.now_ns += 2 * MS;
+            sample.now += MS * 2;
             sample.bytes += taken as u64;
             sample.datagrams += taken as u64 / 1000;
             sample.sent += taken as u64 / 1000;
-            sample.run_ns += run as u64;
-            sample.wait_ns += (run / share - run).min(2e6 - run).max(0.0) as u64;
+            sample.run += Nanos(run as u64);
+            let wait = (run / share - run).min(2e6 - run).max(0.0);
+            sample.wait += Nanos(wait as u64);
             sample.queued = queued;
             sample.received = true;
             let advice = monitor.poll(sample);
-            ceiling = advice.ceiling.or(ceiling);
+            ceiling = advice.ceiling.map(|ceiling| ceiling.0).or(ceiling);
         }
         ceiling
     }
 
     fn begun() -> (Native, Sample) {
         let sample = Sample {
-            now_ns: 1,
+            now: Instant(1),
             buffer: 4_000_000,
             blasting: true,
             ..Sample::default()
@@ -519,15 +530,15 @@ mod tests {
     fn the_brake_knows_the_round_trip() {
         for (rtt_ms, brakes) in [(1, true), (50, false)] {
             let (mut monitor, mut sample) = begun();
-            sample.rtt_ns = rtt_ms * MS;
+            sample.rtt = MS * rtt_ms;
             window(&mut monitor, &mut sample, 150_000_000, 400_000_000, 0.5, 0);
-            sample.now_ns += 2 * MS;
+            sample.now += MS * 2;
             sample.queued = 2_200_000;
             let advice = monitor.poll(&sample);
-            assert_eq!(advice.suspend_ns.is_some(), brakes);
+            assert_eq!(advice.suspend.is_some(), brakes);
             // Once is enough while the pause is under way.
-            sample.now_ns += 2 * MS;
-            assert_eq!(monitor.poll(&sample).suspend_ns, None);
+            sample.now += MS * 2;
+            assert_eq!(monitor.poll(&sample).suspend, None);
         }
     }
 
@@ -601,13 +612,13 @@ mod tests {
         let base = 50_000_000;
         let steered = |told: Option<f64>| {
             let (mut monitor, mut sample) = begun();
-            sample.rtt_ns = 200 * MS;
+            sample.rtt = MS * 200;
             // Four windows in which the receiver takes all it can.
             for _ in 0..4 {
                 window(&mut monitor, &mut sample, base, base, 1.0, 1_000_000);
             }
             if let Some(told) = told {
-                monitor.told = [(0, told)].into();
+                monitor.told = [(Instant::ZERO, told)].into();
             }
             monitor.steered(&sample, 0.25)
         };

@@ -9,8 +9,10 @@
 //! Lower numbers are better priorities in section 3.1, and the algorithm of Figure 4 uses higher is better: here the bonus has the
 //! sign of Figure 8, +5 for the most interactive task.
 
+use ropewalk_model::Nanos;
+
 /// `MAX_SLEEP_AVG`: 1 s.
-pub const SLEEP_MAX_NS: u64 = 1_000_000_000;
+pub const SLEEP_TIME_MAX: Nanos = Nanos::from_secs(1);
 
 /// Levels from the worst bonus to the best.
 pub const LEVELS: u64 = 10;
@@ -20,25 +22,25 @@ pub const BONUS_MAX: i32 = 5;
 
 /// The sleep average of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SleepAverage(u64);
+pub struct SleepAverage(Nanos);
 
 impl SleepAverage {
     /// A task with an average so far.
     #[must_use]
-    pub fn new(average_ns: u64) -> Self {
-        Self(average_ns.min(SLEEP_MAX_NS))
+    pub fn new(average: Nanos) -> Self {
+        Self(average.min(SLEEP_TIME_MAX))
     }
 
-    /// Nanoseconds.
+    /// The average.
     #[must_use]
-    pub fn ns(self) -> u64 {
+    pub fn time(self) -> Nanos {
         self.0
     }
 
     /// Levels above the worst, 0 to 10.
     #[must_use]
     pub fn level(self) -> u64 {
-        self.0 * LEVELS / SLEEP_MAX_NS
+        self.0.0 * LEVELS / SLEEP_TIME_MAX.0
     }
 
     /// The dynamic bonus, higher is better.
@@ -48,24 +50,22 @@ impl SleepAverage {
     }
 
     /// The task ran.
-    pub fn run(&mut self, ns: u64) {
-        self.0 = self.0.saturating_sub(ns);
+    pub fn run(&mut self, time: Nanos) {
+        self.0 = self.0 - time;
     }
 
     /// The task slept of its own will.
-    pub fn sleep(&mut self, ns: u64) {
-        let mut left = ns;
+    pub fn sleep(&mut self, time: Nanos) {
+        let mut left = time;
         // The factor changes with the level.
-        while left > 0 && self.0 < SLEEP_MAX_NS {
+        while left > Nanos::ZERO && self.0 < SLEEP_TIME_MAX {
             let level = self.level();
             let factor = (LEVELS - level).max(1);
-            let to_next = ((level + 1) * SLEEP_MAX_NS / LEVELS)
-                .saturating_sub(self.0)
-                .div_ceil(factor)
-                .max(1);
+            let to_next = SLEEP_TIME_MAX * (level + 1) / LEVELS - self.0;
+            let to_next = Nanos(to_next.0.div_ceil(factor).max(1));
             let part = left.min(to_next);
-            self.0 = (self.0 + part * factor).min(SLEEP_MAX_NS);
-            left -= part;
+            self.0 = (self.0 + part * factor).min(SLEEP_TIME_MAX);
+            left = left - part;
         }
     }
 }

@@ -7,7 +7,9 @@
 //! scheduler uses the monotone one.
 //! Without running time the score is 0; without sleeping time `m` in print, `2m` in the monotone form.
 
-use super::{Advice, Monitor, POLL_NS, Quiet, Sample};
+use ropewalk_model::Nanos;
+
+use super::{Advice, Monitor, POLL_TIME, Quiet, Sample};
 
 /// The largest score.
 pub const SCORE_MAX: f64 = 100.0;
@@ -16,10 +18,10 @@ pub const SCORE_MAX: f64 = 100.0;
 pub const THRESHOLD: f64 = 30.0;
 
 /// History: beyond 5 s in all, run and sleep are scaled down so that the past fades.
-const HISTORY_NS: u64 = 5_000_000_000;
+const HISTORY_TIME: Nanos = Nanos::from_secs(5);
 
 /// Longest pause asked for.
-const SUSPEND_MAX_NS: u64 = 500_000_000;
+const SUSPEND_TIME_MAX: Nanos = Nanos::from_millis(500);
 
 /// After a pause the score is to be this far below where it fired.
 const RELIEF: f64 = 5.0;
@@ -36,12 +38,13 @@ pub enum Score {
 impl Score {
     /// The score of a task with these times.
     #[must_use]
-    pub fn of(self, run_ns: u64, sleep_ns: u64) -> f64 {
+    pub fn of(self, run: Nanos, sleep: Nanos) -> f64 {
         let m = SCORE_MAX / 2.0;
-        let (run, sleep) = (run_ns as f64, sleep_ns as f64);
-        if run_ns == 0 {
+        let is_lazy = sleep > run;
+        let (run, sleep) = (run.0 as f64, sleep.0 as f64);
+        if run == 0.0 {
             0.0
-        } else if sleep_ns > run_ns {
+        } else if is_lazy {
             m / (sleep / run)
         } else {
             match self {
@@ -55,24 +58,24 @@ impl Score {
 /// Running and sleeping time with a history that fades.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Nanoseconds run.
-    pub run_ns: u64,
-    /// Nanoseconds slept.
-    pub sleep_ns: u64,
+    /// Time run.
+    pub run: Nanos,
+    /// Time slept.
+    pub sleep: Nanos,
 }
 
 impl History {
     /// Adds to both.
-    pub fn add(&mut self, run_ns: u64, sleep_ns: u64) {
-        self.run_ns += run_ns;
-        self.sleep_ns += sleep_ns;
-        let sum = self.run_ns + self.sleep_ns;
-        if sum > HISTORY_NS / 5 * 6 {
-            self.run_ns /= 2;
-            self.sleep_ns /= 2;
-        } else if sum > HISTORY_NS {
-            self.run_ns = self.run_ns / 5 * 4;
-            self.sleep_ns = self.sleep_ns / 5 * 4;
+    pub fn add(&mut self, run: Nanos, sleep: Nanos) {
+        self.run += run;
+        self.sleep += sleep;
+        let sum = self.run + self.sleep;
+        if sum > HISTORY_TIME / 5 * 6 {
+            self.run = self.run / 2;
+            self.sleep = self.sleep / 2;
+        } else if sum > HISTORY_TIME {
+            self.run = self.run / 5 * 4;
+            self.sleep = self.sleep / 5 * 4;
         }
     }
 }
@@ -99,8 +102,8 @@ impl Ule {
             form,
             // A task that has waited: interactive.
             history: History {
-                run_ns: 0,
-                sleep_ns: 500_000_000,
+                run: Nanos::ZERO,
+                sleep: Nanos::from_millis(500),
             },
             last: None,
             error_score: None,
@@ -120,33 +123,33 @@ impl Ule {
         let Some(last) = self.last.replace(*sample) else {
             return;
         };
-        let wall = sample.now_ns.saturating_sub(last.now_ns);
-        let run = sample.run_ns.saturating_sub(last.run_ns);
-        let wait = sample.wait_ns.saturating_sub(last.wait_ns);
-        self.history.add(run, wall.saturating_sub(run + wait));
+        let wall = sample.now.since(last.now);
+        let run = sample.run - last.run;
+        let wait = sample.wait - last.wait;
+        self.history.add(run, wall - (run + wait));
         let before = std::mem::replace(
             &mut self.score,
-            self.form.of(self.history.run_ns, self.history.sleep_ns),
+            self.form.of(self.history.run, self.history.sleep),
         );
-        if wall > 0 {
+        if wall > Nanos::ZERO {
             // Smoothed over some 50 looks: schedstat moves in ticks.
-            let slope = (self.score - before) / wall as f64;
+            let slope = (self.score - before) / wall.0 as f64;
             self.slope += (slope - self.slope) / 50.0;
         }
     }
 
     /// How long to sleep for a score that is [`RELIEF`] below the limit, or half of the limit where that is less.
-    fn interval_ns(&self, limit: f64) -> u64 {
+    fn interval(&self, limit: f64) -> Nanos {
         let target = (limit - RELIEF).max(limit / 2.0).max(1.0);
-        let run = self.history.run_ns as f64;
+        let run = self.history.run.0 as f64;
         let m = SCORE_MAX / 2.0;
         let sleep = if target < m {
             m * run / target
         } else {
             (SCORE_MAX - target) * run / m
         };
-        let interval = (sleep - self.history.sleep_ns as f64).max(0.0) as u64;
-        interval.clamp(POLL_NS, SUSPEND_MAX_NS)
+        let interval = (sleep - self.history.sleep.0 as f64).max(0.0) as u64;
+        Nanos(interval).clamp(POLL_TIME, SUSPEND_TIME_MAX)
     }
 }
 
@@ -168,14 +171,14 @@ impl Monitor for Ule {
             self.error_score = Some(self.score.max(THRESHOLD / 2.0));
         }
         let limit = self.error_score.unwrap_or(THRESHOLD).min(THRESHOLD);
-        let expected = self.score + self.slope.max(0.0) * (sample.rtt_ns + POLL_NS) as f64;
+        let expected = self.score + self.slope.max(0.0) * (sample.rtt + POLL_TIME).0 as f64;
         if !error && expected < limit {
             return Advice::default();
         }
-        let interval = self.interval_ns(limit);
+        let interval = self.interval(limit);
         self.quiet.suspend(sample, interval);
         Advice {
-            suspend_ns: Some(interval),
+            suspend: Some(interval),
             ceiling: None,
         }
     }
@@ -189,19 +192,20 @@ impl Monitor for Ule {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use ropewalk_model::Instant;
 
-    const MS: u64 = 1_000_000;
+    const MS: Nanos = Nanos::from_millis(1);
 
     /// Section 3.2's numbers: equal times give 2m in print, and a task that runs far more falls back to m.
     #[test]
     fn the_printed_form_is_not_monotone() {
-        let printed = |run, sleep| Score::Printed.of(run, sleep);
+        let printed = |run, sleep| Score::Printed.of(Nanos(run), Nanos(sleep));
         assert_eq!(printed(100, 100), 100.0);
         assert_eq!(printed(100, 200), 25.0);
         assert!(printed(10_000, 100) < 51.0);
         assert_eq!(printed(100, 0), 50.0);
         assert_eq!(printed(0, 0), 0.0);
-        let monotone = |run, sleep| Score::Monotone.of(run, sleep);
+        let monotone = |run, sleep| Score::Monotone.of(Nanos(run), Nanos(sleep));
         assert_eq!(monotone(100, 100), 50.0);
         assert_eq!(monotone(100, 200), 25.0);
         assert_eq!(monotone(100, 0), 100.0);
@@ -212,6 +216,7 @@ mod tests {
         /// More running is never better and more sleeping never worse, in the monotone form; both stay within the bounds.
         #[test]
         fn the_scheduler_s_form_is_monotone(run in 0u64..10_000, sleep in 0u64..10_000, more in 1u64..1000) {
+            let (run, sleep, more) = (Nanos(run), Nanos(sleep), Nanos(more));
             let score = Score::Monotone.of(run, sleep);
             prop_assert!(Score::Monotone.of(run + more, sleep) >= score);
             prop_assert!(Score::Monotone.of(run, sleep + more) <= score);
@@ -226,7 +231,7 @@ mod tests {
             let mut history = History::default();
             for (run, sleep) in parts {
                 history.add(run * MS, sleep * MS);
-                prop_assert!(history.run_ns + history.sleep_ns <= HISTORY_NS / 5 * 6);
+                prop_assert!(history.run + history.sleep <= HISTORY_TIME / 5 * 6);
             }
         }
     }
@@ -237,21 +242,21 @@ mod tests {
         let mut monitor = Ule::new(Score::Monotone);
         let mut sample = Sample {
             blasting: true,
-            rtt_ns: 20 * MS,
+            rtt: MS * 20,
             ..Sample::default()
         };
-        let (mut until, mut worst, mut asked, mut ran) = (0, 0.0_f64, 0, 0);
+        let (mut until, mut worst, mut asked, mut ran) = (Instant::ZERO, 0.0_f64, 0, 0);
         for _ in 0..10_000 {
-            sample.now_ns += 2 * MS;
+            sample.now += MS * 2;
             // The pause begins, and ends, a round trip late.
-            let paused = sample.now_ns < until && sample.now_ns >= until - 500 * MS;
+            let paused = sample.now < until && sample.now >= until.before(MS * 500);
             sample.received = !paused;
             if !paused {
-                sample.run_ns += 3 * MS / 2;
+                sample.run += MS * 3 / 2;
                 ran += 1;
             }
-            if let Some(interval) = monitor.poll(&sample).suspend_ns {
-                until = sample.now_ns + sample.rtt_ns + interval;
+            if let Some(interval) = monitor.poll(&sample).suspend {
+                until = sample.now + sample.rtt + interval;
                 asked += 1;
             }
             worst = worst.max(monitor.level());
@@ -271,15 +276,15 @@ mod tests {
                 ..Sample::default()
             };
             for look in 0..1000 {
-                sample.now_ns += 2 * MS;
-                sample.run_ns += 2 * MS;
+                sample.now += MS * 2;
+                sample.run += MS * 2;
                 sample.received = look % 3 > 0;
                 assert_eq!(monitor.poll(&sample), Advice::default(), "{form:?} {look}");
             }
             assert_eq!(monitor.error_score(), None);
-            sample.now_ns += 2 * MS;
+            sample.now += MS * 2;
             sample.queued = 4096;
-            assert!(monitor.poll(&sample).suspend_ns.is_some(), "{form:?}");
+            assert!(monitor.poll(&sample).suspend.is_some(), "{form:?}");
         }
     }
 
@@ -295,11 +300,11 @@ mod tests {
             };
             let mut at = Vec::new();
             for look in 0..2000 {
-                sample.now_ns += 2 * MS;
+                sample.now += MS * 2;
                 if look % 4 > 0 {
-                    sample.run_ns += 2 * MS;
+                    sample.run += MS * 2;
                 }
-                if monitor.poll(&sample).suspend_ns.is_some() {
+                if monitor.poll(&sample).suspend.is_some() {
                     at.push(look);
                 }
             }
@@ -321,13 +326,13 @@ mod tests {
         };
         monitor.poll(&sample);
         for _ in 0..50 {
-            sample.now_ns += 2 * MS;
-            sample.run_ns += 2 * MS;
+            sample.now += MS * 2;
+            sample.run += MS * 2;
             assert_eq!(monitor.poll(&sample), Advice::default());
         }
-        sample.now_ns += 2 * MS;
+        sample.now += MS * 2;
         sample.received = false;
-        assert!(monitor.poll(&sample).suspend_ns.is_some());
+        assert!(monitor.poll(&sample).suspend.is_some());
         let error = monitor.error_score().unwrap();
         assert!(error < THRESHOLD && error > 5.0, "{error}");
     }
