@@ -5,6 +5,7 @@
 mod pingpong;
 mod sim;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -29,6 +30,12 @@ enum Command {
     Sim(Box<sim::SimArgs>),
     /// Make the figures of the papers again, with this machine's numbers beside theirs
     Reproduce(ropewalk_reproduce::ReproduceArgs),
+    /// Print the page of measurements, BENCHMARKS.md, from the results of `reproduce`
+    Page {
+        /// The folder that `reproduce --out` wrote
+        #[arg(long, value_name = "DIR", default_value = "bench/results")]
+        results: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -40,6 +47,10 @@ fn main() -> ExitCode {
             end(sim::run(&args))
         }
         Command::Reproduce(args) => ropewalk_reproduce::run(&args),
+        Command::Page { results } => end(ropewalk_reproduce::page(&results).map(|page| {
+            print!("{page}");
+            ExitCode::SUCCESS
+        })),
     }
 }
 

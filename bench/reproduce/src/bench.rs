@@ -69,6 +69,16 @@ pub(crate) struct Bench {
     expected: f64,
     failures: Vec<String>,
     programs: BTreeMap<String, String>,
+    headlines: Vec<Headline>,
+}
+
+/// One line that sums a figure up, computed from its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Headline {
+    /// What was measured, and against what.
+    pub what: String,
+    /// The figures.
+    pub measured: String,
 }
 
 impl Bench {
@@ -95,6 +105,7 @@ impl Bench {
             expected: 0.0,
             failures: Vec::new(),
             programs: BTreeMap::new(),
+            headlines: Vec::new(),
             folder,
         };
         let path = bench.runs_path();
@@ -107,12 +118,10 @@ impl Bench {
         }
         bench.read_runs(&fs::read_to_string(&path).unwrap_or_default());
         let ropewalk = machine::version(&settings.ropewalk, "--version").unwrap_or_default();
-        let about = format!(
-            "{ropewalk} ({}, {})",
-            settings.ropewalk.display(),
-            bench.build
-        );
-        bench.program("ropewalk", about);
+        bench.program("ropewalk", ropewalk);
+        if let Some(revision) = machine::revision() {
+            bench.program("revision", revision);
+        }
         println!("== {figure} ==");
         Ok(bench)
     }
@@ -153,6 +162,14 @@ impl Bench {
     /// Notes the version of a program that takes part.
     pub fn program(&mut self, name: &str, version: impl Into<String>) {
         self.programs.insert(name.into(), version.into());
+    }
+
+    /// Adds a line that sums the figure up: what was measured, and the figures.
+    pub fn headline(&mut self, what: impl Into<String>, measured: impl Into<String>) {
+        self.headlines.push(Headline {
+            what: what.into(),
+            measured: measured.into(),
+        });
     }
 
     /// Announces points and the seconds each is expected to take, for the remaining time.
@@ -245,7 +262,7 @@ impl Bench {
             seconds_since_1970: machine::now_seconds(),
             load,
             build: self.build.clone(),
-            data: serde_json::to_value(data)?,
+            data: self.without_places(serde_json::to_value(data)?),
         };
         let path = self.runs_path();
         let mut file = fs::OpenOptions::new()
@@ -258,6 +275,29 @@ impl Bench {
         file.write_all(line.as_bytes())?;
         self.done.insert(record.key.clone(), record);
         Ok(())
+    }
+
+    /// The data without paths that mean something on this machine only.
+    fn without_places(&self, data: Value) -> Value {
+        match data {
+            Value::String(text) => {
+                let places = [
+                    (self.scratch.path(), "SCRATCH"),
+                    (&*self.settings.ropewalk, "ropewalk"),
+                    (&*self.own, "ropewalk-bench"),
+                ];
+                let replace = |text: String, (path, name): (&Path, &str)| {
+                    text.replace(&path.display().to_string(), name)
+                };
+                Value::String(places.into_iter().fold(text, replace))
+            }
+            Value::Array(all) => all.into_iter().map(|v| self.without_places(v)).collect(),
+            Value::Object(all) => {
+                let cleaned = all.into_iter().map(|(k, v)| (k, self.without_places(v)));
+                Value::Object(cleaned.collect())
+            }
+            other => other,
+        }
     }
 
     /// Where a plot of this figure goes.
@@ -275,6 +315,12 @@ impl Bench {
             .filter(|record| record.build != self.build)
             .count();
         let mut text = String::new();
+        for headline in &self.headlines {
+            text += &format!("{}: {}\n", headline.what, headline.measured);
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
         for table in tables {
             text += &table.text();
             text.push('\n');
@@ -299,6 +345,9 @@ impl Bench {
         let json = json!({
             "machine": machine,
             "load": loads,
+            "runs": self.done.len(),
+            "last_run_seconds_since_1970": self.done.values().map(|record| record.seconds_since_1970).max(),
+            "headlines": self.headlines,
             "tables": tables,
             "failures": self.failures,
             "runs_of_another_build": others,

@@ -7,6 +7,7 @@
 //!  simulated  the same in virtual time
 //!  bench      keeps runs, resumes, remaining time        runs/<figure>/runs.jsonl, table.txt, table.json, *.svg
 //!  ropewalk   standing agents, master command, report    iperf  plain TCP beside it
+//!  page       BENCHMARKS.md from results
 //!  process    children: deadline, output, processor time
 //! ```
 //!
@@ -20,6 +21,7 @@ mod iperf;
 mod machine;
 mod movers;
 mod network;
+mod page;
 mod process;
 mod ropewalk;
 mod scenario;
@@ -37,6 +39,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
+
+pub use crate::page::page;
 
 use crate::bench::Settings;
 use crate::figures::{

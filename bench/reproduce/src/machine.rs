@@ -75,6 +75,36 @@ pub(crate) fn version(program: &Path, argument: &str) -> Option<String> {
     text.lines().next().map(str::to_owned)
 }
 
+/// The revision of the source folder that this runs in, if it is one; marked where files differ from it.
+pub(crate) fn revision() -> Option<String> {
+    let mut command = Command::new("git");
+    command.args(["describe", "--always", "--dirty=, changed", "--abbrev=12"]);
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+/// The arguments of this program, without where it lies and where it writes.
+fn own_command() -> Vec<String> {
+    let mut words = std::env::args();
+    let program = words.next().unwrap_or_default();
+    let name = Path::new(&program).file_name();
+    let mut command = vec![name.map_or(program.clone(), |name| name.to_string_lossy().into())];
+    let mut is_place = false;
+    for word in words {
+        let names_place = ["--out", "--ropewalk"].contains(&&*word);
+        if !is_place
+            && !names_place
+            && !word.starts_with("--out=")
+            && !word.starts_with("--ropewalk=")
+        {
+            command.push(word);
+        }
+        is_place = names_place;
+    }
+    command
+}
+
 /// A mark that differs between two builds of a program: size and time of its file.
 pub(crate) fn build_mark(program: &Path) -> String {
     let Ok(metadata) = fs::metadata(program) else {
@@ -96,7 +126,7 @@ impl Machine {
             .map(|name| first_line(&format!("/proc/sys/kernel/{name}")))
             .join(" ");
         Self {
-            command: std::env::args().collect(),
+            command: own_command(),
             kernel,
             processor: field("/proc/cpuinfo", "model name").unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),

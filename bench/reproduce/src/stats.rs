@@ -30,9 +30,46 @@ pub(crate) fn summary(values: impl IntoIterator<Item = f64>) -> Option<Summary> 
     })
 }
 
+/// Several values as people write them: `97.3 to 99.4`, or one number where all print alike; `-` without any.
+pub(crate) fn span(values: impl IntoIterator<Item = f64>, decimals: usize) -> String {
+    let Some(all) = summary(values) else {
+        return "-".into();
+    };
+    let print = |value: f64| format!("{value:.decimals$}");
+    let (least, greatest) = (print(all.min), print(all.max));
+    match least == greatest {
+        true => least,
+        false => format!("{least} to {greatest}"),
+    }
+}
+
+/// A median with its spread: `1.52 (1.48 to 1.60)`; `-` without any value.
+pub(crate) fn spread(values: impl IntoIterator<Item = f64>, decimals: usize) -> String {
+    let Some(all) = summary(values) else {
+        return "-".into();
+    };
+    match all.count {
+        1 => format!("{:.decimals$}", all.median),
+        _ => format!(
+            "{:.decimals$} ({:.decimals$} to {:.decimals$})",
+            all.median, all.min, all.max
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What people read: spans, and medians with their spread.
+    #[test]
+    fn printed() {
+        assert_eq!(span([99.44, 97.3], 1), "97.3 to 99.4");
+        assert_eq!(span([1.01, 1.02], 1), "1.0");
+        assert_eq!(span([], 1), "-");
+        assert_eq!(spread([3.0, 1.0, 2.0], 0), "2 (1 to 3)");
+        assert_eq!(spread([3.0], 1), "3.0");
+    }
 
     /// Odd and even numbers of measurements have their textbook medians, in whatever order they come.
     #[test]

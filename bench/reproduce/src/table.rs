@@ -143,7 +143,8 @@ impl Table {
         text
     }
 
-    /// The table as an object: `title`, `rows` (one object each), `notes`.
+    /// The table as an object: `title`, `rows` (one object each), `notes`; `headings` and `printed` are the cells as people
+    /// see them.
     pub fn json(&self) -> Value {
         let row = |cells: &Vec<Cell>| {
             let entries = self.columns.iter().zip(cells);
@@ -153,7 +154,16 @@ impl Table {
             Value::Object(object)
         };
         let rows: Vec<Value> = self.rows.iter().map(row).collect();
-        json!({"title": self.title, "rows": rows, "notes": self.notes})
+        let headings: Vec<&str> = self.columns.iter().map(|column| column.1).collect();
+        let print = |row: &Vec<Cell>| row.iter().map(Cell::text).collect::<Vec<_>>();
+        let printed: Vec<Vec<String>> = self.rows.iter().map(print).collect();
+        json!({
+            "title": self.title,
+            "rows": rows,
+            "notes": self.notes,
+            "headings": headings,
+            "printed": printed,
+        })
     }
 }
 
@@ -175,5 +185,7 @@ mod tests {
         assert_eq!(json["rows"][0]["bits_per_second"], 1234.567);
         assert!(json["rows"][1]["bits_per_second"].is_null());
         assert_eq!(json["notes"][0], "a note");
+        assert_eq!(json["headings"], json!(["who", "bit/s"]));
+        assert_eq!(json["printed"][0], json!(["a", "1234.6"]));
     }
 }

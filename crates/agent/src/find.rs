@@ -73,7 +73,7 @@ pub(crate) fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connecte
         lanes: match transfer.options.lane() {
             LaneKind::Auto => Lanes::Any,
             LaneKind::Tcp => Lanes::Tcp,
-            LaneKind::Unix => Lanes::Local,
+            LaneKind::Unix | LaneKind::Shm => Lanes::Local,
             LaneKind::Rbudp | LaneKind::Rapid => Lanes::Datagrams,
         },
         is_restricted: transfer.is_restricted,

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ropewalk_lane::seal::{self, PairSecret};
 use ropewalk_lane::udp::Order;
-use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, tcp, udp, unix};
+use ropewalk_lane::{
+    Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, shm, tcp, udp, unix,
+};
 use ropewalk_proto::control::{self, LaneKind, Options, Verify};
 
 use crate::connect::HASH_STREAM;
@@ -94,7 +96,10 @@ impl DataSocket {
                 Some(datagrams) => udp::receive_half(stream, protection, datagrams),
                 None => tcp::receive_half(stream, protection),
             },
-            Self::Unix(stream) => unix::receive_half(stream, protection),
+            Self::Unix(stream) => match options.lane() {
+                LaneKind::Shm => shm::receive_half(stream, protection),
+                _ => unix::receive_half(stream, protection),
+            },
         }
     }
 
@@ -110,7 +115,10 @@ impl DataSocket {
                 Some(datagrams) => udp::send_half(stream, protection, datagrams),
                 None => tcp::send_half(stream, protection),
             },
-            Self::Unix(stream) => unix::send_half(stream, protection),
+            Self::Unix(stream) => match options.lane() {
+                LaneKind::Shm => shm::send_half(stream, protection),
+                _ => unix::send_half(stream, protection),
+            },
         }
     }
 
@@ -119,6 +127,7 @@ impl DataSocket {
         match self {
             Self::Tcp(_) if options.lane().is_of_datagrams() => options.lane().name(),
             Self::Tcp(_) => LaneKind::Tcp.name(),
+            Self::Unix(_) if options.lane() == LaneKind::Shm => LaneKind::Shm.name(),
             Self::Unix(_) => LaneKind::Unix.name(),
         }
     }

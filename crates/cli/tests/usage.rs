@@ -80,10 +80,6 @@ fn slips_are_explained() {
             &["copy", "--lane", "mpi", "/a", "/b"],
             "mpi lanes are not built",
         ),
-        (
-            &["copy", "--lane", "shm", "/a", "/b"],
-            "shm lanes are not built",
-        ),
         (&["copy", "--scheduler", "best", "/a", "/b"], "no scheduler"),
         (&["copy", "--limit", "5", "/a", "/b"], "bits or bytes"),
         (&["copy", "--limit", "0", "/a", "/b"], "never finish"),

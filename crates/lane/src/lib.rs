@@ -12,7 +12,7 @@
 //!      buffer / write                         read:   through a cache-sized buffer
 //! ```
 //!
-//! Constructors: [`tcp`], [`unix`], [`udp`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
+//! Constructors: [`tcp`], [`unix`], [`shm`], [`udp`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
 //! guards the frames; both ends must be given the same. [`preface`] is what a connection begins
 //! with, before it becomes a stream; [`seal`] derives the keys.
 //!
@@ -70,6 +70,7 @@ mod receive;
 pub mod routes;
 pub mod seal;
 mod send;
+pub mod shm;
 mod socket;
 pub mod tcp;
 mod tcp_info;

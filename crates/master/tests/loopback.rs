@@ -163,6 +163,7 @@ async fn trees_from_replicas_to_copies() {
         (true, Verify::None, LaneKind::Tcp),
         (true, Verify::Fragment, LaneKind::Unix),
         (true, Verify::Sink, LaneKind::Auto),
+        (false, Verify::Tree, LaneKind::Shm),
     ]
     .into_iter()
     .enumerate()

@@ -70,7 +70,14 @@ impl Verify {
 
 impl LaneKind {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Auto, Self::Tcp, Self::Unix, Self::Rbudp, Self::Rapid];
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::Tcp,
+        Self::Unix,
+        Self::Shm,
+        Self::Rbudp,
+        Self::Rapid,
+    ];
 
     /// As options and reports write it.
     #[must_use]
@@ -79,6 +86,7 @@ impl LaneKind {
             Self::Auto => "auto",
             Self::Tcp => "tcp",
             Self::Unix => "unix",
+            Self::Shm => "shm",
             Self::Rbudp => "rbudp",
             Self::Rapid => "rapid",
         }

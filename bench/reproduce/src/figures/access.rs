@@ -11,11 +11,14 @@
 //! nodes stand alternately or in two blocks. Which node moves what is the scheduler's choice, wherever windows
 //! overlap; the more they do, the more of it fast nodes can take.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 
 use crate::bench::{Bench, Settings};
 use crate::ropewalk::Moved;
 use crate::scenario::{AUTO, GREEDY, Node, Run, Scenario, UNIFORM, all, window};
+use crate::stats::span;
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -301,6 +304,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         "CEP Figure 7: half of the nodes at 20, half at 200 Mbit/s; each may access a window of the data",
         &COLUMNS,
     );
+    let mut of_bound: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (reading, order) in plots() {
         let named = |run: &Run| Series::new(run.name, Style::Marks);
         let mut series: Vec<Series> = reading.runs().iter().map(named).collect();
@@ -314,6 +318,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 });
                 let Some(moved) = moved else { continue };
                 series.points.push((point.share(), moved.megabits()));
+                let name = format!("{}, {}, {}", reading.name(), order.name(), run.name);
+                of_bound
+                    .entry(name)
+                    .or_default()
+                    .push(moved.megabits() * 1e8 / rates[0]);
                 row(&mut table, point, run, &moved, bytes)?;
                 if run == &RUNS[0] {
                     let reached = moved.megabits() * 1e6 / rates[1];
@@ -346,6 +355,12 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         };
         let name = format!("figure7 {} {}", reading.name(), order.name()).replace([' ', '+'], "-");
         plot::lines(&bench.plot_path(&name), titles, &[], &series)?;
+    }
+    for (name, shares) in of_bound {
+        bench.headline(
+            format!("windows of access, {name}, of the bound (CEP Figure 7)"),
+            format!("{} %", span(shares, 1)),
+        );
     }
     for note in [
         "8+8 and 4+4: senders + receivers, windows on both sides; 8 senders: eight receivers at 200 Mbit/s take anything.".to_owned(),

@@ -14,7 +14,7 @@ use crate::bench::{Bench, Settings, Site};
 use crate::iperf::{self, Carried, Load, Pair};
 use crate::network::{MASTER, TCP_SHARE, capped, hint, lab, tcp_rate};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
-use crate::stats::summary;
+use crate::stats::{span, summary};
 use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -244,6 +244,14 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     table.note("% of TCP's: of 95.6 Mbit/s a pair, from agents reachable to the last safe byte; target 97.");
     table.note("moving %: the same without the start. cpu s: agents and master; iperf3: both ends of all pairs.");
     table.note("sealed is the default: encrypted, tree hash end to end; plain keeps the tree hash. node MiB: largest agent.");
+
+    for (index, name) in names.iter().enumerate() {
+        let of_tcp = shares[index].points.iter();
+        bench.headline(
+            format!("1 to 16 pairs of 100 Mbit/s, {name}, of what TCP can carry (CEP Figures 4, 5; paper: 75 % of the links)"),
+            format!("{} %", span(of_tcp.map(|point| point.1 / TCP_SHARE), 1)),
+        );
+    }
 
     let over = |share: f64| {
         PAIRS

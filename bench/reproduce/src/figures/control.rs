@@ -11,6 +11,7 @@ use ropewalk_proto::report::ControlReport;
 
 use crate::bench::{Bench, Settings, Site};
 use crate::ropewalk::{Agents, Moved, Place, words};
+use crate::stats::span;
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -117,6 +118,16 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             number(each(control.status_bytes), 0),
             number(moved.report.seconds, 2),
         ]);
+    }
+    for curve in &curves {
+        let bytes = curve.points.iter().map(|point| point.1);
+        bench.headline(
+            format!(
+                "plan messages, 2 to 64 nodes, {}: bytes a node (paper: about {PAPER_BYTES})",
+                curve.name
+            ),
+            span(bytes, 0),
+        );
     }
     table.note(format!(
         "the paper: {PAPER_MESSAGES} messages, about {PAPER_BYTES} bytes a node (plan messages)."

@@ -341,6 +341,15 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             let report = &ran.moved.report;
             let per_node = report.control.plan_messages as f64 / report.control.nodes.max(1) as f64;
             let at = ran.happened.first().map(|happened| happened.seconds);
+            bench.headline(
+                format!(
+                    "{}, {}, {}: time over the bound of the network as it changed",
+                    case.1.name(),
+                    destination(case.0),
+                    run.name
+                ),
+                format!("{:.3}", report.seconds / bound),
+            );
             table.row(vec![
                 destination(case.0).into(),
                 case.1.name().into(),

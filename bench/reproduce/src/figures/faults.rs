@@ -216,6 +216,13 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             .iter()
             .map(|(start, end)| format!("{start}-{}", end - 1))
             .collect();
+        bench.headline(
+            format!("{case} killed at half way"),
+            format!(
+                "{:?}, longest pause {:.2} s",
+                report.outcome, report.longest_stall_seconds
+            ),
+        );
         table.row(vec![
             case.into(),
             format!("{:?}", report.outcome).into(),

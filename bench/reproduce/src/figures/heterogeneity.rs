@@ -13,6 +13,7 @@ use anyhow::Result;
 use crate::bench::{Bench, Settings, Site};
 use crate::network::{MASTER, capped, hint, lab, tcp_rate};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
+use crate::stats::span;
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -201,6 +202,17 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 number(moved.processor_seconds(), 2),
             ]);
         }
+    }
+    for (variant, series) in VARIANTS.iter().zip(&series) {
+        let of_bound = series.points.iter();
+        let of_bound = of_bound.map(|(x, rate)| rate * 1e6 / bound(POINTS[*x as usize]) * 100.0);
+        bench.headline(
+            format!(
+                "1 to 5 slow and 0 to 3 fast pairs, {}, of the bound (CEP Figure 6)",
+                variant.name
+            ),
+            format!("{} %", span(of_bound, 1)),
+        );
     }
     table.note("hints and no hints: declared speeds or none; uniform: equal shares, no work moves (--replan off).");
     table.note("bound: what TCP can carry through all caps together; target 95 %. uniform's bound: the slowest node's rate a pair.");

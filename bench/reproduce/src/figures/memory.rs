@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::bench::{Bench, Settings, Site};
 use crate::figures::composition;
 use crate::ropewalk::{AgentUse, Agents, Moved, Place, words};
-use crate::stats::summary;
+use crate::stats::{span, summary};
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -165,6 +165,16 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                 &receivers.iter().collect::<Vec<_>>(),
             );
         }
+    }
+    for curve in &series {
+        let peaks = curve.points.iter().map(|point| point.1);
+        bench.headline(
+            format!(
+                "peak memory, {}, 1 to 64 senders (paper: about 4 MB a node)",
+                curve.name
+            ),
+            format!("{} MiB", span(peaks, 1)),
+        );
     }
     if let Err(reason) = has_lab {
         table.note(format!(

@@ -17,7 +17,7 @@ use crate::machine;
 use crate::movers::free_port;
 use crate::process::{self, Process};
 use crate::ropewalk::Place;
-use crate::stats::{Summary, summary};
+use crate::stats::{Summary, span, summary};
 use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -277,6 +277,19 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             samples.push(bench.point(&case.key(round, bytes), || case.run(&site, bytes)));
         }
     }
+    for connections in CONNECTIONS {
+        let of_iperf = rows()
+            .into_iter()
+            .filter(|row| row.connections == connections && row.family == Family::V4);
+        let of_iperf = of_iperf.filter_map(|row| {
+            let (ours, theirs) = (samples_of(&all, row), samples_of(&all, row.rival()));
+            summary(ratios(ours, theirs)).map(|ratio| ratio.median)
+        });
+        bench.headline(
+            format!("{connections} connections over loopback, blocks of 4 KiB to 1 MiB, of iperf3 with as many streams (128 at most)"),
+            format!("{} x", span(of_iperf, 2)),
+        );
+    }
     let mut table = table(&all, bytes);
     if !has_iperf {
         table.note("missing iperf3: run scripts/install-test-tools");
@@ -285,14 +298,19 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     bench.finish(&[table])
 }
 
+/// Rates over those of the rival in the same rounds.
+fn ratios(ours: &[Option<Sample>], theirs: &[Option<Sample>]) -> impl Iterator<Item = f64> {
+    let rounds = ours.iter().zip(theirs);
+    rounds
+        .filter_map(|(ours, theirs)| Some(ours.as_ref()?.gigabits() / theirs.as_ref()?.gigabits()))
+}
+
 fn table(all: &Rounds, bytes: u64) -> Table {
     let title = format!("The multisocket test on loopback, about {bytes} bytes in all");
     let mut table = Table::new(title, &COLUMNS);
     for row in rows() {
         let (ours, theirs) = (samples_of(all, row), samples_of(all, row.rival()));
-        let ratios = ours.iter().zip(theirs).filter_map(|(ours, theirs)| {
-            Some(ours.as_ref()?.gigabits() / theirs.as_ref()?.gigabits())
-        });
+        let ratios = ratios(ours, theirs);
         let median = |all: Option<Summary>| number(all.map(|all| all.median), 2);
         let processor = |samples: &[Option<Sample>]| {
             let each = samples.iter().flatten();

@@ -18,7 +18,7 @@ use crate::iperf::{self, Load, Pair};
 use crate::machine;
 use crate::movers::{Files, MOVERS, Mover, free_port};
 use crate::ropewalk::{Agents, Moved, Place, words};
-use crate::stats::{Summary, summary};
+use crate::stats::{Summary, spread, summary};
 use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Bar, Titles};
 
@@ -339,6 +339,22 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     files.clear()?;
 
+    for (case, all) in cases.iter().zip(&samples) {
+        let work = match case.tool {
+            Tool::Iperf { .. } | Tool::Memory(_) => "memory to memory",
+            Tool::File(_) | Tool::Other(_) => "one file between folders in memory",
+        };
+        let beside = reference(&cases, case.streams).map(|reference| &samples[reference]);
+        if all.iter().any(Option::is_some) {
+            bench.headline(
+                format!("{work}: {}, {}", case.name, case.work),
+                format!(
+                    "{} x iperf3 with as many streams",
+                    spread(ratios(all, beside), 2)
+                ),
+            );
+        }
+    }
     let tables = tables(&cases, &absent, &samples, memory_bytes, file_bytes);
     for (name, title, range) in [
         (
@@ -380,6 +396,22 @@ fn bar(case: Case, samples: &[Option<Sample>]) -> Option<Bar> {
     })
 }
 
+/// The iperf3 case with as many streams.
+fn reference(cases: &[Case], streams: u32) -> Option<usize> {
+    cases.iter().position(
+        |case| matches!(case.tool, Tool::Iperf { streams: s, zero_copy: false } if s == streams),
+    )
+}
+
+/// Rates over those of iperf3 in the same rounds.
+fn ratios(
+    samples: &[Option<Sample>],
+    beside: Option<&Vec<Option<Sample>>>,
+) -> impl Iterator<Item = f64> {
+    let rounds = samples.iter().zip(beside.into_iter().flatten());
+    rounds.filter_map(|(ours, theirs)| Some(gigabits(ours.as_ref()?) / gigabits(theirs.as_ref()?)))
+}
+
 fn tables(
     cases: &[Case],
     absent: &[Vec<&str>],
@@ -387,9 +419,6 @@ fn tables(
     memory_bytes: u64,
     file_bytes: u64,
 ) -> [Table; 2] {
-    let reference = |streams: u32| {
-        cases.iter().position(|case| matches!(case.tool, Tool::Iperf { streams: s, zero_copy: false } if s == streams))
-    };
     let mut memory = Table::new(
         format!("Memory to memory, one pair on loopback, {memory_bytes} bytes"),
         &COLUMNS,
@@ -415,11 +444,8 @@ fn tables(
             table.note(format!("{}: {why}", case.name));
             continue;
         };
-        let beside = reference(case.streams).map(|reference| &samples[reference]);
-        let ratios = samples[index].iter().zip(beside.into_iter().flatten());
-        let ratios = ratios.filter_map(|(ours, theirs)| {
-            Some(gigabits(ours.as_ref()?) / gigabits(theirs.as_ref()?))
-        });
+        let beside = reference(cases, case.streams).map(|reference| &samples[reference]);
+        let ratios = ratios(&samples[index], beside);
         let processor = samples[index]
             .iter()
             .flatten()

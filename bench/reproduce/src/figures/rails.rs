@@ -13,7 +13,7 @@ use crate::bench::{Bench, Settings, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::network::{MASTER, lab, tcp_rate};
 use crate::ropewalk::{Agents, Moved, PORT, Place, words};
-use crate::stats::summary;
+use crate::stats::{spread, summary};
 use crate::table::{Table, number};
 
 /// Interfaces of each host, bits per second.
@@ -162,6 +162,12 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                     .map(|run| run.processor_seconds / run.bytes as f64 * 1e9),
             );
             let by_rail: Vec<String> = last.rails.iter().map(|rate| format!("{rate:.0}")).collect();
+            if *variant != "iperf3" {
+                bench.headline(
+                    format!("interfaces of {} Mbit/s, `--rails {variant}`, of what TCP can carry over all", name(rails)),
+                    format!("{} %", spread(runs.iter().map(|run| run.megabits / caps * 100.0), 1)),
+                );
+            }
             table.row(vec![
                 name(rails).into(),
                 (*variant).into(),

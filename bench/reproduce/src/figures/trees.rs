@@ -241,6 +241,13 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         let report = &copied.moved.report;
         let agents: f64 = report.nodes.iter().map(|node| node.processor_seconds).sum();
         let processor = agents + copied.moved.master_processor_seconds;
+        bench.headline(
+            format!(
+                "{case}, {} files, from 3 hosts to 2 over ssh, contents {}",
+                report.files, copied.comparison
+            ),
+            format!("{:.1} s", report.seconds),
+        );
         table.row(vec![
             case.into(),
             number(report.files as f64, 0),

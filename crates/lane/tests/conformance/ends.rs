@@ -23,21 +23,23 @@ pub enum Kind {
     Tcp4,
     Tcp6,
     Unix,
+    Shm,
     Blast4,
     Watched6,
 }
 
-pub const KINDS: [Kind; 6] = [
+pub const KINDS: [Kind; 7] = [
     Kind::Mem,
     Kind::Tcp4,
     Kind::Tcp6,
     Kind::Unix,
+    Kind::Shm,
     Kind::Blast4,
     Kind::Watched6,
 ];
 
 /// Those that are streams.
-pub const STREAMS: [Kind; 4] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix];
+pub const STREAMS: [Kind; 5] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix, Kind::Shm];
 
 /// Makes one end's protection; both ends need their own.
 pub type Protect = Box<dyn Fn() -> Protection>;
@@ -93,6 +95,13 @@ pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn Sen
             (
                 udp::receive_half(near, protect(), options).unwrap(),
                 udp::send_half(far, protect(), options).unwrap(),
+            )
+        }
+        Kind::Shm => {
+            let (near, far) = UnixStream::pair().unwrap();
+            (
+                shm::receive_half(near, protect()).unwrap(),
+                shm::send_half(far, protect()).unwrap(),
             )
         }
         Kind::Unix => {

@@ -9,8 +9,8 @@ use ropewalk_lane::faulty::Fault;
 use ropewalk_lane::*;
 
 use super::ends::{
-    self, Generated, KINDS, Kind, LONG, Memory, Mode, contents, grant, pair, protections, receive,
-    tcp_pair,
+    self, Generated, KINDS, LONG, Memory, Mode, STREAMS, contents, grant, pair, protections,
+    receive, tcp_pair,
 };
 
 /// A receiving end with a fault, and its sender's thread.
@@ -208,30 +208,38 @@ fn silence_ends_after_patience() {
 /// A receiver that asks and never reads is given up by the sender.
 #[test]
 fn a_receiver_that_does_not_read_is_given_up() {
-    for kind in KINDS {
-        for (name, protect) in protections() {
-            let (mut receiver, mut sender) = pair(kind, &protect);
-            sender.set_patience(Duration::from_millis(50));
-            let units: Vec<_> = (0..64)
-                .map(|id| grant(id, u64::from(id) << 20, (u64::from(id) + 1) << 20, false))
-                .collect();
-            receiver.grant(&units).unwrap();
-            let end = sender
-                .serve(&Generated::new(Mode::Memory), LONG)
-                .unwrap_err();
-            assert!(
-                matches!(end, LaneError::Silent { .. }),
-                "{kind:?} {name}: {end:?}"
-            );
+    // Each end of a lane of datagrams waits 10 s for the other to be there: all at the same time.
+    thread::scope(|scope| {
+        for kind in KINDS {
+            for (name, protect) in protections() {
+                let (mut receiver, mut sender) = pair(kind, &protect);
+                scope.spawn(move || {
+                    sender.set_patience(Duration::from_millis(50));
+                    let units: Vec<_> = (0..64)
+                        .map(|id| {
+                            let start = u64::from(id) << 20;
+                            grant(id, start, start + (1 << 20), false)
+                        })
+                        .collect();
+                    receiver.grant(&units).unwrap();
+                    let end = sender
+                        .serve(&Generated::new(Mode::Memory), LONG)
+                        .unwrap_err();
+                    assert!(
+                        matches!(end, LaneError::Silent { .. }),
+                        "{kind:?} {name}: {end:?}"
+                    );
+                });
+            }
         }
-    }
+    });
 }
 
 /// A sender that is asked nothing says so, and serves when asked later.
 #[test]
 fn an_idle_sender_can_be_served_again() {
     // Both ends of a lane of datagrams have to be there before it can be idle; see `datagrams`.
-    for kind in [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix] {
+    for kind in STREAMS {
         let (_, protect) = protections().remove(2);
         let (mut receiver, mut sender) = pair(kind, &protect);
         let provider = Generated::new(Mode::Memory);

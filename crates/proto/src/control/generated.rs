@@ -970,6 +970,8 @@ pub enum LaneKind {
     Rbudp = 3,
     /// Datagrams at a rate that follows the receiver, as RAPID.
     Rapid = 4,
+    /// Rings in shared memory between processes of one host only.
+    Shm = 5,
 }
 impl LaneKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -983,6 +985,7 @@ impl LaneKind {
             Self::Unix => "LANE_KIND_UNIX",
             Self::Rbudp => "LANE_KIND_RBUDP",
             Self::Rapid => "LANE_KIND_RAPID",
+            Self::Shm => "LANE_KIND_SHM",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -993,6 +996,7 @@ impl LaneKind {
             "LANE_KIND_UNIX" => Some(Self::Unix),
             "LANE_KIND_RBUDP" => Some(Self::Rbudp),
             "LANE_KIND_RAPID" => Some(Self::Rapid),
+            "LANE_KIND_SHM" => Some(Self::Shm),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Scale;
 use super::hosts::{self, MIB, Seen, Stream, unix_seconds};
 use crate::bench::{Bench, Site};
-use crate::stats::{Summary, summary};
+use crate::stats::{Summary, spread, summary};
 use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -277,6 +277,12 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             series.push(curve(kind.name(), run));
         }
     }
+    let all = || runs.iter().flatten();
+    let faults: u64 = all().filter_map(Run::seen).map(Seen::faults).sum();
+    bench.headline(
+        format!("one of two rails fails and returns during a stream of messages, {} runs: messages lost, doubled, out of order or damaged; stall", all().count()),
+        format!("{faults}; {} ms", spread(all().filter_map(|run| Some(run.stall()? * 1e3)), 0)),
+    );
     table.note("stall: longest pause between two deliveries that lasted into the failure or followed it. failed: from failure to repair, stall and what was delivered at once after it included.");
     table.note("after stall: from its end to the repair. again: from the repair to the first bytes over the rail, in steps of 20 ms; - when the stream ended before.");
     let titles = Titles {

@@ -209,6 +209,17 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
                 .map(|bytes| format!("{:.1}", *bytes as f64 / 1e6));
             each.collect::<Vec<_>>().join(" ")
         });
+        bench.headline(
+            format!("{} over rails of 100 Mbit/s", case.name()),
+            format!(
+                "{:.2} s ({:.2} to {:.2}){}",
+                all.median,
+                all.min,
+                all.max,
+                case.paper_seconds
+                    .map_or(String::new(), |paper| format!(", paper {paper:.2} s"))
+            ),
+        );
         table.row(vec![
             case.name().into(),
             number(own.median, 3),

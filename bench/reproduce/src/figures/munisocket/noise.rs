@@ -264,6 +264,12 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         } else {
             ""
         };
+        if let Some(share) = share {
+            bench.headline(
+                format!("datagrams take 60 % of one of two rails, {}, of one iperf3 stream on each rail", variant.name),
+                format!("{:.1} % ({:.1} to {:.1})", share.median, share.min, share.max),
+            );
+        }
         table.row(vec![
             variant.name.into(),
             number(all.median, 2),

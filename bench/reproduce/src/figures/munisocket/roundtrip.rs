@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::Scale;
 use super::hosts::{self, CutOffs, Measured, Point};
 use crate::bench::{Bench, Site};
-use crate::stats::{Summary, summary};
+use crate::stats::{Summary, span, summary};
 use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
@@ -194,6 +194,15 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
         add_cpu(&mut cpu, rails, &rounds);
         add_cut_offs(&mut cut_offs, rails, &rounds);
         if rails.len() > 1 {
+            let sizes = all_sizes(&rounds)
+                .into_iter()
+                .filter(|bytes| *bytes >= 32 << 10);
+            let shares =
+                sizes.filter_map(|bytes| percent_of(&rounds, bytes, "enhanced", "tcp-split"));
+            bench.headline(
+                format!("messages of 32 KiB and more over rails of {} Mbit/s, bandwidth of round trips, of two TCP connections that carry half each", hosts::name(rails)),
+                format!("{} %", span(shares.map(|share| share.median), 1)),
+            );
             draw_bandwidth(bench, rails, &rounds)?;
             curves.push((rails, rounds));
         }

@@ -216,6 +216,10 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             group,
         });
     }
+    bench.headline(
+        "two transfers and a stream of messages at once over 2 x 100 Mbit/s: all together, of the rails; the least flow, of a third",
+        format!("{:.1} %; {:.0} % ({:.0} to {:.0})", sum / rails * 100.0, least.median, least.min, least.max),
+    );
     table.note(format!(
         "While all three ran, {:.1} s; together {sum:.1} of {rails:.1} Mbit/s. The least had {:.0} % of a third (worst round {:.0} %). Messages lost, doubled, out of order or damaged: {faults}.",
         times.median, least.median, least.min

@@ -12,7 +12,7 @@ use crate::bench::{Bench, Site};
 use crate::iperf::{self, Load, Pair};
 use crate::network::tcp_rate;
 use crate::ropewalk::Place;
-use crate::stats::summary;
+use crate::stats::{spread, summary};
 use crate::table::{Table, number};
 use ropewalk_plot::{self as plot, Bar, Titles};
 
@@ -162,6 +162,18 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             .map(|rate| format!("{rate:.0}"))
             .collect();
         let cpu = summary(runs.iter().filter_map(|run| run.cpu_percent));
+        if let Some(sum) = sum.filter(|_| group > 0) {
+            bench.headline(
+                format!(
+                    "messages of 16 MiB over {} Mbit/s, {variant}, of the sum that TCP carries",
+                    hosts::name(&RAILS)
+                ),
+                format!(
+                    "{} %",
+                    spread(runs.iter().map(|run| run.megabits / sum.median * 100.0), 1)
+                ),
+            );
+        }
         table.row(vec![
             (*variant).into(),
             number(all.median, 1),

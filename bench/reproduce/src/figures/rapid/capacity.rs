@@ -362,6 +362,13 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
                 summary(own.iter().filter_map(of)).map(|all| all.median)
             };
             let name = ROWS[row].2;
+            bench.headline(
+                format!("{}, no load: {name}", ends.name()),
+                format!(
+                    "{:.0} Mbit/s ({:.0} to {:.0})",
+                    all.median, all.min, all.max
+                ),
+            );
             table.row(vec![
                 ends.name().into(),
                 name.into(),

@@ -168,6 +168,16 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
             summary(own.iter().filter_map(of).map(|value| value as f64)).map(|all| all.median)
         };
         let valid = own.iter().filter(|run| run.invalid.is_empty()).count();
+        bench.headline(
+            format!(
+                "1 % of packets lost at random, 100 Mbit/s, RTT 80 ms: {}",
+                mover.name()
+            ),
+            format!(
+                "{:.1} Mbit/s ({:.1} to {:.1})",
+                all.median, all.min, all.max
+            ),
+        );
         table.row(vec![
             mover.name().into(),
             number(all.median, 1),

@@ -1,0 +1,668 @@
+//! Streams through rings in shared memory, for two processes of one host.
+//!
+//! ```text
+//!             ring of data (sender writes)          ring of requests (receiver writes)
+//!  memory:  head tail wants | bytes ...            head tail wants | bytes ...
+//!  socket:  one byte rings the bell of a peer that waits; its end is the stream's end
+//! ```
+//!
+//! The receiver makes the memory and passes it over the connected Unix socket; nothing has a name, so that nothing is left
+//! when both processes are killed. Its size is sealed: a peer cannot cut it. Bytes are copied once in and once out. A side
+//! that has nothing to do says in the ring what it waits for and sleeps in `poll` on the socket, without spinning.
+//!
+//! The peer is another process and may write anything into the memory: positions that do not fit end the stream.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
+};
+
+use crate::half::Handle;
+use crate::receive::Receiver;
+use crate::send::Sender;
+use crate::socket::Socket;
+use crate::wire::{Interest, Wire};
+use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
+
+/// Bytes of the ring that data crosses: a unit of the largest size, and small enough to stay in a processor's cache.
+const DATA_LEN: usize = 1 << 20;
+/// Bytes of the ring of requests: 1,500 grants.
+const REQUESTS_LEN: usize = 64 << 10;
+/// Bytes in front of the rings: one page, with a line of 128 bytes for each of six counters.
+const HEADS_LEN: usize = 4096;
+const LINE: usize = 128;
+/// Bytes of the whole memory.
+const MEMORY_LEN: usize = HEADS_LEN + DATA_LEN + REQUESTS_LEN;
+/// The seals that a peer may rely on: whoever maps the memory keeps all of it.
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// The receiving end of a stream over shared memory; `stream` is connected to the peer and becomes the bell.
+///
+/// # Errors
+/// [`LaneError::Socket`] when the memory cannot be made or passed on.
+pub fn receive_half(
+    stream: UnixStream,
+    protection: Protection,
+) -> Result<Box<dyn ReceiveHalf>, LaneError> {
+    let wire = Rings::offer(stream).map_err(|source| LaneError::Socket {
+        doing: "making shared memory for the stream",
+        source,
+    })?;
+    Ok(Box::new(Receiver::new(wire, protection)?))
+}
+
+/// The sending end of a stream over shared memory, which the peer makes.
+///
+/// # Errors
+/// [`LaneError::Socket`] when the socket cannot be set up. That the peer's memory does not fit shows in
+/// [`SendHalf::serve`].
+pub fn send_half(
+    stream: UnixStream,
+    protection: Protection,
+) -> Result<Box<dyn SendHalf>, LaneError> {
+    let wire = Rings::accept(stream).map_err(|source| LaneError::Socket {
+        doing: "taking over the Unix socket",
+        source,
+    })?;
+    Ok(Box::new(Sender::new(wire, protection)?))
+}
+
+/// Mapped memory that both processes see.
+struct Memory(NonNull<u8>);
+
+// SAFETY: the mapping belongs to this value until it is dropped; all access is through atomics and the copies of `Ring`.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn map(file: &OwnedFd) -> io::Result<Self> {
+        // SAFETY: a new mapping at a place that the kernel chooses aliases nothing of this process.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                MEMORY_LEN,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        NonNull::new(start.cast())
+            .map(Self)
+            .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))
+    }
+
+    /// A ring whose counters begin at `line` and whose bytes at `start`.
+    fn ring(&self, line: usize, start: usize, len: usize) -> Ring {
+        debug_assert!(start + len <= MEMORY_LEN && (line + 3) * LINE <= HEADS_LEN);
+        // SAFETY: both lie within the mapping, as asserted.
+        let at = |offset: usize| unsafe { self.0.add(offset) };
+        Ring {
+            head: at(line * LINE).cast(),
+            tail: at((line + 1) * LINE).cast(),
+            wants: at((line + 2) * LINE).cast(),
+            bytes: at(start),
+            len,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and rings that point into it live in the same `Mapped`. An error would
+        // mean that it is gone already.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), MEMORY_LEN) };
+    }
+}
+
+/// One direction: a ring of bytes with one writing and one reading process.
+///
+/// `head` counts the bytes written, `tail` those read; both only grow. `wants` has what a waiting side waits for: the bytes to
+/// be read in its lower half, the bytes of room in its upper.
+struct Ring {
+    head: NonNull<AtomicU64>,
+    tail: NonNull<AtomicU64>,
+    wants: NonNull<Wants>,
+    bytes: NonNull<u8>,
+    len: usize,
+}
+
+#[repr(C)]
+struct Wants {
+    /// Bytes that the reader waits for; 0 while it does not wait.
+    bytes: AtomicU32,
+    /// Bytes of room that the writer waits for; 0 while it does not wait.
+    room: AtomicU32,
+}
+
+// SAFETY: pointers into a `Memory` that moves with the ring; shared parts are atomics.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn head(&self) -> &AtomicU64 {
+        // SAFETY: it points into the mapping, aligned to a line; every bit pattern is a number.
+        unsafe { self.head.as_ref() }
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        // SAFETY: as in `head`.
+        unsafe { self.tail.as_ref() }
+    }
+
+    fn wants(&self) -> &Wants {
+        // SAFETY: as in `head`.
+        unsafe { self.wants.as_ref() }
+    }
+
+    /// Bytes in the ring.
+    fn filled(&self) -> io::Result<usize> {
+        let (tail, head) = (
+            self.tail().load(Ordering::Acquire),
+            self.head().load(Ordering::Acquire),
+        );
+        let filled = head.wrapping_sub(tail);
+        match usize::try_from(filled) {
+            Ok(filled) if filled <= self.len => Ok(filled),
+            _ => Err(io::Error::other(
+                "the peer wrote positions into the shared memory that do not fit; end its process",
+            )),
+        }
+    }
+
+    fn room(&self) -> io::Result<usize> {
+        Ok(self.len - self.filled()?)
+    }
+
+    /// The least that is worth waking for: a quarter of the ring at most, so that both sides work at the same time.
+    fn worth(&self, bytes: usize) -> u32 {
+        bytes.clamp(1, self.len / 4) as u32
+    }
+
+    /// Copies bytes in, as far as there is room.
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let room = self.room()?;
+        let head = self.head().load(Ordering::Relaxed);
+        let mut written = 0;
+        for slice in slices {
+            let part = slice.len().min(room - written);
+            let at = (head.wrapping_add(written as u64) % self.len as u64) as usize;
+            let first = part.min(self.len - at);
+            // SAFETY: `at + first` and `part - first` are at most the ring's length. The reader keeps off what is not
+            // between tail and head; a peer that does not can damage bytes only, which checksums show.
+            unsafe {
+                self.bytes
+                    .add(at)
+                    .copy_from_nonoverlapping(start(slice), first);
+                self.bytes
+                    .copy_from_nonoverlapping(start(&slice[first..]), part - first);
+            }
+            written += part;
+        }
+        self.head()
+            .store(head.wrapping_add(written as u64), Ordering::Release);
+        Ok(written)
+    }
+
+    /// Copies bytes out, as far as there are any.
+    fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let filled = self.filled()?;
+        let tail = self.tail().load(Ordering::Relaxed);
+        let mut taken = 0;
+        for slice in slices {
+            let part = slice.len().min(filled - taken);
+            let at = (tail.wrapping_add(taken as u64) % self.len as u64) as usize;
+            let first = part.min(self.len - at);
+            let to = NonNull::from(&mut **slice).cast::<u8>();
+            // SAFETY: as in `write`; `part` is at most the slice's length.
+            unsafe {
+                to.copy_from_nonoverlapping(self.bytes.add(at), first);
+                to.add(first)
+                    .copy_from_nonoverlapping(self.bytes, part - first);
+            }
+            taken += part;
+        }
+        self.tail()
+            .store(tail.wrapping_add(taken as u64), Ordering::Release);
+        Ok(taken)
+    }
+}
+
+/// Where a slice begins, for copies out of it.
+fn start(slice: &[u8]) -> NonNull<u8> {
+    NonNull::from(slice).cast()
+}
+
+/// The memory, and the rings as one side sees them. Fields are dropped in this order.
+struct Mapped {
+    inbound: Ring,
+    outbound: Ring,
+    _memory: Memory,
+}
+
+impl Mapped {
+    fn new(memory: Memory, is_receiver: bool) -> Self {
+        let data = memory.ring(0, HEADS_LEN, DATA_LEN);
+        let requests = memory.ring(3, HEADS_LEN + DATA_LEN, REQUESTS_LEN);
+        let (inbound, outbound) = if is_receiver {
+            (data, requests)
+        } else {
+            (requests, data)
+        };
+        Self {
+            inbound,
+            outbound,
+            _memory: memory,
+        }
+    }
+}
+
+/// A wire over two rings and the socket that rings their bells.
+pub(crate) struct Rings {
+    bell: UnixStream,
+    /// Before the peer's memory has arrived there is none.
+    mapped: Option<Mapped>,
+    /// The peer has closed; what it wrote before may still lie in the ring.
+    has_ended: bool,
+}
+
+impl Rings {
+    /// Makes the memory and passes it to the peer.
+    fn offer(bell: UnixStream) -> io::Result<Self> {
+        let file = memfd_create(
+            "ropewalk-lane",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        ftruncate(&file, MEMORY_LEN as u64)?;
+        fcntl_add_seals(&file, SEALS)?;
+        let memory = Memory::map(&file)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        let fits = rights.push(SendAncillaryMessage::ScmRights(&files));
+        debug_assert!(fits, "the space is for one descriptor");
+        sendmsg(
+            &bell,
+            &[IoSlice::new(&[0])],
+            &mut rights,
+            SendFlags::NOSIGNAL,
+        )?;
+        bell.set_nonblocking(true)?;
+        Ok(Self {
+            bell,
+            mapped: Some(Mapped::new(memory, true)),
+            has_ended: false,
+        })
+    }
+
+    /// Waits for the peer's memory whenever it is first needed.
+    fn accept(bell: UnixStream) -> io::Result<Self> {
+        bell.set_nonblocking(true)?;
+        Ok(Self {
+            bell,
+            mapped: None,
+            has_ended: false,
+        })
+    }
+
+    /// The bell and the rings; [`io::ErrorKind::WouldBlock`] before the peer's memory has arrived.
+    fn parts(&mut self) -> io::Result<(&UnixStream, &Mapped)> {
+        let mapped = match &mut self.mapped {
+            Some(mapped) => mapped,
+            none => none.insert(Mapped::new(take_memory(&self.bell)?, false)),
+        };
+        Ok((&self.bell, mapped))
+    }
+
+    /// Whether what is waited for is there; otherwise the peer is asked to ring once it is.
+    fn is_ready(&mut self, interest: Interest) -> io::Result<bool> {
+        let (
+            _,
+            Mapped {
+                inbound, outbound, ..
+            },
+        ) = self.parts()?;
+        let bytes = inbound.worth(interest.read);
+        let room = outbound.worth(outbound.len);
+        let wants = |waits: bool, least: u32| if waits { least } else { 0 };
+        let reads = interest.read > 0;
+        inbound
+            .wants()
+            .bytes
+            .store(wants(reads, bytes), Ordering::Relaxed);
+        outbound
+            .wants()
+            .room
+            .store(wants(interest.write, room), Ordering::Relaxed);
+        // As in `ring_bell`, the other way round.
+        fence(Ordering::SeqCst);
+        let is_ready = reads && inbound.filled()? >= bytes as usize
+            || interest.write && outbound.room()? >= room as usize;
+        if is_ready {
+            inbound.wants().bytes.store(0, Ordering::Relaxed);
+            outbound.wants().room.store(0, Ordering::Relaxed);
+        }
+        Ok(is_ready)
+    }
+
+    /// Takes the rings of the bell off the socket; notes the peer's end.
+    fn hear(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 64];
+        loop {
+            match recv(&self.bell, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
+                    self.has_ended = true;
+                    return Ok(());
+                }
+                Ok((count, _)) if count == bytes.len() => {}
+                Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn poll(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        match poll(
+            &mut [PollFd::new(&self.bell, PollFlags::IN)],
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Wakes the peer if it waits for no more than `has`. Must follow the change of the ring's position.
+fn ring_bell(bell: &UnixStream, wants: &AtomicU32, has: usize) -> io::Result<()> {
+    // The position must be visible before `wants` is read: the peer writes `wants` and then reads the position.
+    fence(Ordering::SeqCst);
+    let wanted = wants.load(Ordering::Relaxed) as usize;
+    if wanted == 0 || has < wanted || wants.swap(0, Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    match send(bell, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        // A full socket is a bell that rings already.
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes the memory that the peer passes as its first byte.
+fn take_memory(bell: &UnixStream) -> io::Result<Memory> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = recvmsg(bell, &mut [IoSliceMut::new(&mut byte)], &mut rights, flags)?;
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let files = rights.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let file = files
+        .flatten()
+        .next()
+        .ok_or_else(|| wrong("the peer passed no shared memory"))?;
+    // Without the seals the peer could cut the memory under this process.
+    let seals = fcntl_get_seals(&file)?;
+    let len = rustix::fs::fstat(&file)?.st_size;
+    if !seals.contains(SEALS) || u64::try_from(len) != Ok(MEMORY_LEN as u64) {
+        return Err(wrong(
+            "the peer's shared memory has another size, or is not sealed",
+        ));
+    }
+    Memory::map(&file)
+}
+
+impl Wire for Rings {
+    fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let has_ended = self.has_ended;
+        let (bell, Mapped { inbound, .. }) = self.parts()?;
+        let taken = inbound.read(slices)?;
+        if taken == 0 {
+            // All that the peer wrote before its end has been read.
+            return if has_ended {
+                Ok(0)
+            } else {
+                Err(io::ErrorKind::WouldBlock.into())
+            };
+        }
+        // A peer that has ended needs no bell, and its bytes count.
+        let _ = ring_bell(bell, &inbound.wants().room, inbound.room()?);
+        Ok(taken)
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>], _more: bool) -> io::Result<usize> {
+        if self.has_ended {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let (bell, Mapped { outbound, .. }) = self.parts()?;
+        let written = outbound.write(slices)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        ring_bell(bell, &outbound.wants().bytes, outbound.filled()?)?;
+        Ok(written)
+    }
+
+    fn send_file(&mut self, _file: &File, _offset: u64, _length: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sends_files(&self) -> bool {
+        false
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    fn wait(&mut self, interest: Interest, deadline: Instant) -> io::Result<()> {
+        if self.mapped.is_none() {
+            return self.poll(deadline);
+        }
+        loop {
+            if self.has_ended || self.is_ready(interest)? || Instant::now() >= deadline {
+                return Ok(());
+            }
+            self.poll(deadline)?;
+            self.hear()?;
+        }
+    }
+
+    fn handle(&self) -> io::Result<Arc<dyn Handle>> {
+        Socket::new(OwnedFd::from(self.bell.try_clone()?), true)?.handle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pair() -> (Rings, Rings) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let receiver = Rings::offer(near).unwrap();
+        let mut sender = Rings::accept(far).unwrap();
+        sender.parts().unwrap();
+        (receiver, sender)
+    }
+
+    fn data(wire: &Rings) -> &Ring {
+        &wire.mapped.as_ref().unwrap().inbound
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// Bytes cross in order, around the end of the ring and across slices, in pieces of any length.
+    #[test]
+    fn bytes_cross_around_the_end() {
+        let (mut receiver, mut sender) = pair();
+        let sent: Vec<u8> = (0..3 * DATA_LEN + 77).map(|at| (at % 251) as u8).collect();
+        let (mut at, mut got) = (0, Vec::<u8>::new());
+        for piece in (1..).map(|step| step * 7919 % (DATA_LEN + 1)) {
+            let rest = &sent[at..(at + piece).min(sent.len())];
+            let (left, right) = rest.split_at(rest.len() / 3);
+            at += match sender.send(&[IoSlice::new(left), IoSlice::new(right)], false) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => panic!("{error}"),
+            };
+            let (mut a, mut b) = (vec![0; piece / 2], vec![0; piece / 2 + 1]);
+            let mut slices = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
+            if let Ok(count) = receiver.receive(&mut slices) {
+                a.extend(b);
+                got.extend(&a[..count]);
+            }
+            if got.len() == sent.len() {
+                break;
+            }
+        }
+        assert!(got == sent);
+    }
+
+    /// What was written before the end is read before the end shows.
+    #[test]
+    fn the_end_follows_the_bytes() {
+        let (mut receiver, mut sender) = pair();
+        sender.send(&[IoSlice::new(b"last")], false).unwrap();
+        drop(sender);
+        let interest = Interest {
+            read: 4,
+            write: false,
+        };
+        receiver.wait(interest, soon()).unwrap();
+        let mut bytes = [0; 9];
+        let mut read = || receiver.receive(&mut [IoSliceMut::new(&mut bytes)]);
+        assert_eq!(read().unwrap(), 4);
+        assert_eq!(read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        receiver.wait(interest, soon()).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!(
+            receiver
+                .receive(&mut [IoSliceMut::new(&mut bytes)])
+                .unwrap(),
+            0
+        );
+        let refused = receiver.send(&[IoSlice::new(b"x")], false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// A side that waits is woken by bytes and by room, and by no more rings of the bell than it asked for.
+    #[test]
+    fn waiting_sides_are_woken() {
+        let (mut receiver, mut sender) = pair();
+        let interest = Interest {
+            read: 100,
+            write: false,
+        };
+        assert!(!receiver.is_ready(interest).unwrap());
+        sender.send(&[IoSlice::new(&[1; 99])], false).unwrap();
+        assert_eq!(
+            recv(&receiver.bell, &mut [0; 9], RecvFlags::DONTWAIT),
+            Err(rustix::io::Errno::AGAIN)
+        );
+        sender.send(&[IoSlice::new(&[1; 99])], false).unwrap();
+        sender.send(&[IoSlice::new(&[1; 99])], false).unwrap();
+        assert_eq!(
+            recv(&receiver.bell, &mut [0; 9], RecvFlags::DONTWAIT)
+                .unwrap()
+                .0,
+            1
+        );
+        assert!(receiver.is_ready(interest).unwrap());
+
+        while sender.send(&[IoSlice::new(&[1; 1 << 16])], false).is_ok() {}
+        let interest = Interest {
+            read: 0,
+            write: true,
+        };
+        assert!(!sender.is_ready(interest).unwrap());
+        let mut bytes = vec![0; DATA_LEN / 2];
+        receiver
+            .receive(&mut [IoSliceMut::new(&mut bytes)])
+            .unwrap();
+        sender.wait(interest, soon()).unwrap();
+        assert!(sender.is_ready(interest).unwrap());
+    }
+
+    /// Positions that do not fit are an error, in either direction; no byte outside the ring is touched.
+    #[test]
+    fn a_peer_that_writes_nonsense_ends_the_stream() {
+        let (mut receiver, sender) = pair();
+        for head in [DATA_LEN as u64 + 1, u64::MAX] {
+            data(&receiver).head().store(head, Ordering::Release);
+            let error = receiver
+                .receive(&mut [IoSliceMut::new(&mut [0; 8])])
+                .unwrap_err();
+            assert!(error.to_string().contains("positions"), "{error}");
+        }
+        drop(sender);
+    }
+
+    /// Memory that the peer could cut, or of another size, is refused.
+    #[test]
+    fn memory_that_can_change_its_size_is_refused() {
+        for (len, seals) in [
+            (MEMORY_LEN, SealFlags::GROW),
+            (MEMORY_LEN / 2, SEALS),
+            (4096, SEALS),
+        ] {
+            let (near, far) = UnixStream::pair().unwrap();
+            let file =
+                memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, len as u64).unwrap();
+            fcntl_add_seals(&file, seals).unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut rights = SendAncillaryBuffer::new(&mut space);
+            let files = [file.as_fd()];
+            assert!(rights.push(SendAncillaryMessage::ScmRights(&files)));
+            sendmsg(
+                &near,
+                &[IoSlice::new(&[0])],
+                &mut rights,
+                SendFlags::NOSIGNAL,
+            )
+            .unwrap();
+            let mut sender = Rings::accept(far).unwrap();
+            let error = sender
+                .receive(&mut [IoSliceMut::new(&mut [0; 8])])
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{len}");
+        }
+        let (mut near, far) = UnixStream::pair().unwrap();
+        io::Write::write_all(&mut near, b"x").unwrap();
+        let mut sender = Rings::accept(far).unwrap();
+        let error = sender
+            .receive(&mut [IoSliceMut::new(&mut [0; 8])])
+            .unwrap_err();
+        assert!(error.to_string().contains("no shared memory"), "{error}");
+    }
+}
