@@ -51,11 +51,13 @@ This page is made by `ropewalk-bench page` from the runs in [bench/results](benc
 
 ```sh
 cargo build --release -p ropewalk-cli -p ropewalk-bench
-target/release/ropewalk-bench reproduce peers      # or: cep --figure 4, rails, rapid ...; `reproduce --help` names all
+target/release/ropewalk-bench reproduce --out bench/results peers   # or: cep --figure 4, rails ...; `reproduce --help` names all
+target/release/ropewalk-bench page > BENCHMARKS.md
 ```
 
 What needs several hosts makes them as network namespaces and needs root. Medians with least and greatest where runs were repeated.
-Rows that Ropewalk loses stay.
+Rows that Ropewalk loses stay. [docs/measured-before.md](docs/measured-before.md) has figures of earlier builds that have no committed
+runs yet, [docs/control-traffic.md](docs/control-traffic.md) the bytes of control traffic one by one.
 ";
 
 /// What a figure's `table.json` says.

@@ -10,7 +10,7 @@ use crate::hosts::{agent, close, master};
 /// Agents, half of them senders.
 const NODES: usize = 32;
 
-/// Bytes that a node may cost, everything included (BENCHMARKS.md).
+/// Bytes that a node may cost, everything included (docs/control-traffic.md).
 const NODE_BYTES_MAX: u64 = 3000;
 
 const PORT: u16 = 20_000;
