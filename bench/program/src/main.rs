@@ -33,7 +33,7 @@ enum Command {
     /// Print the page of measurements, BENCHMARKS.md, from the results of `reproduce`
     Page {
         /// The folder that `reproduce --out` wrote
-        #[arg(long, value_name = "DIR", default_value = "bench/results")]
+        #[arg(long, value_name = "DIR", default_value = "bench/reproduce/results")]
         results: PathBuf,
     },
 }

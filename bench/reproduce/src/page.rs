@@ -46,12 +46,12 @@ const ROWS_SHOWN: usize = 16;
 
 const INTRODUCTION: &str = "# Measurements
 
-This page is made by `ropewalk-bench page` from the runs in [bench/results](bench/results); a test compares the two. A figure's
+This page is made by `ropewalk-bench page` from the runs in [bench/reproduce/results](bench/reproduce/results); a test compares the two. A figure's
 `runs.jsonl` has each run: what was run, when, beside which load, and the whole report. To measure on another machine:
 
 ```sh
 cargo build --release -p ropewalk-cli -p ropewalk-bench
-target/release/ropewalk-bench reproduce --out bench/results peers   # or: cep --figure 4, rails ...; `reproduce --help` names all
+target/release/ropewalk-bench reproduce --out bench/reproduce/results peers   # or: cep --figure 4, rails ...; `reproduce --help` names all
 target/release/ropewalk-bench page > BENCHMARKS.md
 ```
 
@@ -132,7 +132,7 @@ fn section(page: &mut String, folder: &str, heading: &str, results: &Results) {
     // Writing to a string cannot fail.
     let _ = write!(
         page,
-        "\n## {heading}\n\n`{}`, {day}; {} runs: [bench/results/{folder}](bench/results/{folder})\n\n{}, {} cores, {:.0} GiB, {}; \
+        "\n## {heading}\n\n`{}`, {day}; {} runs: [bench/reproduce/results/{folder}](bench/reproduce/results/{folder})\n\n{}, {} cores, {:.0} GiB, {}; \
          load before the runs {load}. {}\n",
         machine.command.join(" "),
         results.runs,
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_page_is_made_from_the_runs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let made = page(&root.join("bench/results")).unwrap();
+        let made = page(&root.join("bench/reproduce/results")).unwrap();
         let path = root.join("BENCHMARKS.md");
         if std::env::var_os("ROPEWALK_UPDATE_GOLDEN").is_some() {
             fs::write(&path, &made).unwrap();
