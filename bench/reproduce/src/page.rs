@@ -179,7 +179,7 @@ fn section(page: &mut String, folder: &str, heading: &str, results: &Results) {
         *page += &line(&vec!["---".to_owned(); table.headings.len()]);
         table.printed.iter().for_each(|row| *page += &line(row));
         for (index, note) in table.notes.iter().enumerate() {
-            let _ = write!(page, "{}* {note}\n", if index == 0 { "\n" } else { "" });
+            let _ = writeln!(page, "{}* {note}", if index == 0 { "\n" } else { "" });
         }
         if is_folded {
             *page += "\n</details>\n";
