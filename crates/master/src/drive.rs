@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::tls::TlsError;
-use ropewalk_model::{ByteRate, Problem, receiver_runs, time};
-use ropewalk_proto::control::{self, ToAgent};
-use ropewalk_proto::coordinator::{
-    Action, Coordinator, NodeSetup, Planned, PlannedRun, Setup, SinkSetup, SourceSetup,
-};
+use ropewalk_model::{Problem, receiver_runs, time};
+use ropewalk_proto::control::ToAgent;
+use ropewalk_proto::coordinator::{Action, Coordinator, NodeSetup, Planned, PlannedRun};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
@@ -23,11 +21,10 @@ use crate::link::{count_received, count_sent};
 use crate::members::{Command, Doorman, Members, Party};
 use crate::reach::{self, Reached, reach_each};
 use crate::report::{self, ProgressMeter};
-use crate::request::{
-    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, Sources, Striping,
-};
+use crate::request::{Reach, Request, Sources};
+use crate::setup::{Before, check, links_note, node_setup, setup};
 use crate::sharing::Sharing;
-use crate::speeds::{self, Hints, Observations};
+use crate::speeds::{self, Observations};
 
 /// How often the coordinator sees time pass.
 const TICK: Duration = Duration::from_millis(100);
@@ -85,15 +82,6 @@ struct Driver {
     progress_due: bool,
     end: Option<(Outcome, Option<String>)>,
     transfer: String,
-}
-
-/// What is known before it begins.
-#[derive(Debug)]
-struct Before {
-    hints: Hints,
-    lessons: Vec<String>,
-    // Nodes that are left out of this one.
-    absent: Vec<String>,
 }
 
 /// What this one leaves.
@@ -193,213 +181,6 @@ pub async fn run_with(
     let lessons = lessons::remember(&request.options, after.lessons).await;
     report.notes.extend(speeds.into_iter().chain(lessons));
     report
-}
-
-/// Why a request is refused before any node is reached.
-#[derive(Debug, thiserror::Error)]
-enum RequestError {
-    #[error("two nodes are named {0}; name each once")]
-    SameName(String),
-    #[error("{0} is a pattern; expand it first")]
-    Pattern(Object),
-    #[error("no source is named; name at least one")]
-    NoSource,
-    #[error("no destination is named; name at least one")]
-    NoDestination,
-    #[error(transparent)]
-    Scheduler(#[from] ropewalk_sched::UnknownScheduler),
-}
-
-fn check(request: &Request) -> Result<(), RequestError> {
-    if let Some(pair) = request.nodes.windows(2).find(|w| w[0].name == w[1].name) {
-        return Err(RequestError::SameName(pair[0].name.clone()));
-    }
-    let objects = request
-        .nodes
-        .iter()
-        .flat_map(|node| node.sources.iter().chain(&node.sinks));
-    if let Some(pattern) = objects
-        .map(|o| &o.object)
-        .find(|o| matches!(o, Object::Pattern(_)))
-    {
-        return Err(RequestError::Pattern(pattern.clone()));
-    }
-    if !request.nodes.iter().any(|n| !n.sources.is_empty()) {
-        return Err(RequestError::NoSource);
-    }
-    if !request.nodes.iter().any(|n| !n.sinks.is_empty()) {
-        return Err(RequestError::NoDestination);
-    }
-    ropewalk_sched::by_name(&request.options.scheduler)?;
-    Ok(())
-}
-
-/// Says that the scheduler plans without regard to declared caps and trunks.
-fn links_note(request: &Request) -> Option<String> {
-    let scheduler = &request.options.scheduler;
-    let heeds = ropewalk_sched::by_name(scheduler).is_ok_and(|scheduler| scheduler.heeds_links());
-    (!request.links.is_empty() && !heeds).then(|| {
-        format!("--scheduler {scheduler} plans without the caps and trunks of the file; the bound counts them")
-    })
-}
-
-fn rows(object: &ObjectRequest) -> Vec<control::Row> {
-    let to_row = |row: &crate::request::RowRequest| control::Row {
-        object: object.object.to_bytes(),
-        object_offset: row.object_offset,
-        start: row.range.start,
-        length: row.range.len(),
-    };
-    object.rows.iter().map(to_row).collect()
-}
-
-/// The sources on a sink's host, which a copy must not lie in.
-fn sources_beside(nodes: &[NodeRequest], at: &Reach) -> Vec<control::Beside> {
-    let here = nodes.iter().filter(|other| other.reach.is_same_host(at));
-    let mut beside = Vec::new();
-    for source in here.flat_map(|node| &node.sources) {
-        match &source.object {
-            Object::Path(path) => beside.push(control::Beside {
-                path: path.clone(),
-                name: Vec::new(),
-            }),
-            Object::Bundle(paths) => beside.extend(paths.iter().map(|path| control::Beside {
-                path: path.clone(),
-                name: Object::last_name(path).to_vec(),
-            })),
-            Object::Pattern(_) | Object::Memory(_) | Object::Null => {}
-        }
-    }
-    beside
-}
-
-fn node_setup(node: &NodeRequest, nodes: &[NodeRequest], mapping: Mapping) -> NodeSetup {
-    let trees = matches!(mapping, Mapping::Trees { .. });
-    let all_shared = matches!(
-        mapping,
-        Mapping::Trees {
-            destinations: Destinations::Shared,
-            ..
-        }
-    );
-    let source = |object: &ObjectRequest| {
-        let kind = match &object.object {
-            Object::Path(path) if trees => Some(control::source::Kind::Tree(path.clone())),
-            Object::Memory(size) if trees => Some(control::source::Kind::Memory(*size)),
-            Object::Bundle(paths) if trees => {
-                let paths = paths.clone();
-                Some(control::source::Kind::Bundle(control::Bundle { paths }))
-            }
-            _ => None,
-        };
-        SourceSetup {
-            source: control::Source {
-                kind,
-                rows: rows(object),
-            },
-            base: 0,
-        }
-    };
-    let sink = |object: &ObjectRequest| {
-        let kind = match &object.object {
-            Object::Path(path) if trees => Some(control::sink::Kind::Tree(path.clone())),
-            Object::Memory(_) if trees => Some(control::sink::Kind::Memory(true)),
-            Object::Null if trees => Some(control::sink::Kind::Null(true)),
-            _ => None,
-        };
-        let shared = all_shared || object.destination.is_some();
-        SinkSetup {
-            sink: control::Sink {
-                rows: rows(object),
-                shared,
-                make_folder: object.make_folder,
-                sources: match kind {
-                    Some(control::sink::Kind::Tree(_)) => sources_beside(nodes, &node.reach),
-                    _ => Vec::new(),
-                },
-                kind,
-            },
-            destination: object.destination.clone(),
-        }
-    };
-    NodeSetup {
-        name: node.name.clone(),
-        sources: node.sources.iter().map(source).collect(),
-        sinks: node.sinks.iter().map(sink).collect(),
-        up: node.up.map(ByteRate),
-        down: node.down.map(ByteRate),
-        remembered_up: None,
-        remembered_down: None,
-        interfaces: node.interfaces.clone(),
-        is_here: node.reach == Reach::Local,
-        reached_at: None,
-    }
-}
-
-fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setup, Sources) {
-    let options = &request.options;
-    let sources = match request.mapping {
-        Mapping::Rows => Sources::Auto,
-        Mapping::Trees { sources, .. } => sources,
-    };
-    let options_message = control::Options {
-        streams: options.streams.unwrap_or(0),
-        prefetch: options.prefetch,
-        plain: options.plain,
-        verify: options.verify.into(),
-        lane: options.lane.into(),
-        no_sync: !options.sync,
-        status_milliseconds: 500,
-        fixed: !options.replan || options.striping == Striping::Equal,
-        rate: options.datagrams.rate.unwrap_or(0),
-        mtu: options.datagrams.mtu.unwrap_or(0),
-        monitor: options.datagrams.monitor.into(),
-        receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
-        equal: options.striping == Striping::Equal,
-        existing: options.existing.into(),
-    };
-    let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
-    let nodes = request
-        .nodes
-        .iter()
-        .enumerate()
-        .map(|(at, node)| NodeSetup {
-            remembered_up: hint(&before.hints.up, at),
-            remembered_down: hint(&before.hints.down, at),
-            ..node_setup(node, &request.nodes, request.mapping)
-        })
-        .collect();
-    let setup = Setup {
-        transfer: id.as_bytes().to_vec(),
-        nodes,
-        mapping: request.mapping,
-        limit: options.limit.map(ByteRate),
-        options: options_message,
-        rails: options.rails.clone(),
-        tune: options.tuned_by(),
-        lessons: before.lessons.clone(),
-        keep_partial: options.keep_partial,
-        links: request.links.clone(),
-        source_name: source_name(&request.nodes),
-    };
-    (setup, sources)
-}
-
-/// The last part of the sources' paths, when all of them have one and the same; rows are named by their whole paths.
-fn source_name(nodes: &[NodeRequest]) -> String {
-    let mut names = nodes.iter().flat_map(|node| &node.sources).map(|source| {
-        match (&source.object, source.rows.is_empty()) {
-            (Object::Path(path), true) => path
-                .split(|byte| *byte == b'/')
-                .rfind(|part| !part.is_empty() && *part != b"."),
-            _ => None,
-        }
-    });
-    let first = names.next().flatten().unwrap_or_default();
-    match names.all(|name| name == Some(first)) {
-        true => String::from_utf8_lossy(first).into_owned(),
-        false => String::new(),
-    }
 }
 
 async fn drive(

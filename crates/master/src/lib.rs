@@ -28,6 +28,7 @@ mod query;
 mod reach;
 mod report;
 pub mod request;
+mod setup;
 mod sharing;
 mod speeds;
 mod tunnels;
