@@ -58,49 +58,45 @@ fn blast(seen: &Datagrams) -> control::Blast {
 impl Fetch {
     /// Does what the node's machine wants done with the sinks, until the transfer ends.
     pub(super) fn keep_safe(self: &Arc<Self>) {
+        let now = || self.transfer.now();
         loop {
-            let task = self.next_task();
-            let now = || self.transfer.now();
-            match task {
+            let mut state = self.state.lock();
+            if self.stopped() {
+                return;
+            }
+            state.node.handle_timer(now());
+            if state.node.has_events() {
+                self.drain(state);
+                continue;
+            }
+            match state.node.next_task(now()) {
+                Task::Wait(until) => {
+                    let pause = until.map_or(LOOK_EVERY, |until| {
+                        Duration::from(until.since(now())).min(LOOK_EVERY)
+                    });
+                    self.changed.wait_for(&mut state, pause);
+                }
                 Task::Sync(promise) => {
+                    drop(state);
                     let synced = self.sync();
                     let node = &mut self.state.lock().node;
                     node.handle_synced(promise, synced, now());
                 }
                 Task::ReadBack => {
+                    drop(state);
                     let found = self.read_back();
                     self.state.lock().node.handle_read_back(found);
                 }
-                // The machine is told in it.
-                Task::Rename => drop(self.commit()),
-                Task::Report => self.tell_done(self.sample()),
-                Task::Wait(_) => {}
-                Task::End => return,
-            }
-        }
-    }
-
-    /// Waits for something to be done with the sinks.
-    fn next_task(self: &Arc<Self>) -> Task {
-        loop {
-            let mut state = self.state.lock();
-            if self.stopped() {
-                return Task::End;
-            }
-            let now = self.transfer.now();
-            state.node.handle_timer(now);
-            if state.node.has_events() {
-                self.drain(state);
-                continue;
-            }
-            match state.node.next_task(now) {
-                Task::Wait(until) => {
-                    let pause = until.map_or(LOOK_EVERY, |until| {
-                        Duration::from(until.since(now)).min(LOOK_EVERY)
-                    });
-                    self.changed.wait_for(&mut state, pause);
+                Task::Rename => {
+                    drop(state);
+                    // The machine is told in it.
+                    drop(self.commit());
                 }
-                task => return task,
+                Task::Report => {
+                    drop(state);
+                    self.tell_done(self.sample());
+                }
+                Task::End => return,
             }
         }
     }

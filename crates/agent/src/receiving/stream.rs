@@ -41,7 +41,7 @@ impl Fetch {
         let mut connection = None;
         while !self.stopped() {
             let carried = match (self.next_step(id), &mut connection) {
-                (Step::End, _) => return,
+                (Step::End, _) => return self.forget_lost(id.lane),
                 (Step::Wait(_), _) => Ok(()),
                 (Step::Find, _) => {
                     id = self.find(id);
@@ -71,6 +71,20 @@ impl Fetch {
             }
         }
         self.close(id, connection, Ok(()));
+    }
+
+    /// A stream of the lane has ended for good. Where its peer was given up, the way there is no way any more: hashes may still be
+    /// asked for, over another one.
+    fn forget_lost(&self, lane: usize) {
+        let mut state = self.state.lock();
+        if state.node.fetch().is_reachable(lane) {
+            return;
+        }
+        let way = state.lane(lane).way.clone();
+        drop(state);
+        if let Some(way) = way {
+            connect::forget(&self.transfer, &way.connected);
+        }
     }
 
     /// What to do with the stream; waits while that is nothing.

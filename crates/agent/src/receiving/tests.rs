@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::Layout;
+use ropewalk_model::time::Instant;
 
 use super::*;
+use crate::connect::Connected;
 
 /// Length of the data space: enough that space is reserved for it.
 const LENGTH: u64 = 1 << 20;
@@ -89,4 +91,47 @@ fn a_word_that_comes_early_counts() {
         }
         assert_eq!(count(&folder), 0, "possible: {possible}");
     }
+}
+
+/// A peer that is given up leaves no way behind over which it would be asked for hashes.
+#[test]
+fn a_peer_that_is_given_up_is_forgotten() {
+    let (_keep, folder) = folder();
+    let (transfer, _said) = Transfer::alone();
+    let peer = control::Peer {
+        node: 1,
+        name: "gone".into(),
+        ..control::Peer::default()
+    };
+    let plan = control::Plan {
+        lane_streams_max: 1,
+        peers: vec![peer.clone()],
+        runs: vec![control::Run {
+            length: LENGTH,
+            sender: 1,
+            ..control::Run::default()
+        }],
+        ..plan()
+    };
+    // Nobody listens there any more.
+    let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = left.local_addr().unwrap();
+    drop(left);
+    let connected = Arc::new(Connected::at(peer, address));
+    transfer.ways.lock().insert(1, connected);
+    let fetch = Fetch::new(transfer.clone(), &plan);
+    let sinks = fetch.prepare(&plan, vec![files(folder.join("copy"), false)]);
+    *fetch.sinks.lock() = Some(Arc::new(sinks.unwrap()));
+    let first = {
+        let node = &mut fetch.state.lock().node;
+        node.handle_prepared(&plan, Instant::ZERO, &|offset| Range::new(offset, LENGTH));
+        let Some(Event::Start(first)) = node.poll_event(Instant::ZERO) else {
+            panic!("no stream is started");
+        };
+        first
+    };
+    fetch.run_stream(first);
+    assert!(!fetch.state.lock().node.fetch().is_reachable(0));
+    assert!(transfer.ways.lock().is_empty());
+    fetch.stop(true, true);
 }
