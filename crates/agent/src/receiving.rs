@@ -69,6 +69,8 @@ struct LaneInfo {
 struct State {
     node: Node,
     lanes: Vec<LaneInfo>,
+    // What tells rails from each other; the machine knows them by their places here.
+    rails: Vec<String>,
     // A thread follows the links of this host.
     watches_links: bool,
     temporary_told: bool,
@@ -138,6 +140,7 @@ impl Fetch {
         let state = State {
             node: Node::new(receiving, streams, plan, duties, transfer.now()),
             lanes: Vec::new(),
+            rails: Vec::new(),
             watches_links: false,
             temporary_told: false,
         };

@@ -328,14 +328,9 @@ impl Ledger {
                 Delivery::Duplicate
             }
         };
+        self.leave_ready(lane);
         self.check_call();
         delivery
-    }
-
-    /// A cancelled unit will not come on this lane any more.
-    pub fn dropped(&mut self, lane: LaneId, range: Range, now: Instant) {
-        self.put_down(lane, range, now);
-        self.check_call();
     }
 
     fn put_down(&mut self, lane: LaneId, range: Range, now: Instant) {
@@ -351,6 +346,7 @@ impl Ledger {
     pub fn failed(&mut self, lane: LaneId, range: Range, now: Instant) {
         self.put_down(lane, range, now);
         self.back_to_ready(lane, range.start);
+        self.leave_ready(lane);
         self.check_call();
     }
 
@@ -396,7 +392,8 @@ impl Ledger {
         }
     }
 
-    /// A peer is gone: what it owned or carried moves to other holders, or becomes an orphan.
+    /// A lane takes nothing any more. What it carries stays in transit until it is [`failed`](Self::failed), stream by stream,
+    /// or delivered; then what it owned moves to other holders, or becomes an orphan.
     pub fn lane_failed(&mut self, lane: LaneId) {
         let Some(l) = self.lanes.get_mut(lane) else {
             return;
@@ -405,23 +402,21 @@ impl Ledger {
             return;
         }
         l.lost = true;
-        l.in_transit_bytes = 0;
+        self.leave_ready(lane);
+        self.check_call();
+    }
+
+    /// Hands on what a lane that failed owned, once it carries nothing.
+    fn leave_ready(&mut self, lane: LaneId) {
+        let Some(l) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        if !l.lost || l.in_transit_bytes > 0 {
+            return;
+        }
         l.ready_bytes = 0;
         let peer = l.peer;
         let runs: Vec<ReadyRun> = l.ready.drain(..).collect();
-        let carried: Vec<u64> = self
-            .in_transit
-            .iter()
-            .filter(|(_, u)| u.carriers.contains(&lane))
-            .map(|(&s, _)| s)
-            .collect();
-        for start in carried {
-            if let Some(unit) = self.in_transit.get_mut(&start) {
-                // All its streams are gone; copies of one unit are two at most.
-                unit.carriers.dedup();
-            }
-            self.back_to_ready(lane, start);
-        }
         let mut heirs = BTreeSet::new();
         for mut run in runs {
             run.holders
@@ -453,7 +448,6 @@ impl Ledger {
             let ready = self.lanes[heir].ready.make_contiguous();
             ready.sort_by_key(|run| run.choices);
         }
-        self.check_call();
     }
 
     /// Ranges that no living peer is known to hold, to be shown to the planner.

@@ -253,6 +253,7 @@ impl Node {
             self.complete_at = None;
         }
         self.fetch.handle_revision(revision, now);
+        self.check();
     }
 
     /// Its part has failed, for a reason of its own; the first reason stays.

@@ -48,7 +48,7 @@ impl Agent {
     /// Asserts what must be true between two steps.
     pub fn check(&self) {
         if let Some(receiver) = &self.receiver {
-            receiver.machine.fetch().ledger().check();
+            receiver.machine.check();
         }
     }
 

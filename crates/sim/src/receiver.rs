@@ -264,7 +264,8 @@ impl Receiver {
             return;
         }
         for rail in works {
-            if let Some(lane) = self.machine.handle_rail(stream.lane, Link::default(), now) {
+            let link = link(ways.tunnel(), rail);
+            if let Some(lane) = self.machine.handle_rail(stream.lane, link, now) {
                 self.rails.insert(lane, rail);
             }
         }
@@ -286,7 +287,7 @@ impl Receiver {
             let Some(rail) = around.ways.direct().find(connects) else {
                 continue;
             };
-            let link = Link::default();
+            let link = link(Some(tunnel), rail);
             if let Some(new) = self.machine.handle_better_way(lane, link, around.now) {
                 self.mended.moved += 1;
                 self.rails.insert(new, rail);
@@ -423,12 +424,11 @@ impl Receiver {
             }
             let ids: Vec<StreamId> = self.streams.keys().copied().collect();
             for id in ids {
-                let grants = self.machine.take_cancels(id);
-                self.cancel(id, &grants, now);
-                // What the machine has given up on, for whatever reason, is not waited for.
-                let is_alive = self.machine.fetch().ledger().is_alive(id.lane);
-                if !is_alive && self.machine.phase(id).is_open() {
-                    self.close(id, Break::Asked, around);
+                while let Some(step) = self.machine.next_end(id) {
+                    match step {
+                        Step::Cancel(grants) => self.cancel(id, &grants, now),
+                        _ => self.close(id, Break::Asked, around),
+                    }
                 }
                 if self.machine.phase(id) == Phase::Ended {
                     self.streams.remove(&id);
@@ -472,6 +472,7 @@ fn link(tunnel: Option<u32>, rail: u32) -> Link {
     };
     Link {
         way,
+        rail,
         trip: Nanos::ZERO,
     }
 }

@@ -43,15 +43,31 @@ impl Way {
         }
     }
 
-    fn link(&self) -> Link {
-        Link {
-            way: self.connected.way(),
-            trip: self.connected.trip.into(),
+    /// What tells its rail from others of the same kind to the same peer.
+    fn key(&self) -> String {
+        match &self.via {
+            Via::Rail(rail) => rail.to_string(),
+            Via::Ready(number, _) => number.to_string(),
+            Via::Pair => self.connected.first_rail(),
         }
     }
 }
 
 impl State {
+    fn link(&mut self, way: &Way) -> Link {
+        let key = way.key();
+        let known = self.rails.iter().position(|rail| *rail == key);
+        let rail = known.unwrap_or_else(|| {
+            self.rails.push(key);
+            self.rails.len() - 1
+        });
+        Link {
+            way: way.connected.way(),
+            rail: rail as u32,
+            trip: way.connected.trip.into(),
+        }
+    }
+
     /// Lanes whose rail this host has no address for any more.
     pub(super) fn gone(&self, here: &[Interface]) -> Vec<usize> {
         let is_there = |lane: &usize| {
@@ -73,7 +89,8 @@ impl Fetch {
         let mut state = self.state.lock();
         let now = self.transfer.now();
         let unit_at = |offset| sinks.unit_at(offset);
-        let found = state.node.handle_found(id, way.link(), now, &unit_at);
+        let link = state.link(&way);
+        let found = state.node.handle_found(id, link, now, &unit_at);
         if let Some(stream) = found {
             state.lane(stream.lane).way = Some(way.clone());
         }
@@ -122,7 +139,8 @@ impl Fetch {
             return;
         };
         let now = self.transfer.now();
-        let Some(rail) = state.node.handle_better_way(lane, way.link(), now) else {
+        let link = state.link(&way);
+        let Some(rail) = state.node.handle_better_way(lane, link, now) else {
             return;
         };
         state.lane(rail).way = Some(way.clone());
@@ -178,7 +196,8 @@ impl Fetch {
     fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
         let mut state = self.state.lock();
         let now = self.transfer.now();
-        let Some(rail) = state.node.handle_rail(lane, way.link(), now) else {
+        let link = state.link(&way);
+        let Some(rail) = state.node.handle_rail(lane, link, now) else {
             return;
         };
         if let Some(warning) = way.rail().and_then(Rail::warning) {

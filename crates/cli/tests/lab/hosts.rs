@@ -1,6 +1,6 @@
 //! Hosts of the lab with agents, commands on them, and bytes to move.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
@@ -124,4 +124,17 @@ pub fn bytes(len: usize) -> Vec<u8> {
             (state >> 56) as u8
         })
         .collect()
+}
+
+/// Loads rules into a host's packet filter.
+pub fn rules(lab: &Lab, host: &str, rules: &str) {
+    let mut nft = lab.command(host, "/usr/sbin/nft");
+    let mut child = nft.args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(rules.as_bytes())
+        .unwrap();
+    assert!(child.wait().unwrap().success(), "{rules}");
 }

@@ -2,13 +2,12 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
 use serde_json::Value;
 
-use crate::hosts::{PROGRAM, agent, begin, bytes, close, has_moved, master};
+use crate::hosts::{PROGRAM, agent, begin, bytes, close, has_moved, master, rules};
 
 /// Whether a test is left out, visibly: it needs namespaces, an ssh server and nft.
 fn skip(test: &str) -> bool {
@@ -22,19 +21,6 @@ fn skip(test: &str) -> bool {
         writeln!(std::io::stderr(), "{line}").expect("standard error");
     }
     missing.is_some()
-}
-
-/// Loads rules into a host's packet filter.
-fn rules(lab: &Lab, host: &str, rules: &str) {
-    let mut nft = lab.command(host, "/usr/sbin/nft");
-    let mut child = nft.args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(rules.as_bytes())
-        .unwrap();
-    assert!(child.wait().unwrap().success(), "{rules}");
 }
 
 /// Nothing is connected to over IPv6.

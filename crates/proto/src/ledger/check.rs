@@ -84,7 +84,7 @@ impl Ledger {
             "lane {id} owns a run that another lane is to carry"
         );
         debug_assert!(
-            !lane.lost || lane.ready.is_empty(),
+            !lane.lost || lane.in_transit_bytes > 0 || lane.ready.is_empty(),
             "lane {id} is lost and has work"
         );
         let peer = self.lanes.get(lane.peer).map(|first| first.peer);
@@ -126,11 +126,6 @@ impl Ledger {
             (1..=super::steal::CARRIERS_MAX).contains(&unit.carriers.len()),
             "the unit at {start} is carried by {:?}",
             unit.carriers
-        );
-        let mut carriers = unit.carriers.iter();
-        debug_assert!(
-            carriers.all(|&carrier| self.is_alive(carrier)),
-            "a lost lane carries the unit at {start}"
         );
     }
 }

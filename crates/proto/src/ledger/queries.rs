@@ -16,6 +16,24 @@ impl Ledger {
         self.lanes.iter().any(|lane| !lane.ready.is_empty())
     }
 
+    /// Ranges that are to be granted, or wait for a holder.
+    pub fn open(&self) -> RangeSet {
+        let mut out = self.orphans.clone();
+        out.extend(
+            self.lanes
+                .iter()
+                .flat_map(|lane| &lane.ready)
+                .map(|run| run.range),
+        );
+        out
+    }
+
+    /// Whether lanes that failed still carry units.
+    pub fn awaits_failed(&self) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.lost && lane.in_transit_bytes > 0)
+    }
+
     /// Lanes that could carry the unit in transit that begins there; none when there is no such unit.
     pub fn holders_in_transit(&self, start: u64) -> &[LaneId] {
         self.in_transit

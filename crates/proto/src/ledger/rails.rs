@@ -10,11 +10,48 @@ impl Ledger {
     pub fn add_rail(&mut self, lane: LaneId) -> LaneId {
         let rail = self.lanes.len();
         let peer = self.lanes.get(lane).map_or(rail, |l| l.peer);
+        self.lanes.push(Lane::to(peer));
+        self.join(rail);
+        self.check_call();
+        rail
+    }
+
+    /// The rail of a lane that has no stream is connected again: it may carry whatever others to its peer may, and nothing is
+    /// known of its speed. Cost O(runs + in transit).
+    pub fn renew_rail(&mut self, lane: LaneId) {
+        let Some(l) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        debug_assert_eq!(
+            l.in_transit_bytes, 0,
+            "lane {lane} is connected again and carries units"
+        );
+        let (was_lost, old) = (l.lost, std::mem::take(l));
+        *l = Lane {
+            ready: old.ready,
+            ready_bytes: old.ready_bytes,
+            planned: old.planned && !was_lost,
+            busy_time: old.busy_time,
+            ..Lane::to(old.peer)
+        };
+        if was_lost {
+            self.join(lane);
+        }
+        self.check_call();
+    }
+
+    /// Makes a lane a holder of all that another one to its peer holds.
+    fn join(&mut self, lane: LaneId) {
         let peers: Vec<LaneId> = self.lanes.iter().map(|l| l.peer).collect();
         let join = |holders: &mut Vec<LaneId>| {
             // Next to the others of its peer: who comes first is asked first.
-            if let Some(at) = holders.iter().rposition(|&holder| peers[holder] == peer) {
-                holders.insert(at + 1, rail);
+            let is_known = |&holder: &LaneId| peers[holder] == peers[lane];
+            if let Some(at) = holders.iter().rposition(is_known) {
+                holders.insert(at + 1, lane);
+                // It may be named from before.
+                if let Some(old) = holders[..=at].iter().position(|&holder| holder == lane) {
+                    holders.remove(old);
+                }
             }
         };
         for unit in self.in_transit.values_mut() {
@@ -23,9 +60,6 @@ impl Ledger {
         for run in self.lanes.iter_mut().flat_map(|l| &mut l.ready) {
             join(&mut run.holders);
         }
-        self.lanes.push(Lane::to(peer));
-        self.check_call();
-        rail
     }
 
     /// Deals what `lane` has to do out to all lanes to its peer, in equal parts one after the other, cut at unit borders. From

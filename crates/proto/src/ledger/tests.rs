@@ -181,6 +181,10 @@ fn a_dead_lane_leaves_its_work_to_others() {
     let mut ledger = ledger(2, &[run(0, 20, &[0, 1]), run(20, 30, &[0])]);
     let lost = ledger.take(0, true, Instant(0), &unit_at).unwrap();
     ledger.lane_failed(0);
+    assert!(ledger.awaits_failed() && !ledger.open().contains_range(lost.range));
+    assert_eq!(ledger.take(0, true, Instant(0), &unit_at), None);
+    ledger.failed(0, lost.range, Instant(0));
+    assert!(!ledger.awaits_failed() && ledger.open().contains_range(lost.range));
     assert_eq!(ledger.orphans().as_slice(), [Range { start: 20, end: 30 }]);
     let mut taken = RangeSet::new();
     while let Some(unit) = ledger.take(1, true, Instant(0), &unit_at) {
@@ -285,8 +289,8 @@ proptest! {
                     ledger.failed(lane, range, Instant(now));
                 }
                 Step::Kill(lane) => {
+                    // What it carries fails, or comes after all, later.
                     dead[lane] = true;
-                    carried.retain(|(l, _)| *l != lane);
                     ledger.lane_failed(lane);
                 }
                 _ => {}
@@ -348,19 +352,17 @@ fn a_failed_rail_loses_nothing() {
     let mut ledger = Ledger::new(2);
     ledger.want(run(0, 8 << 20, &[0, 1]));
     let rail = ledger.add_rail(0);
-    ledger.take(0, true, Instant(0), &large_unit_at).unwrap();
+    let unit = ledger.take(0, true, Instant(0), &large_unit_at).unwrap();
     ledger.lane_failed(0);
+    ledger.failed(0, unit.range, Instant(0));
     assert_eq!(ledger.ready_bytes(rail), 8 << 20);
     assert_eq!(ledger.rails(0).collect::<Vec<_>>(), [rail]);
-    // It comes back as one more rail.
-    let again = ledger.add_rail(rail);
-    assert!(
-        ledger
-            .take(again, false, Instant(1), &large_unit_at)
-            .is_some()
-    );
+    // It comes back.
+    ledger.renew_rail(0);
+    let unit = ledger.take(0, false, Instant(1), &large_unit_at).unwrap();
     ledger.lane_failed(rail);
-    ledger.lane_failed(again);
+    ledger.lane_failed(0);
+    ledger.failed(0, unit.range, Instant(1));
     assert_eq!(ledger.ready_bytes(1), 8 << 20);
 }
 
@@ -429,10 +431,16 @@ fn slow_streams_are_doubled() {
     assert_eq!(ledger.ready_bytes(0), 0);
     ledger.failed(0, second.range, Instant(304 * MS));
     assert_eq!(ledger.ready_bytes(0), 1 << 20);
-    // A lane that is gone has none of its copies any more.
+    // A lane that is gone has its copies until each of its streams is closed.
     assert!(!take(&mut ledger, 305 * MS).unwrap().duplicate);
-    assert!(take(&mut ledger, 305 * MS).unwrap().duplicate);
-    assert_eq!(slow.len(), 5);
+    let copy = take(&mut ledger, 305 * MS).unwrap();
+    assert!(copy.duplicate);
     ledger.lane_failed(0);
+    assert!(ledger.orphans().is_empty());
+    for unit in slow.iter().filter(|unit| unit.range != double.range) {
+        ledger.failed(0, unit.range, Instant(306 * MS));
+    }
+    assert_eq!(ledger.orphans().len_bytes(), 3 << 20);
+    ledger.failed(0, copy.range, Instant(306 * MS));
     assert_eq!(ledger.orphans().len_bytes(), 4 << 20);
 }

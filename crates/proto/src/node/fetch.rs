@@ -253,11 +253,18 @@ impl Receiving {
         }
     }
 
-    /// A granted unit will not come on this stream (cancelled, or the stream broke).
+    /// A granted unit will not come on this stream: it was cancelled.
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now: Instant) {
+        self.handle_closed(lane, &[range], now);
+    }
+
+    /// A stream of the lane is closed: these granted units will not come on it.
+    pub fn handle_closed(&mut self, lane: LaneId, ranges: &[Range], now: Instant) {
         self.now = now;
-        self.no_copy(range);
-        self.ledger.failed(lane, range, now);
+        for range in ranges {
+            self.no_copy(*range);
+            self.ledger.failed(lane, *range, now);
+        }
         self.call_needed();
         self.check_progress();
     }
@@ -306,7 +313,8 @@ impl Receiving {
             return;
         }
         let open = self.ledger.orphans().difference(&self.asked);
-        if open.is_empty() {
+        // What lanes that failed still carry is asked for with the rest.
+        if open.is_empty() || self.ledger.awaits_failed() {
             return;
         }
         for range in open.iter() {

@@ -1,10 +1,11 @@
 //! The lanes of a node: which streams each has, and what becomes of those that break.
 //!
 //! A lane is one way to one peer, and has some streams. A further rail to the same peer is a lane of its own, and so is the
-//! way that takes another's place; they do each other's work. A lane fails when no stream of it works and none can be
-//! opened. Then
+//! way that takes another's place; they do each other's work. What is connected over a rail that had a lane before gets that
+//! one: there are no more lanes than rails. A lane fails when no stream of it works and none can be opened. Then
 //!
-//! * where another rail to its peer is there, that one does the work, and the rail is tried again from time to time;
+//! * where another rail to its peer is there, that one does the work, and the rail is tried again from time to time, unless
+//!   it connects and does not carry;
 //! * where it was the only way, and has worked, another way is looked for, which may be the same: the peer is there;
 //! * else the peer is given up, and the master is asked for other holders.
 //!
@@ -45,6 +46,8 @@ pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
 pub struct Link {
     /// Which of the two dialled, or neither.
     pub way: Way,
+    /// Which rail, as the driver numbers them: the same one is found again under the same number.
+    pub rail: u32,
     /// Least round trip.
     pub trip: Nanos,
 }
@@ -63,11 +66,16 @@ pub struct Arrival {
 #[derive(Debug, Default)]
 struct Lane {
     way: Way,
+    rail: u32,
     is_connected: bool,
     // Another way takes its place.
     is_superseded: bool,
-    // It has brought a unit.
+    // It has brought a unit since it was connected.
     has_worked: bool,
+    // It connects and does not carry: nothing was received over a stream of it.
+    is_blocked: bool,
+    // It had failed and is connected again, and has brought nothing since.
+    is_retaken: bool,
     streams: BTreeMap<u32, Stream>,
     // Numbers of streams given so far.
     numbered: u32,
@@ -85,6 +93,12 @@ impl Lane {
     /// Streams that are there or on their way, without those that fewer are wanted than.
     fn live(&self) -> u32 {
         self.count(Phase::counts)
+    }
+
+    /// Whether its number may be given to its rail again: nothing is connected over it, or being connected.
+    fn is_free(&self) -> bool {
+        let mut phases = self.streams.values().map(Stream::phase);
+        phases.all(|phase| matches!(phase, Phase::Down | Phase::Probing))
     }
 
     /// Those of them that are open.
@@ -270,7 +284,22 @@ impl Node {
         Step::Open
     }
 
+    /// What is to be done with a stream that is open before anything is granted on it: [`Step::Close`] where its lane was given
+    /// up, or it is to be closed for another reason; [`Step::Cancel`].
+    pub fn next_end(&mut self, id: StreamId) -> Option<Step> {
+        let is_alive = self.fetch.ledger().is_alive(id.lane);
+        let stream = self.lanes.stream(id).filter(|s| s.phase().is_open())?;
+        if !is_alive || stream.verdict.is_some() {
+            return Some(Step::Close);
+        }
+        let cancels = std::mem::take(&mut stream.cancels);
+        (!cancels.is_empty()).then_some(Step::Cancel(cancels))
+    }
+
     fn carry(&mut self, id: StreamId, now: Instant, unit_at: &dyn Fn(u64) -> Range) -> Step {
+        if let Some(step) = self.next_end(id) {
+            return step;
+        }
         let is_left = self.is_left(id.lane, now);
         let open = self.lanes.lane(id.lane).open();
         let each = self.lanes.streams.each();
@@ -287,12 +316,6 @@ impl Node {
             // Those that only try to connect leave by themselves.
             Phase::Open if open > each => stream.enter(Phase::Leaving),
             _ => {}
-        }
-        if stream.verdict.is_some() {
-            return Step::Close;
-        }
-        if !stream.cancels.is_empty() {
-            return Step::Cancel(std::mem::take(&mut stream.cancels));
         }
         // With so many units it is as full as with all its bytes.
         let outstanding = match stream.granted() + UNITS_PER_TAKE_MAX > units_max {
@@ -316,7 +339,7 @@ impl Node {
     }
 
     /// A way to the peer of a lane was found. Returns the stream that the caller goes on with, if any: where the lane had
-    /// another way before, it is on a lane of its own.
+    /// another way before, it is on another lane.
     ///
     /// * `unit_at`: the unit of the sinks' layout around an offset.
     pub fn handle_found(
@@ -339,25 +362,28 @@ impl Node {
                 id
             }
             true => {
-                let lane = self.fetch.add_rail(id.lane, now);
-                let number = self.lanes.lane(lane).add(Phase::Opening, now);
                 self.end_stream(id);
-                self.fetch.handle_lane_left(id.lane);
+                let lane = self.lane_over(id.lane, link, now);
+                let number = self.lanes.lane(lane).add(Phase::Opening, now);
+                if lane != id.lane {
+                    self.fetch.handle_lane_left(id.lane);
+                }
                 StreamId { lane, number }
             }
         };
-        self.connected(id.lane, link.way, now);
+        self.connected(id.lane, link, now);
         self.apply_trip(link.trip, now);
         if self.lanes.streams.stripes() > 1 {
-            self.deal(id.lane, link.way, now, unit_at);
+            self.deal(id.lane, link, now, unit_at);
         }
         self.add_streams(id.lane, now);
         Some(id)
     }
 
-    fn connected(&mut self, lane: LaneId, way: Way, now: Instant) {
+    fn connected(&mut self, lane: LaneId, link: Link, now: Instant) {
         let lane = self.lanes.lane(lane);
-        (lane.way, lane.is_connected) = (way, true);
+        (lane.way, lane.rail, lane.is_connected) = (link.way, link.rail, true);
+        (lane.is_superseded, lane.has_worked, lane.is_blocked) = (false, false, false);
         lane.health.connected(now);
     }
 
@@ -380,10 +406,10 @@ impl Node {
     }
 
     /// Deals the lane's work out to as many lanes over the same way as there are stripes, this one among them.
-    fn deal(&mut self, lane: LaneId, way: Way, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
+    fn deal(&mut self, lane: LaneId, link: Link, now: Instant, unit_at: &dyn Fn(u64) -> Range) {
         let more = self.lanes.streams.stripes() - 1;
         for stripe in self.fetch.deal(lane, more, now, unit_at) {
-            self.connected(stripe, way, now);
+            self.connected(stripe, link, now);
             self.lanes.events.push_back(Event::SameWay(stripe, lane));
             self.lanes.start(stripe, Phase::Opening, now);
         }
@@ -454,7 +480,11 @@ impl Node {
             return Arrival::default();
         };
         stream.units += 1;
-        self.lanes.lane(id.lane).has_worked = true;
+        let lane = self.lanes.lane(id.lane);
+        (lane.has_worked, lane.is_blocked) = (true, false);
+        if std::mem::take(&mut lane.is_retaken) {
+            self.fetch.note_retaken(id.lane);
+        }
         let writer = Self::writer(id);
         let (is_first, rereads) = self.fetch.handle_written_unit(writer, range, digest, now);
         Arrival { is_first, rereads }
@@ -496,11 +526,14 @@ impl Node {
             stream.begin_series();
         } else if matches!(cause, Break::Blocked(_)) {
             stream.end_series();
+            self.lanes.lane(id.lane).is_blocked = true;
         }
-        for range in stream.closed() {
-            self.fetch.handle_returned(id.lane, range, now);
-        }
+        let ranges = self.lanes.stream(id).map(Stream::closed);
+        let ranges = ranges.unwrap_or_default();
+        self.fetch.handle_closed(id.lane, &ranges, now);
+        self.check();
         match (phase, cause) {
+            _ if !self.fetch.ledger().is_alive(id.lane) => drop(self.end_stream(id)),
             (Phase::Moving, _) => drop(self.leave(id)),
             (Phase::Leaving, _) | (_, Break::Asked) => drop(self.end_stream(id)),
             (_, Break::RailLost(reason)) => {
@@ -530,10 +563,14 @@ impl Node {
         }
         let lane = self.lanes.lane(id.lane);
         lane.health.failed(now);
-        let has_worked = lane.has_worked && self.lanes.streams.stripes() == 1;
+        let (has_worked, is_blocked) = (lane.has_worked, lane.is_blocked);
+        let has_worked = has_worked && self.lanes.streams.stripes() == 1;
         if self.fetch.has_other_rail(id.lane) {
+            match is_blocked {
+                true => drop(self.end_stream(id)),
+                false => self.enter_phase(id, Phase::Down),
+            }
             self.fetch.handle_lane_down(id.lane, reason);
-            self.enter_phase(id, Phase::Down);
         } else if has_worked && self.fetch.ledger().is_alive(id.lane) {
             self.search(id, reason);
         } else {
@@ -587,9 +624,21 @@ impl Node {
         }
     }
 
-    /// Cancels of a stream, as [`Node::next_step`] gives them.
-    pub fn take_cancels(&mut self, id: StreamId) -> Vec<u32> {
-        let stream = self.lanes.stream(id);
-        stream.map_or_else(Vec::new, |s| std::mem::take(&mut s.cancels))
+    /// Asserts, in debug builds, that no byte is to be granted, or asked of the master, while a connection is open over which it
+    /// was asked for; and what [`Ledger::check`](crate::ledger::Ledger::check) asserts.
+    pub fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        self.fetch.ledger().check();
+        let open = self.fetch.ledger().open();
+        for (number, lane) in self.lanes.list.iter().enumerate() {
+            for range in lane.streams.values().flat_map(Stream::ranges) {
+                debug_assert!(
+                    open.clipped(range).is_empty(),
+                    "{range} is open, and a stream of lane {number} was asked for it"
+                );
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@
 //!    | v              v                                                         vv
 //!  OpeningLater <-----+       no attempts left --> Ended        closed --> Ended
 //!                                |
-//!                                | the lane's last one, and another rail works:    Down <--> Probing --> Ended
+//!                                | the lane's last one, and another rail works:    Down <--> Probing --> Opening
 //!                                | and the lane was the only way, and worked:      Finding
 //! ```
 
@@ -88,7 +88,7 @@ impl Phase {
         match next {
             Finding => !matches!(self, Down | Probing | Ended | Leaving),
             FindingLater => self == Finding,
-            Opening => matches!(self, Finding | OpeningLater | Moving),
+            Opening => matches!(self, Finding | OpeningLater | Moving | Probing),
             OpeningLater => matches!(self, Opening | Open),
             Open => matches!(self, Opening | Moving),
             Leaving => self == Open,
@@ -148,7 +148,7 @@ pub enum Break {
     Broken(String),
     /// This host lost the interface or address it went by: while another rail works it is not opened again at once.
     RailLost(String),
-    /// What connects does not carry, in words: if nothing was received, it will not later.
+    /// What connects does not carry, in words: if nothing was received, it will not later, and is not tried again.
     Blocked(String),
 }
 
@@ -211,6 +211,11 @@ impl Stream {
         self.silence = Silence::since(now);
         self.units = 0;
         self.next_grant = 0;
+    }
+
+    /// Ranges asked for and not received.
+    pub fn ranges(&self) -> impl Iterator<Item = Range> {
+        self.granted.values().copied()
     }
 
     /// Bytes asked for and not received.

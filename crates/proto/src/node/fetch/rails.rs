@@ -24,12 +24,28 @@ impl Receiving {
         self.now = now;
         let rail = self.ledger.add_rail(lane);
         self.enter(self.peers[lane].clone());
-        self.spares.is_called(rail, now);
-        // It is there after all.
+        self.connected(rail, now);
+        rail
+    }
+
+    /// The rail of a lane that has no connection is connected again, or another way in its place.
+    pub fn renew_rail(&mut self, lane: LaneId, now: Instant) {
+        self.now = now;
+        self.ledger.renew_rail(lane);
+        self.connected(lane, now);
+    }
+
+    fn connected(&mut self, lane: LaneId, now: Instant) {
+        self.spares.is_called(lane, now);
+        // Its peer is there after all.
         let sender = self.pairs[lane].sender;
         self.lost.remove(&sender);
         self.troubles.here(sender);
-        rail
+    }
+
+    /// Whether two lanes lead to one peer.
+    pub fn are_rails(&self, a: LaneId, b: LaneId) -> bool {
+        self.ledger.are_rails(a, b)
     }
 
     /// As many more lanes to the peer of `lane`, and its work dealt out to all of them in equal parts.
@@ -61,6 +77,12 @@ impl Receiving {
         }
     }
 
+    /// A rail that failed has brought a unit again.
+    pub fn note_retaken(&mut self, lane: LaneId) {
+        let name = self.peer_name(lane);
+        self.note(format!("one rail to {name} works again"));
+    }
+
     /// Whether the peer of `lane` can still be reached over any rail.
     pub fn is_reachable(&self, lane: LaneId) -> bool {
         self.ledger.rails(lane).next().is_some()
@@ -87,7 +109,7 @@ impl Receiving {
             .any(|rail| rail != lane && moves(rail))
     }
 
-    /// No stream of the lane works and none can be opened.
+    /// The lane is given up. What its streams carry is open again when they are closed.
     pub fn handle_lane_down(&mut self, lane: LaneId, reason: &str) {
         self.lane_down(lane, reason);
         self.call_needed();

@@ -401,8 +401,10 @@ fn swarm() {
             match chance.below(100) {
                 0 => {
                     dead[lane] = true;
-                    network.queues[lane].clear();
                     receiving.handle_lane_down(lane, "killed");
+                    let queue = std::mem::take(&mut network.queues[lane]);
+                    let units: Vec<Range> = std::iter::once(unit).chain(queue).collect();
+                    receiving.handle_closed(lane, &units, network.now);
                 }
                 1..=3 => receiving.handle_corrupt(lane, unit, "flipped", network.now),
                 4..=5 => receiving.handle_returned(lane, unit, network.now),
@@ -587,6 +589,9 @@ fn statuses_tell_what_lanes_have_left() {
         [(1, LEN - CHUNK_LEN), (2, LEN)]
     );
     receiving.handle_lane_down(0, "unplugged");
+    for unit in &units[1..] {
+        receiving.handle_returned(0, unit.range, START + SECOND);
+    }
     let told = left(&mut receiving, START + SECOND + Nanos(1));
     assert_eq!(told, [(1, 0), (2, 2 * LEN - CHUNK_LEN)]);
 }

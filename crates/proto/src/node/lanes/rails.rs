@@ -1,8 +1,8 @@
 //! Several ways to one peer: further rails, better ways, and rails that failed and are tried again.
 
-use ropewalk_model::Instant;
+use ropewalk_model::{Instant, Nanos};
 
-use super::{Event, LaneId, Life, Link, Node, Phase, RailHealth, Step, StreamId, Way};
+use super::{LaneId, Life, Link, Node, Phase, Step, StreamId};
 
 impl Node {
     /// Whether streams of the lane bring what they were asked for and end: they go through the command's host, and others
@@ -33,32 +33,43 @@ impl Node {
         Step::Wait(Some(Instant::ZERO))
     }
 
-    /// The peer of a lane is connected over another rail, too. Returns the number of that lane; `None` when the peer has
-    /// been given up: then it is the master's to replace.
+    /// The peer of a lane is connected over another rail, too. Returns the number of that rail's lane; `None` when the rail has
+    /// one that is in use, or the peer has been given up: then it is the master's to replace.
     pub fn handle_rail(&mut self, lane: LaneId, link: Link, now: Instant) -> Option<LaneId> {
-        self.add_lane(lane, link.way, None, now)
-    }
-
-    /// `again`: over the same rail as `lane`, with the health that it had.
-    fn add_lane(
-        &mut self,
-        lane: LaneId,
-        way: Way,
-        again: Option<RailHealth>,
-        now: Instant,
-    ) -> Option<LaneId> {
         if !self.fetch.is_reachable(lane) || self.life == Life::Ended {
             return None;
         }
-        let rail = self.fetch.add_rail(lane, now);
-        if let Some(health) = again {
-            self.lanes.lane(rail).health = health;
-            self.lanes.events.push_back(Event::SameWay(rail, lane));
-        }
-        self.connected(rail, way, now);
+        let rail = match self.lane_of(lane, link) {
+            Some(own) if !self.lanes.lane(own).is_free() => return None,
+            _ => self.lane_over(lane, link, now),
+        };
+        self.connected(rail, link, now);
         self.lanes.start(rail, Phase::Opening, now);
         self.add_streams(rail, now);
         Some(rail)
+    }
+
+    /// The lane over a rail to the peer of `lane`.
+    fn lane_of(&self, lane: LaneId, link: Link) -> Option<LaneId> {
+        let is_over = |own: &LaneId| {
+            let seen = &self.lanes.list[*own];
+            seen.is_connected && (seen.way, seen.rail) == (link.way, link.rail)
+        };
+        let mut lanes = (0..self.lanes.list.len()).filter(is_over);
+        lanes.find(|own| self.fetch.are_rails(*own, lane))
+    }
+
+    /// The lane for what is connected over a rail to the peer of `lane`: the one that the rail had before, or a new one where
+    /// there is none, or streams of it are still open.
+    pub(super) fn lane_over(&mut self, lane: LaneId, link: Link, now: Instant) -> LaneId {
+        let known = self.lane_of(lane, link);
+        let Some(own) = known.filter(|own| self.lanes.list[*own].is_free()) else {
+            return self.fetch.add_rail(lane, now);
+        };
+        // Those that waited for it to be tried again.
+        self.lanes.lane(own).streams.clear();
+        self.fetch.renew_rail(own, now);
+        own
     }
 
     /// A better way to the peer of a lane was found, which takes its place. Returns the number of the new lane; `None`
@@ -77,9 +88,13 @@ impl Node {
         if !self.fetch.is_reachable(id.lane) {
             return self.end_stream(id);
         }
-        let health = &mut self.lanes.lane(id.lane).health;
-        if !health.begin_probe(now) {
-            return Step::Wait(health.due_at());
+        let lane = self.lanes.lane(id.lane);
+        // Those that bring what they were asked for are closed first.
+        if lane.streams.values().any(|stream| stream.phase().is_open()) {
+            return Step::Wait(None);
+        }
+        if !lane.health.begin_probe(now) {
+            return Step::Wait(lane.health.due_at());
         }
         self.enter_phase(id, Phase::Probing);
         Step::Probe
@@ -94,11 +109,24 @@ impl Node {
             self.lanes.lane(id.lane).health.failed(now);
             return self.enter_phase(id, Phase::Down);
         }
-        self.end_stream(id);
+        if !self.fetch.is_reachable(id.lane) || self.life == Life::Ended {
+            return drop(self.end_stream(id));
+        }
+        self.fetch.renew_rail(id.lane, now);
         let lane = self.lanes.lane(id.lane);
+        let link = Link {
+            way: lane.way,
+            rail: lane.rail,
+            trip: Nanos::ZERO,
+        };
         // Its pauses grow if it fails again soon.
-        let (way, health) = (lane.way, lane.health.clone());
-        self.add_lane(id.lane, way, Some(health), now);
+        self.connected(id.lane, link, now);
+        self.lanes.lane(id.lane).is_retaken = true;
+        self.enter_phase(id, Phase::Opening);
+        if let Some(stream) = self.lanes.stream(id) {
+            stream.begin_series();
+        }
+        self.add_streams(id.lane, now);
     }
 
     /// Links of this host have changed, and it has no address for the rails of these lanes any more. Returns those of them
@@ -121,5 +149,6 @@ impl Node {
         for rail in rails {
             self.fetch.handle_lane_down(rail, reason);
         }
+        self.check();
     }
 }

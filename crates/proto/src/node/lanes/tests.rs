@@ -27,11 +27,15 @@ fn run(first: u64, units: u64, sender: u32) -> Run {
 
 const DIRECT: Link = Link {
     way: Way::Direct,
+    rail: 0,
     trip: Nanos::ZERO,
 };
 
+const FURTHER: Link = Link { rail: 1, ..DIRECT };
+
 const THROUGH: Link = Link {
     way: Way::Through,
+    rail: 2,
     trip: Nanos::ZERO,
 };
 
@@ -141,6 +145,10 @@ impl Bench {
         self.drain();
     }
 
+    fn lanes(&self) -> usize {
+        self.node.fetch().pairs().len()
+    }
+
     fn broken(&mut self, id: StreamId) {
         self.close(id, Break::Broken("reset".into()));
     }
@@ -229,7 +237,7 @@ fn bench_in(phase: Phase) -> Bench {
             bench.node.set_streams(Some(1), START);
             bench.found(FIRST, link);
             bench.open(FIRST);
-            let rail = bench.further_rail(DIRECT);
+            let rail = bench.further_rail(FURTHER);
             bench.open(rail);
         }
     }
@@ -295,7 +303,9 @@ fn apply(bench: &mut Bench, input: Input) -> Phase {
         }
         PeerGone => {
             bench.node.handle_peer_gone(id.lane, "killed");
-            bench.step(id);
+            if bench.step(id) == Step::Close {
+                bench.close(id, Break::Asked);
+            }
         }
         Finished => {
             bench.node.handle_end(End::default());
@@ -335,18 +345,20 @@ Open Closed -> Ended
 Open Broken -> OpeningLater
 Open RailLost -> OpeningLater
 Open Blocked -> Ended
+Open PeerGone -> Ended
 Leaving Closed -> Ended
 Leaving Broken -> Ended
 Leaving RailLost -> Ended
 Leaving Blocked -> Ended
+Leaving PeerGone -> Ended
 Moving Closed -> Ended
 Moving Broken -> Ended
 Moving RailLost -> Ended
 Moving Blocked -> Ended
-Moving PeerGone -> Open
+Moving PeerGone -> Ended
 Down AskedLater -> Probing
 Down PeerGone -> Ended
-Probing Answers -> Ended
+Probing Answers -> Opening
 Probing NoAnswer -> Down
 ";
 
@@ -489,9 +501,9 @@ fn rails_that_fail_are_tried_again() {
     let mut bench = Bench::new(400, 1);
     bench.found(FIRST, DIRECT);
     bench.open(FIRST);
-    let other = bench.further_rail(DIRECT);
+    let other = bench.further_rail(FURTHER);
     bench.open(other);
-    let mut id = FIRST;
+    let id = FIRST;
     let mut pauses = Vec::new();
     for _ in 0..4 {
         assert!(bench.receive(other) && bench.receive(id));
@@ -501,11 +513,10 @@ fn rails_that_fail_are_tried_again() {
         pauses.push(bench.now.since(failed_at));
         bench.node.handle_probed(id, true, bench.now);
         bench.drain();
-        assert_eq!(bench.step(id), Step::End);
-        id = *bench.started.last().unwrap();
         bench.open(id);
     }
     assert_eq!(pauses, [100, 200, 400, 800].map(Nanos::from_millis));
+    assert_eq!(bench.lanes(), 2, "its own again each time");
     bench.close(id, Break::RailLost("no link".into()));
     assert_eq!(bench.step_later(id), Step::Probe);
     bench.node.handle_probed(id, false, bench.now);
@@ -515,6 +526,119 @@ fn rails_that_fail_are_tried_again() {
     assert_eq!(bench.needs, 0);
 }
 
+/// For an hour a rail answers whenever it is tried, and what is opened over it fails: it keeps its lane, however it fails, and is
+/// not tried again where it connects and does not carry.
+#[test]
+fn rails_keep_their_lanes() {
+    const HOUR: Nanos = Nanos(3600 * SECOND.0);
+    let causes = [
+        Break::Blocked("no datagram was received".into()),
+        Break::RailLost("no link".into()),
+        Break::Broken("reset".into()),
+    ];
+    for (cause, brings) in causes
+        .into_iter()
+        .flat_map(|cause| [false, true].map(|brings| (cause.clone(), brings)))
+    {
+        let mut bench = Bench::new(1 << 20, 1);
+        bench.found(FIRST, DIRECT);
+        bench.open(FIRST);
+        bench.step(FIRST);
+        bench.further_rail(FURTHER);
+        let mut probes = 0;
+        while bench.now < START + HOUR {
+            bench.now += Nanos::from_millis(100);
+            for id in bench.started.clone().into_iter().skip(1) {
+                match bench.step(id) {
+                    Step::Open => bench.node.handle_opened(id, bench.now),
+                    Step::Probe => {
+                        probes += 1;
+                        bench.node.handle_probed(id, true, bench.now);
+                        bench.drain();
+                    }
+                    Step::Grant(_) => {
+                        bench.now += 3 * SECOND;
+                        if brings {
+                            bench.receive(id);
+                        }
+                        bench.close(id, cause.clone());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let what = format!("{cause:?}, {brings}: {probes} probes");
+        assert_eq!(bench.lanes(), 2, "{what}");
+        assert_eq!(bench.needs, 0, "{what}");
+        match (cause, brings) {
+            (Break::Blocked(_), false) => assert_eq!(probes, 0, "{what}"),
+            // Each stream brings something: it is opened again and again, which needs no probe.
+            (Break::Blocked(_) | Break::Broken(_), true) => assert_eq!(probes, 0, "{what}"),
+            _ => assert!(probes > 50, "{what}"),
+        }
+    }
+}
+
+/// For hours all ways break, one after the other, when they have brought something: whatever is found again has the lane that
+/// it had.
+#[test]
+fn ways_keep_their_lanes() {
+    let mut bench = Bench::new(1 << 20, 1);
+    let mut id = bench.found(FIRST, DIRECT);
+    for link in [FURTHER, THROUGH, DIRECT].into_iter().cycle().take(3000) {
+        bench.open(id);
+        assert!(bench.receive(id));
+        bench.broken(id);
+        bench.fails(id);
+        id = bench.found(id, link);
+    }
+    assert_eq!((bench.lanes(), bench.needs), (3, 0));
+}
+
+/// A lane that is given up, by the master's word or the driver's, is closed, stream by stream, before what it carried is open
+/// again; then the master is asked for all of it at once.
+#[test]
+fn lanes_that_are_given_up_are_closed_first() {
+    for by_the_master in [false, true] {
+        let mut bench = Bench::new(40, 2);
+        bench.found(FIRST, DIRECT);
+        let ids: Vec<StreamId> = (0..2).map(|number| StreamId { lane: 0, number }).collect();
+        for id in &ids {
+            bench.open(*id);
+            assert!(matches!(bench.step(*id), Step::Grant(_)));
+        }
+        match by_the_master {
+            true => {
+                let revision = Revision {
+                    number: 2,
+                    lost: vec![1],
+                    ..Revision::default()
+                };
+                bench.node.handle_revision(&revision, START);
+            }
+            false => bench.node.handle_peer_gone(0, "killed"),
+        }
+        let carried: u64 = ids
+            .iter()
+            .flat_map(|id| &bench.granted[id])
+            .map(|(_, range)| range.len())
+            .sum();
+        for id in ids {
+            let ledger = bench.node.fetch().ledger();
+            assert!(ledger.in_transit_bytes(0) > 0);
+            let left = ledger.ready_bytes(0) + ledger.in_transit_bytes(0);
+            assert_eq!(ledger.orphans().len_bytes() + left, 40 * CHUNK_LEN);
+            assert_eq!((bench.needs, bench.step(id)), (0, Step::Close));
+            bench.close(id, Break::Asked);
+            assert_eq!(bench.step(id), Step::End);
+        }
+        assert!(carried > 0 && carried < 40 * CHUNK_LEN);
+        let ledger = bench.node.fetch().ledger();
+        assert_eq!(ledger.orphans().len_bytes(), 40 * CHUNK_LEN);
+        assert_eq!(bench.needs, 1);
+    }
+}
+
 /// A rail that owes units and brings nothing is given up while another one moves; silence of all is waited for.
 #[test]
 fn silence_is_judged_by_the_other_rails() {
@@ -522,7 +646,7 @@ fn silence_is_judged_by_the_other_rails() {
         let mut bench = Bench::new(40, 1);
         bench.found(FIRST, DIRECT);
         bench.open(FIRST);
-        let other = bench.further_rail(DIRECT);
+        let other = bench.further_rail(FURTHER);
         bench.open(other);
         assert!(matches!(bench.step(FIRST), Step::Grant(_)));
         bench.node.handle_idle(FIRST, 100, bench.now);
@@ -549,7 +673,7 @@ fn the_last_rails_are_kept() {
     let mut bench = Bench::new(40, 1);
     bench.found(FIRST, DIRECT);
     bench.open(FIRST);
-    let other = bench.further_rail(DIRECT);
+    let other = bench.further_rail(FURTHER);
     let stopped = |bench: &mut Bench, gone: &[usize]| bench.node.handle_links_changed(gone, START);
     let none: [usize; 0] = [];
     assert_eq!(stopped(&mut bench, &[0]), none, "the other is not open yet");
@@ -597,7 +721,7 @@ fn late_copies_are_cancelled() {
     bench.found(FIRST, DIRECT);
     bench.open(FIRST);
     assert!(matches!(bench.step(FIRST), Step::Grant(_)));
-    let other = bench.further_rail(DIRECT);
+    let other = bench.further_rail(FURTHER);
     bench.open(other);
     bench.now = START + SECOND * 60;
     assert!(matches!(bench.step(other), Step::Grant(_)), "a second copy");
