@@ -13,6 +13,7 @@ pub(crate) mod munisocket;
 pub(crate) mod peers;
 pub(crate) mod rails;
 pub(crate) mod rapid;
+pub(crate) mod streaming;
 pub(crate) mod striping;
 pub(crate) mod traps;
 pub(crate) mod trees;

@@ -45,7 +45,7 @@ pub use crate::page::page;
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, rails, rapid, striping, traps, trees, trunk, wan,
+    munisocket, peers, rails, rapid, streaming, striping, traps, trees, trunk, wan,
 };
 
 /// Longer than all figures take.
@@ -100,6 +100,8 @@ enum Figure {
     Peers,
     /// The multisocket test on loopback, 1 to 1000 connections, beside iperf3
     Multisocket,
+    /// Streams through groups of processes: blocks, nodes, processes a node, beside bare chains; several nodes in the lab
+    Streaming,
     /// Messages over several interfaces, put and get, failing rails, competing traffic, in the lab
     Munisocket,
     /// Peak resident memory by lanes, prefetch and nodes
@@ -131,6 +133,9 @@ enum Figure {
     /// One end of a lane, for `rapid`
     #[command(hide = true)]
     LaneEnd(rapid::EndArgs),
+    /// One process of a bare chain, for `streaming`
+    #[command(hide = true)]
+    ChainLink(streaming::LinkArgs),
 }
 
 /// Makes a figure, or all of them; exit status 1 where a point is missing.
@@ -149,6 +154,9 @@ pub fn run(arguments: &ReproduceArgs) -> ExitCode {
 fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
     if let Figure::LaneEnd(end) = &arguments.command {
         return rapid::run_end(end).map(|()| true);
+    }
+    if let Figure::ChainLink(link) = &arguments.command {
+        return streaming::run_link(link).map(|()| true);
     }
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
@@ -186,6 +194,7 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Trees,
         Figure::Peers,
         Figure::Multisocket,
+        Figure::Streaming,
         Figure::Trunk,
         Figure::Wan,
     ];
@@ -207,6 +216,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Cep { .. } => heterogeneity::run(settings),
         Figure::Peers => peers::run(settings),
         Figure::Multisocket => multisocket::run(settings),
+        Figure::Streaming => streaming::run(settings),
         Figure::Munisocket => munisocket::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
@@ -220,7 +230,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
         Figure::Wan => wan::run(settings),
-        Figure::All | Figure::LaneEnd(_) => bail!("not a figure by itself"),
+        Figure::All | Figure::LaneEnd(_) | Figure::ChainLink(_) => bail!("not a figure by itself"),
     }
 }
 

@@ -316,9 +316,19 @@ impl Agents {
         place: Place<'_>,
         arguments: &[String],
     ) -> Result<(Vec<String>, Process)> {
-        let mut command = place.command(&self.program);
         // What one run has shown must not help the next.
-        command.args(arguments).args(["--speeds", "off"]);
+        let speeds = ["--speeds", "off"].map(str::to_owned);
+        self.start_command(place, &[arguments, &speeds].concat())
+    }
+
+    /// As [`start_master`](Self::start_master), for commands that remember nothing.
+    pub fn start_command(
+        &self,
+        place: Place<'_>,
+        arguments: &[String],
+    ) -> Result<(Vec<String>, Process)> {
+        let mut command = place.command(&self.program);
+        command.args(arguments);
         command.arg("--json").arg("--token-file");
         command.arg(&self.token_file);
         let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -139,6 +139,17 @@ pub(crate) fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Nanoseconds of the clock that all processes of the machine share.
+pub(crate) fn monotonic_nanoseconds() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one `timespec`, which `time` is.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Has the system forget what it keeps of a file, so that reading it waits for the disk. Best effort.
 pub(crate) fn forget_pages(file: &std::fs::File) {
     use std::os::fd::AsRawFd as _;

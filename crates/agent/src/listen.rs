@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::connect::{self, RAIL_AT};
 use crate::door::{Doors, Place};
 use crate::log::{self, Log, LogSink};
+use crate::stages::{self, StageConfig, Stream};
 use crate::streams::DataSocket;
 use crate::transfer::Transfer;
 use crate::tunnel::Tunnel;
@@ -53,6 +54,8 @@ pub struct AgentConfig {
     pub expanded: Vec<Expanded>,
     /// Gets a line for each transfer that begins or ends, each refusal, and, some a second, each stranger.
     pub log: Option<LogSink>,
+    /// What it runs for streams; `None`: it takes part in none.
+    pub stages: Option<StageConfig>,
 }
 
 /// A pattern as a master names it, and the paths that it means or why there are none.
@@ -78,6 +81,8 @@ pub(crate) struct Shared {
     pub instance: String,
     pub port: u16,
     pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
+    pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
+    pub stages: Option<StageConfig>,
     pub shutdown: watch::Receiver<bool>,
     pub work: Work,
     /// Through the master that started this agent, if one did.
@@ -183,6 +188,8 @@ impl Agent {
             instance,
             port,
             transfers: Mutex::default(),
+            streams: Mutex::default(),
+            stages: config.stages,
             shutdown: shutdown_seen,
             work: Work::default(),
             tunnel: std::sync::OnceLock::new(),
@@ -252,6 +259,11 @@ impl Agent {
         for transfer in transfers {
             let stop = move || transfer.stop(true, "the agent was asked to end");
             let _ = tokio::task::spawn_blocking(stop).await;
+        }
+        let streams: Vec<Arc<Stream>> =
+            self.shared.streams.lock().drain().map(|(_, s)| s).collect();
+        for stream in streams {
+            let _ = tokio::task::spawn_blocking(move || stream.finish(false)).await;
         }
         // What sessions took out of the list first they end themselves.
         drop(self.shared.work.write().await);
@@ -522,6 +534,18 @@ async fn welcome<S: Incoming>(
             let _ = reversed::keep(&transfer, &head, stream).await;
             Ok(())
         }
+        Kind::Edge => {
+            let part = shared.streams.lock().get(&head.transfer_id).cloned();
+            let part = part.ok_or(Refusal::NoTransfer)?;
+            let is_own = caller.reached_as.is_none() && caller.source == own_user();
+            drop(place);
+            let place = doors.prove(caller.source);
+            tokio::select! {
+                biased;
+                admitted = stages::admit(stream, &bytes, is_own, &part) => admitted,
+                () = place.taken() => Err(Refusal::GaveWay),
+            }
+        }
         // Message sockets have listeners of their own.
         Kind::Message => Err(Refusal::NoPreface),
     }
@@ -596,7 +620,7 @@ pub(crate) async fn serve_peer<S: Incoming>(
             }
             Ok(())
         }
-        Kind::Control | Kind::Message | Kind::Reversed => Err(Refusal::NoPreface),
+        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge => Err(Refusal::NoPreface),
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 use crate::door::Place;
 use crate::listen::{Caller, Refusal, Shared};
 use crate::reversed;
+use crate::stages::Stream;
 use crate::transfer::Transfer;
 
 /// A master that does not prove the token by then is gone.
@@ -29,6 +30,9 @@ const MANIFEST_SENT_MAX: usize = control::MESSAGE_MAX - 64;
 
 /// Messages that are due at once are joined up to so many bytes.
 const TOGETHER_MAX: usize = 64 << 10;
+
+/// Time between statuses of a stream, which show at a terminal.
+const STREAM_STATUS: Duration = Duration::from_millis(500);
 
 /// Shortest time between two status messages, whatever the master asks for.
 const STATUS_MIN: Duration = Duration::from_millis(100);
@@ -85,6 +89,7 @@ pub(crate) async fn converse<S>(
         caller,
         credentials: None,
         transfer: None,
+        stream: None,
         at_work: None,
         outbox,
         ended: false,
@@ -180,6 +185,8 @@ struct Session {
     caller: String,
     credentials: Option<control::Credentials>,
     transfer: Option<Arc<Transfer>>,
+    // Instead of a transfer.
+    stream: Option<Arc<Stream>>,
     outbox: mpsc::UnboundedSender<FromAgent>,
     // From when there is a transfer until its files are in order.
     at_work: Option<OwnedRwLockReadGuard<()>>,
@@ -274,6 +281,21 @@ impl Session {
                 self.send(from_agent::Body::StatusReply(control::StatusReply { transfers }));
             }
             Some(to_agent::Body::CancelQuery(query)) => self.cancel(&query).await,
+            Some(to_agent::Body::StreamOpen(open)) => {
+                *beat = every(STREAM_STATUS);
+                self.open_stream(open).await;
+            }
+            Some(to_agent::Body::StreamStart(start)) => {
+                if let Some(stream) = &self.stream {
+                    stream.start(&start);
+                }
+            }
+            Some(to_agent::Body::StreamFinish(finish)) => {
+                if let Some(finished) = self.finish_stream(finish.commit).await {
+                    self.send(from_agent::Body::StreamFinished(finished));
+                }
+                self.ended = true;
+            }
             None => self.refuse("the message has no body that this version knows; install the same Ropewalk on all hosts"),
         }
     }
@@ -386,13 +408,57 @@ impl Session {
         }
     }
 
+    async fn open_stream(&mut self, open: control::StreamOpen) {
+        let Ok(at_work) = self.shared.work.clone().try_read_owned() else {
+            return self.refuse("the agent is about to end");
+        };
+        let (shared, outbox, reached_as) =
+            (self.shared.clone(), self.outbox.clone(), self.reached_as);
+        let opening =
+            tokio::task::spawn_blocking(move || Stream::open(open, &shared, outbox, reached_as));
+        match opening.await {
+            Ok(Ok((stream, opened))) => {
+                let known = self.shared.streams.lock().insert(stream.id, stream.clone());
+                if let Some(known) = known {
+                    // Both are this master's, which names a host twice.
+                    let id = known.id;
+                    self.shared.streams.lock().insert(id, known);
+                    let ending = tokio::task::spawn_blocking(move || stream.finish(false));
+                    drop(ending.await);
+                    return self.refuse(
+                        "this agent already takes part in that stream; name each host once",
+                    );
+                }
+                self.shared
+                    .log
+                    .say(|| format!("{}: stream begins", self.caller));
+                self.stream = Some(stream);
+                self.at_work = Some(at_work);
+                self.send(from_agent::Body::StreamOpened(opened));
+            }
+            Ok(Err(error)) => self.refuse(error.to_string()),
+            Err(_) => self.refuse("the agent failed while opening; see its log"),
+        }
+    }
+
+    async fn finish_stream(&mut self, commit: bool) -> Option<control::StreamFinished> {
+        let stream = self.stream.take()?;
+        self.shared.streams.lock().remove(&stream.id);
+        self.shared
+            .log
+            .say(|| format!("{}: stream ends", self.caller));
+        let work = tokio::task::spawn_blocking(move || stream.finish(commit));
+        Some(work.await.unwrap_or_default())
+    }
+
     fn status(&self) -> Option<FromAgent> {
-        self.transfer.as_ref().map(|t| FromAgent {
-            body: Some(t.status()),
-        })
+        let of_stream = self.stream.as_ref().map(|stream| stream.status());
+        let body = of_stream.or_else(|| self.transfer.as_ref().map(|t| t.status()))?;
+        Some(FromAgent { body: Some(body) })
     }
 
     async fn close(&mut self) {
+        self.finish_stream(false).await;
         if let Some(transfer) = self.transfer.take() {
             self.shared.transfers.lock().remove(&transfer.id);
             let stop = move || transfer.stop(true, "the connection to its master ended");

@@ -1,6 +1,7 @@
 //! A connected data socket and what guards it.
 
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +81,15 @@ fn protection(options: &Options, secret: &PairSecret, nonce: [u8; 32]) -> Protec
         (false, _) => Protection::Sealed(seal::stream_keys(secret, nonce)),
         (true, Verify::None) => Protection::Plain(Check::None),
         (true, _) => Protection::Plain(Check::Fragment),
+    }
+}
+
+impl From<DataSocket> for OwnedFd {
+    fn from(socket: DataSocket) -> Self {
+        match socket {
+            DataSocket::Tcp(stream) => stream.into(),
+            DataSocket::Unix(stream) => stream.into(),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_agent::Expanded;
-use ropewalk_agent::{Agent, AgentConfig, AgentError};
+use ropewalk_agent::{Agent, AgentConfig, AgentError, StageConfig};
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -54,6 +54,10 @@ pub(crate) struct AgentArgs {
     /// A folder or file that may be read; with :rw, also written. May be repeated; nothing else is served
     #[arg(long, value_name = "DIR[:rw]", required_unless_present_any = ["new_token", "one_shot"])]
     root: Vec<OsString>,
+
+    /// Masters may run programs here (`ropewalk stream --exec`): a token then gives what a login of this user gives
+    #[arg(long)]
+    run_programs: bool,
 
     /// Create FILE with a new token and exit; fails if FILE exists
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "root"])]
@@ -132,6 +136,7 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
         roots: args.root.iter().map(|text| root(text)).collect(),
         expanded: Vec::new(),
         log: Some(Arc::new(log)),
+        stages: Some(stages(args.run_programs)),
     };
     let agent = if args.listen.is_empty() {
         // No IPv6 shows only when one tries.
@@ -153,6 +158,14 @@ fn standing(args: &AgentArgs) -> Result<ExitCode> {
     }
     drop(out);
     serve(agent, args.while_stdin)
+}
+
+/// How processes of streams are started: as this program, wherever its file is by then.
+fn stages(runs_programs: bool) -> StageConfig {
+    StageConfig {
+        command: vec!["/proc/self/exe".into(), "stage".into()],
+        runs_programs,
+    }
 }
 
 /// One line on standard error; a reader that has gone stops nothing.
@@ -418,6 +431,8 @@ fn bind_first(
             roots: served.roots.clone(),
             expanded: served.expanded.clone(),
             log: None,
+            // The master that started it has the user's login here.
+            stages: Some(stages(true)),
         })
     };
     let (first, others) = hosts.split_first().expect("at least one address");

@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod sources;
 mod status;
+mod stream;
 pub mod sys;
 pub mod token;
 mod transfer;
@@ -65,6 +66,11 @@ enum Command {
     Get(Box<put::GetArgs>),
     /// Carry out a specification file
     Transfer(Box<transfer::TransferArgs>),
+    /// Pass blocks through groups of processes on several hosts
+    Stream(Box<stream::StreamArgs>),
+    /// One process of a stream; for agents
+    #[command(hide = true)]
+    Stage,
     /// Show which node would send what to which, and how long it would take; nothing moves
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
@@ -121,6 +127,8 @@ pub fn main() -> ExitCode {
             sys::end_on_closed_pipe();
             end(plan::run(&args))
         }
+        Command::Stream(args) => end(stream::run(&args)),
+        Command::Stage => stream::stage(),
         Command::Agent(args) => end(agent::run(&args)),
         Command::Status(args) => end(status::status(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),

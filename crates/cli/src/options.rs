@@ -211,6 +211,67 @@ pub(crate) struct MoveArgs {
     no_upload: bool,
 }
 
+/// How hosts are reached, for commands that move no files.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReachArgs {
+    /// Token of agents that already run [default: ~/.config/ropewalk/token]
+    ///
+    /// 64 hexadecimal digits in a file of mode 0600
+    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    token_file: Option<PathBuf>,
+
+    /// The ssh command with its options: 'ssh -p 2222'
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
+    ssh: Words,
+
+    /// TCP ports of started agents, for firewalls: 50000-50100
+    #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
+    ports: Option<Ports>,
+
+    /// The ropewalk program on hosts reached over ssh [default: ropewalk; where that is missing or of another version, this
+    /// program is uploaded to ~/.cache/ropewalk there]
+    #[arg(long, value_name = "PATH", help_heading = "Reaching hosts")]
+    remote_path: Option<OsString>,
+
+    /// Never put this program on another host
+    #[arg(long, help_heading = "Reaching hosts")]
+    no_upload: bool,
+}
+
+impl ReachArgs {
+    /// The master's options for these nodes; reads the token file when a node needs it.
+    pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
+        let attached = |node: &NodeRequest| matches!(node.reach, Reach::Attached { .. });
+        let token = match nodes.iter().any(attached) || self.token_file.is_some() {
+            true => Some(token::load(self.token_file.as_deref())?),
+            false => None,
+        };
+        Ok(Options {
+            token,
+            ssh_command: self.ssh.0.clone(),
+            ask: sys::has_terminal(),
+            ports: self.ports.map(Ports::range),
+            remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
+            local_program: own_program()?,
+            ..Options::default()
+        })
+    }
+}
+
+/// Which program runs on hosts reached over ssh.
+fn remote_program(path: Option<&OsString>, no_upload: bool) -> RemoteProgram {
+    match (path, no_upload) {
+        (Some(path), _) => RemoteProgram::At(path.clone()),
+        (None, true) => RemoteProgram::At("ropewalk".into()),
+        (None, false) => RemoteProgram::Uploaded,
+    }
+}
+
+/// This program's file.
+fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own path, which local agents need")
+}
+
 /// What is said while and after moving.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
@@ -524,13 +585,8 @@ impl MoveArgs {
             ask: sys::has_terminal(),
             require_all: self.require_all,
             ports: self.ports.map(Ports::range),
-            remote_program: match (&self.remote_path, self.no_upload) {
-                (Some(path), _) => RemoteProgram::At(path.clone()),
-                (None, true) => RemoteProgram::At("ropewalk".into()),
-                (None, false) => RemoteProgram::Uploaded,
-            },
-            local_program: std::env::current_exe()
-                .context("cannot find this program's own path, which local agents need")?,
+            remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
+            local_program: own_program()?,
             speeds: speeds_file(&self.speeds),
             // Without such a folder there is nobody to share with.
             sharing: desk::folder().ok(),

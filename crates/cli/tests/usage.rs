@@ -16,6 +16,7 @@ fn help_is_as_recorded() {
         "put",
         "get",
         "transfer",
+        "stream",
         "plan",
         "agent",
         "status",

@@ -34,3 +34,13 @@ impl Sum {
         self.0.as_ref().map_or(0, Digest::finalize)
     }
 }
+
+/// CRC-64/NVME over several pieces, as plain frames have it.
+#[must_use]
+pub fn crc64(pieces: &[&[u8]]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    for piece in pieces {
+        digest.update(piece);
+    }
+    digest.finalize()
+}

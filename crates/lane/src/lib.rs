@@ -57,6 +57,7 @@
 
 mod checksum;
 pub mod control;
+pub mod edge;
 mod error;
 pub mod exchange;
 pub mod faulty;
@@ -65,6 +66,7 @@ mod half;
 pub mod interfaces;
 pub mod links;
 pub mod mem;
+pub mod packets;
 pub mod preface;
 mod receive;
 pub mod routes;
@@ -79,7 +81,7 @@ pub mod udp;
 pub mod unix;
 mod wire;
 
-pub use checksum::Check;
+pub use checksum::{Check, crc64};
 pub use error::LaneError;
 pub use frame_io::Protection;
 pub use half::{

@@ -35,6 +35,8 @@ pub enum Kind {
     /// A sender's connection to a receiver that cannot connect to it, and the answer: the receiver goes on as if it had
     /// connected.
     Reversed = 5,
+    /// An edge between two processes of a stream; see [`edge`](crate::edge).
+    Edge = 6,
 }
 
 /// Who connects, for what.
@@ -122,6 +124,7 @@ impl Preface {
             3 => Kind::Join,
             4 => Kind::Message,
             5 => Kind::Reversed,
+            6 => Kind::Edge,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

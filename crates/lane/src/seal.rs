@@ -139,7 +139,7 @@ impl Records {
     }
 
     /// Checks and decrypts `body`, which ends with its tag, where it lies.
-    pub(crate) fn open(&mut self, header: &[u8], body: &mut [u8]) -> Result<(), LaneError> {
+    pub fn open(&mut self, header: &[u8], body: &mut [u8]) -> Result<(), LaneError> {
         let record = self.count;
         let nonce = self.advance();
         self.key

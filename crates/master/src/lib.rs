@@ -31,6 +31,7 @@ pub mod request;
 mod setup;
 mod sharing;
 mod speeds;
+mod streaming;
 mod tunnels;
 mod wire;
 
@@ -42,6 +43,7 @@ pub use request::Request;
 pub use ropewalk_statefile::StateError;
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
+pub use streaming::{StageProgram, StreamEvent, StreamRequest, carries_streams, stream};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -29,6 +29,7 @@ impl TestAgent {
             roots: vec![(root.to_owned(), true)],
             expanded: Vec::new(),
             log: None,
+            stages: None,
         };
         let agent = Agent::bind(config).unwrap();
         let port = agent.addresses()[0].port();

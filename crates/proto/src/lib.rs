@@ -17,5 +17,6 @@ pub mod rapid;
 pub mod report;
 pub mod route;
 pub mod silence;
+pub mod stage;
 pub mod version;
 pub mod wire;

@@ -53,6 +53,7 @@ impl Agent {
             roots: options.roots,
             expanded: Vec::new(),
             log: None,
+            stages: None,
         })?;
         let addresses = agent.addresses();
         let runtime = runtime()?;

@@ -35,6 +35,7 @@ mod mail;
 pub mod network;
 mod receiver;
 mod scenario;
+mod stages;
 mod ways;
 mod world;
 
@@ -45,6 +46,7 @@ pub use chance::Chance;
 pub use ended::{Ended, Mended, Second};
 pub use mail::{Tally, Traffic};
 pub use scenario::{Change, Event, Scenario, Speed, node};
+pub use stages::{StageScenario, StagesEnded, run_stages};
 
 /// A millisecond.
 pub const MS: Nanos = Nanos::from_millis(1);

@@ -368,7 +368,11 @@ pub fn check_replaceable(path: &Path, longest: Option<u64>) -> Result<(), StoreE
 }
 
 /// The file or link of a name, if there is one; anything else that no file replaces is refused.
-fn standing(parent: &OwnedFd, name: &[u8], path: &Path) -> Result<Option<Stat>, StoreError> {
+pub(crate) fn standing(
+    parent: &OwnedFd,
+    name: &[u8],
+    path: &Path,
+) -> Result<Option<Stat>, StoreError> {
     let stat = match sys::stat_entry(parent.as_fd(), name) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Ok(None),
@@ -384,7 +388,7 @@ fn standing(parent: &OwnedFd, name: &[u8], path: &Path) -> Result<Option<Stat>, 
     }
 }
 
-fn is_file(stat: &Stat) -> bool {
+pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 

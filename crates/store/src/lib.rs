@@ -10,6 +10,7 @@
 //! Names are bytes: those that are not UTF-8 survive. Symbolic links below a root are copied and never
 //! followed. Linux only, as the rest of the data plane.
 
+mod appended;
 mod durable;
 mod error;
 mod file_sink;
@@ -30,6 +31,7 @@ mod tree_sink;
 mod version;
 mod wildcard;
 
+pub use appended::AppendedFile;
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, SinkFile, check_replaceable};
 pub use home::from_home;

@@ -3,7 +3,7 @@
 pub struct ToAgent {
     #[prost(
         oneof = "to_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 20, 50"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 20, 50, 60, 61, 62"
     )]
     pub body: ::core::option::Option<to_agent::Body>,
 }
@@ -39,13 +39,19 @@ pub mod to_agent {
         Route(super::Route),
         #[prost(message, tag = "50")]
         Expand(super::Expand),
+        #[prost(message, tag = "60")]
+        StreamOpen(super::StreamOpen),
+        #[prost(message, tag = "61")]
+        StreamStart(super::StreamStart),
+        #[prost(message, tag = "62")]
+        StreamFinish(super::StreamFinish),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FromAgent {
     #[prost(
         oneof = "from_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20, 50"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20, 50, 60, 61, 62, 63"
     )]
     pub body: ::core::option::Option<from_agent::Body>,
 }
@@ -79,6 +85,14 @@ pub mod from_agent {
         Route(super::Route),
         #[prost(message, tag = "50")]
         Expanded(super::Expanded),
+        #[prost(message, tag = "60")]
+        StreamOpened(super::StreamOpened),
+        #[prost(message, tag = "61")]
+        StreamStatus(super::StreamStatus),
+        #[prost(message, tag = "62")]
+        StreamFailed(super::StreamFailed),
+        #[prost(message, tag = "63")]
+        StreamFinished(super::StreamFinished),
     }
 }
 /// What one node of a pair tells the other about how they are connected, passed on by the master.
@@ -915,6 +929,191 @@ pub struct TransferStatus {
     #[prost(uint64, tag = "8")]
     pub checked: u64,
 }
+/// A node's part in a stream: a process of each group. They are started; no file has its name yet.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamOpen {
+    /// 16 bytes, UUIDv7
+    #[prost(bytes = "vec", tag = "1")]
+    pub stream: ::prost::alloc::vec::Vec<u8>,
+    /// shared by the stream's nodes: key of its edges
+    #[prost(bytes = "vec", tag = "2")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+    #[prost(uint32, tag = "4")]
+    pub nodes: u32,
+    #[prost(uint32, tag = "5")]
+    pub groups: u32,
+    /// longest block
+    #[prost(uint64, tag = "6")]
+    pub block: u64,
+    /// bytes that the first process makes, where it reads no file
+    #[prost(uint64, tag = "7")]
+    pub length: u64,
+    /// of a process
+    #[prost(uint64, tag = "8")]
+    pub buffers: u64,
+    #[prost(uint64, tag = "9")]
+    pub seed: u64,
+    #[prost(enumeration = "DealKind", tag = "10")]
+    pub deal: i32,
+    /// groups whose blocks stay on their node
+    #[prost(uint32, repeated, tag = "11")]
+    pub local: ::prost::alloc::vec::Vec<u32>,
+    /// file that the first process reads; empty: it makes zeros
+    #[prost(bytes = "vec", tag = "12")]
+    pub from: ::prost::alloc::vec::Vec<u8>,
+    /// file that the last process writes; empty: it drops blocks
+    #[prost(bytes = "vec", tag = "13")]
+    pub to: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, repeated, tag = "14")]
+    pub programs: ::prost::alloc::vec::Vec<StageProgram>,
+    /// auto, TCP or Unix
+    #[prost(enumeration = "LaneKind", tag = "15")]
+    pub lane: i32,
+    #[prost(bool, tag = "16")]
+    pub plain: bool,
+}
+/// What a group gives its blocks to.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageProgram {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// for the shell
+    #[prost(bytes = "vec", tag = "2")]
+    pub command: ::prost::alloc::vec::Vec<u8>,
+    /// whole lines, not frames
+    #[prost(bool, tag = "3")]
+    pub lines: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamOpened {
+    /// as in Opened
+    #[prost(string, tag = "1")]
+    pub instance: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// bytes that the first process has
+    #[prost(uint64, tag = "3")]
+    pub length: u64,
+}
+/// The processes connect; blocks move.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamStart {
+    #[prost(message, repeated, tag = "1")]
+    pub peers: ::prost::alloc::vec::Vec<Peer>,
+}
+/// What each process of the node has done so far.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamStatus {
+    #[prost(message, repeated, tag = "1")]
+    pub stages: ::prost::alloc::vec::Vec<StageStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageStatus {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(message, optional, tag = "2")]
+    pub received: ::core::option::Option<StageAccount>,
+    #[prost(message, optional, tag = "3")]
+    pub dealt: ::core::option::Option<StageAccount>,
+    #[prost(uint64, tag = "4")]
+    pub elapsed: u64,
+    #[prost(uint64, tag = "5")]
+    pub waited_input: u64,
+    #[prost(uint64, tag = "6")]
+    pub waited_output: u64,
+    #[prost(uint64, tag = "7")]
+    pub processor: u64,
+    /// bytes
+    #[prost(uint64, tag = "8")]
+    pub resident_max: u64,
+    #[prost(bool, tag = "9")]
+    pub ended: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageAccount {
+    #[prost(uint64, tag = "1")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// 16 bytes, little endian
+    #[prost(bytes = "vec", tag = "3")]
+    pub sum: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamFailed {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(enumeration = "StageCause", tag = "2")]
+    pub cause: i32,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
+}
+/// All is done, or nothing more is wanted. The processes end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamFinish {
+    #[prost(bool, tag = "1")]
+    pub commit: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamFinished {
+    #[prost(string, tag = "1")]
+    pub error: ::prost::alloc::string::String,
+}
+/// Between an agent and a process that it started, one message a packet.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ToStage {
+    #[prost(oneof = "to_stage::Body", tags = "1, 2, 3")]
+    pub body: ::core::option::Option<to_stage::Body>,
+}
+/// Nested message and enum types in `ToStage`.
+pub mod to_stage {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Setup(super::StageSetup),
+        #[prost(message, tag = "2")]
+        Start(super::StreamStart),
+        /// a connection, whose descriptor is with the packet
+        #[prost(message, tag = "3")]
+        Edge(super::StageEdge),
+    }
+}
+/// A connection that a process of the group before has made, after its handshake.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageEdge {
+    /// of that process
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// secrets of its records; empty where it is not sealed
+    #[prost(bytes = "vec", tag = "2")]
+    pub toward_receiver: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub toward_sender: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StageSetup {
+    #[prost(message, optional, tag = "1")]
+    pub stream: ::core::option::Option<StreamOpen>,
+    #[prost(uint32, tag = "2")]
+    pub group: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FromStage {
+    #[prost(oneof = "from_stage::Body", tags = "1, 2")]
+    pub body: ::core::option::Option<from_stage::Body>,
+}
+/// Nested message and enum types in `FromStage`.
+pub mod from_stage {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Status(super::StageStatus),
+        #[prost(message, tag = "2")]
+        Failed(super::StreamFailed),
+    }
+}
 /// What is checked beyond delivery itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1063,6 +1262,67 @@ impl Existing {
             "EXISTING_REPLACED" => Some(Self::Replaced),
             "EXISTING_REFUSED_IF_LONGER" => Some(Self::RefusedIfLonger),
             "EXISTING_KEPT" => Some(Self::Kept),
+            _ => None,
+        }
+    }
+}
+/// How blocks are dealt to the next group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DealKind {
+    /// At random, each process with the same chance.
+    Random = 0,
+    /// Blocks with the same first bytes to the same process.
+    Keyed = 1,
+}
+impl DealKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Random => "DEAL_KIND_RANDOM",
+            Self::Keyed => "DEAL_KIND_KEYED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DEAL_KIND_RANDOM" => Some(Self::Random),
+            "DEAL_KIND_KEYED" => Some(Self::Keyed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum StageCause {
+    /// lost the connection to another process
+    Peer = 0,
+    /// got what must not be sent
+    Violation = 1,
+    /// its program, file or itself
+    Process = 2,
+}
+impl StageCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Peer => "STAGE_CAUSE_PEER",
+            Self::Violation => "STAGE_CAUSE_VIOLATION",
+            Self::Process => "STAGE_CAUSE_PROCESS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "STAGE_CAUSE_PEER" => Some(Self::Peer),
+            "STAGE_CAUSE_VIOLATION" => Some(Self::Violation),
+            "STAGE_CAUSE_PROCESS" => Some(Self::Process),
             _ => None,
         }
     }

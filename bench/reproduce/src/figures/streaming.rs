@@ -1,0 +1,552 @@
+//! Continuous streaming through groups of processes (`ropewalk stream`), beside bare chains of as many processes that only read
+//! and write blocks over the same kind of socket, in rounds: the chain, the stream, sealed where that differs; then all again.
+//!
+//! Processes a node are the groups of the stream. With several nodes each is a host of the lab (a namespace of this machine), without
+//! caps. A stream deals every block at random over all nodes; each edge of a bare chain leads to the next node, with one
+//! node to the same.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ropewalk_lab::{HostSpec, Lab};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bench::{Bench, Settings, Site};
+use crate::network::{self, MASTER};
+use crate::process::Process;
+use crate::ropewalk::{Agents, Place, words};
+use crate::stats::{Summary, summary};
+use crate::table::{Cell, Table, number};
+use ropewalk_plot::{self as plot, Series, Style, Titles};
+
+mod link;
+
+pub(crate) use self::link::{LinkArgs, run as run_link};
+
+/// Block sizes of the memo.
+const BLOCKS: [u64; 6] = [4 << 10, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Nodes of the memo.
+const NODES: [usize; 5] = [1, 2, 4, 8, 12];
+
+/// Processes a node of the memo.
+const PROCESSES: [usize; 5] = [2, 4, 8, 16, 32];
+
+/// Longest time of one run.
+const RUN_MAX: Duration = Duration::from_secs(120);
+
+/// First port of the links of chains.
+const PORT: u16 = 21_000;
+
+/// Bytes of the file on each node.
+const FILE_BYTES: u64 = 200_000_000;
+
+const MIB: f64 = 1_048_576.0;
+
+const COLUMNS: [(&str, &str); 13] = [
+    ("kind", "over"),
+    ("data", "data"),
+    ("nodes", "nodes"),
+    ("processes_a_node", "processes"),
+    ("block_bytes", "block B"),
+    ("chain_gigabits_per_second_median", "chain Gbit/s"),
+    ("gigabits_per_second_median", "stream"),
+    ("gigabits_per_second_min", "min"),
+    ("gigabits_per_second_max", "max"),
+    ("share_of_chain_median", "of chain"),
+    ("share_of_chain_min", "min"),
+    ("imbalance_median", "most/mean"),
+    ("resident_mebibytes_max", "MiB"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Tcp,
+    Unix,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    /// Made and dropped.
+    Zeros,
+    /// Read from and written to files.
+    Files,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    kind: Kind,
+    data: Data,
+    nodes: usize,
+    processes: usize,
+    block: u64,
+    is_sealed: bool,
+}
+
+/// One run of a stream or chain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Sample {
+    bytes: u64,
+    gigabits_per_second: f64,
+    imbalance: f64,
+    resident_bytes_max: u64,
+    report: Value,
+}
+
+impl Case {
+    fn bytes_a_node(self, is_quick: bool) -> u64 {
+        if self.data == Data::Files {
+            return FILE_BYTES;
+        }
+        // Every block crosses as many sockets as there are edges; short blocks cost more.
+        let all: u64 = if is_quick { 4 << 30 } else { 12 << 30 };
+        let all = if self.block < 32 << 10 { all / 4 } else { all };
+        let each = all / (self.nodes as u64 * (self.processes as u64 - 1));
+        each.max(16 * self.block) / self.block * self.block
+    }
+
+    fn key(self, tool: &str, round: usize, bytes: u64) -> String {
+        format!(
+            "round {round}, {tool}, {}{}, {} nodes of {} processes, blocks of {}, {bytes} bytes a node, {}",
+            self.kind.name(),
+            if self.is_sealed { " sealed" } else { "" },
+            self.nodes,
+            self.processes,
+            self.block,
+            match self.data {
+                Data::Zeros => "zeros",
+                Data::Files => "files",
+            }
+        )
+    }
+}
+
+fn host(node: usize) -> String {
+    format!("n{}", node + 1)
+}
+
+/// A lab of so many nodes.
+fn lab(nodes: usize, site: &Site) -> Result<Lab> {
+    network::lab((0..nodes).map(|node| HostSpec::new(host(node))), site)
+}
+
+/// Runs the chains of a case: one begins at each node.
+fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sample> {
+    let blocks = bytes / case.block;
+    let mut last = Vec::new();
+    let mut others = Vec::new();
+    // The last processes of chains begin, so that the others find them.
+    for group in (0..case.processes).rev() {
+        for chain in 0..case.nodes {
+            let node = |group: usize| (chain + group) % case.nodes;
+            let port = |group: usize| PORT + (group * case.nodes + chain) as u16;
+            let name =
+                |group: usize| format!("ropewalk-chain-{}-{chain}-{group}", std::process::id());
+            let is_unix = case.kind == Kind::Unix && case.nodes == 1;
+            let mut command = match lab {
+                Some(lab) => lab.command(&host(node(group)), &site.bench),
+                None => Command::new(&site.bench),
+            };
+            command.args(["reproduce", "chain-link"]);
+            command.args([
+                "--block",
+                &case.block.to_string(),
+                "--blocks",
+                &blocks.to_string(),
+            ]);
+            if group > 0 {
+                let input = if is_unix {
+                    format!("unix:{}", name(group))
+                } else {
+                    format!("tcp:{}", port(group))
+                };
+                command.args(["--input", &input]);
+            }
+            if group + 1 < case.processes {
+                let next = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| host(node(group + 1)));
+                let output = match is_unix {
+                    true => format!("unix:{}", name(group + 1)),
+                    false => format!("tcp:{next}:{}", port(group + 1)),
+                };
+                command.args(["--output", &output]);
+            }
+            let process = Process::start(command)?;
+            if group + 1 == case.processes {
+                last.push(process)
+            } else {
+                others.push(process)
+            }
+        }
+    }
+    let (mut began, mut ended, mut moved) = (u64::MAX, 0, 0);
+    for process in last {
+        let output = process.finish(RUN_MAX)?.success("a chain")?.output;
+        let line = output.last().context("a chain printed nothing")?;
+        let line: Value = serde_json::from_str(line)?;
+        let field = |name: &str| {
+            line[name]
+                .as_u64()
+                .with_context(|| format!("no {name} in {line}"))
+        };
+        began = began.min(field("began")?);
+        ended = ended.max(field("ended")?);
+        moved += field("bytes")?;
+    }
+    for process in others {
+        process.finish(RUN_MAX)?.success("a chain")?;
+    }
+    Ok(Sample {
+        bytes: moved,
+        gigabits_per_second: moved as f64 * 8.0 / (ended - began).max(1) as f64,
+        imbalance: 1.0,
+        resident_bytes_max: 0,
+        report: Value::Null,
+    })
+}
+
+/// Runs the stream of a case.
+fn stream(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sample> {
+    let mut agents = Agents::new(site)?;
+    let scratch = site.scratch.display().to_string();
+    let mut arguments = words(&format!(
+        "stream --groups {} --block {}B --seed 1",
+        case.processes, case.block
+    ));
+    let place = match lab {
+        Some(lab) => {
+            for node in 0..case.nodes {
+                agents.start_in(lab, &host(node), &[format!("{scratch}:rw")])?;
+                arguments.push(agents.address(&host(node)).to_owned());
+            }
+            Place::Host(lab, MASTER)
+        }
+        None => {
+            arguments.push("localhost".into());
+            Place::Machine
+        }
+    };
+    match case.data {
+        Data::Zeros => arguments.extend(["--size".into(), format!("{bytes}B")]),
+        Data::Files => {
+            for node in 1..=case.nodes {
+                let path = site.scratch.join(format!("in{node}"));
+                if !path.exists() {
+                    std::fs::write(&path, vec![node as u8; bytes as usize])?;
+                }
+            }
+            let paths = [("--from", "in"), ("--to", "out")];
+            arguments.extend(paths.into_iter().flat_map(|(option, name)| {
+                [option.to_owned(), format!("{scratch}/{name}{{node}}")]
+            }));
+        }
+    }
+    if case.kind == Kind::Tcp {
+        arguments.extend(words("--lane tcp"));
+    }
+    if !case.is_sealed {
+        arguments.push("--plain".into());
+    }
+    let (_, master) = agents.start_command(place, &arguments)?;
+    let ended = master.finish(RUN_MAX)?.success("the stream")?;
+    drop(agents.stop()?);
+    let line = ended.output.last().context("no report")?;
+    let report: Value = serde_json::from_str(line)?;
+    let report = &report["report"];
+    ensure!(report["accounted"] == true, "blocks are missing: {report}");
+    ensure!(
+        report["bytes"] == bytes * case.nodes as u64,
+        "not of {bytes} bytes: {report}"
+    );
+    let stages = report["stages"].as_array().context("no stages")?;
+    let most = |name: &str| {
+        stages
+            .iter()
+            .filter_map(|stage| stage[name].as_f64())
+            .fold(0.0, f64::max)
+    };
+    let gigabits = report["bits_per_second"].as_f64().context("no rate")? / 1e9;
+    if gigabits <= 0.0 {
+        bail!("no rate: {report}");
+    }
+    Ok(Sample {
+        bytes: bytes * case.nodes as u64,
+        gigabits_per_second: gigabits,
+        imbalance: most("imbalance"),
+        resident_bytes_max: most("resident_max_bytes") as u64,
+        report: report.clone(),
+    })
+}
+
+/// Everything that is measured, for so many nodes.
+fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let blocks: &[u64] = if is_quick {
+        &[4 << 10, 64 << 10, 1 << 20]
+    } else {
+        &BLOCKS
+    };
+    let processes: &[usize] = if is_quick { &[4] } else { &PROCESSES };
+    for kind in [Kind::Tcp, Kind::Unix] {
+        for &processes in processes {
+            for &block in blocks {
+                let case = Case {
+                    kind,
+                    data: Data::Zeros,
+                    nodes,
+                    processes,
+                    block,
+                    is_sealed: false,
+                };
+                cases.push(case);
+                // Within a node blocks on Unix sockets are not sealed in any case.
+                if block == 64 << 10 && !(kind == Kind::Unix && nodes == 1) {
+                    cases.push(Case {
+                        is_sealed: true,
+                        ..case
+                    });
+                }
+                if processes == 4 && block >= 64 << 10 {
+                    cases.push(Case {
+                        data: Data::Files,
+                        ..case
+                    });
+                }
+            }
+        }
+    }
+    cases
+}
+
+struct Measured {
+    case: Case,
+    chains: Vec<Option<Sample>>,
+    streams: Vec<Option<Sample>>,
+}
+
+/// Makes the figure.
+pub(crate) fn run(settings: &Settings) -> Result<bool> {
+    let mut bench = Bench::open(settings, "streaming")?;
+    let site = bench.site();
+    let has_lab = ropewalk_lab::available();
+    let rounds = if settings.quick { 3 } else { 5 };
+    let nodes: &[usize] = match (settings.quick, &has_lab) {
+        (_, Err(_)) => &[1],
+        (true, Ok(())) => &[1, 2],
+        (false, Ok(())) => &NODES,
+    };
+    let all: Vec<Case> = nodes
+        .iter()
+        .flat_map(|&nodes| cases(nodes, settings.quick))
+        .collect();
+    for case in &all {
+        let bytes = case.bytes_a_node(settings.quick);
+        for round in 1..=rounds {
+            bench.expect(["chain", "stream"].map(|tool| (case.key(tool, round, bytes), 4.0)));
+        }
+    }
+    bench.announce();
+    let mut measured = Vec::new();
+    for &nodes in nodes {
+        let lab = if nodes > 1 {
+            Some(lab(nodes, &site)?)
+        } else {
+            None
+        };
+        for case in all.iter().copied().filter(|case| case.nodes == nodes) {
+            let bytes = case.bytes_a_node(settings.quick);
+            let (mut chains, mut streams) = (Vec::new(), Vec::new());
+            for round in 1..=rounds {
+                // A chain neither seals nor writes files.
+                let plain = Case {
+                    is_sealed: false,
+                    data: Data::Zeros,
+                    ..case
+                };
+                let key = plain.key("chain", round, bytes);
+                chains.push(bench.point(&key, || chain(plain, bytes, &site, lab.as_ref())));
+                let key = case.key("stream", round, bytes);
+                streams.push(bench.point(&key, || stream(case, bytes, &site, lab.as_ref())));
+            }
+            measured.push(Measured {
+                case,
+                chains,
+                streams,
+            });
+        }
+    }
+    let mut table = table(&measured);
+    if let Err(reason) = has_lab {
+        table.note(format!("one node only: {reason}"));
+    }
+    draw(&bench, &measured)?;
+    bench.finish(&[table])
+}
+
+fn rates(samples: &[Option<Sample>]) -> Option<Summary> {
+    summary(
+        samples
+            .iter()
+            .flatten()
+            .map(|sample| sample.gigabits_per_second),
+    )
+}
+
+/// Rates of streams over those of chains, within rounds.
+fn shares(measured: &Measured) -> Option<Summary> {
+    let rounds = measured.streams.iter().zip(&measured.chains);
+    summary(rounds.filter_map(|(stream, chain)| {
+        Some(stream.as_ref()?.gigabits_per_second / chain.as_ref()?.gigabits_per_second)
+    }))
+}
+
+fn table(all: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Streams through groups of processes beside bare chains",
+        &COLUMNS,
+    );
+    for measured in all {
+        let Case {
+            kind,
+            data,
+            nodes,
+            processes,
+            block,
+            is_sealed,
+        } = measured.case;
+        let streams = || measured.streams.iter().flatten();
+        let (chain, stream, share) = (
+            rates(&measured.chains),
+            rates(&measured.streams),
+            shares(measured),
+        );
+        let imbalance = summary(streams().map(|sample| sample.imbalance));
+        let resident = summary(streams().map(|sample| sample.resident_bytes_max as f64 / MIB));
+        table.row(vec![
+            Cell::from(format!(
+                "{}{}",
+                kind.name(),
+                if is_sealed { " sealed" } else { "" }
+            )),
+            match data {
+                Data::Zeros => "zeros".into(),
+                Data::Files => "files".into(),
+            },
+            number(nodes as f64, 0),
+            number(processes as f64, 0),
+            number(block as f64, 0),
+            number(chain.map(|all| all.median), 2),
+            number(stream.map(|all| all.median), 2),
+            number(stream.map(|all| all.min), 2),
+            number(stream.map(|all| all.max), 2),
+            number(share.map(|all| all.median), 2),
+            number(share.map(|all| all.min), 2),
+            number(imbalance.map(|all| all.median), 2),
+            number(resident.map(|all| all.max), 1),
+        ]);
+    }
+    table.note(
+        "chain, stream: bytes that leave all last processes, Gbit/s. of chain: within a round.",
+    );
+    table.note("On several nodes unix is within a node, TCP between; their chains are TCP between nodes. Chains neither seal nor check nor use files.");
+    table.note(
+        "most/mean: of the group that is dealt least evenly. MiB: most memory of any process.",
+    );
+    table
+}
+
+fn draw(bench: &Bench, all: &[Measured]) -> Result<()> {
+    let mut blocks: Vec<u64> = all.iter().map(|one| one.case.block).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    let places: Vec<String> = blocks
+        .iter()
+        .map(|block| format!("{} KiB", block >> 10))
+        .collect();
+    for kind in [Kind::Tcp, Kind::Unix] {
+        let mut series: Vec<Series> = Vec::new();
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        let is_shown =
+            |case: &Case| case.kind == kind && case.data == Data::Zeros && !case.is_sealed;
+        for Measured { case, .. } in all.iter().filter(|one| is_shown(&one.case)) {
+            if seen.contains(&(case.nodes, case.processes)) {
+                continue;
+            }
+            seen.push((case.nodes, case.processes));
+            let of = |one: &&Measured| {
+                is_shown(&one.case)
+                    && (one.case.nodes, one.case.processes) == (case.nodes, case.processes)
+            };
+            let points = all.iter().filter(of).filter_map(|one| {
+                let at = blocks.iter().position(|&block| block == one.case.block)?;
+                Some((at as f64, shares(one)?.median))
+            });
+            let name = format!("{} nodes of {} processes", case.nodes, case.processes);
+            series.push(Series::with(name, Style::Marks, points.collect()));
+        }
+        let title = format!("Streams over {} as a share of a bare chain", kind.name());
+        let titles = Titles {
+            title: &title,
+            x: "block",
+            y: "share, median",
+        };
+        plot::lines(&bench.plot_path(kind.name()), titles, &places, &series)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(gigabits_per_second: f64) -> Option<Sample> {
+        Some(Sample {
+            bytes: 1,
+            gigabits_per_second,
+            imbalance: 1.5,
+            resident_bytes_max: 3 << 20,
+            report: Value::Null,
+        })
+    }
+
+    /// Shares are taken within rounds; a point that failed leaves a gap.
+    #[test]
+    fn shares_are_of_one_round() {
+        let measured = Measured {
+            case: cases(1, true)[0],
+            chains: vec![sample(10.0), sample(20.0), None],
+            streams: vec![sample(8.0), sample(8.0), sample(8.0)],
+        };
+        let json = table(&[measured]).json();
+        let row = &json["rows"][0];
+        assert_eq!(row["share_of_chain_median"].as_f64(), Some(0.6));
+        assert_eq!(row["resident_mebibytes_max"].as_f64(), Some(3.0));
+    }
+
+    /// The whole grid of the memo is there, once, in blocks that fill what is moved.
+    #[test]
+    fn the_grid_is_whole() {
+        let all: Vec<Case> = NODES
+            .into_iter()
+            .flat_map(|nodes| cases(nodes, false))
+            .collect();
+        let zeros = all
+            .iter()
+            .filter(|case| case.data == Data::Zeros && !case.is_sealed);
+        assert_eq!(zeros.count(), 2 * 5 * 5 * 6);
+        for case in all.iter().filter(|case| case.data == Data::Zeros) {
+            let bytes = case.bytes_a_node(true);
+            assert!(bytes.is_multiple_of(case.block) && bytes >= 16 * case.block);
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! One node's part in a stream: starts a process of each group, passes them their connections, watches them.
+//!
+//! ```text
+//!  master ── StreamOpen, StreamStart, StreamFinish ──▶ Stream ══ packets ══▶ process A
+//!  peer   ── preface, proof (an edge) ───────────────▶   │    ══ packets ══▶ process B
+//!                                                        └─ a thread: states, failures, ends of processes
+//! ```
+//!
+//! Each process leads a process group of its own, so that a program that it runs goes with it. A process ends when its agent
+//! does: its socket of packets closes.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
+use ropewalk_lane::packets::{Packet, Packets};
+use ropewalk_lane::preface::PREFACE_LEN;
+use ropewalk_proto::control::{
+    self, FromAgent, FromStage, LENGTH_LEN, StageCause, StageEdge, StageSetup, StageStatus,
+    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, ToStage,
+    from_agent, from_stage, to_stage,
+};
+use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name};
+use ropewalk_store::{AppendedFile, Roots};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::AgentError;
+use crate::interfaces;
+use crate::listen::{Incoming, Refusal, Shared};
+
+/// A peer proves the stream's secret within this time.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Buffers of a process at most: 4 GiB of blocks of 4 KiB.
+const BUFFERS_MAX: u64 = 1 << 20;
+
+/// What an agent needs to take part in streams.
+#[derive(Clone, Debug)]
+pub struct StageConfig {
+    /// The command of one process: it runs `ropewalk_stage::run`.
+    pub command: Vec<OsString>,
+    /// Whether masters may have it run programs.
+    pub runs_programs: bool,
+}
+
+/// One process.
+struct Stage {
+    packets: Packets,
+    // `None` once it has ended.
+    child: Mutex<Option<Child>>,
+}
+
+/// One node's part in one stream.
+pub(crate) struct Stream {
+    pub id: [u8; 16],
+    node: u32,
+    secret: EdgeSecret,
+    plain: bool,
+    stages: Vec<Stage>,
+    // The newest of each process.
+    statuses: Mutex<HashMap<u32, StageStatus>>,
+    // What the last process writes.
+    output: Mutex<Option<AppendedFile>>,
+    // Ends of processes are no failures any more.
+    is_over: AtomicBool,
+    watcher: Mutex<Option<JoinHandle<()>>>,
+    outbox: UnboundedSender<FromAgent>,
+}
+
+fn refused(text: impl Into<String>) -> AgentError {
+    AgentError::Refused(text.into())
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// The file that the first process reads, and its length.
+fn source(path: &[u8], roots: &Roots) -> Result<(File, u64), AgentError> {
+    let resolved = roots.resolve_read(path_of(path))?;
+    let shown = resolved.display();
+    let file = File::open(&resolved).map_err(|error| refused(format!("{shown}: {error}")))?;
+    let found = file
+        .metadata()
+        .map_err(|error| refused(format!("{shown}: {error}")))?;
+    if !found.is_file() {
+        return Err(refused(format!(
+            "{shown} is no file; the first process of a stream reads one file"
+        )));
+    }
+    // More is read ahead; best effort.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    Ok((file, found.len()))
+}
+
+fn check(open: &StreamOpen, shared: &Shared) -> Result<(), AgentError> {
+    let is_sane = (2..=GROUPS_MAX).contains(&open.groups)
+        && open.node < open.nodes
+        && (BLOCK_MIN..=BLOCK_MAX).contains(&open.block)
+        && (BUFFERS_MIN..=BUFFERS_MAX).contains(&open.buffers);
+    if !is_sane {
+        return Err(refused(
+            "the stream's numbers are out of bounds; install the same Ropewalk on all hosts",
+        ));
+    }
+    let runs_programs = shared
+        .stages
+        .as_ref()
+        .is_some_and(|stages| stages.runs_programs);
+    if !open.programs.is_empty() && !runs_programs {
+        return Err(refused(
+            "this agent runs no programs of masters; start it with --run-programs, or reach the host over ssh",
+        ));
+    }
+    for program in &open.programs {
+        if program.group == 0 || program.group + 1 >= open.groups {
+            let name = group_name(program.group);
+            return Err(refused(format!(
+                "{name} is the first or last group, or none; programs are for those between"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Stream {
+    /// Opens the files and starts the processes. Nothing has its name yet.
+    pub fn open(
+        open: StreamOpen,
+        shared: &Arc<Shared>,
+        outbox: UnboundedSender<FromAgent>,
+        reached_as: Option<IpAddr>,
+    ) -> Result<(Arc<Self>, StreamOpened), AgentError> {
+        let Some(config) = &shared.stages else {
+            return Err(refused(
+                "this agent takes part in no streams; use the agent of the program ropewalk",
+            ));
+        };
+        check(&open, shared)?;
+        let (Ok(id), Some(secret)) = (
+            open.stream.as_slice().try_into(),
+            EdgeSecret::new(&open.secret),
+        ) else {
+            return Err(refused("the stream has no id or no secret"));
+        };
+        let (mut input, mut length) = (None, open.length);
+        if !open.from.is_empty() {
+            let (file, len) = source(&open.from, &shared.roots)?;
+            (input, length) = (Some(file), len);
+        }
+        let (mut output, mut sink) = (None, None);
+        if !open.to.is_empty() {
+            let path = shared.roots.resolve_write(path_of(&open.to))?;
+            let name = format!("{}-{}", hex(&open.stream), open.node);
+            let (file, opened) = AppendedFile::create(&path, &name)?;
+            (output, sink) = (Some(file), Some(opened));
+        }
+        let open = StreamOpen { length, ..open };
+        let mut stream = Self {
+            id,
+            node: open.node,
+            secret,
+            plain: open.plain,
+            stages: Vec::new(),
+            statuses: Mutex::default(),
+            output: Mutex::new(output),
+            is_over: AtomicBool::new(false),
+            watcher: Mutex::default(),
+            outbox,
+        };
+        for group in 0..open.groups {
+            let file = match group {
+                0 => input.take(),
+                _ if group + 1 == open.groups => sink.take(),
+                _ => None,
+            };
+            match start(config, group, file, &open) {
+                Ok(stage) => stream.stages.push(stage),
+                Err(error) => {
+                    stream.kill();
+                    let name = group_name(group);
+                    return Err(refused(format!(
+                        "the process of {name} cannot be started: {error}"
+                    )));
+                }
+            }
+        }
+        let stream = Arc::new(stream);
+        let watched = stream.clone();
+        let watcher = std::thread::Builder::new().name("stages".into());
+        match watcher.spawn(move || watched.watch()) {
+            Ok(watcher) => *stream.watcher.lock() = Some(watcher),
+            Err(error) => {
+                stream.kill();
+                return Err(refused(format!("cannot start a thread: {error}")));
+            }
+        }
+        let usable = interfaces::usable(&[]);
+        let candidates = interfaces::candidates(&usable, false, reached_as, shared.port);
+        let opened = StreamOpened {
+            instance: shared.instance.clone(),
+            addresses: candidates
+                .iter()
+                .map(|(address, _)| address.to_string())
+                .collect(),
+            length,
+        };
+        Ok((stream, opened))
+    }
+
+    /// All nodes are ready: the processes connect.
+    pub fn start(&self, start: &StreamStart) {
+        for stage in &self.stages {
+            stage.send(to_stage::Body::Start(start.clone()), None);
+        }
+    }
+
+    /// What each process has done so far.
+    pub fn status(&self) -> from_agent::Body {
+        let stages = self.statuses.lock().values().cloned().collect();
+        from_agent::Body::StreamStatus(StreamStatus { stages })
+    }
+
+    /// Which edge a preface asks for; `None` from a stranger.
+    fn edge(&self, preface: &[u8; PREFACE_LEN], is_own: bool) -> Option<Edge> {
+        let edge = self.secret.read(preface)?;
+        // Not sealed within one user, or where nothing is.
+        let may = edge.is_sealed || self.plain || is_own;
+        ((edge.group as usize) < self.stages.len() && may).then_some(edge)
+    }
+
+    /// Ends the processes; what was written gets its name, or is removed. Waits.
+    pub fn finish(&self, commit: bool) -> StreamFinished {
+        self.is_over.store(true, Ordering::Release);
+        self.kill();
+        if let Some(watcher) = self.watcher.lock().take() {
+            let _ = watcher.join();
+        }
+        let output = self.output.lock().take();
+        let error = match (output, commit) {
+            (Some(output), true) => output.commit().err().map(|error| error.to_string()),
+            _ => None,
+        };
+        StreamFinished {
+            error: error.unwrap_or_default(),
+        }
+    }
+
+    fn kill(&self) {
+        for stage in &self.stages {
+            if let Some(child) = stage.child.lock().as_ref() {
+                kill(child);
+            }
+        }
+    }
+
+    fn send(&self, body: from_agent::Body) {
+        let _ = self.outbox.send(FromAgent { body: Some(body) });
+    }
+
+    fn fail(&self, group: u32, cause: StageCause, message: String) {
+        if !self.is_over.load(Ordering::Acquire) {
+            self.send(from_agent::Body::StreamFailed(StreamFailed {
+                group,
+                cause: cause.into(),
+                message,
+            }));
+        }
+    }
+
+    /// Until all processes have ended.
+    fn watch(&self) {
+        let mut left: Vec<u32> = (0..self.stages.len() as u32).collect();
+        while !left.is_empty() {
+            let mut fds: Vec<PollFd<'_>> = left
+                .iter()
+                .map(|&group| PollFd::new(&self.stages[group as usize].packets, PollFlags::IN))
+                .collect();
+            // An interrupted call finds nothing to read.
+            let _ = poll(&mut fds, None);
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            let mut ready = ready.into_iter();
+            left.retain(|&group| !ready.next().unwrap_or(false) || self.hear(group));
+        }
+    }
+
+    /// What a process says; false once it has ended.
+    fn hear(&self, group: u32) -> bool {
+        let stage = &self.stages[group as usize];
+        loop {
+            let bytes = match stage.packets.receive() {
+                Ok(Packet::Bytes(bytes, _)) => bytes,
+                Ok(Packet::Nothing) => return true,
+                Ok(Packet::End) | Err(_) => break,
+            };
+            match bytes.get(LENGTH_LEN..).map(control::decode::<FromStage>) {
+                Some(Ok(FromStage {
+                    body: Some(from_stage::Body::Status(status)),
+                })) => {
+                    let has_ended = status.ended;
+                    self.statuses
+                        .lock()
+                        .insert(group, StageStatus { group, ..status });
+                    if has_ended {
+                        self.send(self.status());
+                    }
+                }
+                Some(Ok(FromStage {
+                    body: Some(from_stage::Body::Failed(failed)),
+                })) => {
+                    let cause = failed.cause();
+                    self.fail(group, cause, failed.message);
+                }
+                _ => self.fail(
+                    group,
+                    StageCause::Process,
+                    "sent what is no message; this is a bug".into(),
+                ),
+            }
+        }
+        let child = stage.child.lock().take();
+        if let Some(mut child) = child {
+            // Its program goes with it, while its number cannot be another's yet.
+            kill(&child);
+            let status = child.wait();
+            let text = status.map_or_else(|error| error.to_string(), describe);
+            self.fail(group, StageCause::Process, text);
+        }
+        false
+    }
+}
+
+impl Stage {
+    fn send(&self, body: to_stage::Body, descriptor: Option<&OwnedFd>) {
+        let message = ToStage { body: Some(body) };
+        // Of a process that has ended, the watcher hears.
+        let _ = self
+            .packets
+            .send(&control::encode(&message), descriptor.map(|fd| fd.as_fd()));
+    }
+}
+
+/// Starts one process, and sends it its setup.
+fn start(
+    config: &StageConfig,
+    group: u32,
+    file: Option<File>,
+    open: &StreamOpen,
+) -> std::io::Result<Stage> {
+    let Some((program, words)) = config.command.split_first() else {
+        return Err(std::io::Error::other("no command"));
+    };
+    let (packets, theirs) = Packets::pair()?;
+    let child = Command::new(program)
+        .args(words)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(file.map_or_else(Stdio::null, Stdio::from))
+        .process_group(0)
+        .spawn()?;
+    let stage = Stage {
+        packets,
+        child: Mutex::new(Some(child)),
+    };
+    let setup = StageSetup {
+        stream: Some(open.clone()),
+        group,
+    };
+    stage.send(to_stage::Body::Setup(setup), None);
+    Ok(stage)
+}
+
+/// Kills a process that leads its group, and all of the group.
+fn kill(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// How a process ended, as part of a sentence.
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("its process ended with status {code}"),
+        (None, Some(signal)) => format!("its process was killed by signal {signal}"),
+        (None, None) => "its process ended".into(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A connection with the preface of an edge: the handshake, then it is the process's.
+pub(crate) async fn admit<S: Incoming>(
+    mut stream: S,
+    preface: &[u8; PREFACE_LEN],
+    is_own: bool,
+    part: &Stream,
+) -> Result<(), Refusal> {
+    let edge = part.edge(preface, is_own).ok_or(Refusal::WrongKey)?;
+    let answered = part.secret.answer(preface).ok_or(Refusal::WrongKey)?;
+    let mut proof = [0; PROOF_LEN];
+    let exchange = async {
+        stream.write_all(&answered.bytes).await?;
+        stream.read_exact(&mut proof).await
+    };
+    match tokio::time::timeout(PROOF_TIMEOUT, exchange).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) | Err(_) => return Err(Refusal::Handshake),
+    }
+    let keys = answered.verify(&proof).ok_or(Refusal::WrongKey)?;
+    let Ok(socket) = stream.into_data() else {
+        return Err(Refusal::Left);
+    };
+    let (mut toward_receiver, mut toward_sender) = (Vec::new(), Vec::new());
+    if edge.is_sealed {
+        toward_receiver.extend_from_slice(&keys.toward_receiver);
+        toward_sender.extend_from_slice(&keys.toward_sender);
+    }
+    let message = StageEdge {
+        node: edge.from,
+        toward_receiver,
+        toward_sender,
+    };
+    let stage = &part.stages[edge.group as usize];
+    stage.send(to_stage::Body::Edge(message), Some(&socket.into()));
+    Ok(())
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,510 @@
+//! Streams over real processes and sockets, on this host.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{Moving, Place, bytes, start_agent, wait_for};
+use serde_json::Value;
+
+/// What must not outlast a failure that a stream reports: the time in which all nodes report it.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The blocks of files, each with how often it is there.
+fn blocks(paths: &[std::path::PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
+    let mut all = BTreeMap::new();
+    for path in paths {
+        for block in std::fs::read(path).unwrap().chunks(len) {
+            *all.entry(block.to_vec()).or_default() += 1;
+        }
+    }
+    all
+}
+
+/// Commands of processes on this host that have all of these words.
+fn processes(words: &[&str]) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if !line.is_empty() && words.iter().all(|word| line.contains(word)) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// All processes below one, itself too.
+fn family(root: i32) -> Vec<i32> {
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let all: Vec<(i32, Option<i32>)> = processes(&[])
+        .into_iter()
+        .map(|pid| (pid, parent(pid)))
+        .collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let above = found[at];
+        found.extend(
+            all.iter()
+                .filter(|(_, parent)| *parent == Some(above))
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found
+}
+
+/// Processes of stages below a command, in the order of their groups on the first node.
+fn stages(command: i32) -> Vec<i32> {
+    let stages = processes(&["/proc/self/exe", "stage"]);
+    family(command)
+        .into_iter()
+        .filter(|pid| stages.contains(pid))
+        .collect()
+}
+
+fn kill(pid: i32) {
+    let status = std::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn assert_gone(pids: &[i32]) {
+    wait_for("all processes to end", || {
+        pids.iter().all(|&pid| !is_alive(pid)).then_some(())
+    });
+}
+
+fn temporary(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains(".ropewalk-")).collect()
+}
+
+/// Two nodes and three groups: the files of both come out at both, every block once, whatever connects the processes.
+#[test]
+fn every_block_arrives_once() {
+    for options in [
+        &["--lane", "unix"][..],
+        &["--lane", "tcp"],
+        &["--lane", "tcp", "--plain"],
+        &["--deal", "keyed"],
+        &["--local", "B-C"],
+        &["--memory", "128KiB", "--groups", "5"],
+    ] {
+        let place = Place::new();
+        for (name, seed, len) in [("in1", 1, 3_000_017), ("in2", 2, 5_000_000)] {
+            std::fs::write(place.path(name), bytes(len, seed)).unwrap();
+        }
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--json",
+            "--from",
+            "in{node}",
+            "--to",
+            "out{node}",
+        ];
+        let ran = place.run(&[&words[..], options].concat()).assert_status(0);
+        let report = ran.report();
+        assert_eq!(report["outcome"], "done");
+        assert_eq!(report["accounted"], true);
+        assert_eq!(report["bytes"], 8_000_017, "{options:?}");
+        let (from, to) = (
+            ["in1", "in2"].map(|name| place.path(name)),
+            ["out1", "out2"].map(|name| place.path(name)),
+        );
+        // A short last block moves the bounds of those behind it, unless it is the last of its file.
+        let lens = |paths: &[std::path::PathBuf]| {
+            paths
+                .iter()
+                .map(|path| path.metadata().unwrap().len())
+                .sum::<u64>()
+        };
+        assert_eq!(lens(&from), lens(&to));
+        assert!(
+            to.iter()
+                .all(|path| path.metadata().unwrap().len() > 1_000_000),
+            "{options:?}"
+        );
+        assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+    }
+}
+
+/// Files of whole blocks come out as the same multiset of blocks, for long and short blocks.
+#[test]
+fn files_are_equal_as_multisets_of_blocks() {
+    for (block, len) in [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4KiB", 4 << 10)] {
+        let place = Place::new();
+        for (name, seed) in [("in1", 1), ("in2", 2)] {
+            std::fs::write(place.path(name), bytes(4 << 20, seed)).unwrap();
+        }
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--from",
+            "in{node}",
+            "--to",
+            "out{node}",
+            "--block",
+            block,
+        ];
+        place
+            .run(&words)
+            .assert_status(0)
+            .assert_says("every block once");
+        let of = |names: [&str; 2]| blocks(&names.map(|name| place.path(name)), len);
+        assert_eq!(of(["in1", "in2"]), of(["out1", "out2"]));
+    }
+}
+
+/// Zeros are made and dropped; the report has every process, in every unit that its fields name.
+#[test]
+fn zeros_are_reported() {
+    let place = Place::new();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--groups",
+        "4",
+        "--size",
+        "8MiB",
+        "--json",
+    ];
+    let report = place.run(&words).assert_status(0).report();
+    assert_eq!(report["blocks"], 256);
+    let stages = report["stages"].as_array().unwrap();
+    let names: Vec<&str> = stages
+        .iter()
+        .map(|stage| stage["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["A", "B", "C", "D"]);
+    assert_eq!(stages[1]["received_bytes"], 16 << 20);
+    assert_eq!(stages[3]["sent_bytes"], 0);
+    assert!(stages[0]["resident_max_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(report["processes"].as_array().unwrap().len(), 8);
+    let is_named = names.contains(&report["bound_by"].as_str().unwrap());
+    assert!(is_named);
+}
+
+/// A process that is killed is named within two seconds, and nothing stays: no process, no file.
+#[test]
+fn a_killed_process_is_named() {
+    for (lane, number) in [("unix", 1), ("tcp", 1), ("unix", 0), ("tcp", 2)] {
+        let place = Place::new();
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--lane",
+            lane,
+            "--size",
+            "1TiB",
+            "--to",
+            "out{node}",
+            "--exec",
+            "B=cat",
+        ];
+        let mut moving = Moving::start(&place, &words);
+        while moving.event("progress")["stages"][2]["received_bytes"]
+            .as_u64()
+            .unwrap()
+            == 0
+        {}
+        let all = family(moving.child.id() as i32);
+        let stages = stages(moving.child.id() as i32);
+        assert_eq!(stages.len(), 6, "{all:?}");
+        let killed = Instant::now();
+        kill(stages[number]);
+        let (status, report) = moving.end();
+        assert!(killed.elapsed() < NOTICED_WITHIN, "{:?}", killed.elapsed());
+        assert_eq!(status, 1);
+        let error = report["error"].as_str().unwrap();
+        let name = ["A", "B", "C"][number];
+        assert!(
+            error.starts_with(&format!("{name} on localhost ")),
+            "{error}"
+        );
+        assert!(error.contains("killed by signal 9"), "{error}");
+        assert_gone(&all);
+        assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+        assert!(!place.path("out1").exists());
+    }
+}
+
+/// An agent that is killed takes its processes and their programs with it, and is named.
+#[test]
+fn a_killed_agent_leaves_no_process() {
+    let place = Place::new();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--size",
+        "1TiB",
+        "--exec",
+        "B=cat",
+    ];
+    let mut moving = Moving::start(&place, &words);
+    while moving.event("progress")["stages"][2]["received_bytes"]
+        .as_u64()
+        .unwrap()
+        == 0
+    {}
+    let all = family(moving.child.id() as i32);
+    let agents = processes(&["agent", "--one-shot"]);
+    let agent = all
+        .iter()
+        .copied()
+        .find(|pid| agents.contains(pid))
+        .unwrap();
+    let killed = Instant::now();
+    kill(agent);
+    let (status, report) = moving.end();
+    assert!(killed.elapsed() < NOTICED_WITHIN, "{:?}", killed.elapsed());
+    assert_eq!(status, 1);
+    let error = report["error"].as_str().unwrap();
+    assert!(error.contains("localhost"), "{error}");
+    assert_gone(&all);
+}
+
+/// Programs of a stage change blocks, lines keep whole; what they gave comes out.
+#[test]
+fn programs_are_stages() {
+    let place = Place::new();
+    let lines: String = (0..200_000)
+        .map(|number| format!("line {number}\n"))
+        .collect();
+    std::fs::write(place.path("in"), &lines).unwrap();
+    let words = [
+        "stream",
+        "localhost",
+        "--json",
+        "--groups",
+        "4",
+        "--from",
+        "in",
+        "--to",
+        "out",
+        "--local",
+        "A-B",
+        "--exec",
+        "B=tr a-z A-Z",
+        "--lines",
+    ];
+    let report = place.run(&words).assert_status(0).report();
+    assert_eq!(report["bytes"], lines.len());
+    let out = std::fs::read_to_string(place.path("out")).unwrap();
+    let mut sorted: Vec<&str> = out.lines().collect();
+    sorted.sort_unstable();
+    let lines = lines.to_uppercase();
+    let mut expected: Vec<&str> = lines.lines().collect();
+    expected.sort_unstable();
+    assert_eq!(sorted, expected);
+    // Framed blocks pass through a program that copies bytes.
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--size",
+        "20MB",
+        "--exec",
+        "B=cat",
+        "--json",
+    ];
+    let report = place.run(&words).assert_status(0).report();
+    assert_eq!(report["bytes"], 40_000_000);
+}
+
+/// Programs that fail, stop reading, or write part of a block end the stream with what they did.
+#[test]
+fn programs_that_fail_are_named() {
+    let place = Place::new();
+    for (program, text) in [
+        ("B=exit 1", "`exit 1` ended with status 1"),
+        ("B=cat; exit 3", "ended with status 3"),
+        ("B=kill -9 $$", "was killed by signal 9"),
+        (
+            "B=head -c 1 >/dev/null",
+            "ended before it had read all of its blocks",
+        ),
+        (
+            "B=printf '\\144\\0\\0\\0half'; exec cat >/dev/null",
+            "ended its output within a block",
+        ),
+        (
+            "B=printf '\\0\\0\\0\\377'; exec cat >/dev/null",
+            "gave a block of 4278190080 bytes, longer than 65536",
+        ),
+    ] {
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--json",
+            "--size",
+            "16MiB",
+            "--exec",
+            program,
+        ];
+        let report = place.run(&words).assert_status(1).report();
+        let error = report["error"].as_str().unwrap();
+        assert!(
+            error.starts_with("B on localhost ") && error.contains(text),
+            "{program}: {error}"
+        );
+        assert_eq!(report["error_kind"], "node");
+    }
+}
+
+/// A program that never reads stops the stream: after the time that was given it is named, and it goes.
+#[test]
+fn a_program_that_never_reads_is_named() {
+    let place = Place::new();
+    // Found again by its time.
+    let words = [
+        "stream",
+        "localhost",
+        "--json",
+        "--size",
+        "16MiB",
+        "--stall",
+        "1",
+        "--exec",
+        "B=sleep 86321",
+    ];
+    let report = place.run(&words).assert_status(1).report();
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        error.starts_with("B: no block has moved for 1 s"),
+        "{error}"
+    );
+    wait_for("the program to end", || {
+        processes(&["sleep 86321"]).is_empty().then_some(())
+    });
+}
+
+/// Ctrl-C ends everything: status 130, no process, no file.
+#[test]
+fn an_interrupted_stream_leaves_nothing() {
+    let place = Place::new();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--size",
+        "1TiB",
+        "--to",
+        "out{node}",
+        "--exec",
+        "B=cat",
+    ];
+    let mut moving = Moving::start(&place, &words);
+    while moving.event("progress")["stages"][2]["received_bytes"]
+        .as_u64()
+        .unwrap()
+        == 0
+    {}
+    let command = moving.child.id() as i32;
+    let all = family(command);
+    assert!(!temporary(place.dir.path()).is_empty());
+    let status = std::process::Command::new("kill")
+        .args(["-INT", &command.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    let (status, report) = moving.end();
+    assert_eq!(
+        (status, report["outcome"].as_str()),
+        (130, Some("cancelled"))
+    );
+    assert_gone(&all);
+    assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+}
+
+/// Running agents take part; programs only where they were started for it, and files only below their roots.
+#[test]
+fn running_agents_take_part() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("data")).unwrap();
+    std::fs::write(place.path("data/in"), bytes(1 << 20, 1)).unwrap();
+    std::fs::write(place.path("secret"), "x").unwrap();
+    let agent = place.agent(&place.path("data"));
+    let host = format!("127.0.0.1:{}", agent.port);
+    let stream = |words: &[&str]| {
+        place.run(&[&["stream", "--json", host.as_str(), "localhost"], words].concat())
+    };
+    let (from, to) = (place.text("data/in"), place.text("data/out{node}"));
+    let report = stream(&["--from", &from, "--to", &to])
+        .assert_status(0)
+        .report();
+    assert_eq!(report["bytes"], 2 << 20);
+    let refused = |words: &[&str]| -> String {
+        let report: Value = stream(words).assert_status(4).report();
+        report["error"].as_str().unwrap().to_owned()
+    };
+    let error = refused(&["--exec", "B=cat"]);
+    assert!(
+        error.contains(&host) && error.contains("--run-programs"),
+        "{error}"
+    );
+    let secret = place.text("secret");
+    let error = refused(&["--from", &secret]);
+    assert!(error.contains("outside"), "{error}");
+    let mut command = place.command();
+    let root = format!("{}:rw", place.text("data"));
+    command.args([
+        "agent",
+        "--listen",
+        "127.0.0.1:0",
+        "--while-stdin",
+        "--run-programs",
+        "--root",
+        &root,
+    ]);
+    let willing = start_agent(command);
+    let host = format!("127.0.0.1:{}", willing.port);
+    place
+        .run(&["stream", &host, "--size", "1MiB", "--exec", "B=cat"])
+        .assert_status(0);
+}
+
+/// What is missing is refused before anything is made, and the node is named.
+#[test]
+fn missing_files_are_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("in1"), "x").unwrap();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--json",
+        "--from",
+        "in{node}",
+        "--to",
+        "out{node}",
+    ];
+    let report = place.run(&words).assert_status(4).report();
+    assert_eq!(report["outcome"], "refused");
+    let error = report["error"].as_str().unwrap();
+    assert!(error.contains("in2"), "{error}");
+    assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+}

@@ -1,0 +1,460 @@
+//! Runs one stream: sockets and clock around [`ropewalk_proto::stage::run`].
+
+use std::time::{Duration, Instant};
+
+use ropewalk_lane::preface;
+use ropewalk_model::{Nanos, time};
+use ropewalk_proto::control::{
+    self, DealKind, FromAgent, LaneKind, Peer, StageAccount, StageCause, StageStatus, StreamFinish,
+    StreamOpen, StreamOpened, StreamStart, ToAgent, from_agent, to_agent,
+};
+use ropewalk_proto::report::{ErrorKind, Event, Outcome};
+use ropewalk_proto::stage::account::Account;
+use ropewalk_proto::stage::group_name;
+use ropewalk_proto::stage::report::{StageReport, StreamReport, bound_by};
+use ropewalk_proto::stage::run::{Action, Cause, Failure, Progress, Run};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::connections::{Connections, Input};
+use crate::drive::Cancel;
+use crate::reach::{Reached, describe, reach_each, send_away};
+use crate::request::{NodeRequest, Object, Options, Reach};
+
+/// Time between two events with the state of all stages.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// A stream to be carried out.
+#[derive(Clone, Debug)]
+pub struct StreamRequest {
+    /// Nodes, each with a process of each group. What the first process reads is the only source of a node, what the last one
+    /// writes its only sink; with neither zeros are made and dropped.
+    pub nodes: Vec<NodeRequest>,
+    /// How nodes are reached.
+    pub options: Options,
+    /// Groups, 2 at least.
+    pub groups: u32,
+    /// Longest block in bytes.
+    pub block: u64,
+    /// Bytes that each first process makes, where it reads no file.
+    pub length: u64,
+    /// Buffers of a process.
+    pub buffers: u64,
+    /// Of random deals.
+    pub seed: u64,
+    /// How blocks are dealt.
+    pub deal: DealKind,
+    /// Groups whose blocks stay on their node.
+    pub local: Vec<u32>,
+    /// Groups with programs.
+    pub programs: Vec<StageProgram>,
+    /// A stream in which no block moves for so long fails.
+    pub stall: Duration,
+}
+
+/// What a group gives its blocks to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageProgram {
+    /// Which group.
+    pub group: u32,
+    /// For the shell.
+    pub command: Vec<u8>,
+    /// Lines, not frames.
+    pub lines: bool,
+}
+
+/// What happens while a stream runs.
+#[derive(Clone, Debug)]
+pub enum StreamEvent {
+    /// A node is reached, or awaited.
+    Reaching(Event),
+    /// Blocks begin to move.
+    Started {
+        /// The stream's id.
+        stream: String,
+    },
+    /// What all stages have done so far.
+    Progress {
+        /// Since blocks began to move.
+        seconds: f64,
+        /// Groups in order.
+        stages: Vec<StageReport>,
+    },
+}
+
+struct Driver {
+    request: StreamRequest,
+    id: uuid::Uuid,
+    run: Run,
+    connections: Connections,
+    opened: Vec<Option<StreamOpened>>,
+    events: UnboundedSender<StreamEvent>,
+    began: Instant,
+    moving: Option<Instant>,
+    // Bytes of all processes, and when they last grew.
+    moved: (u64, Instant),
+}
+
+/// Carries out a stream. Never fails by itself: refusals and errors are in the report.
+pub async fn stream(
+    request: StreamRequest,
+    events: UnboundedSender<StreamEvent>,
+    cancel: Cancel,
+) -> StreamReport {
+    let id = uuid::Uuid::now_v7();
+    let began = Instant::now();
+    let loopback = request.nodes.iter().all(|node| node.reach == Reach::Local);
+    let notice = |event: Event| {
+        let _ = events.send(StreamEvent::Reaching(event));
+    };
+    let reaching = reach_each(
+        &request.nodes,
+        &request.options,
+        loopback,
+        Default::default(),
+        notice,
+    );
+    let answers = tokio::select! {
+        answers = reaching => answers,
+        () = cancel.cancelled() => {
+            let error = (Outcome::Cancelled, ErrorKind::Interrupted, "interrupted".to_owned());
+            return ended(&request, error, began);
+        }
+    };
+    if answers.iter().any(Result::is_err) {
+        let text = describe(answers.iter().filter_map(|answer| answer.as_ref().err()));
+        send_away(answers.into_iter().flatten().collect()).await;
+        return ended(
+            &request,
+            (Outcome::Refused, ErrorKind::Unreachable, text),
+            began,
+        );
+    }
+    let (connections, inputs) = Connections::new();
+    let nodes = request.nodes.len() as u32;
+    let programs = request
+        .programs
+        .iter()
+        .map(|program| program.group)
+        .collect();
+    let mut driver = Driver {
+        run: Run::new(nodes, request.groups, programs),
+        opened: vec![None; request.nodes.len()],
+        request,
+        id,
+        connections,
+        events,
+        began,
+        moving: None,
+        moved: (0, began),
+    };
+    driver.open(answers.into_iter().flatten());
+    driver.drive(inputs, &cancel).await;
+    driver.connections.close().await;
+    report(&driver.request, &driver.run, id, driver.moving, began)
+}
+
+/// A stream that ended before its nodes were opened.
+fn ended(
+    request: &StreamRequest,
+    (outcome, kind, error): (Outcome, ErrorKind, String),
+    began: Instant,
+) -> StreamReport {
+    let seconds = began.elapsed().as_secs_f64();
+    StreamReport {
+        outcome,
+        seconds,
+        start_seconds: seconds,
+        encrypted: !request.options.plain,
+        ..StreamReport::refused(request.block, kind, &error)
+    }
+}
+
+impl Driver {
+    fn now(&self) -> time::Instant {
+        time::Instant(self.began.elapsed().as_nanos() as u64)
+    }
+
+    fn send(&mut self, node: u32, body: to_agent::Body) {
+        self.connections.send(node, &ToAgent { body: Some(body) });
+    }
+
+    fn count(&self) -> u32 {
+        self.request.nodes.len() as u32
+    }
+
+    fn open(&mut self, reached: impl Iterator<Item = Reached>) {
+        let secret: [u8; 32] = preface::random_bytes();
+        for (node, reached) in reached.enumerate() {
+            self.connections.add(reached);
+            let part = &self.request.nodes[node];
+            let file = |objects: &[crate::request::ObjectRequest]| match objects {
+                [one] => match &one.object {
+                    Object::Path(path) => path.clone(),
+                    _ => Vec::new(),
+                },
+                _ => Vec::new(),
+            };
+            let programs = self
+                .request
+                .programs
+                .iter()
+                .map(|program| control::StageProgram {
+                    group: program.group,
+                    command: program.command.clone(),
+                    lines: program.lines,
+                });
+            let open = StreamOpen {
+                stream: self.id.as_bytes().to_vec(),
+                secret: secret.to_vec(),
+                node: node as u32,
+                nodes: self.count(),
+                groups: self.request.groups,
+                block: self.request.block,
+                length: self.request.length,
+                buffers: self.request.buffers,
+                seed: self.request.seed,
+                deal: self.request.deal.into(),
+                local: self.request.local.clone(),
+                from: file(&part.sources),
+                to: file(&part.sinks),
+                programs: programs.collect(),
+                lane: self.request.options.lane.into(),
+                plain: self.request.options.plain,
+            };
+            self.send(node as u32, to_agent::Body::StreamOpen(open));
+        }
+        self.connections.flush();
+    }
+
+    async fn drive(&mut self, mut inputs: UnboundedReceiver<Input>, cancel: &Cancel) {
+        let mut tick = tokio::time::interval(PROGRESS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut is_cancelled = false;
+        loop {
+            while let Some(action) = self.run.poll(self.now()) {
+                match action {
+                    Action::Start => self.start(),
+                    Action::Finish { commit } => {
+                        for node in 0..self.count() {
+                            self.send(node, to_agent::Body::StreamFinish(StreamFinish { commit }));
+                        }
+                    }
+                    Action::End => return,
+                }
+            }
+            self.connections.flush();
+            let due = self
+                .run
+                .deadline()
+                .map(|at| self.began + Duration::from_nanos(at.0));
+            let due = tokio::time::sleep_until(due.unwrap_or_else(far).into());
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.handle(input),
+                    None => return,
+                },
+                _ = tick.tick() => self.tick(),
+                () = due => {}
+                () = cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = true;
+                    self.fail(Cause::Interrupted, None, None, "interrupted".into());
+                }
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        let opened = self.opened.iter().enumerate();
+        let peers: Vec<Peer> = opened
+            .map(|(node, opened)| {
+                let opened = opened.clone().unwrap_or_default();
+                Peer {
+                    node: node as u32,
+                    name: self.request.nodes[node].name.clone(),
+                    instance: opened.instance,
+                    addresses: opened.addresses,
+                    interfaces: Vec::new(),
+                }
+            })
+            .collect();
+        for node in 0..self.count() {
+            let peers = peers.clone();
+            self.send(node, to_agent::Body::StreamStart(StreamStart { peers }));
+        }
+        let now = Instant::now();
+        (self.moving, self.moved.1) = (Some(now), now);
+        let _ = self.events.send(StreamEvent::Started {
+            stream: self.id.to_string(),
+        });
+    }
+
+    fn fail(&mut self, cause: Cause, node: Option<u32>, group: Option<u32>, message: String) {
+        let failure = Failure {
+            cause,
+            node,
+            group,
+            message,
+        };
+        self.run.handle_failure(self.now(), failure);
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Message(node, message, _) => self.hear(node, *message),
+            Input::Lost(node, reason) => {
+                let message = format!("the connection to its agent ended: {reason}");
+                self.fail(Cause::Node, Some(node), None, message);
+            }
+            // Streams have no tunnels, and no node joins.
+            Input::Uncarried { .. } | Input::Reached(..) => {}
+        }
+    }
+
+    fn hear(&mut self, node: u32, message: FromAgent) {
+        match message.body {
+            Some(from_agent::Body::StreamOpened(opened)) => {
+                let length = opened.length;
+                self.opened[node as usize] = Some(opened);
+                self.run.handle_opened(node, length);
+            }
+            Some(from_agent::Body::StreamStatus(status)) => {
+                for one in status.stages {
+                    self.run.handle_progress(node, one.group, progress(&one));
+                }
+            }
+            Some(from_agent::Body::StreamFailed(failed)) => {
+                let cause = match failed.cause() {
+                    StageCause::Peer => Cause::Peer,
+                    StageCause::Violation => Cause::Violation,
+                    StageCause::Process => Cause::Process,
+                };
+                self.fail(cause, Some(node), Some(failed.group), failed.message);
+            }
+            Some(from_agent::Body::StreamFinished(finished)) => {
+                let error = Some(finished.error).filter(|error| !error.is_empty());
+                self.run.handle_finished(node, error);
+            }
+            Some(from_agent::Body::Refused(refused)) => {
+                self.fail(Cause::Refused, Some(node), None, refused.message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Shows how far all are; a stream that stands still fails.
+    fn tick(&mut self) {
+        let Some(moving) = self.moving else { return };
+        let stages = self.run.stages(self.request.groups);
+        let bytes = stages
+            .iter()
+            .map(|stage| stage.received_bytes + stage.sent_bytes)
+            .sum();
+        if bytes > self.moved.0 {
+            self.moved = (bytes, Instant::now());
+        } else if self.moved.1.elapsed() >= self.request.stall {
+            let seconds = self.request.stall.as_secs_f64();
+            let waits = bound_by(&stages).map_or_else(String::new, |stage| stage.stage.clone());
+            let group = (0..self.request.groups).find(|&group| group_name(group) == waits);
+            let message = format!(
+                "no block has moved for {seconds} s; the other groups wait for this one (--stall sets the time)"
+            );
+            self.fail(Cause::Process, None, group, message);
+            return;
+        }
+        let seconds = moving.elapsed().as_secs_f64();
+        let _ = self.events.send(StreamEvent::Progress { seconds, stages });
+    }
+}
+
+/// Long after any stream.
+fn far() -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    Instant::now() + YEAR
+}
+
+fn account(account: Option<&StageAccount>) -> Account {
+    account.map_or_else(Account::default, |account| Account {
+        blocks: account.blocks,
+        bytes: account.bytes,
+        sum: account
+            .sum
+            .as_slice()
+            .try_into()
+            .map_or(0, u128::from_le_bytes),
+    })
+}
+
+fn progress(status: &StageStatus) -> Progress {
+    Progress {
+        received: account(status.received.as_ref()),
+        dealt: account(status.dealt.as_ref()),
+        elapsed: Nanos(status.elapsed),
+        waited_input: Nanos(status.waited_input),
+        waited_output: Nanos(status.waited_output),
+        processor: Nanos(status.processor),
+        resident_max: status.resident_max,
+        has_ended: status.ended,
+    }
+}
+
+/// A failure in words, with its place.
+fn sentence(failure: &Failure, names: &[String]) -> String {
+    let node = failure.node.and_then(|node| names.get(node as usize));
+    let message = &failure.message;
+    match (failure.group.map(group_name), node) {
+        (Some(group), Some(node)) => format!("{group} on {node}: {message}"),
+        (Some(group), None) => format!("{group}: {message}"),
+        (None, Some(node)) => format!("{node}: {message}"),
+        (None, None) => message.clone(),
+    }
+}
+
+fn report(
+    request: &StreamRequest,
+    run: &Run,
+    id: uuid::Uuid,
+    moving: Option<Instant>,
+    began: Instant,
+) -> StreamReport {
+    let names: Vec<String> = request.nodes.iter().map(|node| node.name.clone()).collect();
+    let stages = run.stages(request.groups);
+    let last = run.group(request.groups - 1);
+    let sum = |of: fn(&Account) -> u64| last.iter().map(|one| of(&one.received)).sum::<u64>();
+    let (outcome, kind) = match run.failure().map(|failure| failure.cause) {
+        None => (Outcome::Done, None),
+        Some(Cause::Interrupted) => (Outcome::Cancelled, Some(ErrorKind::Interrupted)),
+        Some(Cause::Refused) => (Outcome::Refused, Some(ErrorKind::Refused)),
+        Some(Cause::Node) => (Outcome::Failed, Some(ErrorKind::Lost)),
+        Some(Cause::Account) => (Outcome::Failed, Some(ErrorKind::Other)),
+        Some(Cause::Peer | Cause::Violation | Cause::Process) => {
+            (Outcome::Failed, Some(ErrorKind::Node))
+        }
+    };
+    let bound = bound_by(&stages).filter(|_| moving.is_some());
+    StreamReport {
+        stream: Some(id.to_string()),
+        outcome,
+        error: run.failure().map(|failure| sentence(failure, &names)),
+        error_kind: kind,
+        seconds: began.elapsed().as_secs_f64(),
+        start_seconds: moving
+            .unwrap_or_else(Instant::now)
+            .duration_since(began)
+            .as_secs_f64(),
+        bytes: sum(|account| account.bytes),
+        blocks: sum(|account| account.blocks),
+        bits_per_second: stages.last().map_or(0.0, |stage| stage.bits_per_second),
+        block_bytes: request.block,
+        encrypted: !request.options.plain,
+        accounted: outcome == Outcome::Done,
+        bound_by: bound.map(|stage| stage.stage.clone()),
+        processes: run.processes(request.groups, &names),
+        stages,
+    }
+}
+
+/// What kinds of lanes carry streams.
+#[must_use]
+pub fn carries_streams(lane: LaneKind) -> bool {
+    matches!(lane, LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix)
+}

@@ -1,0 +1,482 @@
+//! The master's view of a stream: its phases, which failure is the cause of the others, and whether every block arrived once.
+//!
+//! ```text
+//!  Opening ──all nodes opened──▶ Moving ──all processes done──▶ Finishing{commit} ──all nodes finished──▶ Over
+//!     └────────────┬───────────────┘  a failure, and 500 ms for its cause                                  ▲
+//!                  └──────────────▶ Finishing{discard} ──all nodes finished, or 2 s ───────────────────────┘
+//! ```
+
+use ropewalk_model::{Instant, Nanos};
+
+use super::account::Account;
+use super::group_name;
+
+/// Processes that lost a peer report this as soon as the node of that peer reports why. Its report is waited for so long.
+const CAUSE_TIMEOUT: Nanos = Nanos::from_millis(500);
+
+/// Nodes remove what an incomplete stream has left within this time, or the report does not wait for them.
+const DISCARD_TIMEOUT: Nanos = Nanos::from_secs(2);
+
+/// Why a stream fails. The later ones explain the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// A process lost the connection to another.
+    Peer,
+    /// A process got from another what it must not send.
+    Violation,
+    /// The connection to a node's agent ended.
+    Node,
+    /// A process, its program or its file failed.
+    Process,
+    /// A node refused its part.
+    Refused,
+    /// The accounts of two groups differ.
+    Account,
+    /// The user ended the stream.
+    Interrupted,
+}
+
+/// A failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind.
+    pub cause: Cause,
+    /// Where, if it is of one node.
+    pub node: Option<u32>,
+    /// Of a process: its group.
+    pub group: Option<u32>,
+    /// In words, without the place.
+    pub message: String,
+}
+
+/// What one process has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Blocks received.
+    pub received: Account,
+    /// Blocks dealt; of the last group none.
+    pub dealt: Account,
+    /// From its first block to now, or to its end.
+    pub elapsed: Nanos,
+    /// Of it: without a block to work on.
+    pub waited_input: Nanos,
+    /// Of it: without credit, or with full sockets.
+    pub waited_output: Nanos,
+    /// Processor time.
+    pub processor: Nanos,
+    /// Most memory, in bytes.
+    pub resident_max: u64,
+    /// Everything is done.
+    pub has_ended: bool,
+}
+
+/// What the master does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send all nodes the addresses of all: blocks may move.
+    Start,
+    /// Have all nodes end: what was written gets its name, or is removed.
+    Finish {
+        /// Which of the two.
+        commit: bool,
+    },
+    /// All is over.
+    End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Moving,
+    Finishing { commit: bool },
+    Over,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    is_open: bool,
+    // It will not answer any more.
+    is_gone: bool,
+    has_finished: bool,
+    // Bytes that its first process has to deal.
+    length: u64,
+}
+
+/// A stream, as its master sees it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    nodes: Vec<Node>,
+    groups: u32,
+    // Groups that may change blocks.
+    programs: Vec<u32>,
+    // By group, then node.
+    progress: Vec<Progress>,
+    phase: Phase,
+    failure: Option<Failure>,
+    // A failure's cause is waited for until then; or nodes that remove what they wrote.
+    deadline: Option<Instant>,
+    is_announced: bool,
+}
+
+impl Run {
+    /// A stream over so many nodes and groups; `programs` are groups whose blocks are new ones.
+    #[must_use]
+    pub fn new(nodes: u32, groups: u32, programs: Vec<u32>) -> Self {
+        let node = Node {
+            is_open: false,
+            is_gone: false,
+            has_finished: false,
+            length: 0,
+        };
+        Self {
+            nodes: vec![node; nodes as usize],
+            groups,
+            programs,
+            progress: vec![Progress::default(); (nodes * groups) as usize],
+            phase: Phase::Opening,
+            failure: None,
+            deadline: None,
+            is_announced: false,
+        }
+    }
+
+    /// A node is ready, and its first process has so many bytes.
+    pub fn handle_opened(&mut self, node: u32, length: u64) {
+        let node = &mut self.nodes[node as usize];
+        (node.is_open, node.length) = (true, length);
+        if self.phase == Phase::Opening && self.nodes.iter().all(|node| node.is_open) {
+            self.phase = Phase::Moving;
+            self.is_announced = false;
+        }
+    }
+
+    /// What a process has done so far, or at its end.
+    pub fn handle_progress(&mut self, node: u32, group: u32, progress: Progress) {
+        let (nodes, groups) = (self.nodes.len() as u32, self.groups);
+        if node >= nodes || group >= groups {
+            return;
+        }
+        let known = &mut self.progress[(group * nodes + node) as usize];
+        // Accounts that were checked stay.
+        if !known.has_ended {
+            *known = progress;
+        }
+        if self.phase == Phase::Moving && self.progress.iter().all(|one| one.has_ended) {
+            match self.verify() {
+                Ok(()) if self.failure.is_none() => self.finish(true),
+                Ok(()) => self.finish(false),
+                Err(message) => {
+                    self.failure = Some(Failure {
+                        cause: Cause::Account,
+                        node: None,
+                        group: None,
+                        message,
+                    });
+                    self.finish(false);
+                }
+            }
+        }
+    }
+
+    /// Something failed. Of several failures the one that explains the others is kept.
+    pub fn handle_failure(&mut self, now: Instant, failure: Failure) {
+        if failure.cause == Cause::Node
+            && let Some(node) = failure.node
+        {
+            let node = &mut self.nodes[node as usize];
+            node.is_gone = true;
+            if node.has_finished || self.phase == Phase::Over {
+                return;
+            }
+        }
+        match self.phase {
+            Phase::Over => return,
+            // Agents close their connections after that, and a committed stream stays.
+            Phase::Finishing { commit: false } => return,
+            Phase::Opening | Phase::Moving | Phase::Finishing { commit: true } => {}
+        }
+        let is_cause = failure.cause > Cause::Peer;
+        if self
+            .failure
+            .as_ref()
+            .is_none_or(|known| known.cause < failure.cause)
+        {
+            self.failure = Some(failure);
+        }
+        match (self.phase, is_cause) {
+            (Phase::Finishing { .. }, _) => {}
+            (_, true) => self.discard(now),
+            (_, false) => {
+                self.deadline.get_or_insert(now + CAUSE_TIMEOUT);
+            }
+        }
+    }
+
+    /// A node has ended; with what it could not do.
+    pub fn handle_finished(&mut self, node: u32, error: Option<String>) {
+        self.nodes[node as usize].has_finished = true;
+        if let Some(message) = error
+            && self.failure.is_none()
+        {
+            self.failure = Some(Failure {
+                cause: Cause::Process,
+                node: Some(node),
+                group: None,
+                message,
+            });
+        }
+    }
+
+    fn finish(&mut self, commit: bool) {
+        self.phase = Phase::Finishing { commit };
+        self.is_announced = false;
+        self.deadline = None;
+    }
+
+    fn discard(&mut self, now: Instant) {
+        self.finish(false);
+        self.deadline = Some(now + DISCARD_TIMEOUT);
+    }
+
+    /// When [`Run::poll`] is due although nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// What to do now; each action once.
+    pub fn poll(&mut self, now: Instant) -> Option<Action> {
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
+        match self.phase {
+            Phase::Moving if !self.is_announced && self.failure.is_none() => {
+                self.is_announced = true;
+                return Some(Action::Start);
+            }
+            Phase::Opening | Phase::Moving if is_late => self.discard(now),
+            Phase::Finishing { .. } if self.is_announced => {
+                let is_over = self
+                    .nodes
+                    .iter()
+                    .all(|node| node.has_finished || node.is_gone);
+                if is_over || is_late {
+                    self.phase = Phase::Over;
+                    self.deadline = None;
+                    return Some(Action::End);
+                }
+            }
+            _ => {}
+        }
+        match self.phase {
+            Phase::Finishing { commit } if !self.is_announced => {
+                self.is_announced = true;
+                Some(Action::Finish { commit })
+            }
+            _ => None,
+        }
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// What the processes of a group have done, by node.
+    #[must_use]
+    pub fn group(&self, group: u32) -> &[Progress] {
+        let nodes = self.nodes.len();
+        &self.progress[group as usize * nodes..][..nodes]
+    }
+
+    fn sum(&self, group: u32, of: impl Fn(&Progress) -> Account) -> Account {
+        let mut sum = Account::default();
+        for progress in self.group(group) {
+            sum += of(progress);
+        }
+        sum
+    }
+
+    /// Every block once, from each group to the next and through each process that does not change them.
+    fn verify(&self) -> Result<(), String> {
+        let differ = |what: String, one: Account, other: Account| {
+            Err(format!(
+                "{what}: {} blocks of {} bytes and {} blocks of {} bytes{}; this is a bug",
+                one.blocks,
+                one.bytes,
+                other.blocks,
+                other.bytes,
+                if (one.blocks, one.bytes) == (other.blocks, other.bytes) {
+                    " that are not the same"
+                } else {
+                    ""
+                }
+            ))
+        };
+        for (number, (first, node)) in self.group(0).iter().zip(&self.nodes).enumerate() {
+            if first.dealt.bytes != node.length {
+                let (dealt, length) = (first.dealt.bytes, node.length);
+                return Err(format!(
+                    "A of node {number} dealt {dealt} of {length} bytes; this is a bug"
+                ));
+            }
+        }
+        for group in 0..self.groups {
+            let name = group_name(group);
+            let dealt = self.sum(group, |progress| progress.dealt);
+            if group + 1 < self.groups {
+                let received = self.sum(group + 1, |progress| progress.received);
+                if dealt != received {
+                    let next = group_name(group + 1);
+                    return differ(
+                        format!("what {name} sent and what {next} received differ"),
+                        dealt,
+                        received,
+                    );
+                }
+            }
+            let is_relay = group > 0 && group + 1 < self.groups && !self.programs.contains(&group);
+            for progress in self.group(group).iter().filter(|_| is_relay) {
+                if progress.received != progress.dealt {
+                    return differ(
+                        format!("what {name} received and sent differ"),
+                        progress.received,
+                        progress.dealt,
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(received: u64, dealt: u64) -> Progress {
+        let account = |blocks: u64| Account {
+            blocks,
+            bytes: blocks * 10,
+            sum: u128::from(blocks) * 7,
+        };
+        Progress {
+            received: account(received),
+            dealt: account(dealt),
+            has_ended: true,
+            ..Progress::default()
+        }
+    }
+
+    fn failure(cause: Cause, node: u32) -> Failure {
+        Failure {
+            cause,
+            node: Some(node),
+            group: Some(1),
+            message: String::new(),
+        }
+    }
+
+    fn moving() -> Run {
+        let mut run = Run::new(2, 3, Vec::new());
+        run.handle_opened(0, 40);
+        assert_eq!(run.poll(Instant::ZERO), None);
+        run.handle_opened(1, 60);
+        assert_eq!(run.poll(Instant::ZERO), Some(Action::Start));
+        assert_eq!(run.poll(Instant::ZERO), None);
+        run
+    }
+
+    fn ends(run: &mut Run, last: u64) {
+        for (node, group, received, dealt) in [
+            (0, 0, 0, 4),
+            (1, 0, 0, 6),
+            (0, 1, 3, 3),
+            (1, 1, 7, 7),
+            (0, 2, 5, 0),
+            (1, 2, last, 0),
+        ] {
+            run.handle_progress(node, group, done(received, dealt));
+        }
+    }
+
+    /// All ended with equal accounts: files get their names, and the stream is over when all nodes have answered.
+    #[test]
+    fn equal_accounts_are_committed() {
+        let mut run = moving();
+        ends(&mut run, 5);
+        assert_eq!(
+            run.poll(Instant::ZERO),
+            Some(Action::Finish { commit: true })
+        );
+        run.handle_finished(0, None);
+        assert_eq!(run.poll(Instant::ZERO), None);
+        run.handle_finished(1, None);
+        run.handle_failure(Instant::ZERO, failure(Cause::Node, 1));
+        assert_eq!(run.poll(Instant::ZERO), Some(Action::End));
+        assert_eq!(run.failure(), None);
+    }
+
+    /// A block that is missing at the end fails the stream, and nothing gets its name.
+    #[test]
+    fn different_accounts_fail() {
+        let mut run = moving();
+        ends(&mut run, 4);
+        assert_eq!(
+            run.poll(Instant::ZERO),
+            Some(Action::Finish { commit: false })
+        );
+        let failure = run.failure().unwrap();
+        assert_eq!(failure.cause, Cause::Account);
+        assert!(
+            failure.message.contains("B sent and what C received"),
+            "{}",
+            failure.message
+        );
+    }
+
+    /// A first process that dealt less than it had fails the stream, though all that it dealt arrived.
+    #[test]
+    fn short_sources_fail() {
+        let mut run = Run::new(1, 2, Vec::new());
+        run.handle_opened(0, 50);
+        assert_eq!(run.poll(Instant::ZERO), Some(Action::Start));
+        run.handle_progress(0, 0, done(0, 4));
+        run.handle_progress(0, 1, done(4, 0));
+        assert!(run.failure().unwrap().message.contains("40 of 50"));
+    }
+
+    /// Lost connections wait for the report of the process that died, which is the one that is named.
+    #[test]
+    fn the_cause_is_named() {
+        let at = |milliseconds| Instant::ZERO + Nanos::from_millis(milliseconds);
+        let mut run = moving();
+        run.handle_failure(at(10), failure(Cause::Peer, 0));
+        assert_eq!(run.poll(at(11)), None);
+        run.handle_failure(at(20), failure(Cause::Process, 1));
+        assert_eq!(run.poll(at(20)), Some(Action::Finish { commit: false }));
+        run.handle_failure(at(30), failure(Cause::Node, 0));
+        assert_eq!(run.failure(), Some(&failure(Cause::Process, 1)));
+        run.handle_finished(1, None);
+        assert_eq!(run.poll(at(31)), Some(Action::End));
+        // Without one the lost connection is what is known, and nodes that do not answer are not waited for.
+        let mut run = moving();
+        run.handle_failure(at(10), failure(Cause::Peer, 0));
+        let due = run.deadline().unwrap();
+        assert_eq!(run.poll(due), Some(Action::Finish { commit: false }));
+        assert_eq!(run.failure(), Some(&failure(Cause::Peer, 0)));
+        let due = run.deadline().unwrap();
+        assert_eq!(run.poll(due), Some(Action::End));
+    }
+
+    /// A node that refuses ends the stream before it starts.
+    #[test]
+    fn refusals_end_it() {
+        let mut run = Run::new(2, 2, Vec::new());
+        run.handle_failure(Instant::ZERO, failure(Cause::Refused, 1));
+        run.handle_opened(0, 1);
+        assert_eq!(
+            run.poll(Instant::ZERO),
+            Some(Action::Finish { commit: false })
+        );
+    }
+}

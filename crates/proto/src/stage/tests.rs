@@ -1,0 +1,412 @@
+//! Whole streams of machines, with frames that are delayed at will: they end, within their memory, with every block once.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::account::Account;
+use super::deal::{Chance, Deal, mix};
+use super::frame::{Frame, Header};
+use super::process::{Process, Role, Settings, Violation, Wait};
+use super::{GROUPS_MAX, group_name, group_of};
+
+const BLOCK: usize = 100;
+
+#[derive(Clone, Debug)]
+struct Case {
+    nodes: usize,
+    groups: usize,
+    buffers: usize,
+    blocks: u64,
+    local: Vec<bool>,
+    deal: Deal,
+    // Of the order in which things happen.
+    order: u64,
+    // Groups that make two blocks of one, but for the first and last.
+    programs: Vec<bool>,
+}
+
+struct Edge {
+    from: usize,
+    output: usize,
+    to: usize,
+    input: usize,
+    forward: VecDeque<Frame>,
+    back: VecDeque<(u64, bool)>,
+}
+
+struct World {
+    case: Case,
+    processes: Vec<Process<()>>,
+    made: Vec<u64>,
+    edges: Vec<Edge>,
+    ended: Account,
+    chance: Chance,
+}
+
+fn fingerprint(header: &Header) -> u128 {
+    let identity = header.identity;
+    let low =
+        mix(identity.number ^ mix(u64::from(identity.node) << 16 | u64::from(identity.group)));
+    u128::from(low) << 64 | u128::from(mix(low ^ u64::from(header.length)))
+}
+
+impl World {
+    fn new(case: Case) -> Self {
+        let (nodes, groups) = (case.nodes, case.groups);
+        let count = |at: usize| if case.local[at] { 1 } else { nodes };
+        let mut processes = Vec::new();
+        for group in 0..groups {
+            for node in 0..nodes {
+                processes.push(Process::new(Settings {
+                    role: match group {
+                        0 => Role::Source,
+                        _ if group + 1 == groups => Role::Sink,
+                        _ if case.programs[group] => Role::Program,
+                        _ => Role::Relay,
+                    },
+                    node: node as u32,
+                    group: group as u32,
+                    inputs: if group == 0 { 0 } else { count(group - 1) },
+                    outputs: if group + 1 == groups { 0 } else { count(group) },
+                    block: BLOCK,
+                    buffers: case.buffers,
+                    deal: case.deal,
+                    seed: 5,
+                }));
+            }
+        }
+        let mut edges = Vec::new();
+        for group in 0..groups - 1 {
+            for from in 0..nodes {
+                for to in 0..nodes {
+                    if case.local[group] && from != to {
+                        continue;
+                    }
+                    let place = |own: usize| if case.local[group] { 0 } else { own };
+                    edges.push(Edge {
+                        from: group * nodes + from,
+                        output: place(to),
+                        to: (group + 1) * nodes + to,
+                        input: place(from),
+                        forward: VecDeque::new(),
+                        back: VecDeque::new(),
+                    });
+                }
+            }
+        }
+        Self {
+            made: vec![0; processes.len()],
+            processes,
+            edges,
+            ended: Account::default(),
+            chance: Chance::new(case.order, 0, 0),
+            case,
+        }
+    }
+
+    fn make(&mut self, number: usize) {
+        let process = &mut self.processes[number];
+        let identity = process.next_identity();
+        let header = Header {
+            identity,
+            length: 1 + (identity.number % BLOCK as u64) as u32,
+            check: 0,
+        };
+        process.make(header, fingerprint(&header), identity.number, ());
+    }
+
+    /// One thing that a process can do; false where there is none.
+    fn work(&mut self, number: usize) -> bool {
+        let last = (self.case.groups - 1) * self.case.nodes;
+        let process = &mut self.processes[number];
+        match process.role() {
+            Role::Source if process.may_make() && self.made[number] < self.case.blocks => {
+                self.made[number] += 1;
+                let is_last = self.made[number] == self.case.blocks;
+                self.make(number);
+                if is_last {
+                    self.processes[number].close();
+                }
+                true
+            }
+            Role::Source => false,
+            Role::Relay => process.relay() > 0,
+            Role::Sink => match process.take() {
+                Some(held) => {
+                    assert!(number >= last);
+                    self.ended.add(held.header.length, held.fingerprint);
+                    process.release(held);
+                    true
+                }
+                None => false,
+            },
+            Role::Program => {
+                // Takes a block, owes two; `made` counts what it owes.
+                if self.made[number] > 0 && process.may_make() {
+                    self.made[number] -= 1;
+                    self.make(number);
+                    return true;
+                }
+                if self.made[number] == 0
+                    && let Some(held) = process.take()
+                {
+                    process.release(held);
+                    self.made[number] = 2;
+                    return true;
+                }
+                if self.made[number] == 0 && process.has_drained() {
+                    process.close();
+                }
+                false
+            }
+        }
+    }
+
+    /// Lets one edge carry one frame each way, as far as there is one; false where there is none.
+    fn carry(&mut self, at: usize) -> bool {
+        let edge = &mut self.edges[at];
+        let from = &mut self.processes[edge.from];
+        let mut has_moved = false;
+        if let Some(held) = from.next_send(edge.output) {
+            edge.forward.push_back(Frame::Block(held.header));
+            from.sent(edge.output, held);
+            has_moved = true;
+        }
+        if from.poll_want(edge.output) {
+            edge.forward.push_back(Frame::Want);
+            has_moved = true;
+        }
+        if let Some((blocks, bytes)) = from.poll_end(edge.output) {
+            edge.forward.push_back(Frame::End { blocks, bytes });
+            has_moved = true;
+        }
+        if let Some((granted, on_demand)) = edge.back.pop_front() {
+            from.credit(edge.output, granted, on_demand).unwrap();
+            has_moved = true;
+        }
+        let to = &mut self.processes[edge.to];
+        has_moved |= !edge.forward.is_empty();
+        match edge.forward.pop_front() {
+            Some(Frame::Block(header)) => {
+                let key = header.identity.number;
+                to.arrive(edge.input, header, fingerprint(&header), key, ())
+                    .unwrap();
+            }
+            Some(Frame::Want) => to.want(edge.input),
+            Some(Frame::End { blocks, bytes }) => to.end(edge.input, blocks, bytes).unwrap(),
+            _ => {}
+        }
+        if let Some(credit) = to.poll_credit(edge.input) {
+            edge.back.push_back(credit);
+            has_moved = true;
+        }
+        has_moved
+    }
+
+    /// Runs to the end: things happen in random order, some more often than others. Panics when nothing can happen before.
+    fn run(mut self) -> Self {
+        let (processes, edges) = (self.processes.len(), self.edges.len());
+        while !self.processes.iter().all(Process::is_done) {
+            let at = self.chance.below(processes + edges);
+            let moved = if at < processes {
+                self.work(at)
+            } else {
+                self.carry(at - processes)
+            };
+            for process in &self.processes {
+                assert!(
+                    process.held() <= self.case.buffers,
+                    "a process holds {} buffers",
+                    process.held()
+                );
+            }
+            if !moved {
+                let mut can_move = false;
+                for process in 0..processes {
+                    can_move |= self.work(process);
+                }
+                for edge in 0..edges {
+                    can_move |= self.carry(edge);
+                }
+                let is_done = self.processes.iter().all(Process::is_done);
+                let waits: Vec<Wait> = self.processes.iter().map(Process::wait).collect();
+                assert!(can_move || is_done, "nothing moves: {waits:?}");
+            }
+        }
+        self
+    }
+
+    fn sum(&self, group: usize, of: impl Fn(&Process<()>) -> Account) -> Account {
+        let mut sum = Account::default();
+        for process in &self.processes[group * self.case.nodes..][..self.case.nodes] {
+            sum += of(process);
+        }
+        sum
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    (1..5_usize, 2..6_usize, 2..12_usize, 1..60_u64).prop_flat_map(
+        |(nodes, groups, buffers, blocks)| {
+            let flags = || prop::collection::vec(any::<bool>(), groups);
+            let deal = prop_oneof![Just(Deal::Random), Just(Deal::Keyed)];
+            (flags(), flags(), deal, any::<u64>()).prop_map(
+                move |(local, programs, deal, order)| Case {
+                    nodes,
+                    groups,
+                    buffers,
+                    blocks,
+                    local,
+                    deal,
+                    order,
+                    programs,
+                },
+            )
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// However frames are delayed, and with fewer buffers than edges too, every stream ends; each group receives what the one
+    /// before dealt, and no process holds more than its buffers.
+    #[test]
+    fn streams_end(case in cases()) {
+        let world = World::new(case.clone()).run();
+        let mut expected = case.blocks * case.nodes as u64;
+        for group in 0..case.groups {
+            if group > 0 {
+                prop_assert_eq!(world.sum(group - 1, Process::dealt), world.sum(group, Process::received));
+            }
+            let is_between = group > 0 && group + 1 < case.groups;
+            if is_between && case.programs[group] {
+                expected *= 2;
+            }
+            if group + 1 < case.groups {
+                prop_assert_eq!(world.sum(group, Process::dealt).blocks, expected);
+            }
+        }
+        prop_assert_eq!(world.ended.blocks, expected);
+        prop_assert_eq!(world.ended, world.sum(case.groups - 1, Process::received));
+    }
+}
+
+/// The same seeds deal the same blocks to the same processes, whatever the order of arrival at the first group's outputs.
+#[test]
+fn seeds_replay() {
+    let case = |order| Case {
+        nodes: 3,
+        groups: 2,
+        buffers: 9,
+        blocks: 50,
+        local: vec![false; 2],
+        deal: Deal::Random,
+        order,
+        programs: vec![false; 2],
+    };
+    let received = |order| {
+        let world = World::new(case(order)).run();
+        world.processes[3..]
+            .iter()
+            .map(Process::received)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(received(1), received(2));
+}
+
+fn pair() -> (Process<()>, Header) {
+    let process = Process::new(Settings {
+        role: Role::Sink,
+        node: 0,
+        group: 1,
+        inputs: 1,
+        outputs: 0,
+        block: BLOCK,
+        buffers: 2,
+        deal: Deal::Random,
+        seed: 0,
+    });
+    let header = Header {
+        identity: super::frame::Identity {
+            node: 0,
+            group: 0,
+            number: 0,
+        },
+        length: 7,
+        check: 0,
+    };
+    (process, header)
+}
+
+/// Peers that send without credit, after the end, or count wrongly are named as such.
+#[test]
+fn violations_are_found() {
+    let (mut process, header) = pair();
+    assert_eq!(process.arrive(0, header, 1, 0, ()), Err(Violation::Credit));
+    assert_eq!(process.poll_credit(0), Some((2 * BLOCK as u64, false)));
+    process.arrive(0, header, 1, 0, ()).unwrap();
+    let count = Violation::Count {
+        blocks: 2,
+        bytes: 7,
+        received: 1,
+        received_bytes: 7,
+    };
+    assert_eq!(process.end(0, 2, 7), Err(count));
+    process.end(0, 1, 7).unwrap();
+    assert_eq!(process.end(0, 1, 7), Err(Violation::AfterEnd));
+    assert_eq!(
+        process.arrive(0, header, 1, 0, ()),
+        Err(Violation::AfterEnd)
+    );
+}
+
+/// A slow process of the second group stops the first one, though the other one has credit: its blocks wait in order.
+#[test]
+fn a_slow_process_slows_the_first() {
+    let mut source: Process<()> = Process::new(Settings {
+        role: Role::Source,
+        node: 0,
+        group: 0,
+        inputs: 0,
+        outputs: 2,
+        block: 128 << 10,
+        buffers: 64,
+        deal: Deal::Random,
+        seed: 3,
+    });
+    source.credit(0, u64::MAX, false).unwrap();
+    let mut sent = 0;
+    let mut made = 0;
+    while source.may_make() {
+        let header = Header {
+            identity: source.next_identity(),
+            length: 1,
+            check: 0,
+        };
+        source.make(header, 1, 0, ());
+        made += 1;
+        if let Some(held) = source.next_send(0) {
+            source.sent(0, held);
+            sent += 1;
+        }
+    }
+    // Eight blocks wait for the second process, and about as many went to the first.
+    assert_eq!(made - sent, 8);
+    assert!(made < 40, "{made}");
+    assert_eq!(source.wait(), Wait::Output);
+}
+
+/// Names go on after Z, and each names one group.
+#[test]
+fn groups_have_names() {
+    let names: Vec<String> = [0, 1, 25, 26, 27, 51, 52].map(group_name).into();
+    assert_eq!(names, ["A", "B", "Z", "AA", "AB", "AZ", "BA"]);
+    for group in 0..GROUPS_MAX {
+        assert_eq!(group_of(&group_name(group)), Some(group));
+    }
+    for name in ["", "a", "A1", "ZZZ"] {
+        assert_eq!(group_of(name), None, "{name}");
+    }
+}

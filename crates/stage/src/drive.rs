@@ -1,0 +1,401 @@
+//! The loop of a process: what can be read is read, what can be passed on is passed on, else it sleeps.
+
+use std::time::{Duration, Instant};
+
+use ropewalk_lane::crc64;
+use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
+use ropewalk_proto::stage::account::Account;
+use ropewalk_proto::stage::deal::mix;
+use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
+use ropewalk_proto::stage::process::Process;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::error::StageError;
+use crate::inbound::{Arrival, Inbound};
+use crate::meter::{self, Meter};
+use crate::outbound::Outbound;
+use crate::pool::{Buffer, Pool, TAG_LEN};
+use crate::setup::{Agent, Ends};
+
+/// How often the agent gets the state of a process.
+const STATUS_EVERY: Duration = Duration::from_millis(250);
+
+/// Bytes at the front of a block that are its key in a keyed deal.
+pub(crate) const KEY_LEN: usize = 16;
+
+/// Blocks that are given to the program, the file or nothing in one round.
+const TAKEN_MAX: usize = 64;
+
+pub(crate) struct Drive<'a> {
+    agent: &'a Agent,
+    machine: Process<Buffer>,
+    pool: Pool,
+    // `None` once it has ended.
+    inputs: Vec<Option<Inbound>>,
+    outputs: Vec<Outbound>,
+    ends: Ends,
+    block: usize,
+    // Of the fingerprints.
+    key: [u8; 32],
+    meter: Meter,
+    reported: Instant,
+    is_done: bool,
+    // The agent has sent something.
+    hears: bool,
+    // What is readable or writable, as far as known.
+    readable: Vec<bool>,
+    credited: Vec<bool>,
+}
+
+impl<'a> Drive<'a> {
+    pub fn new(
+        agent: &'a Agent,
+        machine: Process<Buffer>,
+        inputs: Vec<Option<Inbound>>,
+        outputs: Vec<Outbound>,
+        ends: Ends,
+        block: usize,
+        key: [u8; 32],
+    ) -> Self {
+        Self {
+            readable: vec![true; inputs.len()],
+            credited: vec![true; outputs.len()],
+            agent,
+            machine,
+            pool: Pool::new(block),
+            inputs,
+            outputs,
+            ends,
+            block,
+            key,
+            meter: Meter::default(),
+            reported: Instant::now(),
+            is_done: false,
+            hears: false,
+        }
+    }
+
+    /// Runs until the agent ends it.
+    pub fn run(mut self) -> Result<(), StageError> {
+        if let Ends::Source(_) = self.ends {
+            self.meter.begin();
+        }
+        loop {
+            let mut has_moved = false;
+            if self.hears {
+                self.hear()?;
+            }
+            has_moved |= self.read()?;
+            has_moved |= self.work()?;
+            has_moved |= self.write()?;
+            self.grant()?;
+            if !self.is_done
+                && self.machine.is_done()
+                && self.outputs.iter().all(|output| output.is_over)
+            {
+                if let Ends::Sink(sink) = &mut self.ends {
+                    sink.sync()?;
+                }
+                self.is_done = true;
+                self.meter.end();
+                self.report();
+            }
+            self.sleep(has_moved)?;
+        }
+    }
+
+    /// The agent has nothing to say but that it is over.
+    fn hear(&mut self) -> Result<(), StageError> {
+        self.hears = false;
+        match self.agent.receive()? {
+            None => Ok(()),
+            Some((
+                to_stage::Body::Setup(_) | to_stage::Body::Start(_) | to_stage::Body::Edge(_),
+                _,
+            )) => Err(StageError::Agent("it has no sense after the start".into())),
+        }
+    }
+
+    fn read(&mut self) -> Result<bool, StageError> {
+        let mut has_read = false;
+        for (number, place) in self.inputs.iter_mut().enumerate() {
+            let Some(input) = place
+                .as_mut()
+                .filter(|_| std::mem::take(&mut self.readable[number]))
+            else {
+                continue;
+            };
+            let (machine, key, meter) = (&mut self.machine, &self.key, &mut self.meter);
+            has_read |= input.read(&mut self.pool, |arrival| {
+                match arrival {
+                    Arrival::Block(header, body) => {
+                        meter.begin();
+                        let fingerprint = fingerprint(key, &header);
+                        let dealt_by = key_of(&body[..header.length as usize]);
+                        machine.arrive(number, header, fingerprint, dealt_by, body)?;
+                    }
+                    Arrival::Want => machine.want(number),
+                    Arrival::End(blocks, bytes) => machine.end(number, blocks, bytes)?,
+                }
+                Ok(!machine.has_ended(number))
+            })?;
+            if self.machine.has_ended(number) {
+                *place = None;
+            }
+        }
+        Ok(has_read)
+    }
+
+    /// What this process is for.
+    fn work(&mut self) -> Result<bool, StageError> {
+        match &mut self.ends {
+            Ends::Relay => Ok(self.machine.relay() > 0),
+            Ends::Source(source) => {
+                let mut has_made = false;
+                while self.machine.may_make() {
+                    let mut buffer = self.pool.take();
+                    // Only sealing writes into the buffers of zeros.
+                    let is_clean = self.outputs.iter().all(|output| !output.is_sealed());
+                    let len = source.fill(&mut buffer[..self.block], is_clean)?;
+                    if len == 0 {
+                        self.pool.give(buffer);
+                        self.machine.close();
+                        break;
+                    }
+                    make(&mut self.machine, &self.key, buffer, len);
+                    has_made = true;
+                }
+                Ok(has_made)
+            }
+            Ends::Sink(sink) => {
+                let mut taken = 0;
+                while taken < TAKEN_MAX
+                    && let Some(held) = self.machine.take()
+                {
+                    taken += 1;
+                    sink.write(&held.body[..held.header.length as usize])?;
+                    self.pool.give(self.machine.release(held));
+                }
+                Ok(taken > 0)
+            }
+            Ends::Program(shell) => {
+                let mut has_moved = false;
+                for _ in 0..TAKEN_MAX {
+                    if shell.is_idle()
+                        && let Some(held) = self.machine.take()
+                    {
+                        shell.feed(held);
+                    }
+                    match shell.write()? {
+                        Some(held) => {
+                            has_moved = true;
+                            self.pool.give(self.machine.release(held));
+                        }
+                        None => break,
+                    }
+                }
+                if self.machine.has_drained() {
+                    shell.close();
+                }
+                while self.machine.may_make()
+                    && let Some((buffer, len)) = shell.read(&mut self.pool)?
+                {
+                    has_moved = true;
+                    make(&mut self.machine, &self.key, buffer, len);
+                }
+                shell.check()?;
+                if shell.is_over() {
+                    self.machine.close();
+                }
+                Ok(has_moved)
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<bool, StageError> {
+        let mut has_written = false;
+        for (number, output) in self.outputs.iter_mut().enumerate() {
+            if output.is_over {
+                continue;
+            }
+            let machine = &mut self.machine;
+            if std::mem::take(&mut self.credited[number]) {
+                let mut revoked = None;
+                output.read(|granted, on_demand| {
+                    revoked = revoked.or(machine.credit(number, granted, on_demand).err());
+                })?;
+                if let Some(violation) = revoked {
+                    return Err(StageError::Violation {
+                        peer: output.peer.clone(),
+                        violation,
+                    });
+                }
+            }
+            loop {
+                while output.has_room()
+                    && let Some(held) = machine.next_send(number)
+                {
+                    output.push(held);
+                }
+                if machine.poll_want(number) {
+                    output.push_frame(&Frame::Want);
+                }
+                if let Some((blocks, bytes)) = machine.poll_end(number) {
+                    output.push_frame(&Frame::End { blocks, bytes });
+                }
+                if !output.has_unsent() {
+                    break;
+                }
+                let pool = &mut self.pool;
+                has_written |= output.write(|held| pool.give(machine.sent(number, held)))?;
+                if output.has_unsent() {
+                    break;
+                }
+            }
+        }
+        Ok(has_written)
+    }
+
+    /// Buffers that have become free are granted again.
+    fn grant(&mut self) -> Result<(), StageError> {
+        for (number, place) in self.inputs.iter_mut().enumerate() {
+            let Some(input) = place else { continue };
+            if let Some((granted, on_demand)) = self.machine.poll_credit(number) {
+                input.send_credit(granted, on_demand)?;
+            } else if input.has_unsent() {
+                input.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks what can be read and written; waits until something can where nothing moved.
+    fn sleep(&mut self, has_moved: bool) -> Result<(), StageError> {
+        let due = self.reported + STATUS_EVERY;
+        let began = Instant::now();
+        if began >= due {
+            self.report();
+        }
+        let patience = match has_moved {
+            true => Duration::ZERO,
+            false => due
+                .saturating_duration_since(began)
+                .max(Duration::from_millis(1)),
+        };
+        let wait = self.machine.wait();
+        let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
+        for input in self.inputs.iter().flatten() {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, input.has_unsent());
+            fds.push(PollFd::from_borrowed_fd(input.fd(), flags));
+        }
+        for output in self.outputs.iter().filter(|output| !output.is_over) {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, output.has_unsent());
+            fds.push(PollFd::from_borrowed_fd(output.fd(), flags));
+        }
+        if let Ends::Program(shell) = &self.ends {
+            let reads = shell.reads().filter(|_| self.machine.may_make());
+            fds.extend(
+                shell
+                    .writes()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)),
+            );
+            fds.extend(reads.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            fds.extend(
+                shell
+                    .ends()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            );
+        }
+        let timeout = Timespec::try_from(patience).unwrap_or_default();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                return Err(StageError::System {
+                    doing: "waiting for sockets",
+                    source: error.into(),
+                });
+            }
+        }
+        let mut events = fds.iter().map(|fd| !fd.revents().is_empty());
+        self.hears = events.next().unwrap_or(false);
+        for (readable, _) in self
+            .readable
+            .iter_mut()
+            .zip(&self.inputs)
+            .filter(|(_, input)| input.is_some())
+        {
+            *readable = events.next().unwrap_or(false);
+        }
+        for (credited, _) in self
+            .credited
+            .iter_mut()
+            .zip(&self.outputs)
+            .filter(|(_, output)| !output.is_over)
+        {
+            *credited = events.next().unwrap_or(false);
+        }
+        drop(events);
+        drop(fds);
+        if !has_moved {
+            self.meter.waited(wait, began.elapsed());
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        self.reported = Instant::now();
+        let [elapsed, waited_input, waited_output] = self.meter.times();
+        self.agent.send(from_stage::Body::Status(StageStatus {
+            group: self.agent.group,
+            received: Some(account(self.machine.received())),
+            dealt: Some(account(self.machine.dealt())),
+            elapsed,
+            waited_input,
+            waited_output,
+            processor: meter::processor(),
+            resident_max: meter::resident_max(),
+            ended: self.is_done,
+        }));
+    }
+}
+
+fn account(account: Account) -> StageAccount {
+    StageAccount {
+        blocks: account.blocks,
+        bytes: account.bytes,
+        sum: account.sum.to_le_bytes().to_vec(),
+    }
+}
+
+/// Deals a new block.
+fn make(machine: &mut Process<Buffer>, key: &[u8; 32], buffer: Buffer, len: usize) {
+    debug_assert!(len + TAG_LEN <= buffer.len());
+    let mut header = Header {
+        identity: machine.next_identity(),
+        // BLOCK_MAX fits.
+        length: len as u32,
+        check: 0,
+    };
+    header.check = crc64(&[&header.encode()[..CHECKED_LEN], &buffer[..len]]);
+    let dealt_by = key_of(&buffer[..len]);
+    machine.make(header, fingerprint(key, &header), dealt_by, buffer);
+}
+
+/// What a block adds to accounts: a keyed hash of its identity, length and checksum.
+fn fingerprint(key: &[u8; 32], header: &Header) -> u128 {
+    let hash = blake3::keyed_hash(key, &header.encode());
+    let (half, _) = hash.as_bytes().split_at(16);
+    half.try_into().map_or(0, u128::from_le_bytes)
+}
+
+/// The key of a block: its first bytes.
+fn key_of(content: &[u8]) -> u64 {
+    let mut bytes = [0; KEY_LEN];
+    let len = content.len().min(KEY_LEN);
+    bytes[..len].copy_from_slice(&content[..len]);
+    let number = u128::from_le_bytes(bytes);
+    mix(number as u64 ^ mix((number >> 64) as u64))
+}

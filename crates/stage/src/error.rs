@@ -1,0 +1,119 @@
+//! Why a process of a stream ends early.
+
+use ropewalk_proto::control::StageCause;
+use ropewalk_proto::stage::frame::{FrameError, Identity};
+use ropewalk_proto::stage::process::Violation;
+
+/// Why a process of a stream ends early. Peers are named as `B on node`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StageError {
+    /// The agent is gone, or ends the stream.
+    #[error("the agent ended the stream")]
+    Ended,
+    /// The agent sent what this version does not know.
+    #[error("the agent's message cannot be read: {0}")]
+    Agent(String),
+    /// No connection to a process of the next group.
+    #[error("cannot connect to {peer}: {reason}")]
+    Connect {
+        /// Which process.
+        peer: String,
+        /// What was tried and what the system said.
+        reason: String,
+    },
+    /// A connection ended before all blocks had passed.
+    #[error("the connection to {peer} broke: {reason}")]
+    Lost {
+        /// Which process.
+        peer: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// A peer broke the rules of credit or counts.
+    #[error("{peer} {violation}")]
+    Violation {
+        /// Which process.
+        peer: String,
+        /// What it did.
+        violation: Violation,
+    },
+    /// A frame of an unknown kind.
+    #[error("{peer} sent {source}")]
+    Frame {
+        /// Which process.
+        peer: String,
+        /// What it was.
+        source: FrameError,
+    },
+    /// A block longer than all blocks of the stream.
+    #[error("{peer} sent a block of {length} bytes, longer than {longest}")]
+    TooLong {
+        /// Which process.
+        peer: String,
+        /// Its length.
+        length: u32,
+        /// Longest allowed.
+        longest: usize,
+    },
+    /// A block that is not what was sent.
+    #[error("block {} of group {} of node {} was damaged on the way from {peer}", identity.number, identity.group, identity.node)]
+    Damaged {
+        /// Which process sent it last.
+        peer: String,
+        /// Which block.
+        identity: Identity,
+    },
+    /// A sealed frame that was changed.
+    #[error("a sealed frame from {peer} was changed on the way")]
+    Forged {
+        /// Which process.
+        peer: String,
+    },
+    /// The local file failed.
+    #[error("{doing} the file: {source}")]
+    File {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file has less than when the stream was opened.
+    #[error("the file ended {missing} bytes early; it must not change while it is read")]
+    Shortened {
+        /// What is missing.
+        missing: u64,
+    },
+    /// The program of the stage.
+    #[error("its program `{command}` {what}")]
+    Program {
+        /// The command.
+        command: String,
+        /// What it did.
+        what: String,
+    },
+    /// The system refused something else.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl StageError {
+    /// How the master weighs it against errors of other processes.
+    #[must_use]
+    pub fn cause(&self) -> StageCause {
+        match self {
+            Self::Lost { .. } | Self::Ended => StageCause::Peer,
+            Self::Violation { .. }
+            | Self::Frame { .. }
+            | Self::TooLong { .. }
+            | Self::Damaged { .. }
+            | Self::Forged { .. } => StageCause::Violation,
+            _ => StageCause::Process,
+        }
+    }
+}

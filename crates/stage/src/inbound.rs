@@ -1,0 +1,272 @@
+//! The receiving end of an edge: reads frames into buffers of the pool, sends credit.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ropewalk_lane::crc64;
+use ropewalk_lane::seal::Records;
+use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
+use ropewalk_proto::stage::process::Violation;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recvmsg, send};
+
+use crate::error::StageError;
+use crate::pool::{Buffer, Pool, TAG_LEN};
+
+/// Blocks that are read from one edge before others have their turn.
+const READ_MAX: usize = 16;
+
+/// Keys of one edge, as the receiver uses them.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    /// Of what is received.
+    pub incoming: Records,
+    /// Of what is sent.
+    pub outgoing: Records,
+}
+
+/// What a read gave.
+pub(crate) enum Arrival {
+    /// A verified block.
+    Block(Header, Buffer),
+    /// The sender wants credit.
+    Want,
+    /// No more blocks; so many and so many bytes were sent.
+    End(u64, u64),
+}
+
+pub(crate) struct Inbound {
+    socket: OwnedFd,
+    /// Of the process at the other end.
+    pub peer: String,
+    sealed: Option<Sealed>,
+    longest: usize,
+    header: [u8; HEADER_LEN],
+    header_have: usize,
+    // Known once the header is whole.
+    frame: Option<Frame>,
+    body: Body,
+    body_have: usize,
+    // Credit that the socket had no room for.
+    unsent: Vec<u8>,
+}
+
+enum Body {
+    None,
+    Tag([u8; TAG_LEN]),
+    Block(Buffer, usize),
+}
+
+impl Body {
+    fn rest(&mut self, have: usize) -> &mut [u8] {
+        match self {
+            Self::None => &mut [],
+            Self::Tag(tag) => &mut tag[have..],
+            Self::Block(buffer, len) => &mut buffer[have..*len],
+        }
+    }
+}
+
+impl Inbound {
+    pub fn new(socket: OwnedFd, peer: String, sealed: Option<Sealed>, longest: usize) -> Self {
+        Self {
+            socket,
+            peer,
+            sealed,
+            longest,
+            header: [0; HEADER_LEN],
+            header_have: 0,
+            frame: None,
+            body: Body::None,
+            body_have: 0,
+            unsent: Vec::new(),
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn lost(&self, reason: String) -> StageError {
+        StageError::Lost {
+            peer: self.peer.clone(),
+            reason,
+        }
+    }
+
+    /// Reads what has arrived, up to a bound; false where nothing was there. `handle` returns false at the end of the edge.
+    pub fn read(
+        &mut self,
+        pool: &mut Pool,
+        mut handle: impl FnMut(Arrival) -> Result<bool, Violation>,
+    ) -> Result<bool, StageError> {
+        let mut blocks = 0;
+        let mut has_read = false;
+        while blocks < READ_MAX {
+            let (read, wanted) = match self.receive() {
+                Ok((0, _)) => return Err(self.lost("it ended early".into())),
+                Ok(read) => read,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+            };
+            has_read = true;
+            blocks += 1;
+            if !self.advance(read, pool, &mut handle)? {
+                break;
+            }
+            // The socket is empty.
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(has_read)
+    }
+
+    /// Reads the rest of a body and the header behind it in one call; gives what was read and wanted.
+    fn receive(&mut self) -> Result<(usize, usize), Errno> {
+        let header = &mut self.header[self.header_have..];
+        let body = self.body.rest(self.body_have);
+        let wanted = body.len() + header.len();
+        let mut slices = [IoSliceMut::new(body), IoSliceMut::new(header)];
+        let slices = if slices[0].is_empty() {
+            &mut slices[1..]
+        } else {
+            &mut slices[..]
+        };
+        let mut none = RecvAncillaryBuffer::default();
+        let read = recvmsg(&self.socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        Ok((read, wanted))
+    }
+
+    /// Takes over what was read; false at the end of the edge.
+    fn advance(
+        &mut self,
+        mut read: usize,
+        pool: &mut Pool,
+        handle: &mut impl FnMut(Arrival) -> Result<bool, Violation>,
+    ) -> Result<bool, StageError> {
+        if self.frame.is_some() {
+            let part = read.min(self.body.rest(self.body_have).len());
+            self.body_have += part;
+            read -= part;
+            if !self.body.rest(self.body_have).is_empty() {
+                return Ok(true);
+            }
+            if !self.finish(handle)? {
+                return Ok(false);
+            }
+        }
+        self.header_have += read;
+        if self.header_have < HEADER_LEN {
+            return Ok(true);
+        }
+        self.header_have = 0;
+        self.begin(pool)?;
+        match self.body.rest(0).is_empty() {
+            true => self.finish(handle),
+            false => Ok(true),
+        }
+    }
+
+    /// A header is whole.
+    fn begin(&mut self, pool: &mut Pool) -> Result<(), StageError> {
+        let frame = Frame::decode(&self.header).map_err(|source| StageError::Frame {
+            peer: self.peer.clone(),
+            source,
+        })?;
+        let tag = if self.sealed.is_some() { TAG_LEN } else { 0 };
+        self.body_have = 0;
+        self.body = match &frame {
+            Frame::Block(header) if header.length as usize > self.longest => {
+                return Err(StageError::TooLong {
+                    peer: self.peer.clone(),
+                    length: header.length,
+                    longest: self.longest,
+                });
+            }
+            Frame::Block(header) => Body::Block(pool.take(), header.length as usize + tag),
+            _ if tag > 0 => Body::Tag([0; TAG_LEN]),
+            _ => Body::None,
+        };
+        self.frame = Some(frame);
+        Ok(())
+    }
+
+    /// A frame is whole: verified, then handed on.
+    fn finish(
+        &mut self,
+        handle: &mut impl FnMut(Arrival) -> Result<bool, Violation>,
+    ) -> Result<bool, StageError> {
+        let (frame, body) = (
+            self.frame.take(),
+            std::mem::replace(&mut self.body, Body::None),
+        );
+        let Some(frame) = frame else { return Ok(true) };
+        let head = frame.encode();
+        let mut body = body;
+        if let Some(sealed) = &mut self.sealed {
+            let whole: &mut [u8] = match &mut body {
+                Body::None => &mut [],
+                Body::Tag(tag) => tag,
+                Body::Block(buffer, len) => &mut buffer[..*len],
+            };
+            sealed
+                .incoming
+                .open(&head, whole)
+                .map_err(|_| StageError::Forged {
+                    peer: self.peer.clone(),
+                })?;
+        }
+        let arrival = match (frame, body) {
+            (Frame::Block(header), Body::Block(buffer, _)) => {
+                let content = &buffer[..header.length as usize];
+                if crc64(&[&head[..CHECKED_LEN], content]) != header.check {
+                    return Err(StageError::Damaged {
+                        peer: self.peer.clone(),
+                        identity: header.identity,
+                    });
+                }
+                Arrival::Block(header, buffer)
+            }
+            (Frame::End { blocks, bytes }, _) => Arrival::End(blocks, bytes),
+            // Credit has no sense in this direction; it is counted as nothing.
+            (Frame::Want | Frame::Credit { .. } | Frame::Block(_), _) => Arrival::Want,
+        };
+        handle(arrival).map_err(|violation| StageError::Violation {
+            peer: self.peer.clone(),
+            violation,
+        })
+    }
+
+    /// Sends credit, as far as the socket has room.
+    pub fn send_credit(&mut self, granted: u64, on_demand: bool) -> Result<(), StageError> {
+        let head = Frame::Credit { granted, on_demand }.encode();
+        self.unsent.extend_from_slice(&head);
+        if let Some(sealed) = &mut self.sealed {
+            self.unsent
+                .extend_from_slice(&sealed.outgoing.seal(&head, &mut []));
+        }
+        self.flush()
+    }
+
+    /// Whether credit waits for the socket.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Sends what the socket had no room for.
+    pub fn flush(&mut self) -> Result<(), StageError> {
+        while !self.unsent.is_empty() {
+            match send(&self.socket, &self.unsent, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                // What the sender sent before it closed is still to be read; reading reports the rest.
+                Err(Errno::PIPE | Errno::CONNRESET) => self.unsent.clear(),
+                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! The sending end of an edge: writes blocks from their buffers, reads credit.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ropewalk_proto::stage::frame::{Frame, HEADER_LEN};
+use ropewalk_proto::stage::process::Held;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+
+use crate::error::StageError;
+use crate::inbound::Sealed;
+use crate::pool::{Buffer, TAG_LEN};
+
+/// Frames in one system call at most.
+const GATHER_MAX: usize = 32;
+
+/// Bytes that are taken from the machine before they are written: one call's worth. What is taken cannot be sealed again.
+const TAKEN_MAX: usize = 256 << 10;
+
+/// A frame that is being sent.
+struct Piece {
+    header: [u8; HEADER_LEN],
+    held: Option<Held<Buffer>>,
+    // Behind the header: content and tag.
+    body_len: usize,
+    tag: [u8; TAG_LEN],
+}
+
+impl Piece {
+    fn body(&self) -> &[u8] {
+        match &self.held {
+            Some(held) => &held.body[..self.body_len],
+            None => &self.tag[..self.body_len],
+        }
+    }
+
+    fn len(&self) -> usize {
+        HEADER_LEN + self.body_len
+    }
+}
+
+pub(crate) struct Outbound {
+    socket: OwnedFd,
+    /// Of the process at the other end.
+    pub peer: String,
+    sealed: Option<Sealed>,
+    pieces: VecDeque<Piece>,
+    // Bytes of all pieces, and those of the first that are written.
+    taken: usize,
+    written: usize,
+    // Part of a credit frame.
+    credit: [u8; HEADER_LEN + TAG_LEN],
+    credit_have: usize,
+    /// All blocks and the end are written, and the receiver has read them and closed the connection.
+    pub is_over: bool,
+    is_ended: bool,
+    is_shut: bool,
+}
+
+impl Outbound {
+    pub fn new(socket: OwnedFd, peer: String, sealed: Option<Sealed>) -> Self {
+        Self {
+            socket,
+            peer,
+            sealed,
+            pieces: VecDeque::new(),
+            taken: 0,
+            written: 0,
+            credit: [0; HEADER_LEN + TAG_LEN],
+            credit_have: 0,
+            is_over: false,
+            is_ended: false,
+            is_shut: false,
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn lost(&self, reason: String) -> StageError {
+        StageError::Lost {
+            peer: self.peer.clone(),
+            reason,
+        }
+    }
+
+    /// Whether sealing changes the buffers.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// Whether more blocks should be taken.
+    pub fn has_room(&self) -> bool {
+        self.taken < TAKEN_MAX && self.pieces.len() < GATHER_MAX
+    }
+
+    /// Whether something waits for the socket.
+    pub fn has_unsent(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// Takes a block to be sent.
+    pub fn push(&mut self, mut held: Held<Buffer>) {
+        let header = held.header.encode();
+        let len = held.header.length as usize;
+        let mut body_len = len;
+        if let Some(sealed) = &mut self.sealed {
+            let tag = sealed.outgoing.seal(&header, &mut held.body[..len]);
+            held.body[len..len + TAG_LEN].copy_from_slice(&tag);
+            body_len += TAG_LEN;
+        }
+        self.add(Piece {
+            header,
+            held: Some(held),
+            body_len,
+            tag: [0; TAG_LEN],
+        });
+    }
+
+    /// Takes a frame without content.
+    pub fn push_frame(&mut self, frame: &Frame) {
+        let header = frame.encode();
+        self.is_ended |= matches!(frame, Frame::End { .. });
+        let (tag, body_len) = match &mut self.sealed {
+            Some(sealed) => (sealed.outgoing.seal(&header, &mut []), TAG_LEN),
+            None => ([0; TAG_LEN], 0),
+        };
+        self.add(Piece {
+            header,
+            held: None,
+            body_len,
+            tag,
+        });
+    }
+
+    fn add(&mut self, piece: Piece) {
+        self.taken += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Writes what the socket has room for; `sent` gets each block that is written.
+    pub fn write(&mut self, mut sent: impl FnMut(Held<Buffer>)) -> Result<bool, StageError> {
+        let mut has_written = false;
+        while !self.pieces.is_empty() {
+            let mut slices = Vec::with_capacity(2 * self.pieces.len());
+            let mut skip = self.written;
+            for piece in self.pieces.iter().take(GATHER_MAX) {
+                for part in [&piece.header[..], piece.body()] {
+                    let cut = skip.min(part.len());
+                    skip -= cut;
+                    if cut < part.len() {
+                        slices.push(IoSlice::new(&part[cut..]));
+                    }
+                }
+            }
+            let mut none = SendAncillaryBuffer::default();
+            match sendmsg(&self.socket, &slices, &mut none, SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    has_written = true;
+                    self.written += count;
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+            }
+            while let Some(first) = self.pieces.front()
+                && self.written >= first.len()
+            {
+                self.written -= first.len();
+                self.taken -= first.len();
+                if let Some(held) = self.pieces.pop_front().and_then(|piece| piece.held) {
+                    sent(held);
+                }
+            }
+        }
+        if self.is_ended && self.pieces.is_empty() && !self.is_shut {
+            self.is_shut = true;
+            // The receiver reads to the end, then closes.
+            let _ = shutdown(&self.socket, Shutdown::Write);
+        }
+        Ok(has_written)
+    }
+
+    /// Reads credit; `handle` gets what was granted.
+    pub fn read(&mut self, mut handle: impl FnMut(u64, bool)) -> Result<(), StageError> {
+        let whole = HEADER_LEN + if self.sealed.is_some() { TAG_LEN } else { 0 };
+        loop {
+            let room = &mut self.credit[self.credit_have..whole];
+            match recv(&self.socket, room, RecvFlags::empty()) {
+                Ok((_, 0)) if self.is_ended && self.pieces.is_empty() => {
+                    self.is_over = true;
+                    return Ok(());
+                }
+                Ok((_, 0)) => return Err(self.lost("it was closed early".into())),
+                Ok((_, count)) => self.credit_have += count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+            }
+            if self.credit_have < whole {
+                continue;
+            }
+            self.credit_have = 0;
+            let (head, tag) = self.credit.split_at_mut(HEADER_LEN);
+            let head: &[u8; HEADER_LEN] = (&*head).try_into().expect("a header's bytes");
+            if let Some(sealed) = &mut self.sealed {
+                sealed
+                    .incoming
+                    .open(head, tag)
+                    .map_err(|_| StageError::Forged {
+                        peer: self.peer.clone(),
+                    })?;
+            }
+            match Frame::decode(head) {
+                Ok(Frame::Credit { granted, on_demand }) => handle(granted, on_demand),
+                // Nothing else has a sense in this direction.
+                Ok(_) => {}
+                Err(source) => {
+                    return Err(StageError::Frame {
+                        peer: self.peer.clone(),
+                        source,
+                    });
+                }
+            }
+        }
+    }
+}

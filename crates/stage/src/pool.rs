@@ -1,0 +1,37 @@
+//! Buffers of a process. The machine's credit bounds how many are in use; the last one freed is used next, while it is in the
+//! processor's cache.
+
+/// Bytes behind a block's content: the tag of a sealed record.
+pub(crate) const TAG_LEN: usize = 16;
+
+/// A buffer.
+pub(crate) type Buffer = Box<[u8]>;
+
+/// Free buffers of one length.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    free: Vec<Buffer>,
+    block: usize,
+}
+
+impl Pool {
+    /// Of buffers for blocks of this length.
+    pub fn new(block: usize) -> Self {
+        Self {
+            free: Vec::new(),
+            block,
+        }
+    }
+
+    /// A buffer with what it held before; zeros where it is new.
+    pub fn take(&mut self) -> Buffer {
+        let new = || vec![0; self.block + TAG_LEN].into_boxed_slice();
+        self.free.pop().unwrap_or_else(new)
+    }
+
+    /// Takes a buffer back.
+    pub fn give(&mut self, buffer: Buffer) {
+        debug_assert_eq!(buffer.len(), self.block + TAG_LEN);
+        self.free.push(buffer);
+    }
+}

@@ -1,0 +1,318 @@
+//! From the agent's first packet to the first block: what this process is, its connections.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use ropewalk_lane::edge::EdgeSecret;
+use ropewalk_lane::packets::{Packet, Packets};
+use ropewalk_lane::seal::{Records, derive};
+use ropewalk_proto::control::{
+    self, DealKind, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageSetup,
+    StreamFailed, StreamOpen, ToStage, from_stage, to_stage,
+};
+use ropewalk_proto::stage::deal::Deal;
+use ropewalk_proto::stage::process::{Process, Role, Settings};
+use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::dial::Dial;
+use crate::drive::Drive;
+use crate::ends::{Sink, Source};
+use crate::error::StageError;
+use crate::inbound::{Inbound, Sealed};
+use crate::outbound::Outbound;
+use crate::shell::Shell;
+
+/// The agent at the other end of standard input.
+pub(crate) struct Agent {
+    pub packets: Packets,
+    pub group: u32,
+}
+
+impl Agent {
+    /// What the agent has sent, if anything.
+    pub fn receive(&self) -> Result<Option<(to_stage::Body, Option<OwnedFd>)>, StageError> {
+        let packet = self
+            .packets
+            .receive()
+            .map_err(|error| StageError::Agent(error.to_string()))?;
+        let (bytes, descriptor) = match packet {
+            Packet::Nothing => return Ok(None),
+            Packet::End => return Err(StageError::Ended),
+            Packet::Bytes(bytes, descriptor) => (bytes, descriptor),
+        };
+        let message = bytes.get(LENGTH_LEN..).map(control::decode::<ToStage>);
+        match message {
+            Some(Ok(ToStage { body: Some(body) })) => Ok(Some((body, descriptor))),
+            _ => Err(StageError::Agent("it has no known body".into())),
+        }
+    }
+
+    /// The next packet.
+    pub fn wait(&self) -> Result<(to_stage::Body, Option<OwnedFd>), StageError> {
+        loop {
+            if let Some(received) = self.receive()? {
+                return Ok(received);
+            }
+            match poll(&mut [PollFd::new(&self.packets, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(StageError::Agent(error.to_string())),
+            }
+        }
+    }
+
+    /// Reports; an agent that is gone is noticed elsewhere.
+    pub fn send(&self, body: from_stage::Body) {
+        let message = FromStage { body: Some(body) };
+        let _ = self.packets.send(&control::encode(&message), None);
+    }
+
+    fn fail(&self, cause: StageCause, message: String) {
+        self.send(from_stage::Body::Failed(StreamFailed {
+            group: self.group,
+            cause: cause.into(),
+            message,
+        }));
+    }
+}
+
+/// Runs one process of a stream: its agent is at standard input, its file, if it has one, is standard output. Returns when the
+/// agent ends it; false where it failed.
+#[must_use]
+pub fn run() -> bool {
+    let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return false;
+    };
+    let mut agent = Agent {
+        packets: Packets::from(input),
+        group: 0,
+    };
+    match carry_out(&mut agent) {
+        Ok(()) => true,
+        Err(StageError::Ended) => false,
+        Err(error) => {
+            agent.fail(error.cause(), error.to_string());
+            // The report is read before this process is seen to be gone.
+            while agent.wait().is_ok() {}
+            false
+        }
+    }
+}
+
+fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
+    let (to_stage::Body::Setup(setup), _) = agent.wait()? else {
+        return Err(StageError::Agent("it does not begin with a setup".into()));
+    };
+    agent.group = setup.group;
+    let StageSetup {
+        stream: Some(stream),
+        group,
+    } = setup
+    else {
+        return Err(StageError::Agent("its setup is empty".into()));
+    };
+    let plan = Plan::new(stream, group)?;
+    let ends = plan.ends()?;
+    // Peers connect as soon as their agents have the start.
+    let mut edges: BTreeMap<u32, (OwnedFd, StageEdge)> = BTreeMap::new();
+    let mut peers = None;
+    let mut outputs = Vec::new();
+    while peers.is_none() || edges.len() < plan.before.len() {
+        match agent.wait()? {
+            (to_stage::Body::Edge(edge), Some(descriptor)) => {
+                edges.insert(edge.node, (descriptor, edge));
+            }
+            (to_stage::Body::Start(start), _) => {
+                outputs = plan.connect(&start.peers)?;
+                peers = Some(start.peers);
+            }
+            _ => return Err(StageError::Agent("it has no sense before the start".into())),
+        }
+    }
+    let peers = peers.unwrap_or_default();
+    let mut inputs = Vec::new();
+    for node in &plan.before {
+        let Some((descriptor, edge)) = edges.remove(node) else {
+            return Err(StageError::Agent(format!(
+                "it gave a connection of node {node} that sends nothing here"
+            )));
+        };
+        let name = plan.name(&peers, *node, group.wrapping_sub(1));
+        inputs.push(Some(inbound(descriptor, &edge, name, plan.block)?));
+    }
+    let settings = Settings {
+        role: plan.role,
+        node: plan.stream.node,
+        group,
+        inputs: inputs.len(),
+        outputs: outputs.len(),
+        block: plan.block,
+        buffers: plan.stream.buffers as usize,
+        deal: match plan.stream.deal() {
+            DealKind::Random => Deal::Random,
+            DealKind::Keyed => Deal::Keyed,
+        },
+        seed: plan.stream.seed,
+    };
+    let key = derive(&plan.stream.secret, "ropewalk stream account", &[]);
+    Drive::new(
+        agent,
+        Process::new(settings),
+        inputs,
+        outputs,
+        ends,
+        plan.block,
+        key,
+    )
+    .run()
+}
+
+/// What a process does beside passing blocks on.
+pub(crate) enum Ends {
+    Source(Source),
+    Relay,
+    Program(Box<Shell>),
+    Sink(Sink),
+}
+
+/// What the setup says, checked.
+struct Plan {
+    stream: StreamOpen,
+    group: u32,
+    role: Role,
+    block: usize,
+    // Nodes whose processes of the group before send here, and those that this process sends to.
+    before: Vec<u32>,
+    after: Vec<u32>,
+}
+
+impl Plan {
+    fn new(stream: StreamOpen, group: u32) -> Result<Self, StageError> {
+        let is_sane = (2..=GROUPS_MAX).contains(&stream.groups)
+            && group < stream.groups
+            && stream.node < stream.nodes
+            && (BLOCK_MIN..=BLOCK_MAX).contains(&stream.block)
+            && stream.buffers >= BUFFERS_MIN;
+        if !is_sane {
+            return Err(StageError::Agent("its setup is out of bounds".into()));
+        }
+        let edges = |from: Option<u32>| -> Vec<u32> {
+            match from {
+                None => Vec::new(),
+                Some(from) if from + 1 >= stream.groups => Vec::new(),
+                Some(from) if stream.local.contains(&from) => vec![stream.node],
+                Some(_) => (0..stream.nodes).collect(),
+            }
+        };
+        let (before, after) = (edges(group.checked_sub(1)), edges(Some(group)));
+        let has_program = stream.programs.iter().any(|program| program.group == group);
+        let role = match (before.is_empty(), after.is_empty(), has_program) {
+            (true, _, _) => Role::Source,
+            (_, true, _) => Role::Sink,
+            (false, false, true) => Role::Program,
+            (false, false, false) => Role::Relay,
+        };
+        Ok(Self {
+            block: stream.block as usize,
+            stream,
+            group,
+            role,
+            before,
+            after,
+        })
+    }
+
+    /// The process of a group on a node, for errors.
+    fn name(&self, peers: &[control::Peer], node: u32, group: u32) -> String {
+        let peer = peers.iter().find(|peer| peer.node == node);
+        let name = peer.map_or_else(|| format!("node {node}"), |peer| peer.name.clone());
+        format!("{} on {name}", group_name(group))
+    }
+
+    fn ends(&self) -> Result<Ends, StageError> {
+        let file = || -> Result<File, StageError> {
+            let file = std::io::stdout().as_fd().try_clone_to_owned();
+            file.map(File::from).map_err(|source| StageError::File {
+                doing: "taking over",
+                source,
+            })
+        };
+        Ok(match self.role {
+            Role::Source if self.stream.from.is_empty() => {
+                Ends::Source(Source::Zeros(self.stream.length))
+            }
+            Role::Source => Ends::Source(Source::File(file()?, self.stream.length)),
+            Role::Sink if self.stream.to.is_empty() => Ends::Sink(Sink::Null),
+            Role::Sink => Ends::Sink(Sink::File(file()?)),
+            Role::Relay => Ends::Relay,
+            Role::Program => {
+                let programs = &self.stream.programs;
+                let Some(program) = programs.iter().find(|program| program.group == self.group)
+                else {
+                    return Err(StageError::Agent("its setup has no program".into()));
+                };
+                let shell = Shell::start(&program.command, program.lines, self.block)?;
+                Ends::Program(Box::new(shell))
+            }
+        })
+    }
+
+    fn connect(&self, peers: &[control::Peer]) -> Result<Vec<Outbound>, StageError> {
+        let secret = EdgeSecret::new(&self.stream.secret);
+        let stream = self.stream.stream.as_slice().try_into();
+        let (Some(secret), Ok(stream)) = (secret, stream) else {
+            return Err(StageError::Agent("its setup has no secret".into()));
+        };
+        let dial = Dial {
+            secret: &secret,
+            stream,
+            node: self.stream.node,
+            group: self.group + 1,
+            lane: LaneKind::try_from(self.stream.lane).unwrap_or_default(),
+            plain: self.stream.plain,
+        };
+        let mut outputs = Vec::new();
+        for node in &self.after {
+            let Some(peer) = peers.iter().find(|peer| peer.node == *node) else {
+                return Err(StageError::Agent(format!(
+                    "its start has no address of node {node}"
+                )));
+            };
+            let name = self.name(peers, *node, self.group + 1);
+            let (socket, sealed) = dial.connect(peer, &name)?;
+            outputs.push(Outbound::new(socket, name, sealed));
+        }
+        Ok(outputs)
+    }
+}
+
+/// A connection that the agent has accepted.
+fn inbound(
+    socket: OwnedFd,
+    edge: &StageEdge,
+    name: String,
+    block: usize,
+) -> Result<Inbound, StageError> {
+    let sealed = match (
+        edge.toward_receiver.as_slice(),
+        edge.toward_sender.as_slice(),
+    ) {
+        ([], []) => None,
+        (incoming, outgoing) => {
+            let (Ok(incoming), Ok(outgoing)) = (incoming.try_into(), outgoing.try_into()) else {
+                return Err(StageError::Agent("its connection has no keys".into()));
+            };
+            Some(Sealed {
+                incoming: Records::new(incoming),
+                outgoing: Records::new(outgoing),
+            })
+        }
+    };
+    rustix::io::ioctl_fionbio(&socket, true).map_err(|error| StageError::System {
+        doing: "taking over a connection",
+        source: error.into(),
+    })?;
+    Ok(Inbound::new(socket, name, sealed, block))
+}
