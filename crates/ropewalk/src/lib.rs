@@ -5,6 +5,7 @@
 //! | copy a data set between hosts | [`Transfer`] |
 //! | serve a host's data | [`Agent`] |
 //! | see a plan and its least time without moving a byte | [`plan()`] |
+//! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
 //! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
 //!
 //! Every operation fails with one [`Error`], sorted by who must act. `examples/` has a program for each.
@@ -38,3 +39,4 @@ pub use ropewalk_master::request::Verify;
 pub use ropewalk_model::{ByteRate, Bytes, PlanOutput, PlannedTransfer};
 pub use ropewalk_proto::codes;
 pub use ropewalk_proto::report::{ErrorKind, Event, Outcome, Report};
+pub use ropewalk_stage::each_block;

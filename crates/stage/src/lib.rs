@@ -26,6 +26,8 @@ mod pool;
 mod program;
 mod setup;
 mod shell;
+#[cfg(test)]
+mod tests;
 
 pub use error::StageError;
 pub use program::{each_block, each_block_of};

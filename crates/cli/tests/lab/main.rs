@@ -7,4 +7,5 @@ mod hosts;
 mod paths;
 mod rails;
 mod speeds;
+mod streams;
 mod transfers;

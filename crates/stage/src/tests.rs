@@ -1,0 +1,242 @@
+//! Both ends of an edge over a pair of sockets: what is sent arrives, and what is changed on the way is found.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use ropewalk_lane::crc64;
+use ropewalk_lane::seal::Records;
+use ropewalk_proto::stage::deal::Deal;
+use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
+use ropewalk_proto::stage::process::{Process, Role, Settings};
+
+use crate::error::StageError;
+use crate::inbound::{Arrival, Inbound, Sealed};
+use crate::outbound::Outbound;
+use crate::pool::{Buffer, Pool};
+
+const BLOCK: usize = 1000;
+
+fn sealed(is_sealed: bool, is_sender: bool) -> Option<Sealed> {
+    let (forward, back) = (Records::new(&[1; 32]), Records::new(&[2; 32]));
+    is_sealed.then(|| match is_sender {
+        true => Sealed {
+            incoming: back,
+            outgoing: forward,
+        },
+        false => Sealed {
+            incoming: forward,
+            outgoing: back,
+        },
+    })
+}
+
+fn pair() -> (UnixStream, UnixStream) {
+    let (one, other) = UnixStream::pair().unwrap();
+    one.set_nonblocking(true).unwrap();
+    other.set_nonblocking(true).unwrap();
+    (one, other)
+}
+
+/// A process with these blocks to send and all the credit that they need.
+fn source(blocks: &[usize]) -> Process<Buffer> {
+    let mut machine = Process::new(Settings {
+        role: Role::Source,
+        node: 3,
+        group: 0,
+        inputs: 0,
+        outputs: 1,
+        block: BLOCK,
+        buffers: 64,
+        deal: Deal::Random,
+        seed: 0,
+    });
+    machine.credit(0, (64 * BLOCK) as u64, false).unwrap();
+    let mut pool = Pool::new(BLOCK);
+    for (number, &len) in blocks.iter().enumerate() {
+        let mut body = pool.take();
+        body[..len].fill(number as u8 + 1);
+        let mut header = Header {
+            identity: machine.next_identity(),
+            length: len as u32,
+            check: 0,
+        };
+        header.check = crc64(&[&header.encode()[..CHECKED_LEN], &body[..len]]);
+        machine.make(header, 0, 0, body);
+    }
+    machine.close();
+    machine
+}
+
+/// The bytes of an edge that carries these blocks, and its end.
+fn bytes(blocks: &[usize], is_sealed: bool) -> Vec<u8> {
+    let (near, far) = pair();
+    let mut outbound = Outbound::new(near.into(), "B on x".into(), sealed(is_sealed, true));
+    let mut machine = source(blocks);
+    while let Some(held) = machine.next_send(0) {
+        outbound.push(held);
+        outbound
+            .write(|held| {
+                machine.sent(0, held);
+            })
+            .unwrap();
+    }
+    let (blocks, bytes) = machine.poll_end(0).unwrap();
+    outbound.push_frame(&Frame::End { blocks, bytes });
+    outbound.write(|_| {}).unwrap();
+    drop(outbound);
+    let mut all = Vec::new();
+    std::io::Read::read_to_end(&mut &far, &mut all).unwrap();
+    all
+}
+
+/// What a receiver makes of bytes that arrive in pieces: the blocks, and whether the end was there.
+fn receive(
+    bytes: &[u8],
+    piece: usize,
+    is_sealed: bool,
+) -> Result<(Vec<Vec<u8>>, bool), StageError> {
+    let (mut near, far) = pair();
+    let mut inbound = Inbound::new(
+        OwnedFd::from(far),
+        "A on x".into(),
+        sealed(is_sealed, false),
+        BLOCK,
+    );
+    let mut pool = Pool::new(BLOCK);
+    let (mut blocks, mut has_ended) = (Vec::new(), false);
+    for part in bytes.chunks(piece) {
+        near.write_all(part).unwrap();
+        inbound.read(&mut pool, |arrival| {
+            match arrival {
+                Arrival::Block(header, body) => {
+                    blocks.push(body[..header.length as usize].to_vec())
+                }
+                Arrival::Want => panic!("no sender asks"),
+                Arrival::End(count, bytes) => {
+                    has_ended = true;
+                    assert_eq!(count, blocks.len() as u64);
+                    assert_eq!(
+                        bytes,
+                        blocks.iter().map(|block| block.len() as u64).sum::<u64>()
+                    );
+                }
+            }
+            Ok(!has_ended)
+        })?;
+    }
+    drop(near);
+    if !has_ended {
+        inbound.read(&mut pool, |_| Ok(true))?;
+    }
+    Ok((blocks, has_ended))
+}
+
+const LENGTHS: [usize; 5] = [BLOCK, 1, 0, 17, BLOCK];
+
+/// Blocks of all lengths arrive whole and in order, however the bytes are cut, sealed or not.
+#[test]
+fn blocks_cross_an_edge() {
+    for is_sealed in [false, true] {
+        let all = bytes(&LENGTHS, is_sealed);
+        for piece in [1, 31, 33, 500, all.len()] {
+            let (blocks, has_ended) = receive(&all, piece, is_sealed).unwrap();
+            let expected: Vec<Vec<u8>> = (1..)
+                .zip(LENGTHS)
+                .map(|(number, len)| vec![number; len])
+                .collect();
+            assert_eq!(blocks, expected, "pieces of {piece}");
+            assert!(has_ended);
+        }
+    }
+}
+
+/// Each changed byte of a block is found before it is passed on, and the block is named; a sealed one is found to be forged.
+#[test]
+fn changed_blocks_are_found() {
+    let all = bytes(&[100], false);
+    for at in [2, 5, 17, 24, HEADER_LEN, HEADER_LEN + 99] {
+        let mut changed = all.clone();
+        changed[at] ^= 1;
+        let error = receive(&changed, changed.len(), false).unwrap_err();
+        assert!(
+            matches!(error, StageError::Damaged { .. }),
+            "byte {at}: {error}"
+        );
+    }
+    let all = bytes(&[100], true);
+    for at in [2, 24, HEADER_LEN, HEADER_LEN + 115, HEADER_LEN + 116 + 20] {
+        let mut changed = all.clone();
+        changed[at] ^= 1;
+        let error = receive(&changed, changed.len(), true).unwrap_err();
+        assert!(
+            matches!(error, StageError::Forged { .. }),
+            "byte {at}: {error}"
+        );
+    }
+}
+
+/// Unknown frames, blocks that are too long and connections that end early are errors with the peer's name.
+#[test]
+fn edges_that_break_are_errors() {
+    let mut all = bytes(&[100], false);
+    for len in [0, 10, 40, HEADER_LEN + 100] {
+        let error = receive(&all[..len], 1000, false).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("the connection to A on x broke"),
+            "{len}: {text}"
+        );
+    }
+    all[0] = 77;
+    let error = receive(&all, 1000, false).unwrap_err();
+    assert!(matches!(error, StageError::Frame { .. }));
+    (all[0], all[10]) = (1, 1);
+    let error = receive(&all, 1000, false).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StageError::TooLong {
+                length: 65636,
+                longest: BLOCK,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+/// Credit crosses an edge in the other direction; a receiver that goes before the end is an error, one after it is not.
+#[test]
+fn credit_and_ends_cross_back() {
+    for is_sealed in [false, true] {
+        let (near, far) = pair();
+        let mut outbound = Outbound::new(near.into(), "B on x".into(), sealed(is_sealed, true));
+        let mut inbound =
+            Inbound::new(far.into(), "A on x".into(), sealed(is_sealed, false), BLOCK);
+        inbound.send_credit(3000, false).unwrap();
+        inbound.send_credit(5000, true).unwrap();
+        let mut seen = Vec::new();
+        outbound
+            .read(|granted, on_demand| seen.push((granted, on_demand)))
+            .unwrap();
+        assert_eq!(seen, [(3000, false), (5000, true)]);
+        drop(inbound);
+        let error = outbound.read(|_, _| {}).unwrap_err();
+        assert!(error.to_string().contains("B on x broke"), "{error}");
+        outbound.push_frame(&Frame::End {
+            blocks: 0,
+            bytes: 0,
+        });
+    }
+    let (near, far) = pair();
+    let mut outbound = Outbound::new(near.into(), "B on x".into(), None);
+    outbound.push_frame(&Frame::End {
+        blocks: 0,
+        bytes: 0,
+    });
+    outbound.write(|_| {}).unwrap();
+    drop(far);
+    outbound.read(|_, _| {}).unwrap();
+    assert!(outbound.is_over);
+}
