@@ -28,9 +28,9 @@ use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
 use ropewalk_lane::packets::{Packet, Packets};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::control::{
-    self, FromAgent, FromStage, LENGTH_LEN, StageCause, StageEdge, StageSetup, StageStatus,
-    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, ToStage,
-    from_agent, from_stage, to_stage,
+    self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageSetup,
+    StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus,
+    ToStage, from_agent, from_stage, to_stage,
 };
 use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name};
 use ropewalk_store::{AppendedFile, Roots};
@@ -117,6 +117,12 @@ fn check(open: &StreamOpen, shared: &Shared) -> Result<(), AgentError> {
         return Err(refused(
             "the stream's numbers are out of bounds; install the same Ropewalk on all hosts",
         ));
+    }
+    if !matches!(open.lane(), LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix) {
+        return Err(refused(format!(
+            "streams do not use {} lanes",
+            open.lane().name()
+        )));
     }
     let runs_programs = shared
         .stages

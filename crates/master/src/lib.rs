@@ -43,7 +43,7 @@ pub use request::Request;
 pub use ropewalk_statefile::StateError;
 pub use sharing::clear_paths;
 pub use speeds::{Hints, remembered_speeds};
-pub use streaming::{StageProgram, StreamEvent, StreamRequest, carries_streams, stream};
+pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 
 /// Why an agent cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::preface;
 use ropewalk_model::{Nanos, time};
 use ropewalk_proto::control::{
-    self, DealKind, FromAgent, LaneKind, Peer, StageAccount, StageCause, StageStatus, StreamFinish,
+    self, DealKind, FromAgent, Peer, StageAccount, StageCause, StageStatus, StreamFinish,
     StreamOpen, StreamOpened, StreamStart, ToAgent, from_agent, to_agent,
 };
 use ropewalk_proto::report::{ErrorKind, Event, Outcome};
@@ -451,10 +451,4 @@ fn report(
         processes: run.processes(request.groups, &names),
         stages,
     }
-}
-
-/// What kinds of lanes carry streams.
-#[must_use]
-pub fn carries_streams(lane: LaneKind) -> bool {
-    matches!(lane, LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix)
 }
