@@ -527,7 +527,10 @@ mod tests {
             name: "copy".into(),
         };
         let sinks = SinkSet::new(vec![placed], Layout::single(all()), CHUNK_LEN, false);
-        let writer = Writer { lane: 0, stream: 0 };
+        let writer = Writer {
+            lane: LaneId(0),
+            stream: 0,
+        };
         let mut landing = SinkLanding::new(Arc::new(Open), Arc::new(sinks), writer);
         assert!(landing.write(SPACE_DATA, 0, &BYTES).is_ok());
         assert_eq!(sink.left(), 0);

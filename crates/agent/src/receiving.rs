@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ropewalk_lane::{BlastSeen, Observation};
-use ropewalk_model::{Range, RangeSet};
+use ropewalk_model::{Range, RangeSet, Table};
 use ropewalk_proto::control::{self, Verify, from_agent, to_agent};
 use ropewalk_proto::coordinator;
+use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
 use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
 
@@ -68,7 +69,7 @@ struct LaneInfo {
 
 struct State {
     node: Node,
-    lanes: Vec<LaneInfo>,
+    lanes: Table<LaneId, LaneInfo>,
     // What tells rails from each other; the machine knows them by their places here.
     rails: Vec<String>,
     // A thread follows the links of this host.
@@ -77,11 +78,8 @@ struct State {
 }
 
 impl State {
-    fn lane(&mut self, lane: usize) -> &mut LaneInfo {
-        if self.lanes.len() <= lane {
-            self.lanes.resize_with(lane + 1, LaneInfo::default);
-        }
-        &mut self.lanes[lane]
+    fn lane(&mut self, lane: LaneId) -> &mut LaneInfo {
+        self.lanes.grown(lane)
     }
 }
 
@@ -139,7 +137,7 @@ impl Fetch {
         };
         let state = State {
             node: Node::new(receiving, streams, plan, duties, transfer.now()),
-            lanes: Vec::new(),
+            lanes: Table::new(),
             rails: Vec::new(),
             watches_links: false,
             temporary_told: false,
@@ -350,7 +348,7 @@ impl Fetch {
         let temporary = self.told_temporary();
         let mut state = self.state.lock();
         let State { node, lanes, .. } = &mut *state;
-        for (lane, info) in lanes.iter_mut().enumerate() {
+        for (lane, info) in lanes.iter_mut() {
             node.fetch_mut().handle_bytes(lane, info.meter.fresh());
         }
         control::Status {

@@ -17,6 +17,7 @@ pub mod range;
 pub mod schedule;
 pub mod segment;
 pub mod spec;
+pub mod table;
 pub mod time;
 pub mod units;
 
@@ -30,5 +31,6 @@ pub use range::{Range, RangeSet};
 pub use schedule::{Assignment, Loads, ReceiverRun, Schedule, VerifyError, receiver_runs, verify};
 pub use segment::{Segment, segments};
 pub use spec::{Hints, HostPort, Role, Row, SpecErrors, TransferSpec, Uri};
+pub use table::{Number, Table};
 pub use time::{Instant, Nanos};
 pub use units::{ByteRate, Bytes, format_bytes, format_seconds};

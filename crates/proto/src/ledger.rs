@@ -24,8 +24,9 @@
 //! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
-use ropewalk_model::{Instant, Nanos, Range, RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::{Instant, Nanos, Number, Range, RangeSet, Table, UNIT_LEN_MIN};
 
 mod check;
 mod lane;
@@ -39,8 +40,25 @@ mod tests;
 use lane::Lane;
 pub use rate::RateMeter;
 
-/// Identifies a lane inside one ledger: the position of its peer in the caller's list.
-pub type LaneId = usize;
+/// A lane inside one ledger, counted from 0 in the order in which they were added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub u32);
+
+impl Number for LaneId {
+    fn of(position: usize) -> Self {
+        Self(position as u32)
+    }
+
+    fn position(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Bytes given later make a lane a planned one when they are at least one in so many of all.
 const INHERITED_PART: u64 = 16;
@@ -95,7 +113,7 @@ struct InTransit {
 /// The state of every wanted byte. See the module documentation.
 #[derive(Debug)]
 pub struct Ledger {
-    lanes: Vec<Lane>,
+    lanes: Table<LaneId, Lane>,
     // Keyed by start; units never overlap, since a unit leaves `ready` when it enters here.
     in_transit: BTreeMap<u64, InTransit>,
     delivered: RangeSet,
@@ -116,7 +134,7 @@ impl Ledger {
     /// A ledger over `lanes` peers with nothing to do yet.
     pub fn new(lanes: usize) -> Self {
         Self {
-            lanes: (0..lanes).map(Lane::to).collect(),
+            lanes: Vec::from_iter((0..lanes).map(LaneId::of).map(Lane::to)).into(),
             in_transit: BTreeMap::new(),
             delivered: RangeSet::new(),
             orphans: RangeSet::new(),
@@ -137,8 +155,7 @@ impl Ledger {
 
     /// Makes room for one more peer and returns its number.
     pub fn add_lane(&mut self) -> LaneId {
-        let lane = self.lanes.len();
-        self.lanes.push(Lane::to(lane));
+        let lane = self.lanes.push(Lane::to(self.lanes.next_number()));
         self.check_call();
         lane
     }
@@ -480,7 +497,9 @@ impl Ledger {
     pub fn release(&mut self, bytes: u64, unit_at: &dyn Fn(u64) -> Range) -> RangeSet {
         let mut out = RangeSet::new();
         while out.len_bytes() < bytes {
-            let slowest = (0..self.lanes.len())
+            let slowest = self
+                .lanes
+                .numbers()
                 .filter(|&lane| !self.lanes[lane].ready.is_empty())
                 .max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)));
             let Some(lane) = slowest.map(|lane| &mut self.lanes[lane]) else {
@@ -512,7 +531,7 @@ impl Ledger {
     /// Takes all ready bytes inside `range` from their owners.
     fn withdraw_ready(&mut self, range: Range) -> Vec<Range> {
         let mut out = Vec::new();
-        for lane in &mut self.lanes {
+        for lane in self.lanes.rows_mut() {
             if !lane.ready.iter().any(|run| run.range.overlaps(range)) {
                 continue;
             }
@@ -556,7 +575,7 @@ impl Ledger {
             .union(&self.unavailable.clipped(range));
         let ready = self
             .lanes
-            .iter()
+            .rows()
             .flat_map(|lane| lane.ready.iter().map(|run| run.range));
         for part in ready
             .chain(self.in_transit.values().map(|unit| unit.range))
@@ -594,7 +613,7 @@ impl Ledger {
 
     /// Lanes without work of their own stand by from now on; the others count as planned.
     pub fn settle(&mut self) {
-        for lane in &mut self.lanes {
+        for lane in self.lanes.rows_mut() {
             lane.planned = !lane.ready.is_empty();
         }
     }

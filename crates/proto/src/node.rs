@@ -413,7 +413,6 @@ impl Node {
             duplicate: ledger.duplicate_bytes(),
             corrupt: self.fetch.corrupt(),
             pairs: pairs
-                .enumerate()
                 .map(|(lane, pair)| {
                     let (streams, way) = self.lanes.seen(lane);
                     control::PairDone {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use ropewalk_model::layout::Layout;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use ropewalk_proto::control::{self, Plan};
+use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::Receiving;
 use ropewalk_proto::node::{
     Break, Duties, Event, Life, Link, Node, Phase, Promise, Step, StreamId, Streams, Syncs, Task,
@@ -41,7 +42,7 @@ pub(crate) struct Receiver {
     unit_len: u64,
     streams: BTreeMap<StreamId, Lane>,
     // Numbers of rails by lane.
-    rails: BTreeMap<usize, u32>,
+    rails: BTreeMap<LaneId, u32>,
     // Streams by the number that the network knows them by.
     owners: Vec<StreamId>,
     pub delivered: RangeSet,
@@ -277,7 +278,7 @@ impl Receiver {
             return;
         };
         let carried = self.rails.iter().filter(|(_, rail)| **rail == tunnel);
-        let carried: Vec<usize> = carried.map(|(lane, _)| *lane).collect();
+        let carried: Vec<LaneId> = carried.map(|(lane, _)| *lane).collect();
         for lane in carried {
             let sender = self.machine.peer(lane).node;
             let connects = |rail: &u32| {

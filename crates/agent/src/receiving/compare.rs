@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use ropewalk_lane::{Grant, ReceiveHalf, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control::Peer;
+use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Ask, Difference, Writer};
 use ropewalk_proto::wire::SPACE_DATA;
 use ropewalk_store::StoreError;
@@ -54,7 +55,7 @@ impl Pairs {
 
 impl Fetch {
     /// Asks a peer for hashes until nothing is left to compare.
-    pub(super) fn run_compare(self: &Arc<Self>, lane: usize, peer: &Peer) {
+    pub(super) fn run_compare(self: &Arc<Self>, lane: LaneId, peer: &Peer) {
         let mut reason = String::new();
         for pause in std::iter::once(Duration::ZERO).chain(super::retries()) {
             if self.pause(pause) {
@@ -80,7 +81,7 @@ impl Fetch {
     }
 
     /// Opens a stream and asks over it; in words when it breaks.
-    fn compare_over(self: &Arc<Self>, lane: usize, peer: &Peer) -> Result<(), String> {
+    fn compare_over(self: &Arc<Self>, lane: LaneId, peer: &Peer) -> Result<(), String> {
         let way = self.way_of(lane);
         let (connected, via) = match &way {
             Some(way) => (way.connected.clone(), &way.via),
@@ -99,7 +100,7 @@ impl Fetch {
     }
 
     /// How the streams of the lane connect, unless another handshake has been done since.
-    fn way_of(&self, lane: usize) -> Option<Way> {
+    fn way_of(&self, lane: LaneId) -> Option<Way> {
         let state = self.state.lock();
         let way = state.lanes.get(lane)?.way.clone()?;
         drop(state);

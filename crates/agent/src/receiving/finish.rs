@@ -283,7 +283,7 @@ impl Fetch {
             true => Vec::new(),
             false => root.finalize().as_bytes().to_vec(),
         };
-        let pairs = done.pairs.into_iter().zip(&state.lanes);
+        let pairs = done.pairs.into_iter().zip(state.lanes.rows());
         let pairs = pairs.filter(|(pair, _)| pair.streams > 0);
         let of_datagrams = state.node.streams().of_datagrams();
         control::Done {

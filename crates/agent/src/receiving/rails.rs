@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::{Link, StreamId};
 use ropewalk_proto::route;
 
@@ -69,12 +70,13 @@ impl State {
     }
 
     /// Lanes whose rail this host has no address for any more.
-    pub(super) fn gone(&self, here: &[Interface]) -> Vec<usize> {
-        let is_there = |lane: &usize| {
+    pub(super) fn gone(&self, here: &[Interface]) -> Vec<LaneId> {
+        let is_there = |lane: &LaneId| {
             let rail = self.lanes[*lane].way.as_ref().and_then(Way::rail);
             rail.is_none_or(|rail| rail.is_there(here))
         };
-        (0..self.lanes.len())
+        self.lanes
+            .numbers()
             .filter(|lane| !is_there(lane))
             .collect()
     }
@@ -129,13 +131,13 @@ impl Fetch {
     pub fn move_way(self: &Arc<Self>, from: &Arc<Connected>, to: Arc<Connected>) {
         let (way, first) = self.first_way(to);
         let mut state = self.state.lock();
-        let is_from = |lane: &usize| {
+        let is_from = |lane: &LaneId| {
             let own = state.lanes[*lane].way.as_ref();
             let is_same = own.is_some_and(|own| Arc::ptr_eq(&own.connected, from));
             is_same && state.node.is_at_work(*lane)
         };
         // Otherwise it is found when the lane is opened, or does nothing any more.
-        let Some(lane) = (0..state.lanes.len()).find(is_from) else {
+        let Some(lane) = state.lanes.numbers().find(is_from) else {
             return;
         };
         let now = self.transfer.now();
@@ -149,7 +151,7 @@ impl Fetch {
     }
 
     /// Looks for further rails beside the first one.
-    fn find_more(self: &Arc<Self>, lane: usize, way: &Way, first: Option<Further>) {
+    fn find_more(self: &Arc<Self>, lane: LaneId, way: &Way, first: Option<Further>) {
         let way = way.clone();
         if let Some((first, search)) = first {
             self.spawn("rails", move |fetch| {
@@ -161,7 +163,7 @@ impl Fetch {
     }
 
     /// Takes rails that the peer connects over, as they come.
-    fn take_rails(self: &Arc<Self>, lane: usize, way: &Way) {
+    fn take_rails(self: &Arc<Self>, lane: LaneId, way: &Way) {
         let mut known = 1;
         let (transfer, node) = (&self.transfer, way.connected.peer.node);
         while let Some(name) = transfer.pool.next_rail(transfer, node, known) {
@@ -173,7 +175,7 @@ impl Fetch {
 
     fn find_rails(
         self: &Arc<Self>,
-        lane: usize,
+        lane: LaneId,
         way: &Way,
         first: ((usize, usize), Rail),
         mut search: Search,
@@ -193,7 +195,7 @@ impl Fetch {
     }
 
     /// One more lane to the peer of `lane`.
-    fn open_rail(self: &Arc<Self>, lane: usize, way: Way) {
+    fn open_rail(self: &Arc<Self>, lane: LaneId, way: Way) {
         let mut state = self.state.lock();
         let now = self.transfer.now();
         let link = state.link(&way);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Grant, LaneError, ReceiveHalf, Received, missing};
 use ropewalk_model::Range;
+use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
 use ropewalk_proto::node::{Break, Node, Step, StreamId, UNITS_OUTSTANDING_DATAGRAMS};
 use ropewalk_proto::wire::SPACE_DATA;
@@ -75,7 +76,7 @@ impl Fetch {
 
     /// A stream of the lane has ended for good. Where its peer was given up, the way there is no way any more: hashes may still be
     /// asked for, over another one.
-    fn forget_lost(&self, lane: usize) {
+    fn forget_lost(&self, lane: LaneId) {
         let mut state = self.state.lock();
         if state.node.fetch().is_reachable(lane) {
             return;

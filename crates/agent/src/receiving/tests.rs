@@ -131,7 +131,7 @@ fn a_peer_that_is_given_up_is_forgotten() {
         first
     };
     fetch.run_stream(first);
-    assert!(!fetch.state.lock().node.fetch().is_reachable(0));
+    assert!(!fetch.state.lock().node.fetch().is_reachable(LaneId(0)));
     assert!(transfer.ways.lock().is_empty());
     fetch.stop(true, true);
 }

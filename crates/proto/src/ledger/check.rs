@@ -20,7 +20,7 @@ impl Ledger {
         let mut all = vec![&self.delivered, &self.orphans, &self.unavailable];
         let mut open = RangeSet::new();
         let mut open_bytes = 0;
-        for (id, lane) in self.lanes.iter().enumerate() {
+        for (id, lane) in self.lanes.iter() {
             self.check_lane(id, lane);
             open.extend(lane.ready.iter().map(|run| run.range));
             open_bytes += lane.ready_bytes;
@@ -62,7 +62,7 @@ impl Ledger {
         if !cfg!(debug_assertions) {
             return;
         }
-        let runs: usize = self.lanes.iter().map(|lane| lane.ready.len()).sum();
+        let runs: usize = self.lanes.rows().map(|lane| lane.ready.len()).sum();
         let pieces = runs + self.in_transit.len() + self.delivered.as_slice().len();
         let is_turn = (self.delivered_bytes / UNIT_LEN_MIN).is_multiple_of(UNITS_BETWEEN);
         if pieces <= PIECES_EACH_CALL || is_turn {
@@ -145,10 +145,10 @@ mod tests {
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(2);
         for lane in [0, 1] {
-            let start = 8 * UNIT * lane as u64;
+            let start = 8 * UNIT * u64::from(lane);
             ledger.want(ReadyRun {
                 range: Range::new(start, start + 8 * UNIT),
-                holders: vec![lane, 1 - lane],
+                holders: vec![LaneId(lane), LaneId(1 - lane)],
                 choices: 0,
             });
         }
@@ -156,9 +156,11 @@ mod tests {
             let start = offset / UNIT * UNIT;
             Range::new(start, start + UNIT)
         };
-        let unit = ledger.take(0, true, Instant(0), &unit_at).unwrap();
-        ledger.delivered(0, unit.range, Instant(1_000_000));
-        ledger.take(0, true, Instant(1_000_000), &unit_at).unwrap();
+        let unit = ledger.take(LaneId(0), true, Instant(0), &unit_at).unwrap();
+        ledger.delivered(LaneId(0), unit.range, Instant(1_000_000));
+        ledger
+            .take(LaneId(0), true, Instant(1_000_000), &unit_at)
+            .unwrap();
         ledger
     }
 
@@ -167,18 +169,22 @@ mod tests {
     fn wrong_states_are_found() {
         type Break = fn(&mut Ledger);
         let breaks: [(&str, Break); 12] = [
-            ("ready bytes", |l| l.lanes[0].ready_bytes += 1),
+            ("ready bytes", |l| l.lanes[LaneId(0)].ready_bytes += 1),
             ("an empty run", |l| {
-                let first = l.lanes[0].ready[0].range.start;
-                l.lanes[0].ready_bytes -= l.lanes[0].ready[0].range.len();
-                l.lanes[0].ready[0].range.end = first;
+                let first = l.lanes[LaneId(0)].ready[0].range.start;
+                l.lanes[LaneId(0)].ready_bytes -= l.lanes[LaneId(0)].ready[0].range.len();
+                l.lanes[LaneId(0)].ready[0].range.end = first;
             }),
             ("another lane is to carry", |l| {
-                l.lanes[0].ready[0].holders.reverse();
+                l.lanes[LaneId(0)].ready[0].holders.reverse();
             }),
-            ("is lost and has work", |l| l.lanes[1].lost = true),
-            ("first lane of its peer", |l| l.lanes[1].peer = 7),
-            ("bytes in transit, of", |l| l.lanes[0].in_transit_bytes = 0),
+            ("is lost and has work", |l| l.lanes[LaneId(1)].lost = true),
+            ("first lane of its peer", |l| {
+                l.lanes[LaneId(1)].peer = LaneId(7)
+            }),
+            ("bytes in transit, of", |l| {
+                l.lanes[LaneId(0)].in_transit_bytes = 0
+            }),
             ("under another's offset", |l| {
                 let (_, unit) = l.in_transit.pop_first().unwrap();
                 l.in_transit.insert(unit.range.start + 1, unit);
@@ -192,16 +198,16 @@ mod tests {
                     .clear();
             }),
             ("ready or in transit twice", |l| {
-                let run = l.lanes[0].ready[0].clone();
+                let run = l.lanes[LaneId(0)].ready[0].clone();
                 let run = ReadyRun {
-                    holders: vec![1],
+                    holders: vec![LaneId(1)],
                     ..run
                 };
-                l.lanes[1].ready_bytes += run.range.len();
-                l.lanes[1].ready.push_back(run);
+                l.lanes[LaneId(1)].ready_bytes += run.range.len();
+                l.lanes[LaneId(1)].ready.push_back(run);
             }),
             ("in two states", |l| {
-                l.delivered.insert(l.lanes[1].ready[0].range);
+                l.delivered.insert(l.lanes[LaneId(1)].ready[0].range);
             }),
             ("what is wanted", |l| l.wanted_bytes += 1),
             ("those of delivered ranges", |l| l.delivered_bytes += 1),

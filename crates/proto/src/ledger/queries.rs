@@ -13,7 +13,7 @@ impl Ledger {
 
     /// Whether a lane has, or could steal, ready bytes.
     pub fn has_ready(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.ready.is_empty())
+        self.lanes.rows().any(|lane| !lane.ready.is_empty())
     }
 
     /// Ranges that are to be granted, or wait for a holder.
@@ -21,7 +21,7 @@ impl Ledger {
         let mut out = self.orphans.clone();
         out.extend(
             self.lanes
-                .iter()
+                .rows()
                 .flat_map(|lane| &lane.ready)
                 .map(|run| run.range),
         );
@@ -30,7 +30,7 @@ impl Ledger {
 
     /// Whether lanes that failed still carry units.
     pub fn awaits_failed(&self) -> bool {
-        let mut lanes = self.lanes.iter();
+        let mut lanes = self.lanes.rows();
         lanes.any(|lane| lane.lost && lane.in_transit_bytes > 0)
     }
 
@@ -73,7 +73,7 @@ impl Ledger {
 
     /// Whether a lane could carry something that is ready on another one.
     pub fn stands_by(&self, lane: LaneId) -> bool {
-        let runs = self.lanes.iter().flat_map(|l| &l.ready);
+        let runs = self.lanes.rows().flat_map(|l| &l.ready);
         runs.into_iter().any(|run| run.holders.contains(&lane))
     }
 
@@ -122,7 +122,7 @@ impl Ledger {
         let mut out = self.orphans.union(&self.unavailable);
         let ready = self
             .lanes
-            .iter()
+            .rows()
             .flat_map(|lane| lane.ready.iter().map(|run| run.range));
         for range in ready.chain(self.in_transit.values().map(|unit| unit.range)) {
             out.insert(range);

@@ -1,6 +1,6 @@
 //! Several lanes to one peer: what one may carry the others may, too.
 
-use ropewalk_model::Range;
+use ropewalk_model::{Range, Table};
 
 use super::{Lane, LaneId, Ledger, ReadyRun};
 
@@ -8,7 +8,7 @@ impl Ledger {
     /// One more lane to the peer of `lane`, over another rail: it may carry whatever that one may. Cost O(runs + in
     /// transit).
     pub fn add_rail(&mut self, lane: LaneId) -> LaneId {
-        let rail = self.lanes.len();
+        let rail = self.lanes.next_number();
         let peer = self.lanes.get(lane).map_or(rail, |l| l.peer);
         self.lanes.push(Lane::to(peer));
         self.join(rail);
@@ -42,7 +42,8 @@ impl Ledger {
 
     /// Makes a lane a holder of all that another one to its peer holds.
     fn join(&mut self, lane: LaneId) {
-        let peers: Vec<LaneId> = self.lanes.iter().map(|l| l.peer).collect();
+        let peers: Vec<LaneId> = self.lanes.rows().map(|l| l.peer).collect();
+        let peers = Table::from(peers);
         let join = |holders: &mut Vec<LaneId>| {
             // Next to the others of its peer: who comes first is asked first.
             let is_known = |&holder: &LaneId| peers[holder] == peers[lane];
@@ -57,7 +58,7 @@ impl Ledger {
         for unit in self.in_transit.values_mut() {
             join(&mut unit.holders);
         }
-        for run in self.lanes.iter_mut().flat_map(|l| &mut l.ready) {
+        for run in self.lanes.rows_mut().flat_map(|l| &mut l.ready) {
             join(&mut run.holders);
         }
     }
@@ -119,6 +120,6 @@ impl Ledger {
     /// Lanes to the peer of `lane` that work, itself among them.
     pub fn rails(&self, lane: LaneId) -> impl Iterator<Item = LaneId> + '_ {
         let works = move |&other: &LaneId| self.are_rails(lane, other) && self.is_alive(other);
-        (0..self.lanes.len()).filter(works)
+        self.lanes.numbers().filter(works)
     }
 }

@@ -52,7 +52,7 @@ impl Ledger {
         let slowest = |lanes: &mut dyn Iterator<Item = LaneId>| {
             lanes.max_by(|&a, &b| self.backlog_seconds(a).total_cmp(&self.backlog_seconds(b)))
         };
-        let all = || (0..self.lanes.len()).filter(could);
+        let all = || self.lanes.numbers().filter(could);
         let rail = slowest(&mut all().filter(|&lane| self.are_rails(lane, thief)));
         let victim = rail.or_else(|| slowest(&mut all()).filter(|_| free));
         let Some(victim) = victim else { return };

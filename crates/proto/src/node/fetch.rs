@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropewalk_model::{ByteRate, CHUNK_LEN, Instant, Nanos, Range, RangeSet};
+use ropewalk_model::{ByteRate, CHUNK_LEN, Instant, Nanos, Range, RangeSet, Table};
 
 use crate::control::{self, Peer};
 use crate::ledger::{Delivery, LaneId, Ledger, ReadyRun, Unit};
@@ -97,10 +97,10 @@ pub struct PairTotals {
 #[derive(Debug)]
 pub struct Receiving {
     ledger: Ledger,
-    // By lane; lanes to one node are rails.
-    peers: Vec<Peer>,
+    // Lanes to one node are rails.
+    peers: Table<LaneId, Peer>,
     lane_of: BTreeMap<u32, LaneId>,
-    pairs: Vec<PairTotals>,
+    pairs: Table<LaneId, PairTotals>,
     spares: Spares,
     prefetch: u64,
     // Of lanes whose rate is set: what they are granted ahead.
@@ -137,9 +137,9 @@ impl Receiving {
     pub fn new(prefetch: u64, streams: u32, now: Instant) -> Self {
         Self {
             ledger: Ledger::new(0),
-            peers: Vec::new(),
+            peers: Table::new(),
             lane_of: BTreeMap::new(),
-            pairs: Vec::new(),
+            pairs: Table::new(),
             spares: Spares::new(now),
             prefetch: prefetch.max(1),
             fixed_window: None,
@@ -344,7 +344,7 @@ impl Receiving {
     }
 
     /// Totals per pair, in lane order.
-    pub fn pairs(&self) -> &[PairTotals] {
+    pub fn pairs(&self) -> &Table<LaneId, PairTotals> {
         &self.pairs
     }
 
@@ -353,7 +353,7 @@ impl Receiving {
     pub fn pair_statuses(&mut self, now: Instant) -> Vec<control::PairStatus> {
         let mut statuses: BTreeMap<u32, control::PairStatus> = BTreeMap::new();
         let mut more: BTreeMap<u32, Nanos> = BTreeMap::new();
-        for (lane, pair) in self.pairs.iter_mut().enumerate() {
+        for (lane, pair) in self.pairs.iter_mut() {
             // A lane that fails while it is at work forgets for how long it was.
             let busy = self.ledger.busy_time(lane, now).max(pair.told_busy);
             let left = self.ledger.ready_bytes(lane) + self.ledger.in_transit_bytes(lane);

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ropewalk_model::{Instant, Nanos, Range};
+use ropewalk_model::{Instant, Nanos, Range, Table};
 
 use super::rail_health::{RailHealth, Seen};
 use super::stream::{Break, Phase, Step, Stream, StreamId};
@@ -117,7 +117,7 @@ impl Lane {
 /// All lanes of a node, by number, and how many streams each has.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    list: Vec<Lane>,
+    list: Table<LaneId, Lane>,
     streams: Streams,
     pub events: VecDeque<Event>,
 }
@@ -125,17 +125,14 @@ pub(super) struct Lanes {
 impl Lanes {
     pub fn new(streams: Streams) -> Self {
         Self {
-            list: Vec::new(),
+            list: Table::new(),
             streams,
             events: VecDeque::new(),
         }
     }
 
     fn lane(&mut self, lane: LaneId) -> &mut Lane {
-        if self.list.len() <= lane {
-            self.list.resize_with(lane + 1, Lane::default);
-        }
-        &mut self.list[lane]
+        self.list.grown(lane)
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
@@ -171,7 +168,7 @@ impl Lanes {
 
     /// Lanes that have, or open, streams.
     fn at_work(&self) -> u32 {
-        self.list.iter().filter(|lane| lane.live() > 0).count() as u32
+        self.list.rows().filter(|lane| lane.live() > 0).count() as u32
     }
 
     /// Most streams that the lane had open at once, and how it is connected.
@@ -603,7 +600,7 @@ impl Node {
 
     fn apply_streams(&mut self, now: Instant) {
         self.fetch.set_streams(self.lanes.streams.each());
-        for lane in 0..self.lanes.list.len() {
+        for lane in self.lanes.list.numbers() {
             self.add_streams(lane, now);
         }
     }
@@ -632,7 +629,7 @@ impl Node {
         }
         self.fetch.ledger().check();
         let open = self.fetch.ledger().open();
-        for (number, lane) in self.lanes.list.iter().enumerate() {
+        for (number, lane) in self.lanes.list.iter() {
             for range in lane.streams.values().flat_map(Stream::ranges) {
                 debug_assert!(
                     open.clipped(range).is_empty(),

@@ -114,10 +114,11 @@ impl Bench {
 
     /// All wanted units.
     fn receive(&mut self) {
-        while let Take::Units(units) = self.node.fetch_mut().take(0, 0, self.now, &unit_at) {
+        while let Take::Units(units) = self.node.fetch_mut().take(LaneId(0), 0, self.now, &unit_at)
+        {
             for unit in units {
                 let fetch = self.node.fetch_mut();
-                fetch.handle_unit(0, unit.range, None, self.now);
+                fetch.handle_unit(LaneId(0), unit.range, None, self.now);
             }
         }
         while self.node.poll_event(self.now).is_some() {}
@@ -272,11 +273,11 @@ fn syncs_are_due_in_time() {
     let mut bench = Bench::after(&[Prepared]);
     assert_eq!(bench.node.next_task(START), Task::Wait(None));
     bench.apply(MoreWork);
-    let Take::Units(units) = bench.node.fetch_mut().take(0, 0, START, &unit_at) else {
+    let Take::Units(units) = bench.node.fetch_mut().take(LaneId(0), 0, START, &unit_at) else {
         panic!("nothing to fetch")
     };
     let fetch = bench.node.fetch_mut();
-    fetch.handle_unit(0, units[0].range, None, START);
+    fetch.handle_unit(LaneId(0), units[0].range, None, START);
     assert_eq!(
         bench.node.next_task(START),
         Task::Wait(Some(START + SECOND))

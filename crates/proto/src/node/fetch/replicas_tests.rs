@@ -93,12 +93,12 @@ fn run(
             break;
         }
         for node in 0..nodes {
-            let Take::Units(units) = receiving.take(node as usize, 0, now, &unit_at) else {
+            let Take::Units(units) = receiving.take(LaneId(node), 0, now, &unit_at) else {
                 continue;
             };
             for unit in units {
                 let digest = contents(node, unit.range).unwrap_or(RIGHT);
-                receiving.handle_unit(node as usize, unit.range, Some(digest), now);
+                receiving.handle_unit(LaneId(node), unit.range, Some(digest), now);
             }
         }
         end.take(receiving);
@@ -271,15 +271,16 @@ fn doubled() -> (Receiving, Range) {
     plan.expected = SECOND.0;
     let mut receiving = receiving(Compare::Nothing, 0, &plan);
     let mut late = Vec::new();
-    for lane in 0..2 {
+    for lane in [0, 1].map(LaneId) {
         if let Take::Units(units) = receiving.take(lane, 0, START, &unit_at) {
             late.extend(units);
         }
     }
-    receiving.handle_unit(1, late[1].range, Some(RIGHT), START + SECOND);
+    receiving.handle_unit(LaneId(1), late[1].range, Some(RIGHT), START + SECOND);
     // The first lane has brought nothing for long: the second carries its unit, too.
     for second in 2..30 {
-        if let Take::Units(units) = receiving.take(1, 0, START + SECOND * second, &unit_at) {
+        if let Take::Units(units) = receiving.take(LaneId(1), 0, START + SECOND * second, &unit_at)
+        {
             assert!(units[0].duplicate);
             assert_eq!(units[0].range, late[0].range);
             return (receiving, late[0].range);
@@ -288,10 +289,10 @@ fn doubled() -> (Receiving, Range) {
     panic!("no unit is carried twice");
 }
 
-fn writer(lane: LaneId) -> Writer {
+fn writer(lane: u32) -> Writer {
     Writer {
-        lane,
-        stream: lane as u64,
+        lane: LaneId(lane),
+        stream: lane.into(),
     }
 }
 
@@ -300,8 +301,8 @@ fn writer(lane: LaneId) -> Writer {
 fn later_copies_are_compared() {
     for (digest, differs) in [(RIGHT, false), (WRONG, true)] {
         let (mut receiving, range) = doubled();
-        assert!(receiving.handle_unit(1, range, Some(RIGHT), START + SECOND * 31));
-        assert!(!receiving.handle_unit(0, range, Some(digest), START + SECOND * 32));
+        assert!(receiving.handle_unit(LaneId(1), range, Some(RIGHT), START + SECOND * 31));
+        assert!(!receiving.handle_unit(LaneId(0), range, Some(digest), START + SECOND * 32));
         let mut end = End::default();
         end.take(&mut receiving);
         assert_eq!(end.differs.is_some(), differs, "{end:?}");

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_model::{Instant, Nanos};
+use ropewalk_model::{Instant, Nanos, Table};
 
 use super::{Event, LaneId, Receiving};
 
@@ -62,7 +62,7 @@ const LOOKS: usize = 20;
 #[derive(Debug)]
 pub(super) struct Spares {
     // When the driver was told to connect, by lane.
-    called: Vec<Option<Instant>>,
+    called: Table<LaneId, Option<Instant>>,
     // Time from its start after which the plan has this node done; `None` where no speed is known.
     expected: Option<Nanos>,
     // Nothing but the loss of a sender moves work.
@@ -84,7 +84,7 @@ pub(super) struct Spares {
 impl Spares {
     pub fn new(now: Instant) -> Self {
         Self {
-            called: Vec::new(),
+            called: Table::new(),
             expected: None,
             fixed: false,
             behind: false,
@@ -162,7 +162,8 @@ impl Receiving {
 
     /// Bytes that have come: units come whole, and of those under way half has, on average.
     fn come(&self) -> f64 {
-        let under_way: u64 = (0..self.spares.called.len())
+        let lanes = self.spares.called.numbers();
+        let under_way: u64 = lanes
             .map(|lane| self.ledger.in_transit_bytes(lane).min(self.unit_len))
             .sum();
         self.ledger.delivered_bytes() as f64 + under_way as f64 / 2.0
@@ -182,8 +183,8 @@ impl Receiving {
             true => STALL_TIME * 10,
             false => STALL_TIME,
         };
-        (0..self.spares.called.len()).any(|lane| {
-            let Some(called) = self.spares.called[lane] else {
+        self.spares.called.iter().any(|(lane, called)| {
+            let Some(called) = *called else {
                 return false;
             };
             let since = called.max(self.ledger.moved_at(lane).unwrap_or_default());
@@ -283,7 +284,7 @@ impl Receiving {
     }
 
     fn call_all(&mut self) {
-        for lane in 0..self.spares.called.len() {
+        for lane in self.spares.called.numbers() {
             if self.ledger.stands_by(lane) {
                 self.call(lane);
             }
@@ -292,7 +293,7 @@ impl Receiving {
 
     /// Opens the lanes that have work of their own.
     pub(super) fn call_needed(&mut self) {
-        for lane in 0..self.spares.called.len() {
+        for lane in self.spares.called.numbers() {
             if self.spares.called[lane].is_none() && self.ledger.ready_bytes(lane) > 0 {
                 self.call(lane);
             }

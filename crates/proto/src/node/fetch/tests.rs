@@ -1,6 +1,6 @@
 //! The receiving state machine in virtual time: lanes of different speed, damage, deaths, limits.
 
-use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Number, Range, RangeSet};
 
 use super::window::{WINDOW_UNITS, WINDOW_UNMEASURED_MAX};
 use super::*;
@@ -85,7 +85,7 @@ impl Network {
         let mut wake = None;
         for (lane, _) in dead.iter().enumerate().filter(|(_, dead)| !**dead) {
             let outstanding = self.queues[lane].iter().map(|r| r.len()).sum();
-            match receiving.take(lane, outstanding, self.now, &unit_at) {
+            match receiving.take(LaneId::of(lane), outstanding, self.now, &unit_at) {
                 Take::Units(units) => {
                     for unit in units {
                         if self.queues[lane].is_empty() {
@@ -117,7 +117,7 @@ impl Network {
         if let Some(following) = self.queues[lane].front() {
             self.busy_until[lane] = self.now + time(following.len(), self.speeds[lane]);
         }
-        Some((lane, unit))
+        Some((LaneId::of(lane), unit))
     }
 }
 
@@ -185,7 +185,7 @@ fn a_limit_is_kept() {
 fn orphans_are_asked_for_once() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
     receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
-    receiving.handle_lane_down(0, "gone");
+    receiving.handle_lane_down(LaneId(0), "gone");
     let needs = |events: Vec<Event>| {
         events
             .into_iter()
@@ -193,7 +193,7 @@ fn orphans_are_asked_for_once() {
             .count()
     };
     assert_eq!(needs(drain(&mut receiving)), 1);
-    receiving.handle_lane_down(0, "gone again");
+    receiving.handle_lane_down(LaneId(0), "gone again");
     assert_eq!(needs(drain(&mut receiving)), 0);
     let revision = Revision {
         peers: vec![peer(1)],
@@ -206,9 +206,9 @@ fn orphans_are_asked_for_once() {
     };
     receiving.handle_revision(&revision, START);
     assert!(
-        matches!(receiving.take(1, 0, START, &unit_at), Take::Units(units) if units[0].range == range(0, 60))
+        matches!(receiving.take(LaneId(1), 0, START, &unit_at), Take::Units(units) if units[0].range == range(0, 60))
     );
-    receiving.handle_unit(1, range(0, 60), None, Instant(1));
+    receiving.handle_unit(LaneId(1), range(0, 60), None, Instant(1));
     assert!(receiving.is_finished());
     assert_eq!(receiving.ledger().missing().as_slice(), [range(60, 40)]);
 }
@@ -218,7 +218,7 @@ fn orphans_are_asked_for_once() {
 fn what_was_given_up_may_come_back() {
     let mut receiving = Receiving::new(1 << 20, 1, START);
     receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
-    receiving.handle_lane_down(0, "gone");
+    receiving.handle_lane_down(LaneId(0), "gone");
     let nobody = Revision {
         unavailable: vec![Stretch {
             start: 0,
@@ -236,9 +236,9 @@ fn what_was_given_up_may_come_back() {
     receiving.handle_revision(&other, START);
     assert!(!receiving.is_finished());
     assert!(
-        matches!(receiving.take(1, 0, START, &unit_at), Take::Units(units) if units[0].range == range(40, 60))
+        matches!(receiving.take(LaneId(1), 0, START, &unit_at), Take::Units(units) if units[0].range == range(40, 60))
     );
-    receiving.handle_unit(1, range(40, 60), None, Instant(1));
+    receiving.handle_unit(LaneId(1), range(40, 60), None, Instant(1));
     assert!(receiving.is_finished());
     assert_eq!(receiving.missing().as_slice(), [range(0, 40)]);
 }
@@ -252,17 +252,17 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
         START,
         &unit_at,
     );
-    let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
+    let Take::Units(units) = receiving.take(LaneId(0), 0, START, &unit_at) else {
         panic!("nothing to take")
     };
-    receiving.handle_refused(0, units[0].range, "the disk says no", Instant(1));
+    receiving.handle_refused(LaneId(0), units[0].range, "the disk says no", Instant(1));
     for unit in &units[1..] {
-        receiving.handle_unit(0, unit.range, None, Instant(2));
+        receiving.handle_unit(LaneId(0), unit.range, None, Instant(2));
     }
-    while let Take::Units(units) = receiving.take(0, 0, Instant(3), &unit_at) {
+    while let Take::Units(units) = receiving.take(LaneId(0), 0, Instant(3), &unit_at) {
         for unit in units {
             assert!(unit.range.start > 0);
-            receiving.handle_unit(0, unit.range, None, Instant(4));
+            receiving.handle_unit(LaneId(0), unit.range, None, Instant(4));
         }
     }
     let asked = drain(&mut receiving).into_iter().find_map(|e| {
@@ -291,17 +291,17 @@ fn one_unreadable_unit_does_not_cost_the_peer_later() {
     let first = run(0, CHUNK_LEN, 0, &[1]);
     let rest = run(CHUNK_LEN, all - CHUNK_LEN, 1, &[]);
     receiving.handle_plan(&plan(&[0, 1], vec![first, rest], 0), START, &unit_at);
-    let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
+    let Take::Units(units) = receiving.take(LaneId(0), 0, START, &unit_at) else {
         panic!("nothing to take")
     };
     assert_eq!(units[0].range, range(0, CHUNK_LEN));
-    receiving.handle_refused(0, units[0].range, "it has changed", Instant(1));
+    receiving.handle_refused(LaneId(0), units[0].range, "it has changed", Instant(1));
     assert!(
         !drain(&mut receiving)
             .iter()
             .any(|e| matches!(e, Event::Need(..)))
     );
-    receiving.handle_lane_down(1, "its rack has no power");
+    receiving.handle_lane_down(LaneId(1), "its rack has no power");
     let asked: Vec<(RangeSet, Vec<u32>)> = drain(&mut receiving)
         .into_iter()
         .filter_map(|e| match e {
@@ -320,10 +320,10 @@ fn damage_without_end_is_given_up() {
     let mut receiving = Receiving::new(4 << 20, 1, START);
     receiving.handle_plan(&plan(&[0], vec![run(0, 100, 0, &[])], 0), START, &unit_at);
     for _ in 0..100 {
-        let Take::Units(units) = receiving.take(0, 0, START, &unit_at) else {
+        let Take::Units(units) = receiving.take(LaneId(0), 0, START, &unit_at) else {
             break;
         };
-        receiving.handle_corrupt(0, units[0].range, "checksum", START);
+        receiving.handle_corrupt(LaneId(0), units[0].range, "checksum", START);
     }
     let failed = drain(&mut receiving).into_iter().find_map(|e| {
         if let Event::Failed(text) = e {
@@ -400,9 +400,9 @@ fn swarm() {
             };
             match chance.below(100) {
                 0 => {
-                    dead[lane] = true;
+                    dead[lane.position()] = true;
                     receiving.handle_lane_down(lane, "killed");
-                    let queue = std::mem::take(&mut network.queues[lane]);
+                    let queue = std::mem::take(&mut network.queues[lane.position()]);
                     let units: Vec<Range> = std::iter::once(unit).chain(queue).collect();
                     receiving.handle_closed(lane, &units, network.now);
                 }
@@ -456,21 +456,21 @@ fn spares_are_called_when_needed() {
             ..plan(&[0, 1], vec![run(0, 100 * MB, 0, &[1])], 0)
         };
         receiving.handle_plan(&plan, START, &unit_at);
-        assert_eq!(calls(&mut receiving), [0]);
+        assert_eq!(calls(&mut receiving), [LaneId(0)]);
         receiving
     };
     // Carries at 10 MB/s until the time given: when was the spare called?
     let carry = |receiving: &mut Receiving, until: Nanos| {
         let mut now = START;
         while now < START + until {
-            let Take::Units(units) = receiving.take(0, 0, now, &unit_at) else {
+            let Take::Units(units) = receiving.take(LaneId(0), 0, now, &unit_at) else {
                 panic!("nothing to carry at {now:?}")
             };
             for unit in units {
                 now += SECOND / 10;
-                receiving.handle_unit(0, unit.range, None, now);
+                receiving.handle_unit(LaneId(0), unit.range, None, now);
             }
-            if calls(receiving) == [1] {
+            if calls(receiving) == [LaneId(1)] {
                 return Some(now);
             }
         }
@@ -485,27 +485,27 @@ fn spares_are_called_when_needed() {
     stalled.handle_timer(START + SECOND / 2);
     assert!(calls(&mut stalled).is_empty());
     stalled.handle_timer(START + SECOND * 2);
-    assert_eq!(calls(&mut stalled), [1]);
+    assert_eq!(calls(&mut stalled), [LaneId(1)]);
 
     // The planned sender accepts and stays silent: the spare brings everything, without pauses.
     let mut mute = expecting(10);
-    mute.take(0, 0, START, &unit_at);
+    mute.take(LaneId(0), 0, START, &unit_at);
     let mut now = START + SECOND * 3 / 2;
     mute.handle_timer(now);
-    assert_eq!(calls(&mut mute), [1]);
+    assert_eq!(calls(&mut mute), [LaneId(1)]);
     while !mute.is_finished() {
-        let Take::Units(units) = mute.take(1, 0, now, &unit_at) else {
+        let Take::Units(units) = mute.take(LaneId(1), 0, now, &unit_at) else {
             panic!("the spare waits at {now:?}")
         };
         for unit in units {
             now += SECOND / 10;
-            mute.handle_unit(1, unit.range, None, now);
+            mute.handle_unit(LaneId(1), unit.range, None, now);
         }
     }
 
     let mut orphaned = expecting(10);
-    orphaned.handle_lane_down(0, "killed");
-    assert_eq!(calls(&mut orphaned), [1]);
+    orphaned.handle_lane_down(LaneId(0), "killed");
+    assert_eq!(calls(&mut orphaned), [LaneId(1)]);
 }
 
 /// The window follows the round trip: a long path is not held to what 200 ms carry, and a slow one
@@ -520,13 +520,13 @@ fn windows_are_time() {
             START,
             &unit_at,
         );
-        let first = receiving.window(0);
+        let first = receiving.window(LaneId(0));
         let (mut now, mut last) = (START, first);
         let mut line: VecDeque<(Instant, Range)> = VecDeque::new();
         let mut free = START;
         for _ in 0..2000 {
             let outstanding = line.iter().map(|(_, r)| r.len()).sum();
-            if let Take::Units(units) = receiving.take(0, outstanding, now, &unit_at) {
+            if let Take::Units(units) = receiving.take(LaneId(0), outstanding, now, &unit_at) {
                 for unit in units {
                     free = free.max(now) + time(unit.range.len(), speed);
                     line.push_back((free + latency, unit.range));
@@ -536,8 +536,8 @@ fn windows_are_time() {
                 break;
             };
             now = now.max(at);
-            receiving.handle_unit(0, range, None, now);
-            last = receiving.window(0);
+            receiving.handle_unit(LaneId(0), range, None, now);
+            last = receiving.window(LaneId(0));
         }
         (first, last)
     };
@@ -557,7 +557,7 @@ fn many_streams_have_room() {
         let runs = vec![run(0, 1 << 30, 0, &[])];
         receiving.handle_plan(&plan(&[0], runs, 0), START, &unit_at);
         receiving.set_streams(streams);
-        receiving.window(0)
+        receiving.window(LaneId(0))
     };
     assert_eq!(window(4), 2 << 20);
     assert_eq!(window(32), 64 << 20);
@@ -580,17 +580,17 @@ fn statuses_tell_what_lanes_have_left() {
             .collect()
     };
     assert_eq!(left(&mut receiving, START), [(1, LEN), (2, LEN)]);
-    let Take::Units(units) = receiving.take(0, 0, Instant(1), &unit_at) else {
+    let Take::Units(units) = receiving.take(LaneId(0), 0, Instant(1), &unit_at) else {
         panic!("nothing to take")
     };
-    assert!(receiving.handle_unit(0, units[0].range, None, START + SECOND));
+    assert!(receiving.handle_unit(LaneId(0), units[0].range, None, START + SECOND));
     assert_eq!(
         left(&mut receiving, START + SECOND),
         [(1, LEN - CHUNK_LEN), (2, LEN)]
     );
-    receiving.handle_lane_down(0, "unplugged");
+    receiving.handle_lane_down(LaneId(0), "unplugged");
     for unit in &units[1..] {
-        receiving.handle_returned(0, unit.range, START + SECOND);
+        receiving.handle_returned(LaneId(0), unit.range, START + SECOND);
     }
     let told = left(&mut receiving, START + SECOND + Nanos(1));
     assert_eq!(told, [(1, 0), (2, 2 * LEN - CHUNK_LEN)]);

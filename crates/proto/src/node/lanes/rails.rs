@@ -55,7 +55,7 @@ impl Node {
             let seen = &self.lanes.list[*own];
             seen.is_connected && (seen.way, seen.rail) == (link.way, link.rail)
         };
-        let mut lanes = (0..self.lanes.list.len()).filter(is_over);
+        let mut lanes = self.lanes.list.numbers().filter(is_over);
         lanes.find(|own| self.fetch.are_rails(*own, lane))
     }
 
@@ -133,7 +133,7 @@ impl Node {
     /// whose connections are to be stopped, as another rail to the same peer is there. Where all are gone at once TCP may
     /// outlast that, as it does where there is one.
     pub fn handle_links_changed(&mut self, gone: &[LaneId], now: Instant) -> Vec<LaneId> {
-        for (number, lane) in self.lanes.list.iter_mut().enumerate() {
+        for (number, lane) in self.lanes.list.iter_mut() {
             if !gone.contains(&number) {
                 lane.health.path_changed(now);
             }

@@ -163,7 +163,7 @@ impl Bench {
     }
 
     fn further_rail(&mut self, link: Link) -> StreamId {
-        let rail = self.node.handle_rail(0, link, self.now).unwrap();
+        let rail = self.node.handle_rail(LaneId(0), link, self.now).unwrap();
         self.drain();
         let id = *self.started.last().unwrap();
         assert_eq!(id.lane, rail);
@@ -173,7 +173,10 @@ impl Bench {
 
 const RETRY: std::ops::Range<usize> = 0..crate::node::RETRY_PAUSES.len();
 
-const FIRST: StreamId = StreamId { lane: 0, number: 0 };
+const FIRST: StreamId = StreamId {
+    lane: LaneId(0),
+    number: 0,
+};
 
 /// What can happen to a stream.
 #[derive(Clone, Copy, Debug)]
@@ -252,7 +255,10 @@ fn bench_in(phase: Phase) -> Bench {
         }
         Phase::Leaving => {
             bench.open(FIRST);
-            bench.open(StreamId { lane: 0, number: 1 });
+            bench.open(StreamId {
+                lane: LaneId(0),
+                number: 1,
+            });
             bench.step(FIRST);
             bench.node.set_streams(Some(1), START);
             bench.step(FIRST);
@@ -397,8 +403,15 @@ fn the_tunnel_is_opened_again_when_the_direct_way_dies() {
     let tunnel = bench.found(FIRST, THROUGH);
     bench.open(tunnel);
     assert!(bench.receive(tunnel));
-    let lane = bench.node.handle_better_way(0, DIRECT, START).unwrap();
-    assert_eq!(bench.node.handle_better_way(0, DIRECT, START), None, "once");
+    let lane = bench
+        .node
+        .handle_better_way(LaneId(0), DIRECT, START)
+        .unwrap();
+    assert_eq!(
+        bench.node.handle_better_way(LaneId(0), DIRECT, START),
+        None,
+        "once"
+    );
     bench.drain();
     let direct = StreamId { lane, number: 0 };
     bench.open(direct);
@@ -602,7 +615,12 @@ fn lanes_that_are_given_up_are_closed_first() {
     for by_the_master in [false, true] {
         let mut bench = Bench::new(40, 2);
         bench.found(FIRST, DIRECT);
-        let ids: Vec<StreamId> = (0..2).map(|number| StreamId { lane: 0, number }).collect();
+        let ids: Vec<StreamId> = (0..2)
+            .map(|number| StreamId {
+                lane: LaneId(0),
+                number,
+            })
+            .collect();
         for id in &ids {
             bench.open(*id);
             assert!(matches!(bench.step(*id), Step::Grant(_)));
@@ -616,7 +634,7 @@ fn lanes_that_are_given_up_are_closed_first() {
                 };
                 bench.node.handle_revision(&revision, START);
             }
-            false => bench.node.handle_peer_gone(0, "killed"),
+            false => bench.node.handle_peer_gone(LaneId(0), "killed"),
         }
         let carried: u64 = ids
             .iter()
@@ -625,8 +643,8 @@ fn lanes_that_are_given_up_are_closed_first() {
             .sum();
         for id in ids {
             let ledger = bench.node.fetch().ledger();
-            assert!(ledger.in_transit_bytes(0) > 0);
-            let left = ledger.ready_bytes(0) + ledger.in_transit_bytes(0);
+            assert!(ledger.in_transit_bytes(LaneId(0)) > 0);
+            let left = ledger.ready_bytes(LaneId(0)) + ledger.in_transit_bytes(LaneId(0));
             assert_eq!(ledger.orphans().len_bytes() + left, 40 * CHUNK_LEN);
             assert_eq!((bench.needs, bench.step(id)), (0, Step::Close));
             bench.close(id, Break::Asked);
@@ -674,14 +692,18 @@ fn the_last_rails_are_kept() {
     bench.found(FIRST, DIRECT);
     bench.open(FIRST);
     let other = bench.further_rail(FURTHER);
-    let stopped = |bench: &mut Bench, gone: &[usize]| bench.node.handle_links_changed(gone, START);
-    let none: [usize; 0] = [];
-    assert_eq!(stopped(&mut bench, &[0]), none, "the other is not open yet");
+    let stopped = |bench: &mut Bench, gone: &[LaneId]| bench.node.handle_links_changed(gone, START);
+    let none: [LaneId; 0] = [];
+    assert_eq!(
+        stopped(&mut bench, &[LaneId(0)]),
+        none,
+        "the other is not open yet"
+    );
     bench.open(other);
     assert_eq!(stopped(&mut bench, &[]), none);
-    assert_eq!(stopped(&mut bench, &[1]), [1]);
-    assert_eq!(stopped(&mut bench, &[0]), [0]);
-    assert_eq!(stopped(&mut bench, &[0, 1]), none);
+    assert_eq!(stopped(&mut bench, &[LaneId(1)]), [LaneId(1)]);
+    assert_eq!(stopped(&mut bench, &[LaneId(0)]), [LaneId(0)]);
+    assert_eq!(stopped(&mut bench, &[0, 1].map(LaneId)), none);
 }
 
 /// Streams are opened and closed as many as are wanted; those that are too many bring what they were asked for.
@@ -689,7 +711,12 @@ fn the_last_rails_are_kept() {
 fn streams_follow_what_is_wanted() {
     let mut bench = Bench::new(400, 2);
     bench.found(FIRST, DIRECT);
-    let ids: Vec<StreamId> = (0..2).map(|number| StreamId { lane: 0, number }).collect();
+    let ids: Vec<StreamId> = (0..2)
+        .map(|number| StreamId {
+            lane: LaneId(0),
+            number,
+        })
+        .collect();
     assert_eq!(bench.started, ids);
     for id in &ids {
         bench.open(*id);
@@ -758,7 +785,7 @@ fn windows_know_the_number_of_streams() {
     let windows: Vec<u64> = [6, 12]
         .map(|count| {
             bench.node.set_streams(Some(count), START);
-            bench.node.fetch().window(0)
+            bench.node.fetch().window(LaneId(0))
         })
         .into();
     assert!(windows[0] < windows[1], "{windows:?}");
