@@ -388,6 +388,7 @@ impl Provider for Holdings {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use ropewalk_proto::ledger::LaneId;
     use ropewalk_store::Operation;
 
     use super::*;

@@ -226,10 +226,29 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
     if count > ROOTS_MAX {
         bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
     }
+    let lines = (0..count).map(|_| line());
+    let served = read_roots(lines)?;
+    drop(input);
+    let hosts: &[&str] = match loopback {
+        true => &["127.0.0.1"],
+        false => &["[::]", "0.0.0.0"],
+    };
+    let agent = match ports {
+        Some(ports) => bind_in(ports, hosts, secret, &served)?,
+        None => bind_first(hosts, 0, secret, &served)?,
+    };
+    say_ready(&agent)?;
+    // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
+    sys::ignore_hangup();
+    serve_pipe(agent)
+}
+
+/// Reads what the agent may touch: a line for each root.
+fn read_roots(lines: impl Iterator<Item = Result<String>>) -> Result<Served> {
     let mut roots = Vec::new();
     let mut expanded: Vec<Expanded> = Vec::new();
-    for _ in 0..count {
-        let line = line()?;
+    for line in lines {
+        let line = line?;
         if let Some(pattern) = line.strip_prefix("gl ").and_then(token::from_hex) {
             let paths = expand(&pattern);
             let matches = paths.iter().flatten();
@@ -256,16 +275,11 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         check(&path, writable)?;
         roots.push((path, writable));
     }
-    drop(input);
-    let served = Served { roots, expanded };
-    let hosts: &[&str] = match loopback {
-        true => &["127.0.0.1"],
-        false => &["[::]", "0.0.0.0"],
-    };
-    let agent = match ports {
-        Some(ports) => bind_in(ports, hosts, secret, &served)?,
-        None => bind_first(hosts, 0, secret, &served)?,
-    };
+    Ok(Served { roots, expanded })
+}
+
+/// The line that the master waits for.
+fn say_ready(agent: &Agent) -> Result<()> {
     let port = agent.addresses().first().map_or(0, SocketAddr::port);
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -275,11 +289,7 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         agent.instance()
     )
     .and_then(|()| out.flush())
-    .context("the master has disconnected")?;
-    drop(out);
-    // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
-    sys::ignore_hangup();
-    serve_pipe(agent)
+    .context("the master has disconnected")
 }
 
 /// Standard input, as long as the master's patience lasts.

@@ -116,42 +116,9 @@ async fn ask_all(
     nodes: &[NodeRequest],
     answers: Answers,
 ) -> Result<(Agents, Vec<Expansion>), Box<Report>> {
-    let mut tasks = JoinSet::new();
-    let mut unreached: BTreeMap<usize, Failure> = BTreeMap::new();
-    for (number, answer) in answers.into_iter().enumerate() {
-        match answer {
-            Ok(reached) => {
-                let patterns = patterns(&nodes[number]);
-                tasks.spawn(async move { (number, ask(reached, patterns).await) });
-            }
-            Err(failure) => {
-                unreached.insert(number, failure);
-            }
-        }
-    }
-    let mut asked: BTreeMap<usize, Asked> = BTreeMap::new();
-    while let Some(joined) = tasks.join_next().await {
-        if let Ok((number, one)) = joined {
-            asked.insert(number, one);
-        }
-    }
+    let (asked, mut unreached) = ask_reached(nodes, answers).await;
     let mut failures = Vec::new();
-    let mut known: BTreeMap<usize, BTreeMap<Vec<u8>, Vec<Vec<u8>>>> = BTreeMap::new();
-    for (number, one) in &asked {
-        let name = &nodes[*number].name;
-        let paths = known.entry(*number).or_default();
-        match &one.found {
-            Ok(matches) => {
-                for (pattern, found) in patterns(&nodes[*number]).into_iter().zip(matches) {
-                    if !found.error.is_empty() {
-                        failures.push(format!("{name}: {}", found.error));
-                    }
-                    paths.insert(pattern, found.paths.clone());
-                }
-            }
-            Err(error) => failures.push(format!("{name}: {error}")),
-        }
-    }
+    let known = meanings(nodes, &asked, &mut failures);
     let mut agents = Agents::default();
     for (number, one) in asked {
         agents.control.plan_messages += one.control.plan_messages;
@@ -196,12 +163,72 @@ async fn ask_all(
         return Ok((agents, expansions));
     }
     agents.leave().await;
+    Err(ended(Outcome::Refused, kind, shown(failures)))
+}
+
+/// Asks the agents that were reached. What they said, and why others were not reached, by position among the nodes.
+async fn ask_reached(
+    nodes: &[NodeRequest],
+    answers: Answers,
+) -> (BTreeMap<usize, Asked>, BTreeMap<usize, Failure>) {
+    let mut tasks = JoinSet::new();
+    let mut unreached: BTreeMap<usize, Failure> = BTreeMap::new();
+    for (number, answer) in answers.into_iter().enumerate() {
+        match answer {
+            Ok(reached) => {
+                let patterns = patterns(&nodes[number]);
+                tasks.spawn(async move { (number, ask(reached, patterns).await) });
+            }
+            Err(failure) => {
+                unreached.insert(number, failure);
+            }
+        }
+    }
+    let mut asked: BTreeMap<usize, Asked> = BTreeMap::new();
+    while let Some(joined) = tasks.join_next().await {
+        if let Ok((number, one)) = joined {
+            asked.insert(number, one);
+        }
+    }
+    (asked, unreached)
+}
+
+/// Each pattern of a node, and the paths that it means there.
+type Meanings = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+
+/// What patterns mean, by position of the node; adds what failed to `failures`.
+fn meanings(
+    nodes: &[NodeRequest],
+    asked: &BTreeMap<usize, Asked>,
+    failures: &mut Vec<String>,
+) -> BTreeMap<usize, Meanings> {
+    let mut known: BTreeMap<usize, Meanings> = BTreeMap::new();
+    for (number, one) in asked {
+        let name = &nodes[*number].name;
+        let paths = known.entry(*number).or_default();
+        match &one.found {
+            Ok(matches) => {
+                for (pattern, found) in patterns(&nodes[*number]).into_iter().zip(matches) {
+                    if !found.error.is_empty() {
+                        failures.push(format!("{name}: {}", found.error));
+                    }
+                    paths.insert(pattern, found.paths.clone());
+                }
+            }
+            Err(error) => failures.push(format!("{name}: {error}")),
+        }
+    }
+    known
+}
+
+/// The first of many failures, one a line.
+fn shown(mut failures: Vec<String>) -> String {
     let more = failures.len().saturating_sub(FAILURES_SHOWN);
     failures.truncate(FAILURES_SHOWN);
     if more > 0 {
         failures.push(format!("and {more} more nodes"));
     }
-    Err(ended(Outcome::Refused, kind, failures.join("\n")))
+    failures.join("\n")
 }
 
 /// The patterns of a node, each once.

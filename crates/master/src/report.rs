@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
-use ropewalk_proto::control::{Blast, Gaps};
-use ropewalk_proto::coordinator::{Basis, Coordinator};
+use ropewalk_proto::control::{Blast, Done, Gaps, PairDone};
+use ropewalk_proto::coordinator::{Basis, Coordinator, NodeSummary};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
     Outcome, PairReport, Report, SourcesReport, StreamsReport,
@@ -212,14 +212,7 @@ pub(crate) fn final_report(
     now: Instant,
 ) -> Report {
     let mut report = ended_early(request, transfer, outcome, String::new());
-    report.error_kind = match outcome {
-        Outcome::Done => None,
-        Outcome::Refused => Some(coordinator.refusal_kind()),
-        Outcome::Cancelled => Some(ErrorKind::Interrupted),
-        Outcome::Partial | Outcome::Failed => {
-            Some(coordinator.failure_kind().unwrap_or(ErrorKind::Other))
-        }
-    };
+    report.error_kind = error_kind(coordinator, outcome);
     report.error = error;
     report.control = control;
     report.notes = coordinator.notes().to_vec();
@@ -230,19 +223,8 @@ pub(crate) fn final_report(
     }
     report.wanted_bytes = coordinator.wanted_bytes();
     report.delivered_bytes = coordinator.delivered_bytes();
-    let moving_start = coordinator.moving_at().unwrap_or_default();
-    let end = coordinator.last_done_at().unwrap_or(now);
-    let moving = end.since(moving_start).as_seconds();
-    report.seconds = end.since(Instant::ZERO).as_seconds();
-    report.start_seconds = moving_start.since(Instant::ZERO).as_seconds();
-    report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
-    report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
-    let planned = coordinator.planned();
-    if !planned.scheduler.is_empty() {
-        report.scheduler.clone_from(&planned.scheduler);
-    }
-    let known = coordinator.basis() != Basis::None;
-    report.predicted_seconds = known.then_some(planned.predicted_seconds);
+    let moving = tell_times(&mut report, coordinator, now);
+    tell_plan(&mut report, coordinator);
     report.bound = bound(coordinator, outcome, moving);
     let best = Some(best_second * 8.0).filter(|best| *best > 0.0);
     if let Some(bound) = &report.bound {
@@ -251,6 +233,51 @@ pub(crate) fn final_report(
         report.bound_basis = "observed".into();
         report.own_best_second_bits_per_second = Some(best);
     }
+    let summary = coordinator.summary();
+    landing::tell(&mut report, &summary);
+    for node in &summary {
+        if let Some(done) = node.done {
+            tell_done(&mut report, &summary, node.name, done);
+        }
+        report.nodes.push(node_report(node));
+    }
+    tell_missing(&mut report, coordinator, outcome);
+    report.destinations = coordinator.destinations();
+    report.left = coordinator.left();
+    report
+}
+
+fn error_kind(coordinator: &Coordinator, outcome: Outcome) -> Option<ErrorKind> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::Refused => Some(coordinator.refusal_kind()),
+        Outcome::Cancelled => Some(ErrorKind::Interrupted),
+        Outcome::Partial | Outcome::Failed => {
+            Some(coordinator.failure_kind().unwrap_or(ErrorKind::Other))
+        }
+    }
+}
+
+/// Times and rates, from the bytes already in the report. Returns for how many seconds bytes flowed.
+fn tell_times(report: &mut Report, coordinator: &Coordinator, now: Instant) -> f64 {
+    let moving_start = coordinator.moving_at().unwrap_or_default();
+    let end = coordinator.last_done_at().unwrap_or(now);
+    let moving = end.since(moving_start).as_seconds();
+    report.seconds = end.since(Instant::ZERO).as_seconds();
+    report.start_seconds = moving_start.since(Instant::ZERO).as_seconds();
+    report.bits_per_second = bits_per_second(report.delivered_bytes, report.seconds);
+    report.moving_bits_per_second = bits_per_second(report.delivered_bytes, moving);
+    moving
+}
+
+/// How the work was planned and tuned.
+fn tell_plan(report: &mut Report, coordinator: &Coordinator) {
+    let planned = coordinator.planned();
+    if !planned.scheduler.is_empty() {
+        report.scheduler.clone_from(&planned.scheduler);
+    }
+    let known = coordinator.basis() != Basis::None;
+    report.predicted_seconds = known.then_some(planned.predicted_seconds);
     report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
     report.streams = coordinator.tuned().map(|tuned| StreamsReport {
@@ -260,87 +287,83 @@ pub(crate) fn final_report(
         streams: tuned.setting.streams,
         others: tuned.others,
     });
-    let summary = coordinator.summary();
-    landing::tell(&mut report, &summary);
-    for node in &summary {
-        let mut line = NodeReport {
-            node: node.name.into(),
-            sent_bytes: node.sent,
-            received_bytes: node.delivered,
-            ..NodeReport::default()
-        };
-        let mut best = 0;
-        let mut usage = None;
-        if let Some(done) = node.done {
-            best = best.max(done.best_second);
-            usage = done.usage;
-            if !done.error.is_empty() {
-                line.error = Some(done.error.clone());
-            }
-            report.duplicate_bytes += done.duplicate;
-            report.corrupt_units += done.corrupt;
-            report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
-            report.longest_stall_seconds = report
-                .longest_stall_seconds
-                .max(seconds(done.longest_stall));
-            if !done.root.is_empty() {
-                let hex = done.root.iter().map(|b| format!("{b:02x}")).collect();
-                report.roots.insert(node.name.into(), hex);
-            }
-            for pair in &done.pairs {
-                if pair.delivered == 0 && pair.corrupt == 0 {
-                    continue;
-                }
-                report.pairs.push(PairReport {
-                    sender: summary
-                        .get(pair.sender as usize)
-                        .map_or("?", |n| n.name)
-                        .into(),
-                    receiver: node.name.into(),
-                    lane: pair.lane.clone(),
-                    way: Way::of(pair.way).name().into(),
-                    rail: Some(pair.rail.clone()).filter(|rail| !rail.is_empty()),
-                    streams: pair.streams,
-                    bytes: pair.delivered,
-                    corrupt_units: pair.corrupt,
-                    waiting_seconds: seconds(pair.waiting),
-                    datagrams: pair.datagrams,
-                    datagrams_again: pair.datagrams_again,
-                    blast: pair.blast.as_ref().map(blast),
-                });
-            }
-        }
-        if let Some(finished) = node.finished {
-            best = best.max(finished.best_second);
-            usage = finished.usage.or(usage);
-        }
-        if let Some(lost) = node.lost {
-            line.error.get_or_insert_with(|| lost.to_owned());
-        }
-        if let Some(usage) = usage {
-            line.processor_seconds = seconds(usage.processor);
-            line.resident_max_bytes = usage.resident_max;
-        }
-        line.best_bits_per_second = best as f64 * 8.0;
-        report.nodes.push(line);
+}
+
+/// What a receiver reported at the end of its part, among the figures of all.
+fn tell_done(report: &mut Report, summary: &[NodeSummary<'_>], receiver: &str, done: &Done) {
+    report.duplicate_bytes += done.duplicate;
+    report.corrupt_units += done.corrupt;
+    report.finish_seconds = report.finish_seconds.max(seconds(done.syncing));
+    report.longest_stall_seconds = report
+        .longest_stall_seconds
+        .max(seconds(done.longest_stall));
+    if !done.root.is_empty() {
+        let hex = done.root.iter().map(|b| format!("{b:02x}")).collect();
+        report.roots.insert(receiver.into(), hex);
     }
+    let used = |pair: &&PairDone| pair.delivered > 0 || pair.corrupt > 0;
+    for pair in done.pairs.iter().filter(used) {
+        let sender = summary.get(pair.sender as usize);
+        let sender = sender.map_or("?", |node| node.name);
+        report.pairs.push(pair_report(sender, receiver, pair));
+    }
+}
+
+fn pair_report(sender: &str, receiver: &str, pair: &PairDone) -> PairReport {
+    PairReport {
+        sender: sender.into(),
+        receiver: receiver.into(),
+        lane: pair.lane.clone(),
+        way: Way::of(pair.way).name().into(),
+        rail: Some(pair.rail.clone()).filter(|rail| !rail.is_empty()),
+        streams: pair.streams,
+        bytes: pair.delivered,
+        corrupt_units: pair.corrupt,
+        waiting_seconds: seconds(pair.waiting),
+        datagrams: pair.datagrams,
+        datagrams_again: pair.datagrams_again,
+        blast: pair.blast.as_ref().map(blast),
+    }
+}
+
+/// One node's line: its last report counts, and what made it fail.
+fn node_report(node: &NodeSummary<'_>) -> NodeReport {
+    let mut line = NodeReport {
+        node: node.name.into(),
+        sent_bytes: node.sent,
+        received_bytes: node.delivered,
+        ..NodeReport::default()
+    };
+    let own_error = node.done.map(|done| done.error.as_str());
+    let own_error = own_error.filter(|error| !error.is_empty());
+    line.error = own_error.or(node.lost).map(str::to_owned);
+    let last_usage = node.finished.and_then(|finished| finished.usage);
+    if let Some(usage) = last_usage.or(node.done.and_then(|done| done.usage)) {
+        line.processor_seconds = seconds(usage.processor);
+        line.resident_max_bytes = usage.resident_max;
+    }
+    let best = [
+        node.done.map_or(0, |done| done.best_second),
+        node.finished.map_or(0, |finished| finished.best_second),
+    ];
+    line.best_bits_per_second = best[0].max(best[1]) as f64 * 8.0;
+    line
+}
+
+/// Ranges and files that have not arrived.
+fn tell_missing(report: &mut Report, coordinator: &Coordinator, outcome: Outcome) {
     // What an interrupted receiver lacks is not asked for any more.
-    let missing = if outcome == Outcome::Cancelled {
-        BTreeMap::new()
-    } else {
-        coordinator.missing()
+    let missing = match outcome {
+        Outcome::Cancelled => BTreeMap::new(),
+        _ => coordinator.missing(),
     };
     for (name, ranges) in missing {
-        report
-            .missing
-            .insert(name, ranges.iter().map(|r| (r.start, r.end)).collect());
+        let ranges = ranges.iter().map(|range| (range.start, range.end));
+        report.missing.insert(name, ranges.collect());
     }
     if !report.missing.is_empty() {
         (report.missing_files, report.missing_files_more) = coordinator.missing_files();
     }
-    report.destinations = coordinator.destinations();
-    report.left = coordinator.left();
-    report
 }
 
 /// The least time in which all could have been moved, as far as speeds are known: of the nodes as they came and went when

@@ -170,6 +170,6 @@ mod tests {
         *table.grown(Seat(3)) = "d";
         let rows: Vec<(Seat, &str)> = table.iter().map(|(seat, row)| (seat, *row)).collect();
         assert_eq!(rows, [(a, "c"), (b, "b"), (Seat(2), ""), (Seat(3), "d")]);
-        assert_eq!(table.numbers().rev().next(), Some(Seat(3)));
+        assert_eq!(table.numbers().next_back(), Some(Seat(3)));
     }
 }

@@ -5,7 +5,7 @@
 
 use ropewalk_model::{PairCap, Problem, Receiver, Sender, Trunk};
 
-use super::change::{Action, Change, Side, Speeds};
+use super::change::{Action, Change, Side, Speed, Speeds};
 
 /// Names shown in an error.
 const NAMES_MAX: usize = 6;
@@ -112,48 +112,8 @@ pub(crate) fn apply(problem: &mut Problem, change: &Change) -> Result<(), Change
             writer,
             reader,
             cap,
-        } => {
-            let (sender, receiver) = (
-                find(problem, Side::Writer, writer)?,
-                find(problem, Side::Reader, reader)?,
-            );
-            let is_it = |pair: &PairCap| pair.sender == sender && pair.receiver == receiver;
-            let old = problem.pair_caps.iter().filter(|pair| is_it(pair));
-            let old = old.map(|pair| pair.cap).min();
-            let cap = match (cap, old) {
-                (None, _) => None,
-                (Some(super::change::Speed::Times { .. }), None) => {
-                    return Err(ChangeError::NoCap {
-                        writer: writer.clone(),
-                        reader: reader.clone(),
-                    });
-                }
-                (Some(speed), old) => Some(speed.of(old.unwrap_or(0))),
-            };
-            problem.pair_caps.retain(|pair| !is_it(pair));
-            problem.pair_caps.extend(cap.map(|cap| PairCap {
-                sender,
-                receiver,
-                cap,
-            }));
-            Ok(())
-        }
-        Action::Trunk { trunk, cap } => {
-            let labels = problem.trunks.iter().enumerate();
-            let labels: Vec<String> = labels.map(|(at, trunk)| trunk.label(at)).collect();
-            let named = problem.trunks.iter().position(|known| known.name == *trunk);
-            let at = named.or_else(|| trunk.parse().ok().filter(|at| *at < labels.len()));
-            let no_trunk = || ChangeError::NoTrunk {
-                trunk: trunk.clone(),
-                known: match labels.is_empty() {
-                    true => "none".to_owned(),
-                    false => labels.join(", "),
-                },
-            };
-            let trunk = &mut problem.trunks[at.ok_or_else(no_trunk)?];
-            trunk.cap = cap.of(trunk.cap);
-            Ok(())
-        }
+        } => set_cap(problem, writer, reader, cap.as_ref()),
+        Action::Trunk { trunk, cap } => set_trunk(problem, trunk, cap),
         Action::AddTrunk {
             writers,
             readers,
@@ -173,6 +133,57 @@ pub(crate) fn apply(problem: &mut Problem, change: &Change) -> Result<(), Change
             Ok(())
         }
     }
+}
+
+/// The limit of one pair; `None` takes it away.
+fn set_cap(
+    problem: &mut Problem,
+    writer: &str,
+    reader: &str,
+    cap: Option<&Speed>,
+) -> Result<(), ChangeError> {
+    let (sender, receiver) = (
+        find(problem, Side::Writer, writer)?,
+        find(problem, Side::Reader, reader)?,
+    );
+    let is_it = |pair: &PairCap| pair.sender == sender && pair.receiver == receiver;
+    let old = problem.pair_caps.iter().filter(|pair| is_it(pair));
+    let old = old.map(|pair| pair.cap).min();
+    let cap = match (cap, old) {
+        (None, _) => None,
+        (Some(Speed::Times { .. }), None) => {
+            return Err(ChangeError::NoCap {
+                writer: writer.to_owned(),
+                reader: reader.to_owned(),
+            });
+        }
+        (Some(speed), old) => Some(speed.of(old.unwrap_or(0))),
+    };
+    problem.pair_caps.retain(|pair| !is_it(pair));
+    problem.pair_caps.extend(cap.map(|cap| PairCap {
+        sender,
+        receiver,
+        cap,
+    }));
+    Ok(())
+}
+
+/// The limit of a trunk, by its name or its number.
+fn set_trunk(problem: &mut Problem, trunk: &str, cap: &Speed) -> Result<(), ChangeError> {
+    let labels = problem.trunks.iter().enumerate();
+    let labels: Vec<String> = labels.map(|(at, trunk)| trunk.label(at)).collect();
+    let named = problem.trunks.iter().position(|known| known.name == trunk);
+    let at = named.or_else(|| trunk.parse().ok().filter(|at| *at < labels.len()));
+    let no_trunk = || ChangeError::NoTrunk {
+        trunk: trunk.to_owned(),
+        known: match labels.is_empty() {
+            true => "none".to_owned(),
+            false => labels.join(", "),
+        },
+    };
+    let trunk = &mut problem.trunks[at.ok_or_else(no_trunk)?];
+    trunk.cap = cap.of(trunk.cap);
+    Ok(())
 }
 
 fn set_speed(

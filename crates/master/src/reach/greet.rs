@@ -145,6 +145,43 @@ enum Stage {
 
 type Answer = (String, BufReader<ChildStdout>, Option<Option<String>>);
 
+/// The agent's name, from the rest of the line that says it is ready.
+fn instance_of(rest: &str) -> Result<String, Greeting> {
+    let mut words = rest.split_whitespace();
+    let theirs = words.next().unwrap_or_default();
+    if theirs != version() {
+        return Err(Greeting::Refused(format!(
+            "the program there has version {theirs}, and this one is {}; install the same Ropewalk on all hosts",
+            version()
+        )));
+    }
+    Ok(words.next().unwrap_or_default().to_owned())
+}
+
+/// This program, for a host of that platform.
+async fn program_for(platform: &str, own: &Path) -> Result<Arc<Program>, Greeting> {
+    let this = upload::platform();
+    if platform != this {
+        return Err(Greeting::Refused(format!(
+            "it has no ropewalk of this version and is {platform}, where this program for {this} does not run; \
+             install Ropewalk there, and say where it is with --remote-path"
+        )));
+    }
+    let path = own.to_owned();
+    let reading = tokio::task::spawn_blocking(move || Program::read(&path));
+    let read = reading
+        .await
+        .map_err(std::io::Error::other)
+        .and_then(|read| read);
+    read.map_err(|error| {
+        Greeting::Refused(format!(
+            "it has no ropewalk of this version, and {} cannot be read to be uploaded: {error}; install \
+             Ropewalk there, and say where it is with --remote-path",
+            own.display()
+        ))
+    })
+}
+
 async fn read(
     output: ChildStdout,
     parts: mpsc::UnboundedSender<Part>,
@@ -168,16 +205,7 @@ async fn read(
         let line = String::from_utf8_lossy(&line);
         let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         if first == READY {
-            let mut words = rest.split_whitespace();
-            let theirs = words.next().unwrap_or_default();
-            if theirs != version() {
-                return Err(Greeting::Refused(format!(
-                    "the program there has version {theirs}, and this one is {}; install the same Ropewalk on all hosts",
-                    version()
-                )));
-            }
-            let instance = words.next().unwrap_or_default().to_owned();
-            return Ok((instance, output, uploaded));
+            return Ok((instance_of(rest)?, output, uploaded));
         }
         // Login scripts may print first.
         if first != upload::WORD {
@@ -186,26 +214,7 @@ async fn read(
         match (Said::parse(rest), stage) {
             (Some(Said::Lacks(platform)), Stage::Asked) => {
                 stage = Stage::Announced;
-                let this = upload::platform();
-                if platform != this {
-                    return Err(Greeting::Refused(format!(
-                        "it has no ropewalk of this version and is {platform}, where this program for {this} does not run; \
-                         install Ropewalk there, and say where it is with --remote-path"
-                    )));
-                }
-                let path = own.to_owned();
-                let reading = tokio::task::spawn_blocking(move || Program::read(&path));
-                let read = reading
-                    .await
-                    .map_err(std::io::Error::other)
-                    .and_then(|read| read);
-                let read = read.map_err(|error| {
-                    Greeting::Refused(format!(
-                        "it has no ropewalk of this version, and {} cannot be read to be uploaded: {error}; install \
-                         Ropewalk there, and say where it is with --remote-path",
-                        own.display()
-                    ))
-                })?;
+                let read = program_for(&platform, own).await?;
                 program = Some(read.clone());
                 send(Part::Announcement(read));
             }

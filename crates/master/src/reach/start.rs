@@ -9,9 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_pipe::{Pipe, Side};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{ChildStderr, Command};
+use tokio::process::{Child, ChildStderr, Command};
 
-use super::greet::{Greeting, greet};
+use super::greet::{Greeting, Ready, greet};
 use super::ssh::{self, Failure, Questions};
 use super::terminal::Terminal;
 use super::{Reached, Started};
@@ -43,28 +43,10 @@ pub(super) async fn start(
     roots: &[String],
     own: &Path,
 ) -> Result<Reached, Failure> {
-    let failed = |text: String| Failure {
-        text,
-        is_question: false,
-    };
     let Some((program, rest)) = words.split_first() else {
         return Err(failed("no command to start an agent".into()));
     };
-    let mut command = Command::new(program);
-    command
-        .args(rest)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    if questions == Questions::Never {
-        // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
-        command.process_group(0);
-    }
-    if is_local {
-        // What this process was reached by is no address that its agents should tell.
-        command.env_remove("SSH_CONNECTION");
-    }
+    let mut command = prepare(program, rest, is_local, questions);
     let program = program.to_string_lossy().into_owned();
     // Dropped after the child, which is killed first.
     let _terminal = match questions {
@@ -85,27 +67,7 @@ pub(super) async fn start(
     match greet(input, output, roots, own, patience).await {
         Greeting::Ready(ready) => {
             said.pass_on();
-            let instance = ready.instance;
-            ropewalk_pipe::widen(&ready.input);
-            ropewalk_pipe::widen(ready.output.get_ref());
-            // Frames are longer than its buffer.
-            let read_already = std::io::Cursor::new(ready.output.buffer().to_vec());
-            let output = read_already.chain(ready.output.into_inner());
-            let (pipe, requests) = Pipe::start(output, ready.input, Side::Starter);
-            let link = Link::over(&pipe)
-                .await
-                .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
-            Ok(Reached {
-                link,
-                at: None,
-                way: match is_local {
-                    true => Way::Local(pipe.clone(), instance),
-                    false => Way::Pipe(pipe.clone()),
-                },
-                started: Some(Started { child, pipe }),
-                requests: Some(requests),
-                uploaded: ready.uploaded,
-            })
+            open_pipe(*ready, child, is_local).await
         }
         Greeting::Refused(reason) => Err(failed(reason)),
         Greeting::Ended => {
@@ -126,6 +88,62 @@ pub(super) async fn start(
             )))
         }
     }
+}
+
+fn failed(text: String) -> Failure {
+    Failure {
+        text,
+        is_question: false,
+    }
+}
+
+fn prepare(
+    program: &OsString,
+    arguments: &[OsString],
+    is_local: bool,
+    questions: Questions,
+) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    if questions == Questions::Never {
+        // A Ctrl-C at the terminal goes to the master alone, which then ends its agents in order.
+        command.process_group(0);
+    }
+    if is_local {
+        // What this process was reached by is no address that its agents should tell.
+        command.env_remove("SSH_CONNECTION");
+    }
+    command
+}
+
+/// The pipe to an agent that is ready, and its control stream.
+async fn open_pipe(ready: Ready, child: Child, is_local: bool) -> Result<Reached, Failure> {
+    let instance = ready.instance;
+    ropewalk_pipe::widen(&ready.input);
+    ropewalk_pipe::widen(ready.output.get_ref());
+    // Frames are longer than its buffer.
+    let read_already = std::io::Cursor::new(ready.output.buffer().to_vec());
+    let output = read_already.chain(ready.output.into_inner());
+    let (pipe, requests) = Pipe::start(output, ready.input, Side::Starter);
+    let link = Link::over(&pipe)
+        .await
+        .map_err(|error| failed(format!("its agent does not answer: {error}")))?;
+    Ok(Reached {
+        link,
+        at: None,
+        way: match is_local {
+            true => Way::Local(pipe.clone(), instance),
+            false => Way::Pipe(pipe.clone()),
+        },
+        started: Some(Started { child, pipe }),
+        requests: Some(requests),
+        uploaded: ready.uploaded,
+    })
 }
 
 /// What a child says on standard error: kept until its agent is up, then passed on.

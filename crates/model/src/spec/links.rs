@@ -13,7 +13,7 @@ use super::lex::Word;
 use super::parse::{Errors, Fault};
 use super::{HostPort, Role, TransferSpec, is_host};
 use crate::host_list;
-use crate::link::NodeSet;
+use crate::link::{Link, NodeSet};
 use crate::units::ByteRate;
 
 /// Pairs that caps may name together: more are a slip, and a trunk says it shorter.
@@ -139,22 +139,11 @@ pub(super) fn check(
     errors: &mut Errors<'_>,
     complete: bool,
 ) {
-    let mut trunks: BTreeMap<&str, usize> = BTreeMap::new();
-    for (at, link) in spec.links.iter().enumerate() {
-        let Some(name) = &link.trunk else { continue };
-        let first = *trunks.entry(name).or_insert(at);
-        if first != at {
-            let fault = Fault::new(spans[at].name.clone(), format!("a second trunk \"{name}\""));
-            let fault = fault
-                .label("again here")
-                .related(spans[first].name.clone(), "first here");
-            errors.push(fault.advice("give each trunk, and each direction of one, its own name"));
-        }
-    }
+    check_trunk_names(spec, spans, errors);
     if !complete || spec.links.is_empty() {
         return;
     }
-    let names = |role: Role| -> BTreeMap<String, String> {
+    let names = |role: Role| -> Names {
         let rows = spec.rows.iter().filter(|row| row.role == role);
         rows.map(|row| (row.host_port.to_string(), row.host_port.host.clone()))
             .collect()
@@ -162,56 +151,15 @@ pub(super) fn check(
     let (writers, readers) = (names(Role::Writer), names(Role::Reader));
     let mut capped: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (at, link) in spec.links.iter().enumerate() {
-        let before = errors.count();
-        for (set, span) in [(&link.from, &spans[at].from), (&link.to, &spans[at].to)] {
-            unknown(set, span, [&writers, &readers], errors);
-        }
-        if errors.count() > before {
+        let Some((senders, receivers)) = ends(link, &spans[at], &writers, &readers, errors) else {
             continue;
-        }
-        let senders: Vec<&str> = members(&link.from, &writers);
-        let receivers: Vec<&str> = members(&link.to, &readers);
-        let ends = [
-            (&senders, &spans[at].from, "writer", "sends"),
-            (&receivers, &spans[at].to, "reader", "receives"),
-        ];
-        for (found, span, role, does) in ends {
-            if found.is_empty() {
-                let message = format!("no node here is a {role}, so that none {does} anything");
-                let fault = Fault::new(span.clone(), message);
-                errors.push(fault.advice(
-                    "links go from writers to readers, in this direction only; swap the two, or take the row out",
-                ));
-            }
-        }
-        if senders.is_empty() || receivers.is_empty() {
-            continue;
-        }
-        if let ([sender], [receiver]) = (senders.as_slice(), receivers.as_slice())
-            && sender == receiver
-        {
-            let fault = Fault::new(
-                spans[at].from.start..spans[at].to.end,
-                "a link from a node to itself",
-            );
-            errors.push(fault.advice("a node's bytes to itself cross no link; take the row out"));
-            continue;
-        }
+        };
         if link.trunk.is_some() {
-            if let Some(both) = senders.iter().find(|name| receivers.contains(name)) {
-                let message = format!("{both} is at both ends of the trunk");
-                let fault = Fault::new(spans[at].from.start..spans[at].to.end, message);
-                errors.push(fault.advice(
-                    "a node's bytes to itself cross no trunk; name at one end only nodes that are not at the other",
-                ));
-            }
+            check_trunk_ends(&senders, &receivers, &spans[at], errors);
             continue;
         }
-        if capped
-            .len()
-            .saturating_add(senders.len().saturating_mul(receivers.len()))
-            > PAIRS_MAX
-        {
+        let more = senders.len().saturating_mul(receivers.len());
+        if capped.len().saturating_add(more) > PAIRS_MAX {
             let message = format!("caps of more than {PAIRS_MAX} pairs");
             let fault = Fault::new(spans[at].all.clone(), message);
             errors.push(fault.advice("say what they share in a trunk row"));
@@ -233,6 +181,85 @@ pub(super) fn check(
     }
 }
 
+/// Hosts of nodes by the nodes' names.
+type Names = BTreeMap<String, String>;
+
+fn check_trunk_names(spec: &TransferSpec, spans: &[LinkSpans], errors: &mut Errors<'_>) {
+    let mut trunks: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, link) in spec.links.iter().enumerate() {
+        let Some(name) = &link.trunk else { continue };
+        let first = *trunks.entry(name).or_insert(at);
+        if first != at {
+            let fault = Fault::new(spans[at].name.clone(), format!("a second trunk \"{name}\""));
+            let fault = fault
+                .label("again here")
+                .related(spans[first].name.clone(), "first here");
+            errors.push(fault.advice("give each trunk, and each direction of one, its own name"));
+        }
+    }
+}
+
+/// The writers and the readers that a link joins; `None`, and an error, where it joins none.
+fn ends<'n>(
+    link: &Link,
+    spans: &LinkSpans,
+    writers: &'n Names,
+    readers: &'n Names,
+    errors: &mut Errors<'_>,
+) -> Option<(Vec<&'n str>, Vec<&'n str>)> {
+    let before = errors.count();
+    for (set, span) in [(&link.from, &spans.from), (&link.to, &spans.to)] {
+        unknown(set, span, [writers, readers], errors);
+    }
+    if errors.count() > before {
+        return None;
+    }
+    let senders: Vec<&str> = members(&link.from, writers);
+    let receivers: Vec<&str> = members(&link.to, readers);
+    let sides = [
+        (&senders, &spans.from, "writer", "sends"),
+        (&receivers, &spans.to, "reader", "receives"),
+    ];
+    for (found, span, role, does) in sides {
+        if found.is_empty() {
+            let message = format!("no node here is a {role}, so that none {does} anything");
+            let fault = Fault::new(span.clone(), message);
+            errors.push(fault.advice(
+                "links go from writers to readers, in this direction only; swap the two, or take the row out",
+            ));
+        }
+    }
+    if senders.is_empty() || receivers.is_empty() {
+        return None;
+    }
+    if let ([sender], [receiver]) = (senders.as_slice(), receivers.as_slice())
+        && sender == receiver
+    {
+        let fault = Fault::new(
+            spans.from.start..spans.to.end,
+            "a link from a node to itself",
+        );
+        errors.push(fault.advice("a node's bytes to itself cross no link; take the row out"));
+        return None;
+    }
+    Some((senders, receivers))
+}
+
+fn check_trunk_ends(
+    senders: &[&str],
+    receivers: &[&str],
+    spans: &LinkSpans,
+    errors: &mut Errors<'_>,
+) {
+    if let Some(both) = senders.iter().find(|name| receivers.contains(name)) {
+        let message = format!("{both} is at both ends of the trunk");
+        let fault = Fault::new(spans.from.start..spans.to.end, message);
+        errors.push(fault.advice(
+            "a node's bytes to itself cross no trunk; name at one end only nodes that are not at the other",
+        ));
+    }
+}
+
 fn members<'n>(set: &crate::link::NodeSet, names: &'n BTreeMap<String, String>) -> Vec<&'n str> {
     let here = names
         .iter()
@@ -241,12 +268,7 @@ fn members<'n>(set: &crate::link::NodeSet, names: &'n BTreeMap<String, String>) 
 }
 
 /// Names that stand in no row.
-fn unknown(
-    set: &NodeSet,
-    span: &Span<usize>,
-    rows: [&BTreeMap<String, String>; 2],
-    errors: &mut Errors<'_>,
-) {
+fn unknown(set: &NodeSet, span: &Span<usize>, rows: [&Names; 2], errors: &mut Errors<'_>) {
     let hosts: BTreeSet<&String> = rows.iter().flat_map(|rows| rows.values()).collect();
     let is_node = |name: &&String| !rows.iter().any(|rows| rows.contains_key(*name));
     let nodes = set.nodes.iter().filter(is_node);

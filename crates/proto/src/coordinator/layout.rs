@@ -66,6 +66,19 @@ impl Node {
     }
 }
 
+/// Why contents that differ cannot be laid out yet, or at all.
+fn differing(groups: &BTreeMap<Content, Stretch>) -> LayoutProblem {
+    let is_tree = |content: &Content| matches!(content, Content::Tree(_));
+    if !groups.keys().all(is_tree) {
+        return LayoutProblem::Refused(
+            "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
+        );
+    }
+    // One holder of each content is enough to find the first difference.
+    let firsts = groups.values().filter_map(|group| group.first());
+    LayoutProblem::Compare(firsts.map(|(node, source, _)| (*node, *source)).collect())
+}
+
 impl Coordinator {
     pub(super) fn lay_out(&mut self) -> Result<(), LayoutProblem> {
         match self.setup.mapping {
@@ -182,41 +195,12 @@ impl Coordinator {
         sources: Sources,
         destinations: Destinations,
     ) -> Result<(), LayoutProblem> {
-        let mut groups: BTreeMap<Content, Stretch> = BTreeMap::new();
-        for (number, node) in self.nodes.iter().enumerate() {
-            let Some(opened) = &node.opened else { continue };
-            for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate()
-            {
-                let content = match source.source.kind {
-                    Some(source::Kind::Memory(size)) => Content::Memory(size),
-                    _ => Content::Tree(opened.manifest_root.clone()),
-                };
-                groups
-                    .entry(content)
-                    .or_default()
-                    .push((number as u32, at as u32, opened.clone()));
-            }
-        }
-        let trees = groups
-            .keys()
-            .filter(|c| matches!(c, Content::Tree(_)))
-            .count();
+        let groups = self.contents();
         if sources == Sources::Parts {
             self.refuse_equal_parts(groups.values())?;
         }
         if groups.len() > 1 && self.space.things.is_none() {
-            if trees < groups.len() {
-                return Err(LayoutProblem::Refused(
-                    "sources differ: a generated pattern can only be copied together with patterns of the same size".into(),
-                ));
-            }
-            // One holder of each content is enough to find the first difference.
-            let firsts = groups
-                .values()
-                .filter_map(|g| g.first())
-                .map(|(node, source, _)| (*node, *source))
-                .collect();
-            return Err(LayoutProblem::Compare(firsts));
+            return Err(differing(&groups));
         }
         // Lay the stretches out in the order of the lowest node that holds each, so that the result
         // does not depend on hash values; holders are in node order by construction.
@@ -233,6 +217,33 @@ impl Coordinator {
                 &self.space.absent,
             )));
         }
+        self.place_stretches(stretches)?;
+        self.want_all(destinations);
+        Ok(())
+    }
+
+    /// The sources that hold each content, by node and position.
+    fn contents(&self) -> BTreeMap<Content, Stretch> {
+        let mut groups: BTreeMap<Content, Stretch> = BTreeMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let Some(opened) = &node.opened else { continue };
+            for (at, (source, opened)) in node.setup.sources.iter().zip(&opened.sources).enumerate()
+            {
+                let content = match source.source.kind {
+                    Some(source::Kind::Memory(size)) => Content::Memory(size),
+                    _ => Content::Tree(opened.manifest_root.clone()),
+                };
+                groups
+                    .entry(content)
+                    .or_default()
+                    .push((number as u32, at as u32, opened.clone()));
+            }
+        }
+        groups
+    }
+
+    /// Places the stretches one after the other in the data space.
+    fn place_stretches(&mut self, stretches: Vec<Stretch>) -> Result<(), LayoutProblem> {
         let mut base = 0u64;
         self.space.files = 0;
         self.space.parts.clear();
@@ -266,13 +277,18 @@ impl Coordinator {
             base = end;
         }
         self.space.length = base;
+        Ok(())
+    }
+
+    /// Every receiver wants the whole data space; of a shared destination they write it together.
+    fn want_all(&mut self, destinations: Destinations) {
         for node in &mut self.nodes {
             if node.setup.sinks.is_empty() {
                 continue;
             }
             node.wants = RangeSet::from(Range {
                 start: 0,
-                end: base,
+                end: self.space.length,
             });
             if destinations == Destinations::Shared {
                 for sink in &mut node.setup.sinks {
@@ -280,7 +296,6 @@ impl Coordinator {
                 }
             }
         }
-        Ok(())
     }
 
     /// Contents that were found to be the same but for times and modes of folders are one stretch.

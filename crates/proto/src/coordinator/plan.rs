@@ -246,16 +246,60 @@ impl Coordinator {
             let (view, balancer) = self.split();
             balancer.note_whole_plan(view, planned, now);
         }
-        let mut told: BTreeMap<u32, Vec<Run>> = runs.into_iter().collect();
+        let runs = self.runs_by_node(&round, runs);
+        self.put_to_work(&runs);
+        // A node that works again has to have its share of a limit taken from the others first.
+        self.lease.expire();
+        self.deal_limit(now);
+        let lost = self.lost_nodes();
+        // Who went while this was planned gets nothing; others of its destination do.
+        let mut orphaned: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
+        for (node, runs) in runs {
+            if runs.is_empty() && !round.tells(node) {
+                continue;
+            }
+            if self.is_able(node) {
+                self.send_runs(node, runs, &round, &lost, now);
+                continue;
+            }
+            // One that gave something up, and left or stopped meanwhile, has nothing to pass on.
+            if runs.is_empty() {
+                continue;
+            }
+            let ranges = runs.iter().map(|run| control::range(run.start, run.length));
+            match self.nodes[node as usize].group {
+                Some(group) => orphaned.entry(group).or_default().extend(ranges),
+                None => self.nodes[node as usize].forfeit(&RangeSet::from_ranges(ranges)),
+            }
+        }
+        if round.settle {
+            self.settle_others(&purpose.receivers, &round);
+        }
+        self.give_orphaned(orphaned);
+        self.share_released(now);
+        self.check_done();
+    }
+
+    /// What each node gets: the runs of the plan and those that it keeps. Those that gave something up get an answer, too.
+    fn runs_by_node(
+        &self,
+        round: &Settled,
+        planned: Vec<(u32, Vec<Run>)>,
+    ) -> BTreeMap<u32, Vec<Run>> {
+        let mut runs: BTreeMap<u32, Vec<Run>> = planned.into_iter().collect();
         for (node, kept) in &round.kept_lanes {
-            let own = told.entry(*node).or_default();
+            let own = runs.entry(*node).or_default();
             own.extend(kept.iter().cloned());
         }
         let lives = |node: &&u32| self.nodes[**node as usize].alive();
         for &giver in round.givers.iter().filter(lives) {
-            told.entry(giver).or_default();
+            runs.entry(giver).or_default();
         }
-        let runs = told;
+        runs
+    }
+
+    /// Nodes that get runs are not done any more.
+    fn put_to_work(&mut self, runs: &BTreeMap<u32, Vec<Run>>) {
         for (&node, _) in runs.iter().filter(|(_, runs)| !runs.is_empty()) {
             let state = &mut self.nodes[node as usize];
             if state.is_able() {
@@ -263,72 +307,57 @@ impl Coordinator {
                 state.done = None;
             }
         }
-        // A node that works again has to have its share of a limit taken from the others first.
-        self.lease.expire();
-        self.deal_limit(now);
-        let lost = self.lost_nodes();
-        // Who went while this was planned gets nothing; others of its destination do.
-        let mut orphaned: BTreeMap<u32, Vec<Range>> = BTreeMap::new();
-        for (node, mut runs) in runs {
-            if runs.is_empty() && !round.tells(node) {
-                continue;
-            }
-            if !self.is_able(node) {
-                // One that gave something up, and left or stopped meanwhile, has nothing to pass on.
-                if runs.is_empty() {
-                    continue;
-                }
-                let ranges = runs.iter().map(|run| control::range(run.start, run.length));
-                match self.nodes[node as usize].group {
-                    Some(group) => orphaned.entry(group).or_default().extend(ranges),
-                    None => self.nodes[node as usize].forfeit(&RangeSet::from_ranges(ranges)),
-                }
-                continue;
-            }
-            self.add_spares(node, &mut runs);
-            for run in &mut runs {
-                let group = self.nodes[node as usize].group;
-                run.choices = self.groups.choices(group, run);
-            }
-            let peers = self.peers_of(&runs);
-            // Bytes asked for again are still asked for once.
-            let again =
-                RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
-            let state = &mut self.nodes[node as usize];
-            state.forget(&again);
-            state.give(runs.clone());
-            // Who gets nothing does not speak again.
-            if !runs.is_empty() {
-                state.revision += 1;
-                state.gave_nothing_at = None;
-                state.given_at = now;
-            }
-            let number = state.revision;
-            if state.life() == NodeLife::Ready && state.live(Event::Plan) {
-                let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
-                (plan.expected, plan.revision) = (0, number);
-                // Its share of a limit is dealt at the next look.
-                self.lease.expire();
-                self.send(node, to_agent::Body::Plan(plan));
-                continue;
-            }
-            self.send(
-                node,
-                to_agent::Body::Revision(control::Revision {
-                    peers,
-                    runs,
-                    lost: lost.clone(),
-                    unavailable: Vec::new(),
-                    number,
-                    expected: control::or_zero(round.expected),
-                    settle: round.settle,
-                    holdings: Vec::new(),
-                }),
-            );
+    }
+
+    /// Sends a node its runs: as its plan where it has none yet, else as a revision.
+    fn send_runs(
+        &mut self,
+        node: u32,
+        mut runs: Vec<Run>,
+        round: &Settled,
+        lost: &[u32],
+        now: Instant,
+    ) {
+        self.add_spares(node, &mut runs);
+        for run in &mut runs {
+            let group = self.nodes[node as usize].group;
+            run.choices = self.groups.choices(group, run);
         }
-        if round.settle {
-            self.settle_others(&purpose.receivers, &round);
+        let peers = self.peers_of(&runs);
+        // Bytes asked for again are still asked for once.
+        let again = RangeSet::from_ranges(runs.iter().map(|r| control::range(r.start, r.length)));
+        let state = &mut self.nodes[node as usize];
+        state.forget(&again);
+        state.give(runs.clone());
+        // A node that gets nothing does not report again.
+        if !runs.is_empty() {
+            state.revision += 1;
+            state.gave_nothing_at = None;
+            state.given_at = now;
         }
+        let number = state.revision;
+        if state.life() == NodeLife::Ready && state.live(Event::Plan) {
+            let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
+            (plan.expected, plan.revision) = (0, number);
+            // Its share of a limit is dealt at the next look.
+            self.lease.expire();
+            return self.send(node, to_agent::Body::Plan(plan));
+        }
+        let revision = control::Revision {
+            peers,
+            runs,
+            lost: lost.to_vec(),
+            unavailable: Vec::new(),
+            number,
+            expected: control::or_zero(round.expected),
+            settle: round.settle,
+            holdings: Vec::new(),
+        };
+        self.send(node, to_agent::Body::Revision(revision));
+    }
+
+    /// Other nodes of a destination take over what was planned for one that has gone meanwhile.
+    fn give_orphaned(&mut self, orphaned: BTreeMap<u32, Vec<Range>>) {
         for (group, ranges) in orphaned {
             if !self.give_to_others(group, &RangeSet::from_ranges(ranges)) {
                 let name = self.groups.name(group).to_owned();
@@ -338,8 +367,6 @@ impl Coordinator {
                 );
             }
         }
-        self.share_released(now);
-        self.check_done();
     }
 
     /// The same for all nodes: replicas of a unit are compared by its hash.

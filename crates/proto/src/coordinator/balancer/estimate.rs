@@ -232,16 +232,48 @@ impl Balancer {
 
     /// Brings the estimates of all nodes up to date. Cost O(nodes + pairs observed).
     pub(super) fn estimate(&mut self, view: View<'_>, now: Instant) {
+        let (mut senders, mut receivers) = self.add_up(view);
+        self.find_causes(view, &mut senders, &mut receivers);
+        self.suspect_both_ends(view, &mut senders, &mut receivers);
+        let exploring = self.exploring;
+        for ((node, sent), received) in self.tracks.iter_mut().zip(senders).zip(receivers) {
+            // The first estimate is what was seen in all; only later the most counts.
+            if exploring {
+                node.up.forget_seen();
+                node.down.forget_seen();
+            }
+            node.up.see(&sent, now);
+            node.down.see(&received, now);
+        }
+    }
+
+    /// Lanes of receivers at work, by receiver.
+    fn working_lanes<'a>(
+        &'a self,
+        view: View<'a>,
+    ) -> impl Iterator<Item = (usize, (&'a u32, &'a Pair))> {
+        let nodes = self.tracks.iter().zip(view.nodes).enumerate();
+        nodes
+            .filter(|(_, (track, node))| track.observed.is_working() && node.alive())
+            .flat_map(|(at, (track, _))| track.observed.lanes().map(move |pair| (at, pair)))
+            .filter(|(_, (sender, _))| (**sender as usize) < self.tracks.len())
+    }
+
+    /// Those that want more. A receiver that is held back gets less than it could of every sender.
+    fn wanting_lanes<'a>(
+        &'a self,
+        view: View<'a>,
+    ) -> impl Iterator<Item = (usize, (&'a u32, &'a Pair))> {
+        let is_free = |receiver: usize| self.tracks[receiver].held.is_none();
+        self.working_lanes(view)
+            .filter(move |&(at, (_, pair))| pair.at_work > WANTING && is_free(at))
+    }
+
+    /// What each node sends and receives now.
+    fn add_up(&self, view: View<'_>) -> (Vec<Side>, Vec<Side>) {
         let mut senders = vec![IDLE; self.tracks.len()];
         let mut receivers = vec![IDLE; self.tracks.len()];
-        let lanes = || {
-            let nodes = self.tracks.iter().zip(view.nodes).enumerate();
-            nodes
-                .filter(|(_, (track, node))| track.observed.is_working() && node.alive())
-                .flat_map(|(at, (track, _))| track.observed.lanes().map(move |pair| (at, pair)))
-                .filter(|(_, (sender, _))| (**sender as usize) < self.tracks.len())
-        };
-        for (receiver, (&sender, pair)) in lanes() {
+        for (receiver, (&sender, pair)) in self.working_lanes(view) {
             let observed = &self.tracks[receiver].observed;
             let (rate, recent) = match self.exploring {
                 true => (observed.mean(pair), observed.mean(pair)),
@@ -255,27 +287,15 @@ impl Balancer {
                 }
             }
         }
-        // A lane is held up where it is among the fastest, relatively: there all have the same share. Where only one
-        // end can be the cause, that explains the other lanes that it may hold up, too.
-        // A receiver that is held back gets less than it could of every sender.
-        let is_free = |receiver: usize| self.tracks[receiver].held.is_none();
-        let wanting = || lanes().filter(|&(at, (_, pair))| pair.at_work > WANTING && is_free(at));
-        let may = |pair: &Pair, from: &Side, to: &Side| {
-            let by_sender = pair.recent / from.fastest.max(1.0);
-            let by_receiver = pair.recent / to.fastest.max(1.0);
-            (
-                by_sender >= by_receiver * CLEARLY_SLOWER,
-                by_receiver >= by_sender * CLEARLY_SLOWER,
-            )
-        };
-        // An end that carries all it is known to can is the cause where the other does not.
-        let is_full = |side: &Side, known: Estimate| {
-            let known = known.rate.filter(|_| known.is_told());
-            known.is_some_and(|known| side.total >= known * FULL)
-        };
-        for (receiver, (&sender, pair)) in wanting() {
+        (senders, receivers)
+    }
+
+    /// A lane is held up where it is among the fastest, relatively: there all have the same share. Where only one
+    /// end can be the cause, that explains the other lanes that it may hold up, too.
+    fn find_causes(&self, view: View<'_>, senders: &mut [Side], receivers: &mut [Side]) {
+        for (receiver, (&sender, pair)) in self.wanting_lanes(view) {
             let (from, to) = (&mut senders[sender as usize], &mut receivers[receiver]);
-            match may(pair, from, to) {
+            match may_hold_up(pair, from, to) {
                 (true, false) => from.wants = Wants::More,
                 // TCP may give some of a busy sender's lanes next to nothing for long: they are no proof.
                 (false, true) => {
@@ -288,36 +308,47 @@ impl Balancer {
                 _ => {}
             }
         }
-        for (receiver, (&sender, pair)) in wanting() {
+    }
+
+    /// Lanes that no known cause explains: either end may be what holds them up.
+    fn suspect_both_ends(&self, view: View<'_>, senders: &mut [Side], receivers: &mut [Side]) {
+        for (receiver, (&sender, pair)) in self.wanting_lanes(view) {
             let (from, to) = (&mut senders[sender as usize], &mut receivers[receiver]);
-            let (by_sender, by_receiver) = may(pair, from, to);
+            let (by_sender, by_receiver) = may_hold_up(pair, from, to);
             let explained = (by_sender && from.wants == Wants::More)
                 || (by_receiver && to.wants == Wants::More);
-            if !explained {
-                let full_from = is_full(from, self.tracks[sender as usize].up);
-                let full_to = is_full(to, self.tracks[receiver].down);
-                // Who carries much more besides is the likelier one.
-                if full_from || !full_to {
-                    from.is_likely |= to.total < from.total * CLEARLY_MORE;
-                    from.wants = from.wants.max(Wants::Perhaps);
-                }
-                if full_to || !full_from {
-                    to.is_likely |= from.total < to.total * CLEARLY_MORE;
-                    to.wants = to.wants.max(Wants::Perhaps);
-                }
+            if explained {
+                continue;
             }
-        }
-        let exploring = self.exploring;
-        for ((node, sent), received) in self.tracks.iter_mut().zip(senders).zip(receivers) {
-            // The first estimate is what was seen in all; only later the most counts.
-            if exploring {
-                node.up.forget_seen();
-                node.down.forget_seen();
+            let full_from = is_full(from, self.tracks[sender as usize].up);
+            let full_to = is_full(to, self.tracks[receiver].down);
+            // Who carries much more besides is the likelier one.
+            if full_from || !full_to {
+                from.is_likely |= to.total < from.total * CLEARLY_MORE;
+                from.wants = from.wants.max(Wants::Perhaps);
             }
-            node.up.see(&sent, now);
-            node.down.see(&received, now);
+            if full_to || !full_from {
+                to.is_likely |= from.total < to.total * CLEARLY_MORE;
+                to.wants = to.wants.max(Wants::Perhaps);
+            }
         }
     }
+}
+
+/// Whether the sender, and whether the receiver, may be what holds a lane up.
+fn may_hold_up(pair: &Pair, from: &Side, to: &Side) -> (bool, bool) {
+    let by_sender = pair.recent / from.fastest.max(1.0);
+    let by_receiver = pair.recent / to.fastest.max(1.0);
+    (
+        by_sender >= by_receiver * CLEARLY_SLOWER,
+        by_receiver >= by_sender * CLEARLY_SLOWER,
+    )
+}
+
+/// Whether it carries all it is known to: then it is the cause where the other end does not.
+fn is_full(side: &Side, known: Estimate) -> bool {
+    let known = known.rate.filter(|_| known.is_told());
+    known.is_some_and(|known| side.total >= known * FULL)
 }
 
 #[cfg(test)]
