@@ -267,12 +267,13 @@ fn answer(
 fn decide(question: &Question, members: &Members) -> Verdict {
     let verdict = match question {
         Question::Join { rows, start, token } => join(rows, *start, token.as_deref(), members),
-        Question::Leave { node } => members.leave(node).map(|()| {
-            vec![NodeVerdict {
+        Question::Leave { node } => match members.leave(node) {
+            Ok(()) => Ok(vec![NodeVerdict {
                 node: node.clone(),
                 error: None,
-            }]
-        }),
+            }]),
+            Err(error) => Err(error.to_string()),
+        },
         Question::Status | Question::Cancel => Ok(Vec::new()),
     };
     match verdict {
@@ -294,9 +295,10 @@ fn join(
     };
     let verdict = |joined: ropewalk_master::Joined| NodeVerdict {
         node: joined.node,
-        error: joined.error,
+        error: joined.error.map(|error| error.to_string()),
     };
-    let joined = members.join(Joining { nodes, token })?;
+    let joined = members.join(Joining { nodes, token });
+    let joined = joined.map_err(|error| error.to_string())?;
     Ok(joined.into_iter().map(verdict).collect())
 }
 

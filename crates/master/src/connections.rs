@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 
 use crate::link::{LinkReader, LinkWriter};
-use crate::members::Party;
+use crate::members::{MembersError, Party};
 use crate::reach::{Reached, Started};
 use crate::tunnels::{Pass, Tunnels};
 use crate::wire::{Carried, Meter};
@@ -39,7 +39,7 @@ pub(crate) enum Input {
         why: String,
     },
     /// Nodes that want to join were reached, or not.
-    Reached(Party, Result<Vec<Reached>, String>),
+    Reached(Party, Result<Vec<Reached>, MembersError>),
 }
 
 /// Connections in order of node number; they only grow.
@@ -220,7 +220,7 @@ async fn read_all(
     loop {
         let (input, is_last) = match reader.read().await {
             Ok((message, bytes)) => (Input::Message(number, message, bytes), false),
-            Err(reason) => (Input::Lost(number, reason), true),
+            Err(error) => (Input::Lost(number, error.to_string()), true),
         };
         if inputs.send(input).is_err() || is_last {
             return outbox.end();

@@ -18,7 +18,7 @@ use crate::connections::{Connections, Input, Issuer};
 use crate::expand::Agents;
 use crate::lessons;
 use crate::link::{count_received, count_sent};
-use crate::members::{Command, Doorman, Members, Party};
+use crate::members::{Command, Doorman, Members, MembersError, Party};
 use crate::reach::{self, Reached, reach_each};
 use crate::report::{self, ProgressMeter};
 use crate::request::{Reach, Request, Sources};
@@ -385,7 +385,8 @@ impl Driver {
             }
             Command::Leave(node, reply) => {
                 let now = self.now();
-                let _ = reply.send(self.coordinator.handle_leave(&node, now));
+                let left = self.coordinator.handle_leave(&node, now);
+                let _ = reply.send(left.map_err(MembersError::Leave));
             }
         }
     }
@@ -404,9 +405,11 @@ impl Driver {
                         ..node_setup(node, &self.request.nodes, self.request.mapping)
                     };
                     let taken = self.coordinator.handle_join(setup, now);
-                    taken.map(|number| (number, credentials))
+                    taken
+                        .map(|number| (number, credentials))
+                        .map_err(MembersError::Join)
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(MembersError::Certificate(error.to_string())),
             };
             match taken {
                 Ok((number, credentials)) => {

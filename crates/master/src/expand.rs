@@ -253,9 +253,11 @@ async fn ask(mut reached: Reached, patterns: Vec<Vec<u8>>) -> Asked {
         };
         let bytes = control::encode(&message);
         count_sent(&mut control, &message, bytes.len());
-        reached.link.writer.write(&bytes).await?;
+        let sent = reached.link.writer.write(&bytes).await;
+        sent.map_err(|error| error.to_string())?;
         loop {
-            let (message, bytes) = reached.link.reader.read().await?;
+            let read = reached.link.reader.read().await;
+            let (message, bytes) = read.map_err(|error| error.to_string())?;
             count_received(&mut control, &message, bytes);
             match message.body {
                 Some(from_agent::Body::Expanded(expanded)) if expanded.matches.len() == count => {

@@ -37,7 +37,7 @@ mod wire;
 
 pub use drive::{Cancel, run, run_with};
 pub use expand::{Agents, Expansion, expand};
-pub use members::{Joined, Joining, Members};
+pub use members::{Joined, Joining, Members, MembersError};
 pub use query::{query_cancel, query_status};
 pub use request::Request;
 pub use ropewalk_statefile::StateError;

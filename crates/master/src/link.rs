@@ -186,32 +186,41 @@ pub(crate) fn expect_answers(stream: &TcpStream) {
 
 impl LinkReader {
     /// Next message and its size on the wire before encryption.
-    pub async fn read(&mut self) -> Result<(Box<FromAgent>, usize), String> {
+    pub async fn read(&mut self) -> Result<(Box<FromAgent>, usize), LinkError> {
         let mut length = [0; LENGTH_LEN];
-        self.0.read_exact(&mut length).await.map_err(closed)?;
-        let length = control::decode_length(length).map_err(|e| e.to_string())?;
+        self.0.read_exact(&mut length).await?;
+        let length = control::decode_length(length)?;
         let mut bytes = vec![0; length];
-        self.0.read_exact(&mut bytes).await.map_err(closed)?;
-        Ok((
-            Box::new(control::decode(&bytes).map_err(|e| e.to_string())?),
-            LENGTH_LEN + length,
-        ))
+        self.0.read_exact(&mut bytes).await?;
+        Ok((Box::new(control::decode(&bytes)?), LENGTH_LEN + length))
     }
 }
 
-fn closed(error: std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
-            "the connection closed".into()
+/// Why a control connection does not go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("the connection closed")]
+    Closed,
+    #[error(transparent)]
+    Socket(std::io::Error),
+    /// What the agent sent is no message.
+    #[error(transparent)]
+    Message(#[from] control::ControlError),
+}
+
+impl From<std::io::Error> for LinkError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::Socket(error),
         }
-        _ => error.to_string(),
     }
 }
 
 impl LinkWriter {
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.0.write_all(bytes).await.map_err(closed)?;
-        self.0.flush().await.map_err(closed)
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        self.0.write_all(bytes).await?;
+        Ok(self.0.flush().await?)
     }
 
     /// Sends what is written and not sent; with nothing to say, what makes the agent sure of this master.

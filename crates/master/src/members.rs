@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ropewalk_proto::coordinator::Coordinator;
+use ropewalk_proto::coordinator::{Coordinator, JoinError, LeaveError};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::connections::{Connections, Input};
@@ -21,7 +21,44 @@ const NODES_MAX: usize = 256;
 /// How often one agent may come.
 const VISITS_MAX: usize = 99;
 
-const ENDED: &str = "the transfer has ended";
+/// Why no node joins, or a node is not released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembersError {
+    /// Too many requests wait.
+    #[error("{COMMANDS_MAX} others wait already; try again in a moment")]
+    Busy,
+    /// The transfer is over.
+    #[error("the transfer has ended")]
+    Ended,
+    /// Too many nodes at once, or none.
+    #[error("1 to {NODES_MAX} nodes can join at once, not {0}")]
+    Count(usize),
+    /// The transfer moves ranges, and the nodes name whole objects.
+    #[error("this transfer moves ranges: say in rows which of them the nodes have or want")]
+    NeedsRows,
+    /// The transfer copies whole trees, and the nodes name ranges.
+    #[error("this transfer copies whole trees: nodes with rows cannot join it")]
+    HasRows,
+    /// The agent at this address takes part.
+    #[error("the agent at {0} takes part already")]
+    AgentPresent(String),
+    /// The node is on another host, and the agents of the transfer listen on loopback only.
+    #[error("the agents of this transfer serve this host only; {0} could not reach them")]
+    LoopbackOnly(String),
+    /// Nodes that were not reached, and why.
+    #[error("{0}")]
+    Unreached(String),
+    /// No certificate could be made for a node.
+    #[error("{0}")]
+    Certificate(String),
+    /// The transfer does not admit a node.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The transfer does not release a node.
+    #[error(transparent)]
+    Leave(#[from] LeaveError),
+}
 
 /// Adds nodes to a running transfer and releases others. Clones speak to the same transfer, the one whose
 /// [`run`](crate::run) was given a clone.
@@ -50,13 +87,13 @@ pub struct Joined {
     /// Its name in the transfer.
     pub node: String,
     /// Why it takes no part; `None` when it does.
-    pub error: Option<String>,
+    pub error: Option<MembersError>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Join(Joining, oneshot::Sender<Result<Vec<Joined>, String>>),
-    Leave(String, oneshot::Sender<Result<(), String>>),
+    Join(Joining, oneshot::Sender<Result<Vec<Joined>, MembersError>>),
+    Leave(String, oneshot::Sender<Result<(), MembersError>>),
 }
 
 impl Default for Members {
@@ -79,9 +116,8 @@ impl Members {
     /// Blocks for as long as that takes: call it from a thread, not from a task.
     ///
     /// # Errors
-    /// In words for the user, when none of them joins: one cannot be reached, takes part already, or nothing
-    /// moves (yet or any more).
-    pub fn join(&self, joining: Joining) -> Result<Vec<Joined>, String> {
+    /// When none of them joins: one cannot be reached, takes part already, or nothing moves (yet or any more).
+    pub fn join(&self, joining: Joining) -> Result<Vec<Joined>, MembersError> {
         self.ask(|reply| Command::Join(joining, reply))
     }
 
@@ -89,27 +125,25 @@ impl Members {
     /// Blocks as [`Members::join`] does.
     ///
     /// # Errors
-    /// In words for the user, when the node is not there or the others cannot do without it.
-    pub fn leave(&self, node: &str) -> Result<(), String> {
+    /// [`MembersError::Leave`] when the node is not there or the others cannot do without it.
+    pub fn leave(&self, node: &str) -> Result<(), MembersError> {
         self.ask(|reply| Command::Leave(node.to_owned(), reply))
     }
 
     fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Command,
-    ) -> Result<T, String> {
+        command: impl FnOnce(oneshot::Sender<Result<T, MembersError>>) -> Command,
+    ) -> Result<T, MembersError> {
         let (reply, answer) = oneshot::channel();
         self.0
             .commands
             .try_send(command(reply))
             .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => {
-                    format!("{COMMANDS_MAX} others wait already; try again in a moment")
-                }
-                mpsc::error::TrySendError::Closed(_) => ENDED.to_owned(),
+                mpsc::error::TrySendError::Full(_) => MembersError::Busy,
+                mpsc::error::TrySendError::Closed(_) => MembersError::Ended,
             })?;
         // A driver that ends drops what waits.
-        answer.blocking_recv().unwrap_or_else(|_| Err(ENDED.into()))
+        answer.blocking_recv().unwrap_or(Err(MembersError::Ended))
     }
 
     /// The other end; a second transfer with the same handle hears nothing.
@@ -127,13 +161,13 @@ impl Members {
 pub(crate) struct Party {
     pub nodes: Vec<NodeRequest>,
     // Number of each node, or why it has none, once they have been reached.
-    numbers: Vec<Result<u32, String>>,
-    reply: oneshot::Sender<Result<Vec<Joined>, String>>,
+    numbers: Vec<Result<u32, MembersError>>,
+    reply: oneshot::Sender<Result<Vec<Joined>, MembersError>>,
 }
 
 impl Party {
     /// Answers the requester that no node joins.
-    pub fn refuse(self, reason: String) {
+    pub fn refuse(self, reason: MembersError) {
         let _ = self.reply.send(Err(reason));
     }
 }
@@ -168,7 +202,7 @@ impl Doorman {
     pub fn handle_join(
         &mut self,
         mut joining: Joining,
-        reply: oneshot::Sender<Result<Vec<Joined>, String>>,
+        reply: oneshot::Sender<Result<Vec<Joined>, MembersError>>,
         coordinator: &Coordinator,
         connections: &mut Connections,
     ) {
@@ -188,19 +222,20 @@ impl Doorman {
         };
         connections.spawn(async move {
             let reached = reach_all(&party.nodes, &options, loopback).await;
-            Input::Reached(party, reached)
+            Input::Reached(party, reached.map_err(MembersError::Unreached))
         });
     }
 
-    fn check(&self, nodes: &mut [NodeRequest], coordinator: &Coordinator) -> Result<(), String> {
+    fn check(
+        &self,
+        nodes: &mut [NodeRequest],
+        coordinator: &Coordinator,
+    ) -> Result<(), MembersError> {
         if coordinator.moving_at().is_none() {
-            return Err("nodes can join while bytes move only; try again in a moment".into());
+            return Err(JoinError::NotMoving.into());
         }
         if nodes.is_empty() || nodes.len() > NODES_MAX {
-            return Err(format!(
-                "1 to {NODES_MAX} nodes can join at once, not {}",
-                nodes.len()
-            ));
+            return Err(MembersError::Count(nodes.len()));
         }
         let objects = nodes
             .iter()
@@ -208,17 +243,8 @@ impl Doorman {
         let has_rows = objects.clone().any(|object| !object.rows.is_empty());
         let lacks_rows = objects.clone().any(|object| object.rows.is_empty());
         match self.mapping {
-            Mapping::Rows if lacks_rows => {
-                return Err(
-                    "this transfer moves ranges: say in rows which of them the nodes have or want"
-                        .into(),
-                );
-            }
-            Mapping::Trees { .. } if has_rows => {
-                return Err(
-                    "this transfer copies whole trees: nodes with rows cannot join it".into(),
-                );
-            }
+            Mapping::Rows if lacks_rows => return Err(MembersError::NeedsRows),
+            Mapping::Trees { .. } if has_rows => return Err(MembersError::HasRows),
             _ => {}
         }
         let summary = coordinator.summary();
@@ -230,7 +256,7 @@ impl Doorman {
                 let is_there =
                     |(reach, seen): (&Reach, &_)| *reach == node.reach && is_present(seen);
                 if there.any(is_there) {
-                    return Err(format!("the agent at {host}:{port} takes part already"));
+                    return Err(MembersError::AgentPresent(format!("{host}:{port}")));
                 }
                 // Names say which host; where several agents are on one, which agent, too.
                 let on_its_host = |reach: &Reach| matches!(reach, Reach::Attached { host: other, .. } if other == host);
@@ -246,13 +272,10 @@ impl Doorman {
                 }
             }
             if self.loopback && matches!(node.reach, Reach::Ssh(_)) {
-                return Err(format!(
-                    "the agents of this transfer serve this host only; {} could not reach them",
-                    node.name
-                ));
+                return Err(MembersError::LoopbackOnly(node.name.clone()));
             }
             if names.contains(&node.name) {
-                return Err(format!("the transfer has a node {} already", node.name));
+                return Err(JoinError::Present(node.name.clone()).into());
             }
             names.push(node.name.clone());
         }
@@ -265,7 +288,7 @@ impl Doorman {
     }
 
     /// Keeps the asker until it is clear what becomes of each node.
-    pub fn wait(&mut self, mut party: Party, numbers: Vec<Result<u32, String>>) {
+    pub fn wait(&mut self, mut party: Party, numbers: Vec<Result<u32, MembersError>>) {
         party.numbers = numbers;
         self.waiting.push(party);
     }
@@ -276,7 +299,10 @@ impl Doorman {
         while at < self.waiting.len() {
             let party = &self.waiting[at];
             let outcomes = party.numbers.iter().map(|number| match number {
-                Ok(number) => coordinator.join_outcome(*number),
+                Ok(number) => {
+                    let outcome = coordinator.join_outcome(*number)?;
+                    Some(outcome.map_err(MembersError::Join))
+                }
                 Err(reason) => Some(Err(reason.clone())),
             });
             let Some(outcomes) = outcomes.collect::<Option<Vec<_>>>() else {

@@ -63,20 +63,22 @@ async fn ask(
     link.writer
         .write(&control::encode(&ToAgent { body: Some(body) }))
         .await
-        .map_err(broken)?;
+        .map_err(|error| broken(error.to_string()))?;
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, async {
         loop {
-            if let from_agent::Body::StatusReply(reply) =
-                link.reader.read().await?.0.body.ok_or("an empty answer")?
-            {
-                return Ok::<_, String>(reply.transfers);
+            let read = link.reader.read().await;
+            let (message, _) = read.map_err(|error| broken(error.to_string()))?;
+            let body = message
+                .body
+                .ok_or_else(|| broken("an empty answer".into()))?;
+            if let from_agent::Body::StatusReply(reply) = body {
+                return Ok::<_, MasterError>(reply.transfers);
             }
         }
     });
     let transfers = answer
         .await
-        .map_err(|_| broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))?
-        .map_err(broken)?;
+        .map_err(|_| broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))??;
     link.writer.close().await;
     Ok(transfers)
 }

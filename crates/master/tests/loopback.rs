@@ -413,7 +413,8 @@ async fn nodes_join_and_leave_a_copy() {
         (misfit, join(same).unwrap(), join(copy).unwrap())
     });
     let (misfit, same, copy) = asked.await.unwrap();
-    let reason = misfit[0].error.as_deref().unwrap_or_default();
+    let reason = misfit[0].error.as_ref().map(ToString::to_string);
+    let reason = reason.unwrap_or_default();
     assert!(reason.contains("other files"), "{reason}");
     assert_eq!((&same[0].error, &copy[0].error), (&None, &None));
     // The copy has its list of files once bytes of it come.

@@ -78,6 +78,7 @@ pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use layout::Found;
 use life::Event;
+pub use membership::{JoinError, LeaveError};
 use node::Node;
 use phase::{Phase, Step};
 pub use places::{mark_text, parse_mark};
@@ -265,7 +266,7 @@ impl Coordinator {
             (Phase::Moving, problem) if state.live(Event::OpenedLate) => {
                 state.pending = Some(Box::new(opened));
                 match problem {
-                    Some(problem) => self.reject(node, &problem),
+                    Some(problem) => self.reject(node, &problem.to_string()),
                     None if self.ask_joined(node) => {}
                     None => self.take_in(node),
                 }

@@ -15,6 +15,78 @@ use super::{
 };
 use crate::control::{self, source, to_agent};
 
+/// Why a node does not join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// No bytes move, yet or any more.
+    #[error("nodes can join while bytes move only; try again in a moment")]
+    NotMoving,
+    /// A node of that name takes part.
+    #[error("the transfer has a node {0} already")]
+    Present(String),
+    /// It was rejected or lost, for this reason.
+    #[error("{0}")]
+    Rejected(String),
+    /// It was released before it had opened what it has.
+    #[error("it left before it was ready")]
+    Left,
+    /// The transfer ended before it had opened what it has.
+    #[error("the transfer ended before it was ready")]
+    Ended,
+}
+
+/// Why a node cannot be released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaveError {
+    /// No bytes move, yet or any more.
+    #[error("nodes can leave while bytes move only")]
+    NotMoving,
+    /// No node of that name takes part.
+    #[error("the transfer has no node {0}")]
+    Unknown(String),
+    /// Others want bytes that it alone holds.
+    #[error("only {node} holds bytes {ranges}; let another holder join first")]
+    Holder {
+        /// Its name.
+        node: String,
+        /// The bytes.
+        ranges: String,
+    },
+    /// Its copy is not complete.
+    #[error(
+        "{node} does not have all of its copy, and no other node can fetch the rest; cancel the transfer instead"
+    )]
+    Incomplete {
+        /// Its name.
+        node: String,
+    },
+    /// It alone can write a part of its destination.
+    #[error("only {node} can write bytes {ranges}; let another reader join first")]
+    Writer {
+        /// Its name.
+        node: String,
+        /// The bytes.
+        ranges: String,
+    },
+}
+
+/// Why a node that has opened what it has does not match the transfer.
+#[derive(Debug, thiserror::Error)]
+enum Mismatch {
+    #[error("{0}")]
+    Rows(String),
+    #[error("its files are others")]
+    Files,
+    #[error("it holds other files than the transfer moves")]
+    Source,
+    #[error("it wants bytes up to {wanted}, and the transfer ends at {length}")]
+    Beyond { wanted: u64, length: u64 },
+    #[error("no node holds bytes {0} that it wants")]
+    Unheld(String),
+}
+
 /// It leaves, or has left while the others go on.
 fn has_left(node: &Node) -> bool {
     node.life().is_leaving() || node.life().is_closing()
@@ -25,17 +97,14 @@ impl Coordinator {
     /// whether it fits shows when it has opened what it has, and is reported in a note.
     ///
     /// # Errors
-    /// In words for the user, when nothing moves (yet or any more) or the name is taken.
-    pub fn handle_join(&mut self, setup: NodeSetup, now: Instant) -> Result<u32, String> {
+    /// [`JoinError::NotMoving`], or [`JoinError::Present`] when the name is taken.
+    pub fn handle_join(&mut self, setup: NodeSetup, now: Instant) -> Result<u32, JoinError> {
         self.clock.now = now;
         if self.phase != Phase::Moving {
-            return Err("nodes can join while bytes move only; try again in a moment".into());
+            return Err(JoinError::NotMoving);
         }
         if let Some(node) = self.nodes.iter().find(|node| node.setup.name == setup.name) {
-            return Err(format!(
-                "the transfer has a node {} already",
-                node.setup.name
-            ));
+            return Err(JoinError::Present(node.setup.name.clone()));
         }
         let number = self.nodes.len() as u32;
         let open = setup::open_message(&self.setup, &setup, number);
@@ -55,8 +124,8 @@ impl Coordinator {
             return;
         };
         state.opened = Some(opened);
-        if let Err(text) = self.fit(node) {
-            return self.reject(node, &text);
+        if let Err(mismatch) = self.fit(node) {
+            return self.reject(node, &mismatch.to_string());
         }
         let name = self.name(node).to_owned();
         self.note(format!("{name} joins"));
@@ -118,17 +187,17 @@ impl Coordinator {
 
     /// What became of a node that was to join: nothing yet, admitted, or not, and why: rejected, or released before it was
     /// ready.
-    pub fn join_outcome(&self, node: u32) -> Option<Result<(), String>> {
+    pub fn join_outcome(&self, node: u32) -> Option<Result<(), JoinError>> {
         let state = self.nodes.get(node as usize)?;
         match (&state.lost, self.phase) {
             (Some(reason), _) => {
                 let reason = reason.strip_prefix("cannot join: ").unwrap_or(reason);
-                Some(Err(reason.to_owned()))
+                Some(Err(JoinError::Rejected(reason.to_owned())))
             }
             (None, _) if state.opened.is_some() => Some(Ok(())),
-            (None, _) if has_left(state) => Some(Err("it left before it was ready".into())),
+            (None, _) if has_left(state) => Some(Err(JoinError::Left)),
             (None, Phase::Moving) => None,
-            (None, _) => Some(Err("the transfer ended before it was ready".into())),
+            (None, _) => Some(Err(JoinError::Ended)),
         }
     }
 
@@ -161,22 +230,22 @@ impl Coordinator {
         self.tell_finish(node, discard);
     }
 
-    /// Finds out what it holds and wants; in words when that does not fit.
-    fn fit(&mut self, node: u32) -> Result<(), String> {
+    /// Finds out what it holds and wants, and whether that fits.
+    fn fit(&mut self, node: u32) -> Result<(), Mismatch> {
         let at = node as usize;
         match self.setup.mapping {
             Mapping::Rows => {
                 self.nodes[at].lay_out_rows();
                 self.check_replicas().map_err(|problem| match problem {
-                    layout::LayoutProblem::Refused(text) => text,
-                    layout::LayoutProblem::Compare(_) => "its files are others".into(),
+                    layout::LayoutProblem::Refused(text) => Mismatch::Rows(text),
+                    layout::LayoutProblem::Compare(_) => Mismatch::Files,
                 })?;
             }
             Mapping::Trees { destinations, .. } => {
                 let sources = self.nodes[at].opened.clone().unwrap_or_default().sources;
                 for (number, opened) in sources.iter().enumerate() {
                     let Some((base, length)) = self.same_source(node, number, opened) else {
-                        return Err("it holds other files than the transfer moves".into());
+                        return Err(Mismatch::Source);
                     };
                     let state = &mut self.nodes[at];
                     if let Some(source) = state.setup.sources.get_mut(number) {
@@ -203,20 +272,17 @@ impl Coordinator {
         }
         let end = self.nodes[at].wants.last().map_or(0, |range| range.end);
         if end > self.space.length {
-            return Err(format!(
-                "it wants bytes up to {end}, and the transfer ends at {}",
-                self.space.length
-            ));
+            return Err(Mismatch::Beyond {
+                wanted: end,
+                length: self.space.length,
+            });
         }
         let others = self.nodes.iter().filter(|other| other.can_send());
         let own = self.nodes[at].holds.iter();
         let held = RangeSet::from_ranges(others.flat_map(|other| other.holds.iter()).chain(own));
         let unheld = self.nodes[at].wants.difference(&held);
         if !unheld.is_empty() {
-            return Err(format!(
-                "no node holds bytes {} that it wants",
-                describe(&unheld)
-            ));
+            return Err(Mismatch::Unheld(describe(&unheld)));
         }
         Ok(())
     }
@@ -274,15 +340,15 @@ impl Coordinator {
     /// shared destination stays.
     ///
     /// # Errors
-    /// In words for the user, when the node is not there or the others could not do without it.
-    pub fn handle_leave(&mut self, name: &str, now: Instant) -> Result<(), String> {
+    /// [`LeaveError::Unknown`] when the node is not there; another one when the others could not do without it.
+    pub fn handle_leave(&mut self, name: &str, now: Instant) -> Result<(), LeaveError> {
         self.clock.now = now;
         if self.phase != Phase::Moving {
-            return Err("nodes can leave while bytes move only".into());
+            return Err(LeaveError::NotMoving);
         }
         let named = |node: &Node| node.setup.name == name && node.alive() && !has_left(node);
         let Some(at) = self.nodes.iter().position(named) else {
-            return Err(format!("the transfer has no node {name}"));
+            return Err(LeaveError::Unknown(name.to_owned()));
         };
         let node = at as u32;
         self.may_leave(node)?;
@@ -316,8 +382,9 @@ impl Coordinator {
         }
     }
 
-    fn may_leave(&self, node: u32) -> Result<(), String> {
+    fn may_leave(&self, node: u32) -> Result<(), LeaveError> {
         let state = &self.nodes[node as usize];
+        let name = || state.setup.name.clone();
         let others = || {
             let nodes = self.nodes.iter().enumerate();
             nodes
@@ -331,11 +398,10 @@ impl Coordinator {
         let held = RangeSet::from_ranges(holding.flat_map(|other| other.holds.iter()));
         let alone = state.holds.intersection(&needed).difference(&held);
         if !alone.is_empty() {
-            return Err(format!(
-                "only {} holds bytes {}; let another holder join first",
-                state.setup.name,
-                describe(&alone)
-            ));
+            return Err(LeaveError::Holder {
+                node: name(),
+                ranges: describe(&alone),
+            });
         }
         if !state.is_receiver() {
             return Ok(());
@@ -343,10 +409,7 @@ impl Coordinator {
         let Some(group) = state.group else {
             return match state.done {
                 Some(_) => Ok(()),
-                None => Err(format!(
-                    "{} does not have all of its copy, and no other node can fetch the rest; cancel the transfer instead",
-                    state.setup.name
-                )),
+                None => Err(LeaveError::Incomplete { node: name() }),
             };
         };
         let in_group = |other: &&Node| other.group == Some(group) && other.alive();
@@ -373,11 +436,10 @@ impl Coordinator {
             .difference(&taken);
         match alone.is_empty() {
             true => Ok(()),
-            false => Err(format!(
-                "only {} can write bytes {}; let another reader join first",
-                state.setup.name,
-                describe(&alone)
-            )),
+            false => Err(LeaveError::Writer {
+                node: name(),
+                ranges: describe(&alone),
+            }),
         }
     }
 }

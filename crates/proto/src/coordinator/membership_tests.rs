@@ -175,7 +175,10 @@ fn the_last_one_may_not_leave() {
     c.handle_message(2, released(50, 50), Instant(22));
     settle(&mut c);
     let refused = c.handle_leave("s2", Instant(23)).unwrap_err();
-    assert!(refused.starts_with("only s2 holds bytes"), "{refused}");
+    assert!(
+        matches!(&refused, LeaveError::Holder { node, .. } if node == "s2"),
+        "{refused}"
+    );
     let (mut c, _) = started(vec![
         node("s1", &[(0, 100)], &[], None),
         node("a", &[], &[(0, 100)], Some("d")),
@@ -338,7 +341,7 @@ fn who_opens_too_late_stays_away() {
         c.handle_timer(Instant(now));
     }
     let reason = c.join_outcome(new).unwrap().unwrap_err();
-    assert!(reason.contains("within 300 s"), "{reason}");
+    assert!(reason.to_string().contains("within 300 s"), "{reason}");
     settle(&mut c);
     c.handle_message(new, opened_trees(1, 1), Instant(late + 1));
     assert!(!c.nodes[new as usize].can_send());
@@ -352,8 +355,7 @@ fn a_node_that_leaves_before_it_is_ready_has_not_joined() {
     let new = c.handle_join(with_tree("x", true), Instant(20)).unwrap();
     assert_eq!(c.join_outcome(new), None);
     c.handle_leave("x", Instant(21)).unwrap();
-    let reason = c.join_outcome(new).unwrap().unwrap_err();
-    assert!(reason.contains("left before"), "{reason}");
+    assert_eq!(c.join_outcome(new), Some(Err(JoinError::Left)));
     c.handle_message(new, opened_trees(1, 1), Instant(22));
     assert!(!c.nodes[new as usize].can_send());
     assert!(c.join_outcome(new).unwrap().is_err(), "too late");

@@ -59,6 +59,16 @@ pub(super) struct Node {
     pub gave_nothing_at: Option<Instant>,
 }
 
+/// An agent opened another number of sources than it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it opened {answered} sources where {asked} were asked for; install the same Ropewalk on all hosts"
+)]
+pub(super) struct WrongCount {
+    asked: usize,
+    answered: usize,
+}
+
 impl Node {
     pub fn new(setup: NodeSetup, now: Instant) -> Self {
         Self {
@@ -137,14 +147,12 @@ impl Node {
         self.life.is_alive()
     }
 
-    /// Whether the agent opened what it was asked to, source by source; in words when it did not.
-    pub fn check_opened(&self, opened: &Opened) -> Result<(), String> {
+    /// Whether the agent opened what it was asked to, source by source.
+    pub fn check_opened(&self, opened: &Opened) -> Result<(), WrongCount> {
         let (asked, answered) = (self.setup.sources.len(), opened.sources.len());
         match asked == answered {
             true => Ok(()),
-            false => Err(format!(
-                "it opened {answered} sources where {asked} were asked for; install the same Ropewalk on all hosts"
-            )),
+            false => Err(WrongCount { asked, answered }),
         }
     }
 

@@ -302,7 +302,8 @@ fn who_joins_does_not_replace_what_others_write() {
         let marks = if staged { vec![mark(0, 1, 0)] } else { vec![] };
         coordinator.handle_message(number, probed(marks), Instant(3 * SECOND));
         match coordinator.join_outcome(number) {
-            Some(Err(text)) => {
+            Some(Err(reason)) => {
+                let text = reason.to_string();
                 assert!(staged && text.contains("b writes to /f already"), "{text}");
             }
             outcome => assert_eq!((outcome, staged), (Some(Ok(())), false)),
@@ -327,8 +328,9 @@ fn who_joins_agrees_on_offsets() {
         .unwrap();
     coordinator.handle_message(number, opened(&late, 7), Instant(2 * SECOND));
     let outcome = coordinator.join_outcome(number);
-    let Some(Err(text)) = outcome else {
+    let Some(Err(reason)) = outcome else {
         panic!("{outcome:?}")
     };
+    let text = reason.to_string();
     assert!(text.contains("/f on a and /f on c overlap"), "{text}");
 }
