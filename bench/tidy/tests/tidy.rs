@@ -125,6 +125,26 @@ fn table() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Each crate uses the crates that ARCHITECTURE.md gives it, no others and no fewer, and the arrows have no circle.
+/// Rows of the README's table of figures are rows of the page that is made from runs: none is typed.
+#[test]
+fn figures_of_the_readme_are_measured() {
+    let readme = read(&root().join("README.md"));
+    let (_, measured) = readme
+        .split_once("## Measured")
+        .expect("README has figures");
+    let section = measured.split("\n## ").next().unwrap_or_default();
+    let rows: Vec<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(2)
+        .collect();
+    assert!(rows.len() >= 5, "the table has moved");
+    let page = read(&root().join("BENCHMARKS.md"));
+    for row in rows {
+        assert!(page.contains(row), "not a row of BENCHMARKS.md: {row}");
+    }
+}
+
 #[test]
 fn arrows_are_those_of_the_architecture() {
     let table = table();
