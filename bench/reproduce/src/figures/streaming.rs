@@ -524,12 +524,12 @@ mod tests {
     fn shares_are_of_one_round() {
         let measured = Measured {
             case: cases(1, true)[0],
-            chains: vec![sample(10.0), sample(20.0), None],
+            chains: vec![sample(16.0), sample(32.0), None],
             streams: vec![sample(8.0), sample(8.0), sample(8.0)],
         };
         let json = table(&[measured]).json();
         let row = &json["rows"][0];
-        assert_eq!(row["share_of_chain_median"].as_f64(), Some(0.6));
+        assert_eq!(row["share_of_chain_median"].as_f64(), Some(0.375));
         assert_eq!(row["resident_mebibytes_max"].as_f64(), Some(3.0));
     }
 
