@@ -60,9 +60,12 @@ impl Host {
     }
 }
 
+/// Renames into place: an agent that still ends may run from the file that was there.
 fn write_program(path: PathBuf, text: &str) {
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(&new, &path).unwrap();
 }
 
 fn is_empty(folder: PathBuf) -> bool {
