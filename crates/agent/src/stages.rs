@@ -134,10 +134,12 @@ fn check(open: &StreamOpen, shared: &Shared) -> Result<(), AgentError> {
         ));
     }
     for program in &open.programs {
-        if program.group == 0 || program.group + 1 >= open.groups {
+        let has_file = program.group == 0 && !open.from.is_empty()
+            || program.group + 1 == open.groups && !open.to.is_empty();
+        if program.group >= open.groups || has_file {
             let name = group_name(program.group);
             return Err(refused(format!(
-                "{name} is the first or last group, or none; programs are for those between"
+                "there is no group {name}, or it has a file: a group has a program or a file"
             )));
         }
     }

@@ -82,7 +82,8 @@ pub(crate) struct StreamArgs {
 
     /// Group B gives its blocks to this command, and sends on what that writes; repeat for other groups
     ///
-    /// For the shell of each node. On standard input and output a block is its length (4 bytes, little endian) and its content
+    /// For the shell of each node; A's command only writes, that of the last group only reads. ROPEWALK_NODE is the node's
+    /// number, ROPEWALK_STAGE the group. On standard input and output a block is its length (4 bytes, little endian) and its content
     #[arg(long, value_name = "B=COMMAND", value_parser = program)]
     exec: Vec<Program>,
 
@@ -90,9 +91,12 @@ pub(crate) struct StreamArgs {
     #[arg(long, requires = "exec")]
     lines: bool,
 
-    /// Buffers of each process together
-    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
-    memory: Bytes,
+    /// Buffers of each process together: auto or a size
+    ///
+    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache, and 16 MiB at most; over long paths a
+    /// process needs its part of rate times round trip
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
+    memory: Memory,
 
     /// What processes are connected by: auto, tcp or unix
     ///
@@ -159,6 +163,30 @@ fn block(text: &str) -> Result<Bytes, String> {
             "give a size from {BLOCK_MIN} bytes to {}",
             Bytes(BLOCK_MAX)
         )),
+    }
+}
+
+/// Buffers of a process; `None` by the number of nodes and the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory(Option<Bytes>);
+
+/// Least and most that processes take by themselves. What is in use at once should fit a processor's cache: with 4 MiB a chain of
+/// four processes carried half of what it did with 512 KiB.
+const MEMORY_AUTO: std::ops::RangeInclusive<u64> = 512 << 10..=16 << 20;
+
+fn memory(text: &str) -> Result<Memory, String> {
+    if text == "auto" {
+        return Ok(Memory(None));
+    }
+    let size = text.parse().map_err(|error| format!("{error}"))?;
+    Ok(Memory(Some(size)))
+}
+
+impl Memory {
+    fn bytes(self, nodes: usize, block: u64) -> Bytes {
+        let edges = BUFFERS_MIN * nodes as u64 * block;
+        let auto = edges.clamp(*MEMORY_AUTO.start(), *MEMORY_AUTO.end());
+        self.0.unwrap_or(Bytes(auto.max(BUFFERS_MIN * block)))
     }
 }
 
@@ -249,7 +277,7 @@ impl StreamArgs {
             groups: self.groups,
             block: self.block.0,
             length: self.size.0,
-            buffers: self.memory.0 / self.block.0,
+            buffers: self.memory.bytes(reaches.len(), self.block.0).0 / self.block.0,
             seed: self.seed,
             deal: match self.deal {
                 DealArg::Random => DealKind::Random,
@@ -306,10 +334,21 @@ impl StreamArgs {
         }
         for (at, program) in self.exec.iter().enumerate() {
             let name = group_name(program.group);
-            if program.group == 0 || program.group >= last {
+            if program.group > last {
                 bail!(
-                    "--exec {name}: programs are for the groups between A and {}",
+                    "--exec {name}: there are {} groups, A to {}",
+                    self.groups,
                     group_name(last)
+                );
+            }
+            let file = match program.group {
+                0 => self.from.as_ref().map(|_| "--from"),
+                group if group == last => self.to.as_ref().map(|_| "--to"),
+                _ => None,
+            };
+            if let Some(option) = file {
+                bail!(
+                    "--exec {name} and {option} exclude each other: a group has a program or a file"
                 );
             }
             if self.exec[..at]
@@ -319,10 +358,10 @@ impl StreamArgs {
                 bail!("--exec {name} is given twice; a group has one command");
             }
         }
-        if self.memory.0 / self.block.0 < BUFFERS_MIN {
+        let memory = self.memory.bytes(nodes.len(), self.block.0);
+        if memory.0 / self.block.0 < BUFFERS_MIN {
             bail!(
-                "--memory {} holds fewer than two blocks of {}; give --memory {} or more",
-                self.memory,
+                "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
                 self.block,
                 Bytes(self.block.0 * BUFFERS_MIN)
             );
@@ -468,7 +507,7 @@ mod tests {
         );
         assert_eq!(
             (request.groups, request.block, request.buffers),
-            (3, 64 << 10, 64)
+            (3, 64 << 10, 8)
         );
     }
 
@@ -480,13 +519,20 @@ mod tests {
             (&["/a"], "name hosts"),
             (&["localhost", "--local", "C-D"], "A to C"),
             (&["localhost", "--local", "A-C"], "neighbouring"),
-            (&["localhost", "--exec", "C=cat"], "between A and C"),
+            (&["localhost", "--exec", "D=cat"], "A to C"),
+            (
+                &["localhost", "--exec", "C=cat", "--to", "/x"],
+                "exclude each other",
+            ),
             (&["localhost", "--exec", "cat"], "letter"),
             (
                 &["localhost", "--exec", "B=cat", "--exec", "B=cat"],
                 "twice",
             ),
-            (&["localhost", "--block", "4MiB"], "fewer than two"),
+            (
+                &["localhost", "--block", "4MiB", "--memory", "7MiB"],
+                "fewer than two",
+            ),
             (&["localhost", "--block", "63"], "64 bytes to 16 MiB"),
             (&["localhost", "--groups", "1"], "2..=64"),
             (&["localhost", "--lane", "shm"], "auto, tcp or unix"),

@@ -4,13 +4,9 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use common::{Moving, Place, bytes, start_agent, wait_for};
 use serde_json::Value;
-
-/// What must not outlast a failure that a stream reports: the time in which all nodes report it.
-const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The blocks of files, each with how often it is there.
 fn blocks(paths: &[std::path::PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
@@ -205,7 +201,7 @@ fn zeros_are_reported() {
     assert!(is_named);
 }
 
-/// A process that is killed is named within two seconds, and nothing stays: no process, no file.
+/// A process that is killed is named, and nothing stays: no process, no file.
 #[test]
 fn a_killed_process_is_named() {
     for (lane, number) in [("unix", 1), ("tcp", 1), ("unix", 0), ("tcp", 2)] {
@@ -232,10 +228,8 @@ fn a_killed_process_is_named() {
         let all = family(moving.child.id() as i32);
         let stages = stages(moving.child.id() as i32);
         assert_eq!(stages.len(), 6, "{all:?}");
-        let killed = Instant::now();
         kill(stages[number]);
         let (status, report) = moving.end();
-        assert!(killed.elapsed() < NOTICED_WITHIN, "{:?}", killed.elapsed());
         assert_eq!(status, 1);
         let error = report["error"].as_str().unwrap();
         let name = ["A", "B", "C"][number];
@@ -276,10 +270,8 @@ fn a_killed_agent_leaves_no_process() {
         .copied()
         .find(|pid| agents.contains(pid))
         .unwrap();
-    let killed = Instant::now();
     kill(agent);
     let (status, report) = moving.end();
-    assert!(killed.elapsed() < NOTICED_WITHIN, "{:?}", killed.elapsed());
     assert_eq!(status, 1);
     let error = report["error"].as_str().unwrap();
     assert!(error.contains("localhost"), "{error}");
@@ -332,6 +324,73 @@ fn programs_are_stages() {
     ];
     let report = place.run(&words).assert_status(0).report();
     assert_eq!(report["bytes"], 40_000_000);
+}
+
+/// Programs at both ends take the place of files; they know their node and group.
+#[test]
+fn programs_are_ends() {
+    let place = Place::new();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--lines",
+        "--exec",
+        "A=seq $((ROPEWALK_NODE * 1000)) $((ROPEWALK_NODE * 1000 + 99))",
+        "--exec",
+        "C=cat > $ROPEWALK_STAGE$ROPEWALK_NODE",
+        "--block",
+        "64B",
+        "--json",
+    ];
+    let report = place.run(&words).assert_status(0).report();
+    assert_eq!(report["accounted"], true);
+    let mut numbers: Vec<u32> = ["C1", "C2"]
+        .iter()
+        .flat_map(|name| {
+            let text = std::fs::read_to_string(place.path(name)).unwrap();
+            assert!(!text.is_empty());
+            text.lines()
+                .map(|line| line.parse().unwrap())
+                .collect::<Vec<u32>>()
+        })
+        .collect();
+    numbers.sort_unstable();
+    let expected: Vec<u32> = (1000..1100).chain(2000..2100).collect();
+    assert_eq!(numbers, expected);
+}
+
+/// A last process that takes nothing stops all before it within their buffers; when it goes on, so does the stream.
+#[test]
+fn a_last_process_that_stops_stops_the_first() {
+    let place = Place::new();
+    let words = [
+        "stream",
+        "localhost",
+        "localhost",
+        "--size",
+        "64MiB",
+        "--exec",
+        "C=if [ $ROPEWALK_NODE = 1 ]; then until [ -e go ]; do sleep 0.05; done; fi; cat >/dev/null",
+    ];
+    let mut moving = Moving::start(&place, &words);
+    let mut before = 0;
+    loop {
+        let sent = moving.event("progress")["stages"][0]["sent_bytes"]
+            .as_u64()
+            .unwrap();
+        assert!(sent < 128 << 20, "the first processes went on");
+        if sent > 0 && sent == before {
+            break;
+        }
+        before = sent;
+    }
+    std::fs::write(place.path("go"), "").unwrap();
+    let (status, report) = moving.end();
+    assert_eq!((status, report["bytes"].as_u64()), (0, Some(128 << 20)));
+    for process in report["processes"].as_array().unwrap() {
+        assert!(process["resident_max_bytes"].as_u64().unwrap() < 64 << 20);
+    }
 }
 
 /// Programs that fail, stop reading, or write part of a block end the stream with what they did.

@@ -7,7 +7,7 @@ use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
 use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::deal::mix;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
-use ropewalk_proto::stage::process::Process;
+use ropewalk_proto::stage::process::{Process, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -78,7 +78,7 @@ impl<'a> Drive<'a> {
 
     /// Runs until the agent ends it.
     pub fn run(mut self) -> Result<(), StageError> {
-        if let Ends::Source(_) = self.ends {
+        if self.machine.role() == Role::Source {
             self.meter.begin();
         }
         loop {
@@ -90,10 +90,12 @@ impl<'a> Drive<'a> {
             has_moved |= self.work()?;
             has_moved |= self.write()?;
             self.grant()?;
-            if !self.is_done
-                && self.machine.is_done()
-                && self.outputs.iter().all(|output| output.is_over)
-            {
+            let is_over = match &self.ends {
+                Ends::Program(shell) => shell.is_over(),
+                Ends::Source(_) | Ends::Relay | Ends::Sink(_) => true,
+            };
+            let is_sent = self.outputs.iter().all(|output| output.is_over);
+            if !self.is_done && is_over && is_sent && self.machine.is_done() {
                 if let Ends::Sink(sink) = &mut self.ends {
                     sink.sync()?;
                 }

@@ -239,6 +239,22 @@ impl Plan {
                 source,
             })
         };
+        let programs = &self.stream.programs;
+        if let Some(program) = programs.iter().find(|program| program.group == self.group) {
+            let variables = [
+                ("ROPEWALK_NODE", (self.stream.node + 1).to_string()),
+                ("ROPEWALK_STAGE", group_name(self.group)),
+            ];
+            let ends = (!self.before.is_empty(), !self.after.is_empty());
+            let shell = Shell::start(
+                &program.command,
+                program.lines,
+                self.block,
+                &variables,
+                ends,
+            )?;
+            return Ok(Ends::Program(Box::new(shell)));
+        }
         Ok(match self.role {
             Role::Source if self.stream.from.is_empty() => {
                 Ends::Source(Source::Zeros(self.stream.length))
@@ -246,16 +262,7 @@ impl Plan {
             Role::Source => Ends::Source(Source::File(file()?, self.stream.length)),
             Role::Sink if self.stream.to.is_empty() => Ends::Sink(Sink::Null),
             Role::Sink => Ends::Sink(Sink::File(file()?)),
-            Role::Relay => Ends::Relay,
-            Role::Program => {
-                let programs = &self.stream.programs;
-                let Some(program) = programs.iter().find(|program| program.group == self.group)
-                else {
-                    return Err(StageError::Agent("its setup has no program".into()));
-                };
-                let shell = Shell::start(&program.command, program.lines, self.block)?;
-                Ends::Program(Box::new(shell))
-            }
+            Role::Relay | Role::Program => Ends::Relay,
         })
     }
 

@@ -42,30 +42,46 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> StageError {
 
 impl Shell {
     /// Starts the command.
-    pub fn start(command: &[u8], is_lines: bool, longest: usize) -> Result<Self, StageError> {
+    ///
+    /// * `variables`: of its environment.
+    /// * `ends`: whether it gets blocks, and whether it gives blocks.
+    pub fn start(
+        command: &[u8],
+        is_lines: bool,
+        longest: usize,
+        variables: &[(&str, String)],
+        ends: (bool, bool),
+    ) -> Result<Self, StageError> {
         use std::os::unix::ffi::OsStrExt as _;
         let text = String::from_utf8_lossy(command).into_owned();
+        let stdio = |is_wanted: bool| {
+            if is_wanted {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            }
+        };
         let mut child = Command::new("/bin/sh")
             .arg("-c")
             .arg(std::ffi::OsStr::from_bytes(command))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(stdio(ends.0))
+            .stdout(stdio(ends.1))
             .spawn()
             .map_err(system("starting /bin/sh"))?;
-        let open = |child: &mut Child| -> io::Result<[OwnedFd; 3]> {
-            let missing = || io::Error::other("no pipe");
-            let input = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
-            let output = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
-            for pipe in [&input, &output] {
+        let input = child.stdin.take().map(OwnedFd::from);
+        let output = child.stdout.take().map(OwnedFd::from);
+        let prepare = || -> io::Result<OwnedFd> {
+            for pipe in [&input, &output].into_iter().flatten() {
                 rustix::io::ioctl_fionbio(pipe, true)?;
                 // More in a call where the system permits it.
                 let _ = rustix::pipe::fcntl_setpipe_size(pipe, longest.clamp(64 << 10, 1 << 20));
             }
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            let ended = pidfd_open(pid.ok_or_else(missing)?, PidfdFlags::empty())?;
-            Ok([input, output, ended])
+            let pid = pid.ok_or_else(|| io::Error::other("no process number"))?;
+            Ok(pidfd_open(pid, PidfdFlags::empty())?)
         };
-        let [input, output, ended] = open(&mut child).map_err(system("watching a program"))?;
+        let ended = prepare().map_err(system("watching a program"))?;
         Ok(Self {
             command: text,
             is_lines,
@@ -73,11 +89,11 @@ impl Shell {
             child,
             ended,
             status: None,
-            input: Some(input),
+            input,
             is_deaf: false,
             feeding: None,
             fed: 0,
-            output: Some(output),
+            output,
             prefix: [0; PREFIX_LEN],
             prefix_have: 0,
             filling: None,

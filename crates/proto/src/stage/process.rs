@@ -525,6 +525,7 @@ impl<B> Process<B> {
         match self.settings.role {
             Role::Program if self.taken > 0 && self.may_make() => Wait::Work,
             Role::Source if self.may_make() => Wait::Work,
+            Role::Sink if self.taken > 0 => Wait::Work,
             _ if self.queued > 0 || is_sending => Wait::Output,
             _ if !self.has_input_ended() => Wait::Input,
             _ => Wait::Work,
