@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
@@ -12,24 +11,18 @@ use ropewalk_lane::{ReceiveHalf, TcpInfo, tls, unix};
 use ropewalk_proto::control::Peer;
 use ropewalk_proto::route::Way;
 
+use crate::AgentError;
+use crate::bridge::Bridge;
 use crate::dial::Target;
+use crate::member::Member;
 use crate::rails::{Rail, Search};
-use crate::streams::{self, DataSocket};
-use crate::transfer::Transfer;
-use crate::tunnel::Bridge;
-use crate::{AgentError, find};
+use crate::streams::{self, DataSocket, ends_of};
 
 /// The handshake, once connected, takes at most this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A peer that takes a stream over a rail proves itself within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Number of the stream that fetches a manifest: reliable whatever lanes the transfer has, since it is short and comes first.
-pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
-
-/// Number of the stream over which a holder is asked for hashes of units; reliable, too.
-pub(crate) const HASH_STREAM: u32 = u32::MAX - 1;
 
 /// Where a join's preface says that the stream is one of several rails, and has to keep to its interfaces.
 pub(crate) const RAIL_AT: usize = 8;
@@ -91,40 +84,23 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    pub fn connect(&self, transfer: &Transfer) -> std::io::Result<DataSocket> {
+    pub fn connect(&self, member: &Member) -> std::io::Result<DataSocket> {
         match self {
             Self::Tcp(address) => Ok(DataSocket::Tcp(Target::Tcp(*address).connect()?)),
             Self::Rail(rail) => Ok(DataSocket::Tcp(Target::Rail(rail.clone()).connect()?)),
             Self::Unix(name) => Ok(DataSocket::Unix(unix::connect(name)?)),
-            Self::Through(bridge, node) => bridge.connect(transfer, *node),
+            Self::Through(bridge, node) => bridge.connect(member, *node),
             Self::Reversed(sender, rail) => {
-                let taken = transfer.pool.take(transfer, (*sender, *rail));
+                let taken = member.pool.take(&member.stopped, (*sender, *rail));
                 taken.map_err(std::io::Error::other)
             }
         }
     }
 }
 
-/// Connects to a peer and does the pair's handshake; once for the whole transfer.
-pub(crate) fn pair(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
-    if let Some(known) = transfer.ways.lock().get(&peer.node) {
-        return Ok(known.clone());
-    }
-    find::find(transfer, peer)
-}
-
-/// The way does not work any more, so that another one is looked for; unless that has happened already.
-pub(crate) fn forget(transfer: &Transfer, gone: &Arc<Connected>) {
-    let mut ways = transfer.ways.lock();
-    let known = ways.get(&gone.peer.node);
-    if known.is_some_and(|known| Arc::ptr_eq(known, gone)) {
-        ways.remove(&gone.peer.node);
-    }
-}
-
 /// Does the pair's handshake over a connection.
 pub(crate) fn shake(
-    transfer: &Transfer,
+    member: &Member,
     peer: &Peer,
     address: Address,
     socket: DataSocket,
@@ -134,7 +110,7 @@ pub(crate) fn shake(
         DataSocket::Tcp(stream) => ends_of(stream),
         DataSocket::Unix(_) => None,
     };
-    let (secret, trip) = handshake(transfer, peer, socket, took)?;
+    let (secret, trip) = handshake(member, peer, socket, took)?;
     let join_key = MacKey::new(&derive(&secret.0, "join", b""));
     Ok(Connected {
         peer: peer.clone(),
@@ -145,12 +121,6 @@ pub(crate) fn shake(
         join_key,
         trip,
     })
-}
-
-/// The addresses of a connection between hosts: this host's, and the peer's.
-pub(crate) fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
-    let (near, far) = stream.local_addr().ok().zip(stream.peer_addr().ok())?;
-    Some((near.ip().to_canonical(), far.ip().to_canonical()))
 }
 
 trait Wire: Read + Write {
@@ -187,7 +157,7 @@ pub(crate) fn extra(node: u32, stream: u32, is_rail: bool) -> [u8; 16] {
 /// Returns the pair's secret, and the least round trip of the connection's first packets. `took` is how long it took to
 /// be made, where this host did.
 fn handshake(
-    transfer: &Transfer,
+    member: &Member,
     peer: &Peer,
     socket: DataSocket,
     took: Option<Duration>,
@@ -204,14 +174,14 @@ fn handshake(
         kind: Kind::Pair,
         flags: 0,
         key_id: [0; 16],
-        transfer_id: transfer.id,
+        transfer_id: member.id,
         nonce: preface::random_bytes(),
-        extra: extra(transfer.node, 0, false),
+        extra: extra(member.node, 0, false),
     };
-    wire.write_all(&head.encode(&transfer.preface_key))?;
+    wire.write_all(&head.encode(&member.preface_key))?;
     let other = std::io::Error::other;
     let mut tls =
-        rustls::ClientConnection::new(transfer.pair_client.clone(), tls::server_name(peer.node))
+        rustls::ClientConnection::new(member.pair_client.clone(), tls::server_name(peer.node))
             .map_err(other)?;
     let mut stream = rustls::Stream::new(&mut tls, &mut wire);
     let mut ready = [0];
@@ -240,27 +210,27 @@ fn least_trip(stream: Option<&TcpStream>, took: Option<Duration>) -> Duration {
 
 impl Connected {
     /// The search for further rails, where there can be any.
-    pub fn search(&self, transfer: &Transfer) -> Option<Search> {
+    pub fn search(&self, member: &Member) -> Option<Search> {
         let remote = match &self.address {
             Address::Tcp(remote) => *remote,
             Address::Rail(rail) => rail.remote(),
             Address::Unix(_) | Address::Reversed(..) | Address::Through(..) => return None,
         };
-        let local = self.local.filter(|_| !transfer.one_rail)?;
-        let here = transfer.interfaces.clone();
+        let local = self.local.filter(|_| !member.one_rail)?;
+        let here = member.interfaces.clone();
         Some(Search::new(here, &self.peer, local, remote))
     }
 
     /// The same peer and keys over a connection that was found later. `is_proved`: the peer has shown that it is the one.
     pub fn moved(
         &self,
-        transfer: &Transfer,
+        member: &Member,
         address: Address,
         stream: &mut TcpStream,
         (took, is_proved): (Option<Duration>, bool),
     ) -> std::io::Result<Self> {
         if !is_proved {
-            let head = self.join_head(transfer, 0, true);
+            let head = self.join_head(member, 0, true);
             stream.write_all(&head.encode(&self.join_key))?;
             self.expect_proof(stream, &head.nonce)?;
         }
@@ -282,14 +252,14 @@ impl Connected {
         self.secret.0 == other.secret.0
     }
 
-    fn join_head(&self, transfer: &Transfer, index: u32, is_rail: bool) -> Preface {
+    fn join_head(&self, member: &Member, index: u32, is_rail: bool) -> Preface {
         Preface {
             kind: Kind::Join,
             flags: 0,
             key_id: [0; 16],
-            transfer_id: transfer.id,
+            transfer_id: member.id,
             nonce: preface::random_bytes(),
-            extra: extra(transfer.node, index, is_rail),
+            extra: extra(member.node, index, is_rail),
         }
     }
 
@@ -313,7 +283,7 @@ impl Connected {
     /// Connects and says who it is, over a rail or as the pair was connected.
     fn greet(
         &self,
-        transfer: &Transfer,
+        member: &Member,
         via: &Via,
         index: u32,
     ) -> Result<(DataSocket, [u8; 32]), AgentError> {
@@ -327,8 +297,8 @@ impl Connected {
             address: address.to_string(),
             reason: error.to_string(),
         };
-        let mut socket = address.connect(transfer).map_err(failed)?;
-        let head = self.join_head(transfer, index, matches!(address, Address::Rail(_)));
+        let mut socket = address.connect(member).map_err(failed)?;
+        let head = self.join_head(member, index, matches!(address, Address::Rail(_)));
         let bytes = head.encode(&self.join_key);
         match &mut socket {
             DataSocket::Tcp(stream) => stream.write_all(&bytes),
@@ -354,21 +324,21 @@ impl Connected {
 
     /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses, have
     /// no proof of it.
-    pub fn is_answered(&self, transfer: &Transfer, via: &Via) -> bool {
-        self.greet(transfer, via, 0).is_ok()
+    pub fn is_answered(&self, member: &Member, via: &Via) -> bool {
+        self.greet(member, via, 0).is_ok()
     }
 
     /// Opens one more stream, over a rail or as the pair was connected.
     pub fn join(
         &self,
-        transfer: &Transfer,
+        member: &Member,
         via: &Via,
         index: u32,
     ) -> Result<(Box<dyn ReceiveHalf>, &'static str), AgentError> {
-        let (socket, nonce) = self.greet(transfer, via, index)?;
-        let options = streams::of_stream(&transfer.options, index);
+        let (socket, nonce) = self.greet(member, via, index)?;
+        let options = streams::of_stream(&member.options, index);
         let kind = match &self.address {
-            Address::Through(bridge, _) => bridge.kind(transfer),
+            Address::Through(bridge, _) => bridge.kind(member),
             _ => socket.kind(&options),
         };
         let half = socket

@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 use ropewalk_proto::control::Peer;
 use ropewalk_proto::route::{Dials, Failure};
 
+use crate::member::Member;
 use crate::rails::{self, Rail};
-use crate::streams::STACK_LEN;
-use crate::transfer::Transfer;
+use crate::streams::{POLL, STACK_LEN};
 
 /// One address that does not answer costs at most this; others are dialled beside it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Longest wait before it is looked whether the transfer has ended.
-pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// Something to connect to.
 #[derive(Clone, Debug)]
@@ -44,11 +41,11 @@ impl Target {
 }
 
 /// What there is to dial: the peer's addresses in its order, over each of the interfaces where the user named some.
-pub(crate) fn targets(transfer: &Transfer, peer: &Peer) -> Vec<Target> {
+pub(crate) fn targets(member: &Member, peer: &Peer) -> Vec<Target> {
     let remotes = peer.addresses.iter().filter_map(|text| text.parse().ok());
-    match transfer.is_restricted {
+    match member.is_restricted {
         true => {
-            let rails = remotes.flat_map(|remote| rails::to(&transfer.interfaces, remote));
+            let rails = remotes.flat_map(|remote| rails::to(&member.interfaces, remote));
             rails.map(Target::Rail).collect()
         }
         false => remotes.map(Target::Tcp).collect(),
@@ -91,22 +88,22 @@ pub(crate) fn failure(error: &Error) -> Failure {
 
 /// Dials a peer on another host until an address connects and passes the check; in words when none does.
 pub(crate) fn any<C>(
-    transfer: &Transfer,
+    member: &Member,
     peer: &Peer,
     check: C,
 ) -> std::result::Result<TcpStream, String>
 where
     C: FnOnce(&mut TcpStream) -> Result<()> + Clone + Send + 'static,
 {
-    let targets = targets(transfer, peer);
+    let targets = targets(member, peer);
     let addresses: Vec<SocketAddr> = targets.iter().map(Target::address).collect();
     let mut dials = Dials::new(&addresses, false);
     let (dialled, results) = mpsc::channel();
     loop {
-        if transfer.has_ended() {
+        if member.has_ended() {
             return Err("the transfer has ended".into());
         }
-        let now = transfer.now();
+        let now = member.now();
         while let Some(place) = dials.poll(now) {
             let dialled = dialled.clone();
             begin(targets[place].clone(), check.clone(), move |result| {
@@ -114,7 +111,7 @@ where
             });
         }
         if dials.is_over() {
-            return Err(dials.describe(&transfer.name, &peer.name));
+            return Err(dials.describe(&member.name, &peer.name));
         }
         let pause = dials
             .next_at()

@@ -18,15 +18,110 @@ use ropewalk_lane::unix;
 use ropewalk_proto::control::{self, LaneKind, Peer, from_agent};
 use ropewalk_proto::route::{Facts, Failure, Lanes, Route, Step};
 
+use crate::AgentError;
+use crate::bridge::bridges;
 use crate::connect::{Address, Connected, shake};
-use crate::dial::{self, POLL, Target};
-use crate::streams::{DataSocket, STACK_LEN};
-use crate::transfer::Transfer;
-use crate::{AgentError, reversed, tunnel};
+use crate::dial::{self, Target};
+use crate::member::Member;
+use crate::streams::{DataSocket, POLL, STACK_LEN};
 
-/// Peers whose data goes through the command's host, and what is being tried meanwhile; those that the master heard of have
-/// no entry.
-pub(crate) type Carried = Mutex<HashMap<u32, Arc<Mutex<Route>>>>;
+/// What is done when a better way to a peer works: what is open moves from the first to the second.
+pub(crate) type Better = Box<dyn Fn(&Arc<Connected>, Arc<Connected>) + Send + Sync>;
+
+/// The peers that a node is connected to: how, for all that follows.
+pub(crate) struct Ways {
+    known: Mutex<HashMap<u32, Arc<Connected>>>,
+    // One thread at a time connects a peer: a second handshake would end the first one's right to open streams.
+    connecting: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    // Peers whose data goes through the command's host, and what is being tried meanwhile; those that the master heard of
+    // have no entry.
+    carried: Mutex<HashMap<u32, Arc<Mutex<Route>>>>,
+    better: Better,
+}
+
+impl Ways {
+    /// None is known yet.
+    pub fn new(better: Better) -> Self {
+        Self {
+            known: Mutex::default(),
+            connecting: Mutex::default(),
+            carried: Mutex::default(),
+            better,
+        }
+    }
+
+    /// Connects to a peer and does the pair's handshake, unless it is done.
+    pub fn connect(
+        self: &Arc<Self>,
+        member: &Arc<Member>,
+        peer: &Peer,
+    ) -> Result<Arc<Connected>, AgentError> {
+        let slot = self.connecting.lock().entry(peer.node).or_default().clone();
+        let _one_at_a_time = slot.lock();
+        match self.newest(peer.node) {
+            Some(known) => Ok(known),
+            None => find(self, member, peer),
+        }
+    }
+
+    /// The way to a peer that is opened from now on.
+    pub fn newest(&self, node: u32) -> Option<Arc<Connected>> {
+        self.known.lock().get(&node).cloned()
+    }
+
+    /// Keeps a way.
+    pub fn keep(&self, connected: Arc<Connected>) {
+        self.known.lock().insert(connected.peer.node, connected);
+    }
+
+    /// The way does not work any more, so that another one is looked for; unless that has happened already.
+    pub fn forget(&self, gone: &Arc<Connected>) {
+        let mut known = self.known.lock();
+        let way = known.get(&gone.peer.node);
+        if way.is_some_and(|way| Arc::ptr_eq(way, gone)) {
+            known.remove(&gone.peer.node);
+        }
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&self) {
+        self.known.lock().clear();
+    }
+
+    /// A better way to a peer works: what is opened from now on goes there, and what is open moves.
+    fn replace(&self, from: &Arc<Connected>, to: Arc<Connected>) {
+        {
+            let mut known = self.known.lock();
+            let way = known.get(&to.peer.node);
+            // It was given up meanwhile.
+            if !way.is_some_and(|way| Arc::ptr_eq(way, from)) {
+                return;
+            }
+            known.insert(to.peer.node, to.clone());
+        }
+        (self.better)(from, to);
+    }
+
+    /// The master hears that a peer's data goes through its host, and why: once.
+    fn tell_carried(&self, member: &Member, node: u32) {
+        let Some(route) = self.carried.lock().remove(&node) else {
+            return;
+        };
+        let why = route.lock().why_not_direct();
+        member.send(from_agent::Body::Route(control::Route {
+            node,
+            step: Some(control::route::Step::Through(why)),
+        }));
+    }
+
+    /// As [`Ways::tell_carried`], of all peers of which it has not heard.
+    pub fn tell_all_carried(&self, member: &Member) {
+        let nodes: Vec<u32> = self.carried.lock().keys().copied().collect();
+        for node in nodes {
+            self.tell_carried(member, node);
+        }
+    }
+}
 
 /// Whether an agent of that name runs in this network namespace, without connecting to it.
 fn is_on_this_host(instance: &str) -> bool {
@@ -54,7 +149,8 @@ enum Event {
 
 /// A pair that is being connected.
 struct Finder {
-    transfer: Arc<Transfer>,
+    ways: Arc<Ways>,
+    member: Arc<Member>,
     peer: Peer,
     targets: Vec<Target>,
     // Shared with those that say how data goes.
@@ -63,25 +159,26 @@ struct Finder {
     events: mpsc::Receiver<Event>,
 }
 
-/// Connects to a peer, does the pair's handshake and keeps the way with the transfer.
-pub(crate) fn find(transfer: &Arc<Transfer>, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
-    let targets = dial::targets(transfer, peer);
+/// Connects to a peer, does the pair's handshake and keeps the way.
+fn find(ways: &Arc<Ways>, member: &Arc<Member>, peer: &Peer) -> Result<Arc<Connected>, AgentError> {
+    let targets = dial::targets(member, peer);
     let route = Route::new(Facts {
-        receiver: transfer.name.clone(),
+        receiver: member.name.clone(),
         sender: peer.name.clone(),
         addresses: targets.iter().map(Target::address).collect(),
-        lanes: match transfer.options.lane() {
+        lanes: match member.options.lane() {
             LaneKind::Auto => Lanes::Any,
             LaneKind::Tcp => Lanes::Tcp,
             LaneKind::Unix | LaneKind::Shm => Lanes::Local,
             LaneKind::Rbudp | LaneKind::Rapid => Lanes::Datagrams,
         },
-        is_restricted: transfer.is_restricted,
-        is_fixed: transfer.options.equal,
+        is_restricted: member.is_restricted,
+        is_fixed: member.options.equal,
     });
     let (told, events) = mpsc::channel();
     let finder = Finder {
-        transfer: transfer.clone(),
+        ways: ways.clone(),
+        member: member.clone(),
         peer: peer.clone(),
         targets,
         route: Arc::new(Mutex::new(route)),
@@ -95,8 +192,7 @@ impl Finder {
     fn find(self) -> Result<Arc<Connected>, AgentError> {
         let keep = |finder: &Self, connected: Connected| {
             let connected = Arc::new(connected);
-            let mut ways = finder.transfer.ways.lock();
-            ways.insert(finder.peer.node, connected.clone());
+            finder.ways.keep(connected.clone());
             connected
         };
         loop {
@@ -140,7 +236,7 @@ impl Finder {
     /// Begins what is due; the way to a peer on this host, which is there at once.
     fn begin(&self) -> Option<Connected> {
         loop {
-            let step = self.route.lock().poll(self.transfer.now())?;
+            let step = self.route.lock().poll(self.member.now())?;
             let told = self.told.clone();
             match step {
                 Step::Local => {
@@ -149,17 +245,17 @@ impl Finder {
                         false => is_on_this_host(&self.peer.instance),
                         true => {
                             let address = Address::Unix(unix::agent_name(&self.peer.instance));
-                            let socket = address.connect(&self.transfer);
+                            let socket = address.connect(&self.member);
                             let is_local = socket.is_ok();
                             let made = socket
-                                .and_then(|s| shake(&self.transfer, &self.peer, address, s, None));
+                                .and_then(|s| shake(&self.member, &self.peer, address, s, None));
                             if let Ok(connected) = made {
                                 return Some(connected);
                             }
                             is_local
                         }
                     };
-                    let now = self.transfer.now();
+                    let now = self.member.now();
                     self.route.lock().handle_local(is_local, now);
                 }
                 Step::Dial(place) => dial::begin(
@@ -170,9 +266,9 @@ impl Finder {
                     },
                 ),
                 Step::Reverse => {
-                    let (transfer, sender) = (self.transfer.clone(), self.peer.node);
+                    let (member, sender) = (self.member.clone(), self.peer.node);
                     let work = move || {
-                        let taken = reversed::ask(&transfer, sender);
+                        let taken = member.ask(sender);
                         let _ = told.send(Event::Reversed(taken));
                     };
                     if let Err(error) = spawn("reversed", work) {
@@ -186,16 +282,16 @@ impl Finder {
 
     fn begin_through(&self, told: mpsc::Sender<Event>) {
         // It was said of the hosts' own networks that they are trusted.
-        if self.transfer.options.plain {
+        if self.member.options.plain {
             let why = "--plain keeps data off the command's host; leave --plain out";
             return self.route.lock().handle_through_failed(why.to_owned());
         }
-        let (transfer, sender) = (self.transfer.clone(), self.peer.node);
+        let (member, sender) = (self.member.clone(), self.peer.node);
         let work = move || {
             let mut opened = Err("no way leads there".to_owned());
-            for bridge in tunnel::bridges(&transfer) {
+            for bridge in bridges(&member) {
                 let address = Address::Through(bridge, sender);
-                opened = match address.connect(&transfer) {
+                opened = match address.connect(&member) {
                     Ok(socket) => Ok((address, socket)),
                     Err(error) => Err(error.to_string()),
                 };
@@ -215,7 +311,7 @@ impl Finder {
     /// # Errors
     /// Nothing is left that could, or nobody needs it any more.
     fn next(&self) -> Result<Option<Event>, AgentError> {
-        if self.transfer.has_ended() {
+        if self.member.has_ended() {
             return Err(AgentError::Unconnected("the transfer has ended".into()));
         }
         let next = {
@@ -226,7 +322,7 @@ impl Finder {
             route.next_at()
         };
         let pause = next.map_or(POLL, |at| {
-            Duration::from(at.since(self.transfer.now())).min(POLL)
+            Duration::from(at.since(self.member.now())).min(POLL)
         });
         Ok(self.events.recv_timeout(pause).ok())
     }
@@ -244,7 +340,7 @@ impl Finder {
         socket: DataSocket,
         took: Option<Duration>,
     ) -> Result<Connected, String> {
-        let shaken = shake(&self.transfer, &self.peer, address, socket, took);
+        let shaken = shake(&self.member, &self.peer, address, socket, took);
         shaken.map_err(|error| format!("the handshake failed: {error}"))
     }
 
@@ -274,20 +370,20 @@ impl Finder {
     fn look_on(self, carried: Arc<Connected>) {
         self.route.lock().handle_through_works();
         let node = self.peer.node;
-        let (transfer, route) = (self.transfer.clone(), self.route.clone());
-        transfer.carried.lock().insert(node, route);
-        if self.transfer.options.equal {
-            return self.transfer.tell_carried(node);
+        let (ways, member) = (self.ways.clone(), self.member.clone());
+        ways.carried.lock().insert(node, self.route.clone());
+        if member.options.equal {
+            return ways.tell_carried(&member, node);
         }
         let work = move || match self.better(&carried) {
             Some(connected) => {
-                self.transfer.carried.lock().remove(&node);
-                self.transfer.move_way(&carried, Arc::new(connected));
+                self.ways.carried.lock().remove(&node);
+                self.ways.replace(&carried, Arc::new(connected));
             }
-            None => self.transfer.tell_carried(node),
+            None => self.ways.tell_carried(&self.member, node),
         };
         if spawn("ways", work).is_err() {
-            transfer.tell_carried(node);
+            ways.tell_carried(&member, node);
         }
     }
 
@@ -300,7 +396,7 @@ impl Finder {
                 None => {}
                 Some(Event::Dialled(place, Ok((mut stream, took)))) => {
                     let (address, how) = (self.address(place), (Some(took), false));
-                    match carried.moved(&self.transfer, address, &mut stream, how) {
+                    match carried.moved(&self.member, address, &mut stream, how) {
                         Ok(connected) => return Some(connected),
                         Err(error) => self.dial_failed(place, error.to_string()),
                     }
@@ -310,10 +406,10 @@ impl Finder {
                 Some(Event::Reversed(Ok(DataSocket::Tcp(mut stream)))) => {
                     // Its preface was verified.
                     let (address, how) = (Address::Reversed(self.peer.node, 0), (None, true));
-                    match carried.moved(&self.transfer, address, &mut stream, how) {
+                    match carried.moved(&self.member, address, &mut stream, how) {
                         Ok(connected) => {
                             let stream = DataSocket::Tcp(stream);
-                            self.transfer.pool.give_back((self.peer.node, 0), stream);
+                            self.member.pool.give_back((self.peer.node, 0), stream);
                             return Some(connected);
                         }
                         Err(error) => self.reverse_failed(&error.to_string()),
@@ -321,28 +417,6 @@ impl Finder {
                 }
                 Some(failed) => self.fail(failed),
             }
-        }
-    }
-}
-
-impl Transfer {
-    /// The master hears that a peer's data goes through its host, and why: once.
-    fn tell_carried(&self, node: u32) {
-        let Some(route) = self.carried.lock().remove(&node) else {
-            return;
-        };
-        let why = route.lock().why_not_direct();
-        self.send(from_agent::Body::Route(control::Route {
-            node,
-            step: Some(control::route::Step::Through(why)),
-        }));
-    }
-
-    /// As [`Transfer::tell_carried`], of all peers of which it has not heard.
-    pub fn tell_all_carried(&self) {
-        let nodes: Vec<u32> = self.carried.lock().keys().copied().collect();
-        for node in nodes {
-            self.tell_carried(node);
         }
     }
 }

@@ -384,6 +384,11 @@ impl Provider for Holdings {
     }
 }
 
+/// Space number of a part's manifest.
+pub(crate) fn manifest_space(part: usize) -> u16 {
+    u16::try_from(part + 1).unwrap_or(u16::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};

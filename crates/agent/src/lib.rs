@@ -14,20 +14,28 @@
 
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod connect;
 mod dial;
 mod door;
 mod error;
 mod find;
+mod host;
+mod incoming;
 mod landing;
 mod listen;
 mod log;
+mod member;
 mod open;
+mod peers;
+mod piped;
+mod pool;
 mod rails;
 mod receiving;
 mod reversed;
 mod sending;
 mod session;
+mod shared;
 mod stages;
 mod streams;
 mod transfer;

@@ -1,38 +1,29 @@
 //! Accepts connections, reads their preface and hands them to where they belong.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
-use ropewalk_lane::seal::PairSecret;
 use ropewalk_lane::{tls, unix};
 use ropewalk_proto::admission::Source;
-use ropewalk_proto::control;
 use ropewalk_store::{Access, Roots};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
-use crate::connect::{self, RAIL_AT};
 use crate::door::{Doors, Place};
+use crate::host::{Host, Work};
+use crate::incoming::{Caller, Incoming, PREFACE_TIMEOUT, Refusal, own_user};
 use crate::log::{self, Log, LogSink};
+use crate::peers::{HANDSHAKE_TIMEOUT, Held, handshake, named, serve_peer};
+use crate::shared::Shared;
 use crate::stages::{self, StageConfig, Stream};
-use crate::streams::DataSocket;
 use crate::transfer::Transfer;
-use crate::tunnel::Tunnel;
-use crate::{AgentError, rails, reversed, session};
-
-/// A connection that has not sent its preface by then is closed: peers send it at once.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Longest TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{AgentError, reversed, session};
 
 /// Connections that the kernel keeps until they are accepted, as far as the system allows: where they are more, new
 /// ones wait for a second.
@@ -71,56 +62,6 @@ impl std::fmt::Debug for AgentConfig {
     }
 }
 
-pub(crate) struct Shared {
-    pub token: [u8; 32],
-    token_id: [u8; 16],
-    token_key: MacKey,
-    control: Arc<rustls::ServerConfig>,
-    pub roots: Roots,
-    expanded: HashMap<Vec<u8>, Result<Vec<Vec<u8>>, String>>,
-    pub instance: String,
-    pub port: u16,
-    pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
-    pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
-    pub stages: Option<StageConfig>,
-    pub shutdown: watch::Receiver<bool>,
-    pub work: Work,
-    /// Through the master that started this agent, if one did.
-    pub tunnel: std::sync::OnceLock<Arc<Tunnel>>,
-    /// For connections within this host, and for those that come through the master.
-    pub local_doors: Arc<Doors>,
-    pub log: Log,
-}
-
-impl Shared {
-    /// The paths that patterns mean here.
-    pub fn expand(&self, patterns: &[Vec<u8>]) -> control::Expanded {
-        let matches = patterns.iter().map(|pattern| {
-            let found = match self.expanded.get(pattern) {
-                Some(known) => known.clone(),
-                None => ropewalk_store::expand(pattern, Some(&self.roots))
-                    .map_err(|error| error.to_string()),
-            };
-            match found {
-                Ok(paths) => control::Matches {
-                    paths,
-                    error: String::new(),
-                },
-                Err(error) => control::Matches {
-                    paths: Vec::new(),
-                    error,
-                },
-            }
-        });
-        control::Expanded {
-            matches: matches.collect(),
-        }
-    }
-}
-
-/// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
-pub(crate) type Work = Arc<tokio::sync::RwLock<()>>;
-
 /// A bound agent, ready to serve.
 pub struct Agent {
     listeners: Vec<TcpListener>,
@@ -129,9 +70,6 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     log: Option<log::Writer>,
 }
-
-/// A master that acknowledges no status for this long is gone; what it started is cleaned up.
-const MASTER_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl Agent {
     /// Listens on every address. Nothing is served before [`Agent::serve`].
@@ -179,22 +117,24 @@ impl Agent {
             Err(error) => return Err(AgentError::Log(error)),
         };
         let shared = Shared {
+            host: Host {
+                roots,
+                expanded: config.expanded.into_iter().collect(),
+                instance,
+                port,
+                work: Work::default(),
+                tunnel: OnceLock::new(),
+                log: log.unwrap_or_default(),
+            },
             token_id: preface::key_id(&config.token),
             token_key: MacKey::new(&config.token),
             token: config.token,
             control,
-            roots,
-            expanded: config.expanded.into_iter().collect(),
-            instance,
-            port,
             transfers: Mutex::default(),
             streams: Mutex::default(),
             stages: config.stages,
             shutdown: shutdown_seen,
-            work: Work::default(),
-            tunnel: std::sync::OnceLock::new(),
             local_doors: Arc::new(Doors::new(descriptors())),
-            log: log.unwrap_or_default(),
         };
         Ok(Self {
             listeners,
@@ -219,7 +159,7 @@ impl Agent {
 
     /// Random name of this run.
     pub fn instance(&self) -> &str {
-        &self.shared.instance
+        &self.shared.host.instance
     }
 
     /// Serves until `shutdown` completes, then stops all transfers and waits until their files are in order.
@@ -266,9 +206,9 @@ impl Agent {
             let _ = tokio::task::spawn_blocking(move || stream.finish(false)).await;
         }
         // What sessions took out of the list first they end themselves.
-        drop(self.shared.work.write().await);
+        drop(self.shared.host.work.write().await);
         if let Some(log) = self.log {
-            self.shared.log.close();
+            self.shared.host.log.close();
             let _ = tokio::task::spawn_blocking(|| log.flush()).await;
         }
         Ok(())
@@ -337,51 +277,6 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Sockets an agent takes connections on.
-pub(crate) trait Incoming: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
-    fn into_data(self) -> std::io::Result<DataSocket>;
-    /// Makes the connection fail when the peer's host is gone without a word.
-    fn expect_answers(&self) {}
-    /// What is written from now on leaves when the connection ends, or when packets are full.
-    fn hold_back(&self) {}
-    /// Whether what comes is acknowledged at once, or by what is sent next.
-    fn acknowledge_at_once(&self, _is_wanted: bool) {}
-}
-
-impl Incoming for tokio::net::TcpStream {
-    fn into_data(self) -> std::io::Result<DataSocket> {
-        let stream = self.into_std()?;
-        stream.set_nonblocking(false)?;
-        Ok(DataSocket::Tcp(stream))
-    }
-
-    fn expect_answers(&self) {
-        let socket = socket2::SockRef::from(self);
-        // Best effort: without it the system's own patience counts, about a quarter of an hour.
-        let _ = socket.set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
-        // A status that a full trunk drops again and again is not put off twice as long each time.
-        let _ = socket.set_tcp_thin_linear_timeouts(true);
-    }
-
-    fn hold_back(&self) {
-        // Best effort: it saves packets.
-        let _ = socket2::SockRef::from(self).set_tcp_cork(true);
-    }
-
-    fn acknowledge_at_once(&self, is_wanted: bool) {
-        // Best effort, too.
-        let _ = socket2::SockRef::from(self).set_tcp_quickack(is_wanted);
-    }
-}
-
-impl Incoming for tokio::net::UnixStream {
-    fn into_data(self) -> std::io::Result<DataSocket> {
-        let stream = self.into_std()?;
-        stream.set_nonblocking(false)?;
-        Ok(DataSocket::Unix(stream))
-    }
-}
-
 /// Takes a connection that another node makes through the master, as if it had connected on this host.
 pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Shared>) {
     let caller = Caller {
@@ -398,22 +293,6 @@ pub(crate) async fn take_local(stream: tokio::net::UnixStream, shared: Arc<Share
     }
 }
 
-/// Connections that this process makes to itself, or that count as such.
-pub(crate) fn own_user() -> Source {
-    Source::User(rustix::process::geteuid().as_raw())
-}
-
-/// At the other end of a connection.
-pub(crate) struct Caller {
-    pub source: Source,
-    /// For the log.
-    pub name: String,
-    /// The address of this host that it was made to.
-    pub reached_as: Option<SocketAddr>,
-    /// Its preface is waited for so long.
-    pub patience: Duration,
-}
-
 /// Gives a connection a place and a task of its own.
 async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, shared: &Arc<Shared>) {
     if let Some(place) = doors.enter(caller.source).await {
@@ -421,7 +300,7 @@ async fn receive<S: Incoming>(stream: S, caller: Caller, doors: &Arc<Doors>, sha
         tokio::spawn(async move {
             let name = caller.name.clone();
             if let Err(refusal) = welcome(stream, caller, place, &doors, shared.clone()).await {
-                shared.log.stranger(|| format!("{name}: {refusal}"));
+                shared.host.log.stranger(|| format!("{name}: {refusal}"));
             }
         });
     }
@@ -432,27 +311,6 @@ async fn rest(error: &std::io::Error) {
     if error.kind() != std::io::ErrorKind::ConnectionAborted {
         tokio::time::sleep(REST).await;
     }
-}
-
-/// Why a connection is closed without an answer, for the log.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("closed, no preface within {} s", PREFACE_TIMEOUT.as_secs())]
-    Silent,
-    #[error("closed its connection before a preface")]
-    Left,
-    #[error("closed, silent while too many others connect")]
-    GaveWay,
-    #[error("closed, what it sent is no preface of this version of Ropewalk")]
-    NoPreface,
-    #[error("closed, its token is wrong")]
-    WrongToken,
-    #[error("closed, this agent does not serve the transfer that it names")]
-    NoTransfer,
-    #[error("closed, it has no key of the transfer that it names")]
-    WrongKey,
-    #[error("closed, its TLS handshake failed or took too long")]
-    Handshake,
 }
 
 /// Reads what has arrived, without waiting. The runtime would wait for its next look at the socket first.
@@ -527,11 +385,11 @@ async fn welcome<S: Incoming>(
         }
         Kind::Reversed => {
             let transfer = named(&shared, &head)?;
-            if !Preface::verify(&bytes, &transfer.preface_key) {
+            if !Preface::verify(&bytes, &transfer.member.preface_key) {
                 return Err(Refusal::WrongKey);
             }
             // A peer that is gone already is missed where its connection is wanted.
-            let _ = reversed::keep(&transfer, &head, stream).await;
+            let _ = reversed::keep(&transfer.member, &head, stream).await;
             Ok(())
         }
         Kind::Edge => {
@@ -548,94 +406,6 @@ async fn welcome<S: Incoming>(
         }
         // Message sockets have listeners of their own.
         Kind::Message => Err(Refusal::NoPreface),
-    }
-}
-
-/// The transfer that a preface names.
-fn named(shared: &Shared, head: &Preface) -> Result<Arc<Transfer>, Refusal> {
-    let transfers = shared.transfers.lock();
-    let named = transfers.get(&head.transfer_id).cloned();
-    named.ok_or(Refusal::NoTransfer)
-}
-
-/// Where a connection is counted.
-pub(crate) struct Held<'a> {
-    /// Its place among those that have proved nothing; none where this node connected.
-    pub place: Option<Place>,
-    pub doors: &'a Doors,
-    pub source: Source,
-}
-
-/// What a peer wants after its preface, whichever of the two connected.
-pub(crate) async fn serve_peer<S: Incoming>(
-    mut stream: S,
-    bytes: [u8; PREFACE_LEN],
-    head: Preface,
-    shared: &Shared,
-    held: Held<'_>,
-) -> Result<(), Refusal> {
-    let transfer = named(shared, &head)?;
-    match head.kind {
-        Kind::Pair => {
-            if !Preface::verify(&bytes, &transfer.preface_key) {
-                return Err(Refusal::WrongKey);
-            }
-            drop(held.place);
-            let place = held.doors.prove(held.source);
-            let acceptor = tokio_rustls::TlsAcceptor::from(transfer.pair_server.clone());
-            let mut stream = handshake(acceptor.accept(stream), &place).await?;
-            let mut secret = PairSecret([0; 32]);
-            let tls = stream.get_ref().1;
-            tls.export_keying_material(&mut secret.0, tls::PAIR_LABEL, None)
-                .map_err(|_| Refusal::Handshake)?;
-            // A node speaks for itself only: its certificate names its number.
-            let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-            if !certificate.is_some_and(|c| tls::names_node(c, node_of(&head))) {
-                return Err(Refusal::WrongKey);
-            }
-            transfer.add_pair(node_of(&head), secret);
-            // One byte says that streams may join now.
-            let _ = stream.write_all(&[1]).await;
-            let _ = stream.shutdown().await;
-            Ok(())
-        }
-        Kind::Join => {
-            let secret = transfer
-                .admit(node_of(&head), &bytes, &head)
-                .ok_or(Refusal::WrongKey)?;
-            let is_rail = head.extra[RAIL_AT] == 1;
-            if is_rail {
-                let proof = connect::rail_proof(&secret.0, &head.nonce);
-                if stream.write_all(&proof).await.is_err() {
-                    return Ok(());
-                }
-            }
-            drop(held.place);
-            if let Ok(socket) = stream.into_data() {
-                if let (DataSocket::Tcp(stream), true) = (&socket, is_rail) {
-                    rails::bind_accepted(stream);
-                }
-                let index = u32::from_le_bytes(std::array::from_fn(|i| head.extra[4 + i]));
-                transfer.serve_stream(socket, index, &secret, head.nonce);
-            }
-            Ok(())
-        }
-        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge => Err(Refusal::NoPreface),
-    }
-}
-
-/// A TLS handshake, as long as the connection has its place.
-async fn handshake<T, E>(
-    accept: impl Future<Output = Result<T, E>>,
-    place: &Place,
-) -> Result<T, Refusal> {
-    tokio::select! {
-        biased;
-        made = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept) => match made {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(_)) | Err(_) => Err(Refusal::Handshake),
-        },
-        () = place.taken() => Err(Refusal::GaveWay),
     }
 }
 
@@ -658,9 +428,4 @@ fn raise_descriptor_limit() {
 fn descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |most| most as usize)
-}
-
-/// The node number a preface claims. In a pair handshake the certificate must name the same one.
-pub(crate) fn node_of(head: &Preface) -> u32 {
-    u32::from_le_bytes([head.extra[0], head.extra[1], head.extra[2], head.extra[3]])
 }

@@ -5,8 +5,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -18,10 +17,11 @@ use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
 use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
 
+use crate::find::{Better, Ways};
 use crate::landing::{Gate, SinkSet};
+use crate::member::Member;
 use crate::open::OpenSink;
 use crate::streams::{self, STACK_LEN};
-use crate::transfer::Transfer;
 use rails::Way;
 
 mod compare;
@@ -88,9 +88,20 @@ fn retries() -> impl Iterator<Item = Duration> {
     RETRY_PAUSES.into_iter().map(Duration::from)
 }
 
+/// Moves the streams of a fetch that is there to a better way.
+fn moves(fetch: Weak<Fetch>) -> Better {
+    Box::new(move |from, to| {
+        if let Some(fetch) = fetch.upgrade() {
+            fetch.move_way(from, to);
+        }
+    })
+}
+
 /// The receiving side of one transfer on one node.
 pub(crate) struct Fetch {
-    transfer: Arc<Transfer>,
+    member: Arc<Member>,
+    // Peers that are connected.
+    ways: Arc<Ways>,
     state: Mutex<State>,
     changed: Condvar,
     sinks: Mutex<Option<Arc<SinkSet>>>,
@@ -100,14 +111,12 @@ pub(crate) struct Fetch {
     made_folders: Mutex<Vec<PathBuf>>,
     // What was read back from the sink and found right.
     read_back: Mutex<RangeSet>,
-    // Peers with whom the handshake is done, or being done.
-    pairs: compare::Pairs,
     hash: bool,
 }
 
 impl Fetch {
-    pub fn new(transfer: Arc<Transfer>, plan: &control::Plan) -> Arc<Self> {
-        let options = transfer.options;
+    pub fn new(member: Arc<Member>, plan: &control::Plan) -> Arc<Self> {
+        let options = member.options;
         let senders: HashSet<u32> = plan.runs.iter().map(|run| run.sender).collect();
         let blast = streams::blast(&options, senders.len());
         let streams = Streams::new(&Wish {
@@ -119,7 +128,7 @@ impl Fetch {
             sharers: control::given(plan.sharers),
             other_transfers: plan.other_transfers,
         });
-        let mut receiving = Receiving::new(options.prefetch, streams.each(), transfer.now());
+        let mut receiving = Receiving::new(options.prefetch, streams.each(), member.now());
         if options.fixed {
             receiving.fix_plan();
         }
@@ -128,7 +137,7 @@ impl Fetch {
         }
         receiving.compare(
             coordinator::compare(options.verify()),
-            compare::seed(&transfer.id, transfer.node),
+            compare::seed(&member.id, member.node),
         );
         let duties = Duties {
             renames: plan.commit,
@@ -136,22 +145,22 @@ impl Fetch {
             ..Duties::default()
         };
         let state = State {
-            node: Node::new(receiving, streams, plan, duties, transfer.now()),
+            node: Node::new(receiving, streams, plan, duties, member.now()),
             lanes: Table::new(),
             rails: Vec::new(),
             watches_links: false,
             temporary_told: false,
         };
-        Arc::new(Self {
+        Arc::new_cyclic(|own: &Weak<Self>| Self {
+            ways: Arc::new(Ways::new(moves(own.clone()))),
             state: Mutex::new(state),
             changed: Condvar::new(),
             sinks: Mutex::new(None),
             unmade: Mutex::default(),
             made_folders: Mutex::default(),
             read_back: Mutex::default(),
-            pairs: compare::Pairs::default(),
             hash: options.verify() >= Verify::Tree,
-            transfer,
+            member,
         })
     }
 
@@ -180,7 +189,7 @@ impl Fetch {
     /// Prepares the sinks and starts to fetch. Returns at once.
     pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
         // Nothing is made that the agent would not stay to remove.
-        let Ok(at_work) = self.transfer.work.clone().try_read_owned() else {
+        let Ok(at_work) = self.member.work.clone().try_read_owned() else {
             return self.fail("the agent is about to end".into());
         };
         self.spawn("fetch", move |fetch| {
@@ -199,7 +208,7 @@ impl Fetch {
                         return;
                     }
                     let mut state = fetch.state.lock();
-                    let now = fetch.transfer.now();
+                    let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     state.node.handle_prepared(&plan, now, &unit_at);
                     fetch.drain(state);
@@ -225,11 +234,11 @@ impl Fetch {
     /// The transfer's id as it is in temporary names. A copy of this node's own has its number, too: another node may see
     /// the same file system without being told that they share a copy.
     fn temporary_id(&self, shared: bool) -> String {
-        let digits = self.transfer.id.iter().map(|byte| format!("{byte:02x}"));
+        let digits = self.member.id.iter().map(|byte| format!("{byte:02x}"));
         let id: String = digits.collect();
         match shared {
             true => id,
-            false => format!("{id}-{}", self.transfer.node),
+            false => format!("{id}-{}", self.member.node),
         }
     }
 
@@ -250,14 +259,14 @@ impl Fetch {
             None => Range::new(offset, offset),
         };
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let answer = state.node.handle_message(message, now, &unit_at);
         self.drain(state);
         answer
     }
 
     fn stopped(&self) -> bool {
-        self.transfer.stopped.load(Ordering::Acquire)
+        self.member.has_ended()
     }
 
     fn sinks(&self) -> Option<Arc<SinkSet>> {
@@ -268,7 +277,7 @@ impl Fetch {
     fn drain(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let (mut start, mut compare) = (Vec::new(), Vec::new());
         let had_failed = state.node.failure().is_some();
-        let now = self.transfer.now();
+        let now = self.member.now();
         while let Some(event) = state.node.poll_event(now) {
             match event {
                 Event::Start(stream) => start.push(stream),
@@ -278,7 +287,7 @@ impl Fetch {
                 }
                 Event::Need(ranges, lost, reason) => {
                     let ranges = control::stretches(&ranges);
-                    self.transfer.send(from_agent::Body::Need(control::Need {
+                    self.member.send(from_agent::Body::Need(control::Need {
                         ranges,
                         lost,
                         reason,
@@ -353,7 +362,7 @@ impl Fetch {
         }
         control::Status {
             temporary,
-            ..node.status(self.transfer.now())
+            ..node.status(self.member.now())
         }
     }
 
@@ -388,6 +397,7 @@ impl Fetch {
             discards_shared: shared,
         });
         self.changed.notify_all();
+        self.ways.clear();
         if discard && !state.node.is_renamed() {
             drop(state);
             if let Some(sinks) = self.sinks() {

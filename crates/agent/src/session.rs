@@ -11,8 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc, watch};
 
 use crate::door::Place;
-use crate::listen::{Caller, Refusal, Shared};
+use crate::incoming::{Caller, Refusal};
 use crate::reversed;
+use crate::shared::Shared;
 use crate::stages::Stream;
 use crate::transfer::Transfer;
 
@@ -203,6 +204,7 @@ impl Session {
         let message = message.into();
         let caller = &self.caller;
         self.shared
+            .host
             .log
             .say(|| format!("{caller}: refused, {message}"));
         self.send(from_agent::Body::Refused(control::Refused {
@@ -262,12 +264,12 @@ impl Session {
             }
             Some(to_agent::Body::Expand(expand)) => {
                 let shared = self.shared.clone();
-                let expanding = tokio::task::spawn_blocking(move || shared.expand(&expand.patterns));
+                let expanding = tokio::task::spawn_blocking(move || shared.host.expand(&expand.patterns));
                 self.send(from_agent::Body::Expanded(expanding.await.unwrap_or_default()));
             }
             Some(to_agent::Body::Route(route)) => {
                 if let Some(transfer) = &self.transfer {
-                    reversed::handle(&self.shared, transfer, route);
+                    reversed::handle(&self.shared, &transfer.member, route);
                 }
             }
             Some(body @ to_agent::Body::Release(_)) => {
@@ -338,7 +340,7 @@ impl Session {
     async fn finish(&mut self, finish: control::Finish) {
         let finished = match self.transfer.take() {
             Some(transfer) => {
-                self.shared.transfers.lock().remove(&transfer.id);
+                self.shared.transfers.lock().remove(&transfer.member.id);
                 let work = tokio::task::spawn_blocking(move || transfer.finish(&finish));
                 work.await.unwrap_or_default()
             }
@@ -350,7 +352,7 @@ impl Session {
 
     async fn cancel(&mut self, query: &control::CancelQuery) {
         let mut lines = Vec::new();
-        let _at_work = self.shared.work.clone().try_read_owned();
+        let _at_work = self.shared.host.work.clone().try_read_owned();
         for transfer in self.select(&query.transfer) {
             let mut line = transfer.status_line();
             let caller = self.caller.clone();
@@ -370,7 +372,7 @@ impl Session {
         let transfers = self.shared.transfers.lock();
         transfers
             .values()
-            .filter(|t| id.is_empty() || t.id == id)
+            .filter(|t| id.is_empty() || t.member.id == id)
             .cloned()
             .collect()
     }
@@ -382,21 +384,21 @@ impl Session {
         let (shared, outbox, reached_as) =
             (self.shared.clone(), self.outbox.clone(), self.reached_as);
         let opening = tokio::task::spawn_blocking(move || {
-            Transfer::open(&open, &credentials, &shared, outbox, reached_as)
+            Transfer::open(&open, &credentials, &shared.host, outbox, reached_as)
         });
         match opening.await {
             Ok(Ok((transfer, opened))) => {
-                let Ok(at_work) = self.shared.work.clone().try_read_owned() else {
+                let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
                     return self.refuse("the agent is about to end");
                 };
                 let mut transfers = self.shared.transfers.lock();
-                if transfers.contains_key(&transfer.id) {
+                if transfers.contains_key(&transfer.member.id) {
                     drop(transfers);
                     return self.refuse(
                         "this node already takes part in that transfer; name each host once",
                     );
                 }
-                transfers.insert(transfer.id, transfer.clone());
+                transfers.insert(transfer.member.id, transfer.clone());
                 drop(transfers);
                 transfer.log_begin(&self.caller);
                 self.transfer = Some(transfer);
@@ -409,13 +411,15 @@ impl Session {
     }
 
     async fn open_stream(&mut self, open: control::StreamOpen) {
-        let Ok(at_work) = self.shared.work.clone().try_read_owned() else {
+        let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
             return self.refuse("the agent is about to end");
         };
         let (shared, outbox, reached_as) =
             (self.shared.clone(), self.outbox.clone(), self.reached_as);
-        let opening =
-            tokio::task::spawn_blocking(move || Stream::open(open, &shared, outbox, reached_as));
+        let opening = tokio::task::spawn_blocking(move || {
+            let config = shared.stages.as_ref();
+            Stream::open(open, config, &shared.host, outbox, reached_as)
+        });
         match opening.await {
             Ok(Ok((stream, opened))) => {
                 let known = self.shared.streams.lock().insert(stream.id, stream.clone());
@@ -430,6 +434,7 @@ impl Session {
                     );
                 }
                 self.shared
+                    .host
                     .log
                     .say(|| format!("{}: stream begins", self.caller));
                 self.stream = Some(stream);
@@ -445,6 +450,7 @@ impl Session {
         let stream = self.stream.take()?;
         self.shared.streams.lock().remove(&stream.id);
         self.shared
+            .host
             .log
             .say(|| format!("{}: stream ends", self.caller));
         let work = tokio::task::spawn_blocking(move || stream.finish(commit));
@@ -460,7 +466,7 @@ impl Session {
     async fn close(&mut self) {
         self.finish_stream(false).await;
         if let Some(transfer) = self.transfer.take() {
-            self.shared.transfers.lock().remove(&transfer.id);
+            self.shared.transfers.lock().remove(&transfer.member.id);
             let stop = move || transfer.stop(true, "the connection to its master ended");
             let _ = tokio::task::spawn_blocking(stop).await;
         }

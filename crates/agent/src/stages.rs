@@ -40,8 +40,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
+use crate::host::Host;
+use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
-use crate::listen::{Incoming, Refusal, Shared};
 
 /// A peer proves the stream's secret within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,7 +109,7 @@ fn source(path: &[u8], roots: &Roots) -> Result<(File, u64), AgentError> {
     Ok((file, found.len()))
 }
 
-fn check(open: &StreamOpen, shared: &Shared) -> Result<(), AgentError> {
+fn check(open: &StreamOpen, config: &StageConfig) -> Result<(), AgentError> {
     let is_sane = (2..=GROUPS_MAX).contains(&open.groups)
         && open.node < open.nodes
         && (BLOCK_MIN..=BLOCK_MAX).contains(&open.block)
@@ -124,11 +125,7 @@ fn check(open: &StreamOpen, shared: &Shared) -> Result<(), AgentError> {
             open.lane().name()
         )));
     }
-    let runs_programs = shared
-        .stages
-        .as_ref()
-        .is_some_and(|stages| stages.runs_programs);
-    if !open.programs.is_empty() && !runs_programs {
+    if !open.programs.is_empty() && !config.runs_programs {
         return Err(refused(
             "this agent runs no programs of masters; start it with --run-programs, or reach the host over ssh",
         ));
@@ -150,16 +147,17 @@ impl Stream {
     /// Opens the files and starts the processes. Nothing has its name yet.
     pub fn open(
         open: StreamOpen,
-        shared: &Arc<Shared>,
+        config: Option<&StageConfig>,
+        host: &Host,
         outbox: UnboundedSender<FromAgent>,
         reached_as: Option<IpAddr>,
     ) -> Result<(Arc<Self>, StreamOpened), AgentError> {
-        let Some(config) = &shared.stages else {
+        let Some(config) = config else {
             return Err(refused(
                 "this agent takes part in no streams; use the agent of the program ropewalk",
             ));
         };
-        check(&open, shared)?;
+        check(&open, config)?;
         let (Ok(id), Some(secret)) = (
             open.stream.as_slice().try_into(),
             EdgeSecret::new(&open.secret),
@@ -168,12 +166,12 @@ impl Stream {
         };
         let (mut input, mut length) = (None, open.length);
         if !open.from.is_empty() {
-            let (file, len) = source(&open.from, &shared.roots)?;
+            let (file, len) = source(&open.from, &host.roots)?;
             (input, length) = (Some(file), len);
         }
         let (mut output, mut sink) = (None, None);
         if !open.to.is_empty() {
-            let path = shared.roots.resolve_write(path_of(&open.to))?;
+            let path = host.roots.resolve_write(path_of(&open.to))?;
             let name = format!("{}-{}", hex(&open.stream), open.node);
             let (file, opened) = AppendedFile::create(&path, &name)?;
             (output, sink) = (Some(file), Some(opened));
@@ -219,9 +217,9 @@ impl Stream {
             }
         }
         let usable = interfaces::usable(&[]);
-        let candidates = interfaces::candidates(&usable, false, reached_as, shared.port);
+        let candidates = interfaces::candidates(&usable, false, reached_as, host.port);
         let opened = StreamOpened {
-            instance: shared.instance.clone(),
+            instance: host.instance.clone(),
             addresses: candidates
                 .iter()
                 .map(|(address, _)| address.to_string())

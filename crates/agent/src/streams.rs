@@ -1,26 +1,26 @@
 //! A connected data socket and what guards it.
 
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_lane::seal::{self, PairSecret};
 use ropewalk_lane::udp::Order;
-use ropewalk_lane::{
-    Check, LaneError, Protection, ReceiveHalf, SendHalf, Served, shm, tcp, udp, unix,
-};
+use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, shm, tcp, udp, unix};
 use ropewalk_proto::control::{self, LaneKind, Options, Verify};
-
-use crate::connect::HASH_STREAM;
-use crate::transfer::Transfer;
 
 /// Stack of a data thread: its buffers are on the heap, hashing needs a few KiB.
 pub(crate) const STACK_LEN: usize = 256 << 10;
 
-/// A sending thread looks whether it should stop at least this often while nothing is asked of it.
-const IDLE: Duration = Duration::from_secs(5);
+/// Longest wait before it is looked whether the transfer has ended.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
+
+/// Number of the stream that fetches a manifest: reliable whatever lanes the transfer has, since it is short and comes first.
+pub(crate) const MANIFEST_STREAM: u32 = u32::MAX;
+
+/// Number of the stream over which a holder is asked for hashes of units; reliable, too.
+pub(crate) const HASH_STREAM: u32 = u32::MAX - 1;
 
 /// What a lane of datagrams is granted ahead, at least and at most: it has a set rate, so what is on its way need not
 /// show how fast it is first. With RBUDP this is the blast; what is lost of it is held until the next round, so a node
@@ -113,7 +113,7 @@ impl DataSocket {
         }
     }
 
-    fn send_half(
+    pub fn send_half(
         self,
         options: &Options,
         secret: &PairSecret,
@@ -143,40 +143,8 @@ impl DataSocket {
     }
 }
 
-impl Transfer {
-    /// Serves the joined stream of this number on a thread of its own until the peer closes it or the transfer ends.
-    pub fn serve_stream(
-        self: Arc<Self>,
-        socket: DataSocket,
-        index: u32,
-        secret: &PairSecret,
-        nonce: [u8; 32],
-    ) {
-        let options = of_stream(&self.options, index);
-        let Ok(mut half) = socket.send_half(&options, secret, nonce) else {
-            return;
-        };
-        let builder = std::thread::Builder::new()
-            .name("send".into())
-            .stack_size(STACK_LEN);
-        // Without a thread the stream is dropped, which the peer sees as closed and tries elsewhere.
-        let _ = builder.spawn(move || {
-            let key = self.remember(half.stopper());
-            let Some(holdings) = self.serving.wait() else {
-                return self.forget(key);
-            };
-            let meter = self.serving.meter(holdings);
-            // Those beside the data are not counted among its streams.
-            if index < HASH_STREAM {
-                self.serving.open_stream(key, half.stopper());
-            }
-            while let Ok(Served::Idle) = half.serve(&meter, IDLE) {
-                if self.stopped.load(std::sync::atomic::Ordering::Acquire) {
-                    break;
-                }
-            }
-            self.serving.close_stream(key);
-            self.forget(key);
-        });
-    }
+/// The addresses of a connection between hosts: this host's, and the peer's.
+pub(crate) fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
+    let (near, far) = stream.local_addr().ok().zip(stream.peer_addr().ok())?;
+    Some((near.ip().to_canonical(), far.ip().to_canonical()))
 }

@@ -1,81 +1,15 @@
-//! The pipe to the master that started this agent: control messages and, where two nodes cannot connect, their bytes.
-//!
-//! ```text
-//!  agent A ══ stream ══▶ master ══ stream ══▶ agent B        B started by the master, too
-//!                               ── TCP ─────▶ agent B        B running already: the master connects to its port
-//!  agent C ◀── TCP ────── master                             C running already: it asks, over its control connection
-//! ```
-//!
-//! A connection that the master makes begins with a preface of kind `Reversed`, as one that a sender makes.
-//! [`Tunnel::connect`] gives a socket that is connected to another node as if to the port where its agent listens: preface,
-//! handshake, joins and frames stay what they are, and the master cannot read what is sealed.
-//!
-//! A one-shot agent serves its pipe for as long as it lasts, and ends when no master opens the control stream in time, or when
-//! that falls silent.
+//! The pipe to the master that started this agent, as a way to other nodes. [`crate::piped`] serves it.
 
-use std::future::Future;
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use ropewalk_model::time;
-use ropewalk_pipe::{Pipe, Purpose, Requests, Side, blocking};
-use ropewalk_proto::silence::{SILENCE_TIME, Silence};
+use ropewalk_pipe::{Pipe, Purpose, blocking};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-
-use crate::listen::{Shared, take_local};
-use crate::streams::DataSocket;
-use crate::transfer::Transfer;
-use crate::{Agent, AgentError, reversed, session};
-
-/// A master that started an agent opens the control stream at once. One that does not by then is gone.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How a connection through the master begins.
-#[derive(Clone)]
-pub(crate) enum Bridge {
-    /// Over the pipe to it.
-    Pipe(Arc<Tunnel>),
-    /// It connects to this node.
-    Carried,
-}
-
-impl Bridge {
-    /// Connects to a node of the transfer, from a thread that may wait.
-    pub fn connect(&self, transfer: &Transfer, node: u32) -> io::Result<DataSocket> {
-        match self {
-            Self::Pipe(tunnel) => Ok(DataSocket::Unix(tunnel.connect(node)?)),
-            Self::Carried => reversed::carry(transfer, node).map_err(io::Error::other),
-        }
-    }
-
-    /// For reports.
-    pub fn kind(&self, transfer: &Transfer) -> &'static str {
-        match (self, &transfer.tunnel) {
-            (Self::Carried, None) => "tcp",
-            (Self::Pipe(_), _) | (Self::Carried, Some(_)) => "ssh",
-        }
-    }
-}
-
-/// The ways through the master, the best one first: on its own host a connection costs less than the pipe.
-pub(crate) fn bridges(transfer: &Transfer) -> Vec<Bridge> {
-    let pipe = transfer.tunnel.clone().map(Bridge::Pipe);
-    match (pipe, transfer.is_near_master) {
-        (None, _) => vec![Bridge::Carried],
-        (Some(pipe), true) => vec![Bridge::Carried, pipe],
-        (Some(pipe), false) => vec![pipe],
-    }
-}
 
 /// The pipe to the master, as a way to other nodes.
 pub(crate) struct Tunnel {
-    pipe: Pipe,
-    handle: Handle,
+    pub pipe: Pipe,
+    pub handle: Handle,
 }
 
 impl Tunnel {
@@ -88,117 +22,5 @@ impl Tunnel {
             .handle
             .block_on(self.pipe.open(&Purpose::ToNode(node).encode()));
         blocking(opened.map_err(io::Error::other)?)
-    }
-}
-
-impl Agent {
-    /// Serves the master at the other end of a pair of pipes, and the peers of its transfer, until the pipe closes or
-    /// `shutdown` completes.
-    ///
-    /// * `reached_as`: this host's address by which the master reached it, where that is known.
-    ///
-    /// # Errors
-    /// [`AgentError::NoMaster`] when no master opens the control stream; otherwise as [`Agent::serve`].
-    pub async fn serve_pipe(
-        self,
-        (input, output): (OwnedFd, OwnedFd),
-        reached_as: Option<IpAddr>,
-        shutdown: impl Future<Output = ()>,
-    ) -> Result<(), AgentError> {
-        let (pipe, requests) =
-            Pipe::over(input, output, Side::Started).map_err(AgentError::Pipe)?;
-        let handle = Handle::current();
-        let shared = self.shared().clone();
-        let tunnel = Tunnel {
-            pipe: pipe.clone(),
-            handle,
-        };
-        let _ = shared.tunnel.set(Arc::new(tunnel));
-        let (controlled, mut is_controlled) = watch::channel(false);
-        let (heard, hears) = watch::channel(());
-        tokio::spawn(take_all(shared, requests, reached_as, controlled, heard));
-        let (mut is_forgotten, mut is_silent) = (false, false);
-        let until = async {
-            let forgotten = async {
-                let seen = is_controlled.wait_for(|seen| *seen);
-                if let Ok(Ok(_)) = tokio::time::timeout(CONTROL_TIMEOUT, seen).await {
-                    std::future::pending().await
-                }
-            };
-            tokio::select! {
-                () = shutdown => {}
-                () = pipe.closed() => {}
-                () = forgotten => is_forgotten = true,
-                () = silent(hears) => is_silent = true,
-            }
-        };
-        self.serve(until).await?;
-        if is_silent {
-            return Err(AgentError::SilentMaster {
-                seconds: SILENCE_TIME.whole_seconds(),
-            });
-        }
-        match is_forgotten && !pipe.is_closed() {
-            true => Err(AgentError::NoMaster {
-                seconds: CONTROL_TIMEOUT.as_secs(),
-            }),
-            false => Ok(()),
-        }
-    }
-}
-
-/// Returns when the master is taken for gone, as [`ropewalk_proto::silence`] says.
-async fn silent(mut hears: watch::Receiver<()>) {
-    let began = Instant::now();
-    let now = || time::Instant::after(began.elapsed());
-    let mut silence = Silence::default();
-    loop {
-        let left = silence.over_at().map(|at| at.since(now()));
-        let heard = match left {
-            None => hears.changed().await,
-            Some(left) => match tokio::time::timeout(left.into(), hears.changed()).await {
-                Ok(heard) => heard,
-                Err(_) => return,
-            },
-        };
-        match heard {
-            Ok(()) => silence.handle_heard(now()),
-            // The pipe is closed, which ends the agent by itself.
-            Err(_) => return std::future::pending().await,
-        }
-    }
-}
-
-/// Takes what the master opens.
-async fn take_all(
-    shared: Arc<Shared>,
-    mut requests: Requests,
-    reached_as: Option<IpAddr>,
-    controlled: watch::Sender<bool>,
-    heard: watch::Sender<()>,
-) {
-    while let Some(request) = requests.next().await {
-        let shared = shared.clone();
-        match Purpose::decode(&request.header) {
-            Some(Purpose::Control) => {
-                controlled.send_replace(true);
-                let heard = heard.clone();
-                tokio::spawn(async move {
-                    // The pipe is the master's: nobody else could write to it.
-                    if let Ok(stream) = request.accept().await {
-                        let caller = "the master that started it".to_owned();
-                        session::converse(stream, reached_as, caller, shared, heard).await;
-                    }
-                });
-            }
-            Some(Purpose::FromNode(_)) => {
-                tokio::spawn(async move {
-                    if let Ok(stream) = request.accept().await {
-                        take_local(stream, shared).await;
-                    }
-                });
-            }
-            _ => request.refuse("an agent takes no such stream"),
-        }
     }
 }

@@ -1,11 +1,9 @@
 //! Asks holders for hashes of what they hold, so that contents of replicas are compared, and reads the sink again where two
 //! streams wrote to a unit.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use ropewalk_lane::{Grant, ReceiveHalf, Received};
 use ropewalk_model::Range;
 use ropewalk_proto::control::Peer;
@@ -16,10 +14,9 @@ use ropewalk_store::StoreError;
 
 use super::Fetch;
 use super::rails::Way;
-use crate::AgentError;
-use crate::connect::{self, Connected, HASH_STREAM, Via};
+use crate::connect::Via;
 use crate::landing::BufferLanding;
-use crate::transfer::Transfer;
+use crate::streams::HASH_STREAM;
 
 /// A stream that has nothing to ask for looks this often whether it should end; what there is to ask for wakes it.
 const IDLE: Duration = Duration::from_millis(200);
@@ -31,26 +28,6 @@ pub(super) fn seed(transfer: &[u8; 16], node: u32) -> u64 {
         u64::from_le_bytes(half)
     });
     high ^ low.rotate_left(32) ^ u64::from(node)
-}
-
-type Slot = Arc<Mutex<()>>;
-
-/// Lets one thread at a time connect a peer. The pair's handshake is done once, and what it found is kept with the transfer: a
-/// second one would end the first one's right to open streams.
-#[derive(Default)]
-pub(super) struct Pairs(Mutex<HashMap<u32, Slot>>);
-
-impl Pairs {
-    /// Does the pair's handshake, unless it is done.
-    pub fn connect(
-        &self,
-        transfer: &Arc<Transfer>,
-        peer: &Peer,
-    ) -> Result<Arc<Connected>, AgentError> {
-        let slot = self.0.lock().entry(peer.node).or_default().clone();
-        let _one_at_a_time = slot.lock();
-        connect::pair(transfer, peer)
-    }
 }
 
 impl Fetch {
@@ -72,7 +49,7 @@ impl Fetch {
             }
         }
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         state
             .node
             .fetch_mut()
@@ -86,16 +63,16 @@ impl Fetch {
         let (connected, via) = match &way {
             Some(way) => (way.connected.clone(), &way.via),
             None => {
-                let connected = self.pairs.connect(&self.transfer, peer);
+                let connected = self.ways.connect(&self.member, peer);
                 (connected.map_err(|e| e.to_string())?, &Via::Pair)
             }
         };
         let (mut half, _) = connected
-            .join(&self.transfer, via, HASH_STREAM)
+            .join(&self.member, via, HASH_STREAM)
             .map_err(|e| e.to_string())?;
-        let key = self.transfer.remember(half.stopper());
+        let key = self.member.remember(half.stopper());
         let result = self.ask_hashes(peer.node, half.as_mut());
-        self.transfer.forget(key);
+        self.member.forget(key);
         result
     }
 
@@ -104,8 +81,7 @@ impl Fetch {
         let state = self.state.lock();
         let way = state.lanes.get(lane)?.way.clone()?;
         drop(state);
-        let ways = self.transfer.ways.lock();
-        let newest = ways.get(&way.connected.peer.node)?;
+        let newest = self.ways.newest(way.connected.peer.node)?;
         newest.has_keys_of(&way.connected).then_some(way)
     }
 
@@ -148,7 +124,7 @@ impl Fetch {
                 }
             }
             let received = half.receive(&mut landing, Instant::now() + IDLE);
-            let now = self.transfer.now();
+            let now = self.member.now();
             match received.map_err(|e| e.to_string())? {
                 Received::Digest { grant, digest } => {
                     outstanding -= 1;

@@ -58,7 +58,7 @@ fn blast(seen: &Datagrams) -> control::Blast {
 impl Fetch {
     /// Does what the node's machine wants done with the sinks, until the transfer ends.
     pub(super) fn keep_safe(self: &Arc<Self>) {
-        let now = || self.transfer.now();
+        let now = || self.member.now();
         loop {
             let mut state = self.state.lock();
             if self.stopped() {
@@ -103,7 +103,7 @@ impl Fetch {
 
     fn sync(&self) -> Result<(), String> {
         match self.sinks() {
-            Some(sinks) if !self.transfer.options.no_sync => {
+            Some(sinks) if !self.member.options.no_sync => {
                 sinks.sync().map_err(|error| error.to_string())
             }
             _ => Ok(()),
@@ -189,14 +189,14 @@ impl Fetch {
 
     fn tell_done(&self, sample: Option<control::Sample>) {
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let Some(done) = state.node.take_done(now) else {
             return;
         };
         let done = self.with_details(&mut state, done, sample);
         drop(state);
-        self.transfer.tell_all_carried();
-        self.transfer.send(from_agent::Body::Done(done));
+        self.ways.tell_all_carried(&self.member);
+        self.member.send(from_agent::Body::Done(done));
     }
 
     /// What is missing, as files, and how many there are beyond those told.
@@ -292,7 +292,7 @@ impl Fetch {
             files,
             files_more,
             root,
-            usage: Some(self.transfer.usage()),
+            usage: Some(self.member.usage()),
             pairs: pairs
                 .map(|(pair, lane)| control::PairDone {
                     lane: lane.kind.into(),

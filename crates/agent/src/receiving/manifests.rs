@@ -14,10 +14,10 @@ use ropewalk_store::{
 };
 
 use super::Fetch;
-use crate::connect::{MANIFEST_STREAM, Via};
-use crate::landing::{BufferLanding, PlacedSink, SinkSet};
+use crate::connect::Via;
+use crate::landing::{BufferLanding, PlacedSink, SinkSet, manifest_space};
 use crate::open::OpenSink;
-use crate::transfer::manifest_space;
+use crate::streams::MANIFEST_STREAM;
 
 /// Largest manifest that is fetched (about ten million files); it is held in memory.
 const MANIFEST_MAX: u64 = 1 << 30;
@@ -59,7 +59,7 @@ impl Fetch {
                 OpenSink::Memory | OpenSink::RowsKeptNowhere { memory: true, .. }
             )
         };
-        let in_memory = self.transfer.options.verify() != Verify::Sink && !sinks.iter().any(keeps);
+        let in_memory = self.member.options.verify() != Verify::Sink && !sinks.iter().any(keeps);
         let shared: Vec<PathBuf> = sinks
             .iter()
             .flat_map(|sink| sink.shared_paths())
@@ -230,12 +230,12 @@ impl Fetch {
         at: usize,
         part: &control::Part,
     ) -> Result<Manifest, String> {
-        let connected = self.pairs.connect(&self.transfer, peer);
+        let connected = self.ways.connect(&self.member, peer);
         let connected = connected.map_err(|e| e.to_string())?;
         let (mut half, _) = connected
-            .join(&self.transfer, &Via::Pair, MANIFEST_STREAM)
+            .join(&self.member, &Via::Pair, MANIFEST_STREAM)
             .map_err(|e| e.to_string())?;
-        let key = self.transfer.remember(half.stopper());
+        let key = self.member.remember(half.stopper());
         let mut landing = BufferLanding {
             bytes: vec![0; part.manifest_length as usize],
         };
@@ -271,7 +271,7 @@ impl Fetch {
             }
             Ok(())
         })();
-        self.transfer.forget(key);
+        self.member.forget(key);
         result?;
         if blake3::hash(&landing.bytes).as_bytes().as_slice() != part.manifest_root {
             return Err("the list of files does not match its hash".into());

@@ -89,7 +89,7 @@ impl Fetch {
         let Some(sinks) = self.sinks() else { return id };
         let (way, first) = self.first_way(connected);
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let unit_at = |offset| sinks.unit_at(offset);
         let link = state.link(&way);
         let found = state.node.handle_found(id, link, now, &unit_at);
@@ -100,7 +100,7 @@ impl Fetch {
         let Some(stream) = found else { return id };
         self.find_more(stream.lane, &way, first);
         let node = way.connected.peer.node;
-        let newest = self.transfer.ways.lock().get(&node).cloned();
+        let newest = self.ways.newest(node);
         if let Some(newest) = newest.filter(|newest| !Arc::ptr_eq(newest, &way.connected)) {
             // A better way was found meanwhile.
             self.move_way(&way.connected, newest);
@@ -111,9 +111,9 @@ impl Fetch {
     /// The first way to a peer, and the first of further rails.
     fn first_way(&self, connected: Arc<Connected>) -> (Way, Option<Further>) {
         // Parts that are dealt out once are no work for lanes that are found later.
-        let search = match self.transfer.options.equal {
+        let search = match self.member.options.equal {
             true => None,
-            false => connected.search(&self.transfer),
+            false => connected.search(&self.member),
         };
         let first = search.and_then(|mut search| Some((search.next()?, search)));
         let way = Way {
@@ -140,7 +140,7 @@ impl Fetch {
         let Some(lane) = state.lanes.numbers().find(is_from) else {
             return;
         };
-        let now = self.transfer.now();
+        let now = self.member.now();
         let link = state.link(&way);
         let Some(rail) = state.node.handle_better_way(lane, link, now) else {
             return;
@@ -157,7 +157,7 @@ impl Fetch {
             self.spawn("rails", move |fetch| {
                 fetch.find_rails(lane, &way, first, search)
             });
-        } else if way.connected.way() == route::Way::Reversed && !self.transfer.options.equal {
+        } else if way.connected.way() == route::Way::Reversed && !self.member.options.equal {
             self.spawn("rails", move |fetch| fetch.take_rails(lane, &way));
         }
     }
@@ -165,8 +165,8 @@ impl Fetch {
     /// Takes rails that the peer connects over, as they come.
     fn take_rails(self: &Arc<Self>, lane: LaneId, way: &Way) {
         let mut known = 1;
-        let (transfer, node) = (&self.transfer, way.connected.peer.node);
-        while let Some(name) = transfer.pool.next_rail(transfer, node, known) {
+        let (member, node) = (&self.member, way.connected.peer.node);
+        while let Some(name) = member.pool.next_rail(&member.stopped, node, known) {
             let via = Via::Ready(known, name);
             self.open_rail(lane, Way { via, ..way.clone() });
             known += 1;
@@ -186,7 +186,7 @@ impl Fetch {
                 return;
             }
             let via = Via::Rail(rail);
-            if way.connected.is_answered(&self.transfer, &via) {
+            if way.connected.is_answered(&self.member, &via) {
                 search.works(pair);
                 self.open_rail(lane, Way { via, ..way.clone() });
             }
@@ -197,7 +197,7 @@ impl Fetch {
     /// One more lane to the peer of `lane`.
     fn open_rail(self: &Arc<Self>, lane: LaneId, way: Way) {
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let link = state.link(&way);
         let Some(rail) = state.node.handle_rail(lane, link, now) else {
             return;
@@ -232,7 +232,7 @@ impl Fetch {
         let here = interfaces::usable(&[]);
         let mut state = self.state.lock();
         let gone = state.gone(&here);
-        let now = self.transfer.now();
+        let now = self.member.now();
         for lane in state.node.handle_links_changed(&gone, now) {
             state.lanes[lane].meter.stop();
         }

@@ -12,7 +12,6 @@ use ropewalk_proto::wire::SPACE_DATA;
 
 use super::{Datagrams, Fetch};
 use crate::AgentError;
-use crate::connect;
 use crate::landing::SinkLanding;
 
 /// An idle stream looks this often for work to steal; other wake-ups come by notice. One whose
@@ -84,7 +83,7 @@ impl Fetch {
         let way = state.lane(lane).way.clone();
         drop(state);
         if let Some(way) = way {
-            connect::forget(&self.transfer, &way.connected);
+            self.ways.forget(&way.connected);
         }
     }
 
@@ -96,7 +95,7 @@ impl Fetch {
             None => Range::new(offset, offset),
         };
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let step = state.node.next_step(id, now, &unit_at);
         if state.node.has_events() {
             self.drain(state);
@@ -120,13 +119,13 @@ impl Fetch {
         };
         // It does not work any more.
         if let Some(old) = old {
-            connect::forget(&self.transfer, &old.connected);
+            self.ways.forget(&old.connected);
         }
-        match self.pairs.connect(&self.transfer, &peer) {
+        match self.ways.connect(&self.member, &peer) {
             Ok(connected) => self.found(id, connected),
             Err(error) => {
                 let mut state = self.state.lock();
-                let now = self.transfer.now();
+                let now = self.member.now();
                 state.node.handle_not_found(id, &error.to_string(), now);
                 self.drain(state);
                 id
@@ -138,15 +137,15 @@ impl Fetch {
     fn open(self: &Arc<Self>, id: StreamId) -> Option<Connection> {
         let way = self.state.lock().lane(id.lane).way.clone();
         let joined = match way {
-            Some(way) => way.connected.join(&self.transfer, &way.via, id.number),
+            Some(way) => way.connected.join(&self.member, &way.via, id.number),
             None => Err(AgentError::Unconnected("no way is known".into())),
         };
         match joined.map(|joined| self.sinks().zip(Some(joined))) {
             Ok(None) => None,
             Ok(Some((sinks, (half, kind)))) => {
-                let key = self.transfer.remember(half.stopper());
+                let key = self.member.remember(half.stopper());
                 let mut state = self.state.lock();
-                state.node.handle_opened(id, self.transfer.now());
+                state.node.handle_opened(id, self.member.now());
                 let info = state.lane(id.lane);
                 info.kind = kind;
                 info.meter.add(key, half.stopper());
@@ -159,7 +158,7 @@ impl Fetch {
             }
             Err(error) => {
                 let mut state = self.state.lock();
-                let now = self.transfer.now();
+                let now = self.member.now();
                 state.node.handle_not_opened(id, &error.to_string(), now);
                 self.drain(state);
                 None
@@ -170,9 +169,9 @@ impl Fetch {
     /// Whether the peer answers over the rail of a lane that failed.
     fn probe(self: &Arc<Self>, id: StreamId) {
         let way = self.state.lock().lane(id.lane).way.clone();
-        let answers = way.is_some_and(|way| way.connected.is_answered(&self.transfer, &way.via));
+        let answers = way.is_some_and(|way| way.connected.is_answered(&self.member, &way.via));
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         state.node.handle_probed(id, answers, now);
         self.drain(state);
     }
@@ -195,7 +194,7 @@ impl Fetch {
             .half
             .receive(&mut open.landing, Instant::now() + POLL)?;
         let mut state = self.state.lock();
-        let now = self.transfer.now();
+        let now = self.member.now();
         let node = &mut state.node;
         match received {
             Received::Unit { grant, digest } => {
@@ -259,14 +258,14 @@ impl Fetch {
         // The connection goes before its units become ready again, so that no late byte of it can reach the sink after
         // another copy.
         if let Some(open) = open {
-            self.transfer.forget(open.key);
+            self.member.forget(open.key);
             let mut state = self.state.lock();
             let info = state.lane(id.lane);
             info.waited += open.half.observe().waited;
             info.meter.remove(open.key);
         }
         let mut state = self.state.lock();
-        state.node.handle_closed(id, cause, self.transfer.now());
+        state.node.handle_closed(id, cause, self.member.now());
         self.drain(state);
     }
 

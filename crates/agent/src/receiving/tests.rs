@@ -55,8 +55,8 @@ fn count(folder: &Path) -> usize {
 #[test]
 fn sinks_made_in_vain_are_removed() {
     let (_keep, folder) = folder();
-    let (transfer, mut said) = Transfer::alone();
-    let fetch = Fetch::new(transfer, &plan());
+    let (member, mut said) = Member::alone();
+    let fetch = Fetch::new(member, &plan());
     fetch.start(plan(), partly_impossible(&folder));
     let Some(from_agent::Body::Done(done)) = said.blocking_recv().unwrap().body else {
         panic!("the node does not say that it failed");
@@ -76,9 +76,9 @@ fn sinks_made_in_vain_are_removed() {
 fn a_word_that_comes_early_counts() {
     let (_keep, folder) = folder();
     for possible in [false, true] {
-        let (transfer, _said) = Transfer::alone();
-        let fetch = Fetch::new(transfer.clone(), &plan());
-        transfer.stopped.store(true, Ordering::Release);
+        let (member, _said) = Member::alone();
+        let fetch = Fetch::new(member.clone(), &plan());
+        member.end();
         fetch.stop(true, true);
         let sinks = match possible {
             true => vec![files(folder.join("shared"), true)],
@@ -97,7 +97,7 @@ fn a_word_that_comes_early_counts() {
 #[test]
 fn a_peer_that_is_given_up_is_forgotten() {
     let (_keep, folder) = folder();
-    let (transfer, _said) = Transfer::alone();
+    let (member, _said) = Member::alone();
     let peer = control::Peer {
         node: 1,
         name: "gone".into(),
@@ -118,8 +118,8 @@ fn a_peer_that_is_given_up_is_forgotten() {
     let address = left.local_addr().unwrap();
     drop(left);
     let connected = Arc::new(Connected::at(peer, address));
-    transfer.ways.lock().insert(1, connected);
-    let fetch = Fetch::new(transfer.clone(), &plan);
+    let fetch = Fetch::new(member, &plan);
+    fetch.ways.keep(connected);
     let sinks = fetch.prepare(&plan, vec![files(folder.join("copy"), false)]);
     *fetch.sinks.lock() = Some(Arc::new(sinks.unwrap()));
     let first = {
@@ -132,6 +132,6 @@ fn a_peer_that_is_given_up_is_forgotten() {
     };
     fetch.run_stream(first);
     assert!(!fetch.state.lock().node.fetch().is_reachable(LaneId(0)));
-    assert!(transfer.ways.lock().is_empty());
+    assert!(fetch.ways.newest(1).is_none());
     fetch.stop(true, true);
 }

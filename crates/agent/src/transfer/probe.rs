@@ -46,7 +46,11 @@ pub(super) fn places(
 
 impl Transfer {
     fn id_text(&self) -> String {
-        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.member
+            .id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     /// Leaves marks or looks for what others write, reads samples; with nothing to do, removes the marks.
@@ -64,7 +68,7 @@ impl Transfer {
             match probe.others.is_empty() {
                 true => {
                     self.marked.lock().push(number);
-                    let found = place.mark(&id, &mark_text(self.node, number));
+                    let found = place.mark(&id, &mark_text(self.member.node, number));
                     let found = found.ok().flatten();
                     marks.extend(found.and_then(|text| parse_mark(&text, number)));
                 }
@@ -108,7 +112,7 @@ impl Transfer {
         let id = self.id_text();
         for number in marked {
             if let Some(place) = self.places.get(number as usize) {
-                place.unmark(&id, &mark_text(self.node, number));
+                place.unmark(&id, &mark_text(self.member.node, number));
             }
         }
     }

@@ -1,0 +1,53 @@
+//! What all transfers and streams of an agent have in common.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use ropewalk_proto::control;
+use ropewalk_store::Roots;
+
+use crate::log::Log;
+use crate::tunnel::Tunnel;
+
+/// Held for reading while files are made, given their names or removed: the agent does not exit meanwhile.
+pub(crate) type Work = Arc<tokio::sync::RwLock<()>>;
+
+/// The agent, to its transfers and streams.
+pub(crate) struct Host {
+    pub roots: Roots,
+    /// Patterns that were expanded while the roots were made.
+    pub expanded: HashMap<Vec<u8>, Result<Vec<Vec<u8>>, String>>,
+    /// Random name of this run.
+    pub instance: String,
+    pub port: u16,
+    pub work: Work,
+    /// Through the master that started this agent, if one did.
+    pub tunnel: OnceLock<Arc<Tunnel>>,
+    pub log: Log,
+}
+
+impl Host {
+    /// The paths that patterns mean here.
+    pub fn expand(&self, patterns: &[Vec<u8>]) -> control::Expanded {
+        let matches = patterns.iter().map(|pattern| {
+            let found = match self.expanded.get(pattern) {
+                Some(known) => known.clone(),
+                None => ropewalk_store::expand(pattern, Some(&self.roots))
+                    .map_err(|error| error.to_string()),
+            };
+            match found {
+                Ok(paths) => control::Matches {
+                    paths,
+                    error: String::new(),
+                },
+                Err(error) => control::Matches {
+                    paths: Vec::new(),
+                    error,
+                },
+            }
+        });
+        control::Expanded {
+            matches: matches.collect(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! This node as a member of one transfer: its number and keys, its clock, its line to the master, and the connections that it
+//! keeps.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
+use ropewalk_lane::seal::{PairSecret, derive};
+use ropewalk_lane::{Stopper, tls};
+use ropewalk_model::time;
+use ropewalk_proto::control::{self, FromAgent, Peer, from_agent, route};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
+use crate::host::{Host, Work};
+use crate::interfaces::Interface;
+use crate::pool::{CARRIERS_MAX, Pool, READY_MAX};
+use crate::streams::DataSocket;
+use crate::tunnel::Tunnel;
+use crate::{AgentError, usage};
+
+/// Streams one peer may join over the life of a transfer; bounds the memory of used nonces (32 bytes each).
+const JOINS_MAX: usize = 1 << 16;
+
+/// A peer that has done the pair handshake.
+struct Pair {
+    secret: PairSecret,
+    join_key: MacKey,
+    used: HashSet<[u8; 32]>,
+}
+
+/// See the module documentation.
+pub(crate) struct Member {
+    /// Of the transfer.
+    pub id: [u8; 16],
+    pub node: u32,
+    /// Of the node, for what is said of it.
+    pub name: String,
+    pub options: control::Options,
+    /// Interfaces of this host that carry data; whether others must not; whether more than one rail to a peer may be used.
+    pub interfaces: Vec<Interface>,
+    pub is_restricted: bool,
+    pub one_rail: bool,
+    pub preface_key: MacKey,
+    pub pair_server: Arc<rustls::ServerConfig>,
+    pub pair_client: Arc<rustls::ClientConfig>,
+    began: Instant,
+    began_usage: control::Usage,
+    pairs: Mutex<HashMap<u32, Pair>>,
+    stoppers: Mutex<HashMap<u64, Stopper>>,
+    next_stopper: AtomicU64,
+    pub stopped: AtomicBool,
+    /// The same, for tasks that wait for it.
+    pub ended: watch::Sender<bool>,
+    /// Connections that senders have made to this node, and receivers that this node keeps one ready for.
+    pub pool: Pool,
+    pub dialled: Mutex<HashSet<u32>>,
+    pub work: Work,
+    /// Through the master, where this agent has a pipe to it; whether that is on this host; connections that it made.
+    pub tunnel: Option<Arc<Tunnel>>,
+    pub is_near_master: bool,
+    pub carriers: Pool,
+    outbox: UnboundedSender<FromAgent>,
+}
+
+impl Member {
+    /// As the master says; data goes over these interfaces.
+    pub fn new(
+        open: &control::Open,
+        credentials: &control::Credentials,
+        interfaces: Vec<Interface>,
+        host: &Host,
+        outbox: UnboundedSender<FromAgent>,
+    ) -> Result<Self, AgentError> {
+        let id = <[u8; 16]>::try_from(open.transfer.as_slice()).map_err(|_| {
+            AgentError::Refused(
+                "the transfer's id is not 16 bytes; this is a fault of the master".into(),
+            )
+        })?;
+        let identity = tls::Identity {
+            certificate: credentials.certificate.clone(),
+            seed: credentials.seed.clone(),
+        };
+        Ok(Self {
+            id,
+            node: open.node,
+            name: open.name.clone(),
+            options: open.options.unwrap_or_default(),
+            interfaces,
+            is_restricted: !open.rails.is_empty(),
+            one_rail: open.one_rail,
+            preface_key: tls::transfer_key(&credentials.secret),
+            pair_server: tls::pair_server(&identity, &credentials.authority)?,
+            pair_client: tls::pair_client(&identity, &credentials.authority)?,
+            began: Instant::now(),
+            began_usage: usage::now(),
+            pairs: Mutex::default(),
+            stoppers: Mutex::default(),
+            next_stopper: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            ended: watch::Sender::new(false),
+            pool: Pool::of(READY_MAX),
+            dialled: Mutex::default(),
+            work: host.work.clone(),
+            tunnel: host.tunnel.get().cloned(),
+            is_near_master: open.is_near_master,
+            carriers: Pool::of(CARRIERS_MAX),
+            outbox,
+        })
+    }
+
+    /// Time since the transfer was opened, the zero of all its clocks.
+    pub fn now(&self) -> time::Instant {
+        time::Instant::after(self.began.elapsed())
+    }
+
+    /// Whether it has been stopped, at whatever end.
+    pub fn has_ended(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Stops every stream, and whatever asks whether it has ended.
+    pub fn end(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.ended.send_replace(true);
+        for (_, stopper) in self.stoppers.lock().drain() {
+            stopper.stop();
+        }
+        self.pairs.lock().clear();
+    }
+
+    pub fn send(&self, body: from_agent::Body) {
+        let _ = self.outbox.send(FromAgent { body: Some(body) });
+    }
+
+    /// A peer finished its handshake: streams sealed with `secret` may join.
+    pub fn add_pair(&self, node: u32, secret: PairSecret) {
+        let join_key = MacKey::new(&derive(&secret.0, "join", b""));
+        self.pairs.lock().insert(
+            node,
+            Pair {
+                secret,
+                join_key,
+                used: HashSet::new(),
+            },
+        );
+    }
+
+    /// Checks a join preface; a nonce is good once, so a replayed preface gets nothing.
+    pub fn admit(
+        &self,
+        node: u32,
+        bytes: &[u8; PREFACE_LEN],
+        head: &Preface,
+    ) -> Option<PairSecret> {
+        let mut pairs = self.pairs.lock();
+        let pair = pairs.get_mut(&node)?;
+        if !Preface::verify(bytes, &pair.join_key)
+            || pair.used.len() >= JOINS_MAX
+            || !pair.used.insert(head.nonce)
+        {
+            return None;
+        }
+        Some(pair.secret.clone())
+    }
+
+    /// Keeps a stream's stopper until the stream ends; see [`Member::forget`].
+    pub fn remember(&self, stopper: Stopper) -> u64 {
+        let key = self.next_stopper.fetch_add(1, Ordering::Relaxed);
+        self.stoppers.lock().insert(key, stopper.clone());
+        // Stopping may have happened in between.
+        if self.stopped.load(Ordering::Acquire) {
+            stopper.stop();
+        }
+        key
+    }
+
+    pub fn forget(&self, key: u64) {
+        self.stoppers.lock().remove(&key);
+    }
+
+    /// Asks a sender to connect to this node and takes its first connection.
+    pub fn ask(&self, sender: u32) -> Result<DataSocket, String> {
+        self.pool.expect(sender);
+        self.send(from_agent::Body::Route(control::Route {
+            node: sender,
+            step: Some(route::Step::Dial(Peer::default())),
+        }));
+        self.pool.take(&self.stopped, (sender, 0))
+    }
+
+    /// Has the master connect to this node and to a sender, and takes the connection.
+    pub fn carry(&self, sender: u32) -> Result<DataSocket, String> {
+        self.carriers.expect(sender);
+        self.send(from_agent::Body::Route(control::Route {
+            node: sender,
+            step: Some(route::Step::Carry(true)),
+        }));
+        self.carriers.take(&self.stopped, (sender, 0))
+    }
+
+    /// Processor time since the transfer was opened, and the largest memory of the process.
+    pub fn usage(&self) -> control::Usage {
+        let now = usage::now();
+        control::Usage {
+            processor: now.processor.saturating_sub(self.began_usage.processor),
+            ..now
+        }
+    }
+}
+
+#[cfg(test)]
+impl Member {
+    /// A node that knows no peer, and what it tells its master.
+    pub(crate) fn alone() -> (Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<FromAgent>) {
+        let authority = tls::Authority::new().unwrap();
+        let identity = authority.issue(0).unwrap();
+        let (outbox, said) = tokio::sync::mpsc::unbounded_channel();
+        let member = Self {
+            id: [7; 16],
+            node: 0,
+            name: "alone".into(),
+            options: control::Options::default(),
+            interfaces: Vec::new(),
+            is_restricted: false,
+            one_rail: false,
+            preface_key: tls::transfer_key(&[0; 32]),
+            pair_server: tls::pair_server(&identity, authority.public_key()).unwrap(),
+            pair_client: tls::pair_client(&identity, authority.public_key()).unwrap(),
+            began: Instant::now(),
+            began_usage: usage::now(),
+            pairs: Mutex::default(),
+            stoppers: Mutex::default(),
+            next_stopper: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            ended: watch::Sender::new(false),
+            pool: Pool::of(READY_MAX),
+            dialled: Mutex::default(),
+            work: Work::default(),
+            tunnel: None,
+            is_near_master: false,
+            carriers: Pool::of(CARRIERS_MAX),
+            outbox,
+        };
+        (Arc::new(member), said)
+    }
+}

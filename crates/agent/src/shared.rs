@@ -1,0 +1,28 @@
+//! What all connections of an agent have in common.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ropewalk_lane::preface::MacKey;
+use tokio::sync::watch;
+
+use crate::door::Doors;
+use crate::host::Host;
+use crate::stages::{StageConfig, Stream};
+use crate::transfer::Transfer;
+
+/// The agent, to what is connected to it.
+pub(crate) struct Shared {
+    pub host: Host,
+    pub token: [u8; 32],
+    pub token_id: [u8; 16],
+    pub token_key: MacKey,
+    pub control: Arc<rustls::ServerConfig>,
+    pub transfers: Mutex<HashMap<[u8; 16], Arc<Transfer>>>,
+    pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
+    pub stages: Option<StageConfig>,
+    pub shutdown: watch::Receiver<bool>,
+    /// For connections within this host, and for those that come through the master.
+    pub local_doors: Arc<Doors>,
+}
