@@ -66,7 +66,7 @@ impl std::fmt::Debug for AgentConfig {
 pub struct Agent {
     listeners: Vec<TcpListener>,
     local: Option<std::os::unix::net::UnixListener>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     shutdown: watch::Sender<bool>,
     log: Option<log::Writer>,
 }

@@ -411,6 +411,11 @@ impl Session {
     }
 
     async fn open_stream(&mut self, open: control::StreamOpen) {
+        if self.stream.is_some() || self.transfer.is_some() {
+            return self.refuse(
+                "this connection has a stream or a transfer already; connect once for each",
+            );
+        }
         let Ok(at_work) = self.shared.host.work.clone().try_read_owned() else {
             return self.refuse("the agent is about to end");
         };

@@ -10,13 +10,11 @@
 //! does: its socket of packets closes.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,15 +23,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
-use ropewalk_lane::packets::{Packet, Packets};
+use ropewalk_lane::packets::{PACKET_MAX, Packet, Packets};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::control::{
-    self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageSetup,
-    StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus,
-    ToStage, from_agent, from_stage, to_stage,
+    self, FromAgent, FromStage, LENGTH_LEN, StageCause, StageEdge, StageSetup, StageStatus,
+    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, ToStage,
+    from_agent, from_stage, to_stage,
 };
-use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name};
-use ropewalk_store::{AppendedFile, Roots};
+use ropewalk_proto::stage::group_name;
+use ropewalk_store::AppendedFile;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -44,11 +42,14 @@ use crate::host::Host;
 use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
 
+mod open;
+#[cfg(test)]
+mod tests;
+
+use self::open::{Claim, Files, refused};
+
 /// A peer proves the stream's secret within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Buffers of a process at most: 4 GiB of blocks of 4 KiB.
-const BUFFERS_MAX: u64 = 1 << 20;
 
 /// What an agent needs to take part in streams.
 #[derive(Clone, Debug)]
@@ -77,70 +78,12 @@ pub(crate) struct Stream {
     statuses: Mutex<HashMap<u32, StageStatus>>,
     // What the last process writes.
     output: Mutex<Option<AppendedFile>>,
+    // Until blocks move.
+    claim: Mutex<Option<Claim>>,
     // Ends of processes are no failures any more.
     is_over: AtomicBool,
     watcher: Mutex<Option<JoinHandle<()>>>,
     outbox: UnboundedSender<FromAgent>,
-}
-
-fn refused(text: impl Into<String>) -> AgentError {
-    AgentError::Refused(text.into())
-}
-
-fn path_of(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
-}
-
-/// The file that the first process reads, and its length.
-fn source(path: &[u8], roots: &Roots) -> Result<(File, u64), AgentError> {
-    let resolved = roots.resolve_read(path_of(path))?;
-    let shown = resolved.display();
-    let file = File::open(&resolved).map_err(|error| refused(format!("{shown}: {error}")))?;
-    let found = file
-        .metadata()
-        .map_err(|error| refused(format!("{shown}: {error}")))?;
-    if !found.is_file() {
-        return Err(refused(format!(
-            "{shown} is no file; the first process of a stream reads one file"
-        )));
-    }
-    // More is read ahead; best effort.
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
-    Ok((file, found.len()))
-}
-
-fn check(open: &StreamOpen, config: &StageConfig) -> Result<(), AgentError> {
-    let is_sane = (2..=GROUPS_MAX).contains(&open.groups)
-        && open.node < open.nodes
-        && (BLOCK_MIN..=BLOCK_MAX).contains(&open.block)
-        && (BUFFERS_MIN..=BUFFERS_MAX).contains(&open.buffers);
-    if !is_sane {
-        return Err(refused(
-            "the stream's numbers are out of bounds; install the same Ropewalk on all hosts",
-        ));
-    }
-    if !matches!(open.lane(), LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix) {
-        return Err(refused(format!(
-            "streams do not use {} lanes",
-            open.lane().name()
-        )));
-    }
-    if !open.programs.is_empty() && !config.runs_programs {
-        return Err(refused(
-            "this agent runs no programs of masters; start it with --run-programs, or reach the host over ssh",
-        ));
-    }
-    for program in &open.programs {
-        let has_file = program.group == 0 && !open.from.is_empty()
-            || program.group + 1 == open.groups && !open.to.is_empty();
-        if program.group >= open.groups || has_file {
-            let name = group_name(program.group);
-            return Err(refused(format!(
-                "there is no group {name}, or it has a file: a group has a program or a file"
-            )));
-        }
-    }
-    Ok(())
 }
 
 impl Stream {
@@ -157,26 +100,18 @@ impl Stream {
                 "this agent takes part in no streams; use the agent of the program ropewalk",
             ));
         };
-        check(&open, config)?;
+        open::check(&open, config.runs_programs)?;
         let (Ok(id), Some(secret)) = (
             open.stream.as_slice().try_into(),
             EdgeSecret::new(&open.secret),
         ) else {
             return Err(refused("the stream has no id or no secret"));
         };
-        let (mut input, mut length) = (None, open.length);
-        if !open.from.is_empty() {
-            let (file, len) = source(&open.from, &host.roots)?;
-            (input, length) = (Some(file), len);
-        }
-        let (mut output, mut sink) = (None, None);
-        if !open.to.is_empty() {
-            let path = host.roots.resolve_write(path_of(&open.to))?;
-            let name = format!("{}-{}", hex(&open.stream), open.node);
-            let (file, opened) = AppendedFile::create(&path, &name)?;
-            (output, sink) = (Some(file), Some(opened));
-        }
-        let open = StreamOpen { length, ..open };
+        let files = Files::open(&open, &host.roots)?;
+        let open = StreamOpen {
+            length: files.length,
+            ..open
+        };
         let mut stream = Self {
             id,
             node: open.node,
@@ -184,27 +119,15 @@ impl Stream {
             plain: open.plain,
             stages: Vec::new(),
             statuses: Mutex::default(),
-            output: Mutex::new(output),
+            output: Mutex::new(files.output),
+            claim: Mutex::new(files.claim),
             is_over: AtomicBool::new(false),
             watcher: Mutex::default(),
             outbox,
         };
-        for group in 0..open.groups {
-            let file = match group {
-                0 => input.take(),
-                _ if group + 1 == open.groups => sink.take(),
-                _ => None,
-            };
-            match start(config, group, file, &open) {
-                Ok(stage) => stream.stages.push(stage),
-                Err(error) => {
-                    stream.kill();
-                    let name = group_name(group);
-                    return Err(refused(format!(
-                        "the process of {name} cannot be started: {error}"
-                    )));
-                }
-            }
+        if let Err(error) = stream.start_processes(config, &open, files.source, files.sink) {
+            stream.reap();
+            return Err(error);
         }
         let stream = Arc::new(stream);
         let watched = stream.clone();
@@ -212,7 +135,7 @@ impl Stream {
         match watcher.spawn(move || watched.watch()) {
             Ok(watcher) => *stream.watcher.lock() = Some(watcher),
             Err(error) => {
-                stream.kill();
+                stream.reap();
                 return Err(refused(format!("cannot start a thread: {error}")));
             }
         }
@@ -224,15 +147,52 @@ impl Stream {
                 .iter()
                 .map(|(address, _)| address.to_string())
                 .collect(),
-            length,
+            length: open.length,
         };
         Ok((stream, opened))
     }
 
+    /// Starts a process of each group and sends it its setup. After an error some may run.
+    fn start_processes(
+        &mut self,
+        config: &StageConfig,
+        open: &StreamOpen,
+        mut source: Option<File>,
+        mut sink: Option<File>,
+    ) -> Result<(), AgentError> {
+        for group in 0..open.groups {
+            let file = match group {
+                0 => source.take(),
+                _ if group + 1 == open.groups => sink.take(),
+                _ => None,
+            };
+            let failed = |what: &str, error: std::io::Error| {
+                let name = group_name(group);
+                refused(format!("the process of {name} cannot be {what}: {error}"))
+            };
+            let stage = start(config, file).map_err(|error| failed("started", error))?;
+            self.stages.push(stage);
+            let setup = StageSetup {
+                stream: Some(open.clone()),
+                group,
+            };
+            if let Some(stage) = self.stages.last() {
+                let sent = stage.send(to_stage::Body::Setup(setup), None);
+                sent.map_err(|error| failed("set up", error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// All nodes are ready: the processes connect.
     pub fn start(&self, start: &StreamStart) {
-        for stage in &self.stages {
-            stage.send(to_stage::Body::Start(start.clone()), None);
+        // Every node has looked for the claims of the others.
+        *self.claim.lock() = None;
+        for (group, stage) in (0..).zip(&self.stages) {
+            if let Err(error) = stage.send(to_stage::Body::Start(start.clone()), None) {
+                let text = format!("cannot be sent the addresses of the other nodes: {error}");
+                self.fail(group, StageCause::Process, text);
+            }
         }
     }
 
@@ -247,7 +207,8 @@ impl Stream {
         let edge = self.secret.read(preface)?;
         // Not sealed within one user, or where nothing is.
         let may = edge.is_sealed || self.plain || is_own;
-        ((edge.group as usize) < self.stages.len() && may).then_some(edge)
+        let is_here = edge.to == self.node && (edge.group as usize) < self.stages.len();
+        (is_here && may).then_some(edge)
     }
 
     /// Ends the processes; what was written gets its name, or is removed. Waits.
@@ -257,6 +218,7 @@ impl Stream {
         if let Some(watcher) = self.watcher.lock().take() {
             let _ = watcher.join();
         }
+        *self.claim.lock() = None;
         let output = self.output.lock().take();
         let error = match (output, commit) {
             (Some(output), true) => output.commit().err().map(|error| error.to_string()),
@@ -271,6 +233,16 @@ impl Stream {
         for stage in &self.stages {
             if let Some(child) = stage.child.lock().as_ref() {
                 kill(child);
+            }
+        }
+    }
+
+    /// As [`Stream::kill`], and waits for them; while no watcher does.
+    fn reap(&self) {
+        self.kill();
+        for stage in &self.stages {
+            if let Some(mut child) = stage.child.lock().take() {
+                let _ = child.wait();
             }
         }
     }
@@ -353,22 +325,35 @@ impl Stream {
 }
 
 impl Stage {
-    fn send(&self, body: to_stage::Body, descriptor: Option<&OwnedFd>) {
-        let message = ToStage { body: Some(body) };
-        // Of a process that has ended, the watcher hears.
-        let _ = self
-            .packets
-            .send(&control::encode(&message), descriptor.map(|fd| fd.as_fd()));
+    /// Sends a message; that the process has ended is no error here, its watcher sees it.
+    fn send(
+        &self,
+        body: to_stage::Body,
+        descriptor: Option<&OwnedFd>,
+    ) -> Result<(), std::io::Error> {
+        let bytes = control::encode(&ToStage { body: Some(body) });
+        if bytes.len() > PACKET_MAX {
+            return Err(std::io::Error::other(format!(
+                "the message has {} bytes, more than {PACKET_MAX}; shorten commands, or name fewer hosts",
+                bytes.len()
+            )));
+        }
+        match self.packets.send(&bytes, descriptor.map(|fd| fd.as_fd())) {
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
-/// Starts one process, and sends it its setup.
-fn start(
-    config: &StageConfig,
-    group: u32,
-    file: Option<File>,
-    open: &StreamOpen,
-) -> std::io::Result<Stage> {
+/// Starts one process.
+fn start(config: &StageConfig, file: Option<File>) -> std::io::Result<Stage> {
     let Some((program, words)) = config.command.split_first() else {
         return Err(std::io::Error::other("no command"));
     };
@@ -379,16 +364,10 @@ fn start(
         .stdout(file.map_or_else(Stdio::null, Stdio::from))
         .process_group(0)
         .spawn()?;
-    let stage = Stage {
+    Ok(Stage {
         packets,
         child: Mutex::new(Some(child)),
-    };
-    let setup = StageSetup {
-        stream: Some(open.clone()),
-        group,
-    };
-    stage.send(to_stage::Body::Setup(setup), None);
-    Ok(stage)
+    })
 }
 
 /// Kills a process that leads its group, and all of the group.
@@ -405,10 +384,6 @@ fn describe(status: ExitStatus) -> String {
         (None, Some(signal)) => format!("its process was killed by signal {signal}"),
         (None, None) => "its process ended".into(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A connection with the preface of an edge: the handshake, then it is the process's.
@@ -444,7 +419,10 @@ pub(crate) async fn admit<S: Incoming>(
         toward_sender,
     };
     let stage = &part.stages[edge.group as usize];
-    stage.send(to_stage::Body::Edge(message), Some(&socket.into()));
+    if let Err(error) = stage.send(to_stage::Body::Edge(message), Some(&socket.into())) {
+        let text = format!("cannot be given a connection: {error}");
+        part.fail(edge.group, StageCause::Process, text);
+    }
     Ok(())
 }
 

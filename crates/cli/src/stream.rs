@@ -14,7 +14,9 @@ use ropewalk_model::Bytes;
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::stage::report::StreamReport;
-use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name, group_of};
+use ropewalk_proto::stage::{
+    BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, MEMORY_MAX, NODES_MAX, group_name, group_of,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -83,11 +85,14 @@ pub(crate) struct StreamArgs {
     /// Group B gives its blocks to this command, and sends on what that writes; repeat for other groups
     ///
     /// For the shell of each node; A's command only writes, that of the last group only reads. ROPEWALK_NODE is the node's
-    /// number, ROPEWALK_STAGE the group. On standard input and output a block is its length (4 bytes, little endian) and its content
+    /// number, ROPEWALK_STAGE the group. On standard input and output a block is its length (4 bytes, little endian) and its content. A
+    /// command has to read all of its input: write B='head -c 99; cat >/dev/null' where it needs a part
     #[arg(long, value_name = "B=COMMAND", value_parser = program)]
     exec: Vec<Program>,
 
-    /// Commands of --exec read and write lines, without lengths; blocks are cut at the ends of lines
+    /// Commands of --exec read and write lines, without lengths; blocks are whole lines, of files, too
+    ///
+    /// A line longer than --block is an error; a file's last line gets an end where it has none
     #[arg(long, requires = "exec")]
     lines: bool,
 
@@ -110,7 +115,7 @@ pub(crate) struct StreamArgs {
     #[arg(long)]
     plain: bool,
 
-    /// Fail when no block has moved for so many seconds
+    /// Fail when no block has moved, and no file was synced, for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     stall: u64,
 
@@ -366,6 +371,18 @@ impl StreamArgs {
                 Bytes(self.block.0 * BUFFERS_MIN)
             );
         }
+        if memory.0 > MEMORY_MAX {
+            bail!(
+                "--memory {memory} is more than a process takes; give {} or less",
+                Bytes(MEMORY_MAX)
+            );
+        }
+        if nodes.len() > NODES_MAX as usize {
+            bail!(
+                "{} nodes are more than {NODES_MAX}; name fewer hosts",
+                nodes.len()
+            );
+        }
         Ok(())
     }
 }
@@ -533,6 +550,8 @@ mod tests {
                 &["localhost", "--block", "4MiB", "--memory", "7MiB"],
                 "fewer than two",
             ),
+            (&["localhost", "--memory", "5GiB"], "4 GiB or less"),
+            (&["n[1-1025]"], "1025 nodes are more than 1024"),
             (&["localhost", "--block", "63"], "64 bytes to 16 MiB"),
             (&["localhost", "--groups", "1"], "2..=64"),
             (&["localhost", "--lane", "shm"], "auto, tcp or unix"),

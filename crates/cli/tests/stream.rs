@@ -3,9 +3,9 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use common::{Moving, Place, bytes, start_agent, wait_for};
+use common::processes::temporary;
+use common::{Moving, Place, bytes, start_agent};
 use serde_json::Value;
 
 /// The blocks of files, each with how often it is there.
@@ -17,79 +17,6 @@ fn blocks(paths: &[std::path::PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
         }
     }
     all
-}
-
-/// Commands of processes on this host that have all of these words.
-fn processes(words: &[&str]) -> Vec<i32> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
-            continue;
-        };
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        if !line.is_empty() && words.iter().all(|word| line.contains(word)) {
-            found.push(pid);
-        }
-    }
-    found
-}
-
-/// All processes below one, itself too.
-fn family(root: i32) -> Vec<i32> {
-    let parent = |pid: i32| -> Option<i32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
-    };
-    let all: Vec<(i32, Option<i32>)> = processes(&[])
-        .into_iter()
-        .map(|pid| (pid, parent(pid)))
-        .collect();
-    let mut found = vec![root];
-    let mut at = 0;
-    while at < found.len() {
-        let above = found[at];
-        found.extend(
-            all.iter()
-                .filter(|(_, parent)| *parent == Some(above))
-                .map(|(pid, _)| *pid),
-        );
-        at += 1;
-    }
-    found
-}
-
-/// Processes of stages below a command, in the order of their groups on the first node.
-fn stages(command: i32) -> Vec<i32> {
-    let stages = processes(&["/proc/self/exe", "stage"]);
-    family(command)
-        .into_iter()
-        .filter(|pid| stages.contains(pid))
-        .collect()
-}
-
-fn kill(pid: i32) {
-    let status = std::process::Command::new("kill")
-        .args(["-9", &pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
-
-fn assert_gone(pids: &[i32]) {
-    wait_for("all processes to end", || {
-        pids.iter().all(|&pid| !is_alive(pid)).then_some(())
-    });
-}
-
-fn temporary(folder: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(folder).unwrap().flatten();
-    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.contains(".ropewalk-")).collect()
 }
 
 /// Two nodes and three groups: the files of both come out at both, every block once, whatever connects the processes.
@@ -199,83 +126,6 @@ fn zeros_are_reported() {
     assert_eq!(report["processes"].as_array().unwrap().len(), 8);
     let is_named = names.contains(&report["bound_by"].as_str().unwrap());
     assert!(is_named);
-}
-
-/// A process that is killed is named, and nothing stays: no process, no file.
-#[test]
-fn a_killed_process_is_named() {
-    for (lane, number) in [("unix", 1), ("tcp", 1), ("unix", 0), ("tcp", 2)] {
-        let place = Place::new();
-        let words = [
-            "stream",
-            "localhost",
-            "localhost",
-            "--lane",
-            lane,
-            "--size",
-            "1TiB",
-            "--to",
-            "out{node}",
-            "--exec",
-            "B=cat",
-        ];
-        let mut moving = Moving::start(&place, &words);
-        while moving.event("progress")["stages"][2]["received_bytes"]
-            .as_u64()
-            .unwrap()
-            == 0
-        {}
-        let all = family(moving.child.id() as i32);
-        let stages = stages(moving.child.id() as i32);
-        assert_eq!(stages.len(), 6, "{all:?}");
-        kill(stages[number]);
-        let (status, report) = moving.end();
-        assert_eq!(status, 1);
-        let error = report["error"].as_str().unwrap();
-        let name = ["A", "B", "C"][number];
-        assert!(
-            error.starts_with(&format!("{name} on localhost ")),
-            "{error}"
-        );
-        assert!(error.contains("killed by signal 9"), "{error}");
-        assert_gone(&all);
-        assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
-        assert!(!place.path("out1").exists());
-    }
-}
-
-/// An agent that is killed takes its processes and their programs with it, and is named.
-#[test]
-fn a_killed_agent_leaves_no_process() {
-    let place = Place::new();
-    let words = [
-        "stream",
-        "localhost",
-        "localhost",
-        "--size",
-        "1TiB",
-        "--exec",
-        "B=cat",
-    ];
-    let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
-    let all = family(moving.child.id() as i32);
-    let agents = processes(&["agent", "--one-shot"]);
-    let agent = all
-        .iter()
-        .copied()
-        .find(|pid| agents.contains(pid))
-        .unwrap();
-    kill(agent);
-    let (status, report) = moving.end();
-    assert_eq!(status, 1);
-    let error = report["error"].as_str().unwrap();
-    assert!(error.contains("localhost"), "{error}");
-    assert_gone(&all);
 }
 
 /// Programs of a stage change blocks, lines keep whole; what they gave comes out.
@@ -393,111 +243,6 @@ fn a_last_process_that_stops_stops_the_first() {
     }
 }
 
-/// Programs that fail, stop reading, or write part of a block end the stream with what they did.
-#[test]
-fn programs_that_fail_are_named() {
-    let place = Place::new();
-    for (program, text) in [
-        ("B=exit 1", "`exit 1` ended with status 1"),
-        ("B=cat; exit 3", "ended with status 3"),
-        ("B=kill -9 $$", "was killed by signal 9"),
-        (
-            "B=head -c 1 >/dev/null",
-            "ended before it had read all of its blocks",
-        ),
-        (
-            "B=printf '\\144\\0\\0\\0half'; exec cat >/dev/null",
-            "ended its output within a block",
-        ),
-        (
-            "B=printf '\\0\\0\\0\\377'; exec cat >/dev/null",
-            "gave a block of 4278190080 bytes, longer than 65536",
-        ),
-    ] {
-        let words = [
-            "stream",
-            "localhost",
-            "localhost",
-            "--json",
-            "--size",
-            "16MiB",
-            "--exec",
-            program,
-        ];
-        let report = place.run(&words).assert_status(1).report();
-        let error = report["error"].as_str().unwrap();
-        assert!(
-            error.starts_with("B on localhost ") && error.contains(text),
-            "{program}: {error}"
-        );
-        assert_eq!(report["error_kind"], "node");
-    }
-}
-
-/// A program that never reads stops the stream: after the time that was given it is named, and it goes.
-#[test]
-fn a_program_that_never_reads_is_named() {
-    let place = Place::new();
-    // Found again by its time.
-    let words = [
-        "stream",
-        "localhost",
-        "--json",
-        "--size",
-        "16MiB",
-        "--stall",
-        "1",
-        "--exec",
-        "B=sleep 86321",
-    ];
-    let report = place.run(&words).assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
-    assert!(
-        error.starts_with("B: no block has moved for 1 s"),
-        "{error}"
-    );
-    wait_for("the program to end", || {
-        processes(&["sleep 86321"]).is_empty().then_some(())
-    });
-}
-
-/// Ctrl-C ends everything: status 130, no process, no file.
-#[test]
-fn an_interrupted_stream_leaves_nothing() {
-    let place = Place::new();
-    let words = [
-        "stream",
-        "localhost",
-        "localhost",
-        "--size",
-        "1TiB",
-        "--to",
-        "out{node}",
-        "--exec",
-        "B=cat",
-    ];
-    let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
-    let command = moving.child.id() as i32;
-    let all = family(command);
-    assert!(!temporary(place.dir.path()).is_empty());
-    let status = std::process::Command::new("kill")
-        .args(["-INT", &command.to_string()])
-        .status();
-    assert!(status.unwrap().success());
-    let (status, report) = moving.end();
-    assert_eq!(
-        (status, report["outcome"].as_str()),
-        (130, Some("cancelled"))
-    );
-    assert_gone(&all);
-    assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
-}
-
 /// Running agents take part; programs only where they were started for it, and files only below their roots.
 #[test]
 fn running_agents_take_part() {
@@ -546,24 +291,74 @@ fn running_agents_take_part() {
         .assert_status(0);
 }
 
-/// What is missing is refused before anything is made, and the node is named.
+/// Whole lines go from node to node, whatever their lengths; a last line without its end gets one.
 #[test]
-fn missing_files_are_refused() {
+fn lines_stay_whole_between_nodes() {
     let place = Place::new();
-    std::fs::write(place.path("in1"), "x").unwrap();
+    let mut expected = Vec::new();
+    for node in 1..3 {
+        let lines: Vec<String> = (0..5000)
+            .map(|number| format!("{node} {number} {}", "x".repeat(number * 7 % 301)))
+            .collect();
+        std::fs::write(place.path(&format!("in{node}")), lines.join("\n")).unwrap();
+        expected.extend(lines);
+    }
     let words = [
         "stream",
         "localhost",
         "localhost",
-        "--json",
+        "--lines",
+        "--exec",
+        "B=cat",
+        "--block",
+        "1000B",
         "--from",
         "in{node}",
         "--to",
         "out{node}",
+        "--json",
     ];
-    let report = place.run(&words).assert_status(4).report();
-    assert_eq!(report["outcome"], "refused");
+    place.run(&words).assert_status(0);
+    let texts = ["out1", "out2"].map(|name| std::fs::read_to_string(place.path(name)).unwrap());
+    let mut found: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    let wrong = found
+        .iter()
+        .zip(&expected)
+        .find(|(one, other)| one != other);
+    assert_eq!(wrong, None);
+    assert_eq!(found.len(), expected.len());
+    let long = format!("short\n{}\n", "x".repeat(1000));
+    std::fs::write(place.path("in2"), long).unwrap();
+    let report = place.run(&words).assert_status(1).report();
     let error = report["error"].as_str().unwrap();
-    assert!(error.contains("in2"), "{error}");
-    assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+    assert!(
+        error.starts_with("A on localhost 2")
+            && error.contains("at byte 6")
+            && error.contains("--block"),
+        "{error}"
+    );
+}
+
+/// Whether blocks were sealed is reported as it was: not within a host and user, nor where the user gave it up.
+#[test]
+fn sealing_is_reported() {
+    for (options, expected) in [
+        (&["--lane", "unix"][..], false),
+        (&["--lane", "tcp"], true),
+        (&["--lane", "tcp", "--plain"], false),
+    ] {
+        let place = Place::new();
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--size",
+            "1MiB",
+            "--json",
+        ];
+        let ran = place.run(&[&words[..], options].concat()).assert_status(0);
+        assert_eq!(ran.report()["encrypted"], expected, "{options:?}");
+    }
 }

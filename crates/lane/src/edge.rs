@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   connecting process                          agent of the other
-//!   preface: stream, node, group, key  ───────▶ MAC right, group waits for that node?
+//!   preface: stream, both nodes, group, key ──▶ MAC right, this node, group waits for the other?
 //!   proof right under what was asked?  ◀─────── key, proof
 //!   proof of all that was sent         ───────▶ right: the connection is the process's
 //! ```
@@ -45,7 +45,9 @@ impl std::fmt::Debug for EdgeSecret {
 pub struct Edge {
     /// Node of the connecting process, which sends blocks.
     pub from: u32,
-    /// Group of the process that receives them.
+    /// Node of the process that receives them.
+    pub to: u32,
+    /// Its group.
     pub group: u32,
     /// Whether records are sealed.
     pub is_sealed: bool,
@@ -97,6 +99,7 @@ impl EdgeSecret {
         let mut extra = [0; 16];
         extra[..4].copy_from_slice(&edge.from.to_le_bytes());
         extra[4..8].copy_from_slice(&edge.group.to_le_bytes());
+        extra[8..12].copy_from_slice(&edge.to.to_le_bytes());
         let head = Preface {
             kind: Kind::Edge,
             flags: if edge.is_sealed { SEALED } else { 0 },
@@ -126,6 +129,7 @@ impl EdgeSecret {
         Some(Edge {
             from: four(0),
             group: four(4),
+            to: four(8),
             is_sealed: head.flags & SEALED != 0,
         })
     }
@@ -200,6 +204,7 @@ mod tests {
 
     const EDGE: Edge = Edge {
         from: 3,
+        to: 5,
         group: 2,
         is_sealed: true,
     };

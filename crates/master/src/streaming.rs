@@ -47,7 +47,7 @@ pub struct StreamRequest {
     pub local: Vec<u32>,
     /// Groups with programs.
     pub programs: Vec<StageProgram>,
-    /// A stream in which no block moves for so long fails.
+    /// A stream in which nothing happens for so long fails: no block moves, no file is synced.
     pub stall: Duration,
 }
 
@@ -90,8 +90,6 @@ struct Driver {
     events: UnboundedSender<StreamEvent>,
     began: Instant,
     moving: Option<Instant>,
-    // Bytes of all processes, and when they last grew.
-    moved: (u64, Instant),
 }
 
 /// Carries out a stream. Never fails by itself: refusals and errors are in the report.
@@ -137,7 +135,13 @@ pub async fn stream(
         .map(|program| program.group)
         .collect();
     let mut driver = Driver {
-        run: Run::new(nodes, request.groups, programs),
+        run: Run::new(
+            nodes,
+            request.groups,
+            programs,
+            Nanos(request.stall.as_nanos() as u64),
+            time::Instant(began.elapsed().as_nanos() as u64),
+        ),
         opened: vec![None; request.nodes.len()],
         request,
         id,
@@ -145,7 +149,6 @@ pub async fn stream(
         events,
         began,
         moving: None,
-        moved: (0, began),
     };
     driver.open(answers.into_iter().flatten());
     driver.drive(inputs, &cancel).await;
@@ -164,7 +167,6 @@ fn ended(
         outcome,
         seconds,
         start_seconds: seconds,
-        encrypted: !request.options.plain,
         ..StreamReport::refused(request.block, kind, &error)
     }
 }
@@ -281,8 +283,7 @@ impl Driver {
             let peers = peers.clone();
             self.send(node, to_agent::Body::StreamStart(StreamStart { peers }));
         }
-        let now = Instant::now();
-        (self.moving, self.moved.1) = (Some(now), now);
+        self.moving = Some(Instant::now());
         let _ = self.events.send(StreamEvent::Started {
             stream: self.id.to_string(),
         });
@@ -315,11 +316,13 @@ impl Driver {
             Some(from_agent::Body::StreamOpened(opened)) => {
                 let length = opened.length;
                 self.opened[node as usize] = Some(opened);
-                self.run.handle_opened(node, length);
+                self.run.handle_opened(self.now(), node, length);
             }
             Some(from_agent::Body::StreamStatus(status)) => {
+                let now = self.now();
                 for one in status.stages {
-                    self.run.handle_progress(node, one.group, progress(&one));
+                    self.run
+                        .handle_progress(now, node, one.group, progress(&one));
                 }
             }
             Some(from_agent::Body::StreamFailed(failed)) => {
@@ -332,7 +335,7 @@ impl Driver {
             }
             Some(from_agent::Body::StreamFinished(finished)) => {
                 let error = Some(finished.error).filter(|error| !error.is_empty());
-                self.run.handle_finished(node, error);
+                self.run.handle_finished(self.now(), node, error);
             }
             Some(from_agent::Body::Refused(refused)) => {
                 self.fail(Cause::Refused, Some(node), None, refused.message);
@@ -341,26 +344,10 @@ impl Driver {
         }
     }
 
-    /// Shows how far all are; a stream that stands still fails.
+    /// Shows how far all are.
     fn tick(&mut self) {
         let Some(moving) = self.moving else { return };
         let stages = self.run.stages(self.request.groups);
-        let bytes = stages
-            .iter()
-            .map(|stage| stage.received_bytes + stage.sent_bytes)
-            .sum();
-        if bytes > self.moved.0 {
-            self.moved = (bytes, Instant::now());
-        } else if self.moved.1.elapsed() >= self.request.stall {
-            let seconds = self.request.stall.as_secs_f64();
-            let waits = bound_by(&stages).map_or_else(String::new, |stage| stage.stage.clone());
-            let group = (0..self.request.groups).find(|&group| group_name(group) == waits);
-            let message = format!(
-                "no block has moved for {seconds} s; the other groups wait for this one (--stall sets the time)"
-            );
-            self.fail(Cause::Process, None, group, message);
-            return;
-        }
         let seconds = moving.elapsed().as_secs_f64();
         let _ = self.events.send(StreamEvent::Progress { seconds, stages });
     }
@@ -393,6 +380,8 @@ fn progress(status: &StageStatus) -> Progress {
         waited_output: Nanos(status.waited_output),
         processor: Nanos(status.processor),
         resident_max: status.resident_max,
+        is_syncing: status.syncing,
+        sealed: status.sealed,
         has_ended: status.ended,
     }
 }
@@ -445,7 +434,8 @@ fn report(
         blocks: sum(|account| account.blocks),
         bits_per_second: stages.last().map_or(0.0, |stage| stage.bits_per_second),
         block_bytes: request.block,
-        encrypted: !request.options.plain,
+        encrypted: (0..request.groups)
+            .any(|group| run.group(group).iter().any(|one| one.sealed > 0)),
         accounted: outcome == Outcome::Done,
         bound_by: bound.map(|stage| stage.stage.clone()),
         processes: run.processes(request.groups, &names),

@@ -39,6 +39,12 @@ pub const BLOCK_MIN: u64 = 64;
 /// Longest block.
 pub const BLOCK_MAX: u64 = 16 << 20;
 
+/// Nodes of one stream at most: each process has a connection to each of them.
+pub const NODES_MAX: u32 = 1024;
+
+/// Buffers of a process together at most, in bytes: 4 GiB.
+pub const MEMORY_MAX: u64 = 4 << 30;
+
 /// Buffers of a process at least: one to receive into and one to make a block in.
 pub const BUFFERS_MIN: u64 = 2;
 

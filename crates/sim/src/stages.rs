@@ -16,6 +16,9 @@ use ropewalk_proto::stage::run::{Action, Cause, Failure, Progress, Run};
 
 use crate::Chance;
 
+/// Longer than any simulated stream.
+const STALL: Nanos = Nanos::from_secs(3600);
+
 /// Time from a node to its master.
 const TO_MASTER: Nanos = Nanos::from_millis(1);
 
@@ -183,7 +186,7 @@ impl<'s> World<'s> {
             count: 0,
             now: Instant::ZERO,
             chance: Chance::new(scenario.seed),
-            run: Run::new(scenario.nodes, groups, Vec::new()),
+            run: Run::new(scenario.nodes, groups, Vec::new(), STALL, Instant::ZERO),
             ended: StagesEnded {
                 time: Nanos::ZERO,
                 failure: None,
@@ -213,7 +216,7 @@ impl<'s> World<'s> {
     fn begin(&mut self) {
         let length = self.scenario.blocks * u64::from(self.scenario.block);
         for node in 0..self.scenario.nodes {
-            self.run.handle_opened(node, length);
+            self.run.handle_opened(self.now, node, length);
         }
         if let Some((after, group, node)) = self.scenario.kill {
             let place = (group * self.scenario.nodes + node) as usize;
@@ -316,7 +319,7 @@ impl<'s> World<'s> {
                     has_ended: true,
                     ..Progress::default()
                 };
-                self.run.handle_progress(node, group, progress);
+                self.run.handle_progress(self.now, node, group, progress);
             }
         }
     }

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
 use ropewalk_lane::edge::{ANSWER_LEN, Edge, EdgeSecret};
 use ropewalk_lane::seal::{Records, StreamKeys};
@@ -24,8 +26,24 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A host that acknowledges nothing for this long is gone.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
+/// Connections that are made at the same time.
+const AT_ONCE: usize = 64;
+
+/// Before a connection that failed is tried again.
+const PAUSES_MS: [u64; 5] = [100, 300, 1000, 2000, 4000];
+
+/// Nothing is tried again after this time.
+const TRY_FOR: Duration = Duration::from_secs(20);
+
 /// Bytes asked for in the buffer of a Unix socket; the default of 208 KiB holds less than a block of 256 KiB.
 const UNIX_BUFFER_LEN: usize = 1 << 20;
+
+/// A connection that was not made.
+struct Failed {
+    reason: String,
+    /// It would fail again.
+    is_final: bool,
+}
 
 /// What all edges of a process have in common.
 pub(crate) struct Dial<'s> {
@@ -40,69 +58,122 @@ pub(crate) struct Dial<'s> {
 }
 
 impl Dial<'_> {
-    /// Connects to the process of the next group on this node.
-    pub fn connect(
+    /// Connects to the processes of the next group on these nodes, [`AT_ONCE`] at a time; each has a name for errors.
+    pub fn connect_all(
         &self,
-        peer: &Peer,
-        name: &str,
-    ) -> Result<(OwnedFd, Option<Sealed>), StageError> {
-        let failed = |reason: String| StageError::Connect {
-            peer: name.to_owned(),
-            reason,
-        };
-        let mut reasons = Vec::new();
+        targets: &[(&Peer, String)],
+    ) -> Result<Vec<(OwnedFd, Option<Sealed>)>, StageError> {
+        let mut connected = Vec::new();
+        for part in targets.chunks(AT_ONCE) {
+            let results = std::thread::scope(|scope| {
+                let dials = part.iter().map(|(peer, name)| {
+                    let dial = move || self.connect(peer, name);
+                    std::thread::Builder::new().spawn_scoped(scope, dial)
+                });
+                let dials: Vec<_> = dials.collect();
+                let join = |dial: std::io::Result<ScopedJoinHandle<'_, _>>| match dial {
+                    Ok(dial) => dial.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    Err(source) => Err(StageError::System {
+                        doing: "starting a thread",
+                        source,
+                    }),
+                };
+                dials.into_iter().map(join).collect::<Vec<_>>()
+            });
+            for result in results {
+                connected.push(result?);
+            }
+        }
+        Ok(connected)
+    }
+
+    /// Connects to the process of the next group on this node; several times, since an agent may be busy or a packet lost.
+    fn connect(&self, peer: &Peer, name: &str) -> Result<(OwnedFd, Option<Sealed>), StageError> {
+        let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
+        let began = Instant::now();
+        loop {
+            match (self.try_once(peer), pauses.next()) {
+                (Ok(connected), _) => return Ok(connected),
+                (
+                    Err(Failed {
+                        is_final: false, ..
+                    }),
+                    Some(pause),
+                ) if began.elapsed() < TRY_FOR => {
+                    std::thread::sleep(pause);
+                }
+                (Err(Failed { reason, .. }), _) => {
+                    return Err(StageError::Connect {
+                        peer: name.to_owned(),
+                        reason,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tries each address once.
+    fn try_once(&self, peer: &Peer) -> Result<(OwnedFd, Option<Sealed>), Failed> {
+        let failed = |is_final: bool| move |reason: String| Failed { reason, is_final };
         if self.lane != LaneKind::Tcp {
             match unix::connect(&unix::agent_name(&peer.instance)) {
                 Ok(socket) => {
                     // What both users could read anyway need not be sealed.
                     let is_sealed = !self.plain && !is_own(&socket);
-                    let keys = self.shake_hands(&socket, is_sealed);
-                    let keys = keys.map_err(|reason| failed(format!("Unix socket: {reason}")))?;
+                    let keys = self.shake_hands(&socket, peer.node, is_sealed);
+                    let keys =
+                        keys.map_err(|reason| failed(false)(format!("Unix socket: {reason}")))?;
                     let _ = SockRef::from(&socket).set_send_buffer_size(UNIX_BUFFER_LEN);
-                    return finish(socket, keys, is_sealed).map_err(failed);
+                    return finish(socket, keys, is_sealed).map_err(failed(false));
                 }
                 Err(error) if self.lane == LaneKind::Unix => {
-                    return Err(failed(format!(
+                    return Err(failed(true)(format!(
                         "Unix socket: {error}; --lane unix is for nodes of one host"
                     )));
                 }
                 Err(_) => {}
             }
         }
+        let mut reasons = Vec::new();
         for text in &peer.addresses {
-            let connected = text
-                .parse::<SocketAddr>()
-                .map_err(|error| error.to_string());
-            let connected = connected.and_then(|address| {
-                let connected = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
-                connected.map_err(|error| error.to_string())
-            });
-            let shaken = connected.and_then(|socket| {
-                // Control frames are small and wanted at once; blocks are written whole.
-                let _ = socket.set_nodelay(true);
-                let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
-                let keys = self.shake_hands(&socket, !self.plain)?;
-                finish(socket, keys, !self.plain)
-            });
-            match shaken {
+            match self.try_address(text, peer.node) {
                 Ok(connected) => return Ok(connected),
                 Err(reason) => reasons.push(format!("{text}: {reason}")),
             }
         }
         if reasons.is_empty() {
-            reasons.push("its agent has no address".into());
+            return Err(failed(true)("its agent has no address".into()));
         }
-        Err(failed(reasons.join("; ")))
+        Err(failed(false)(reasons.join("; ")))
+    }
+
+    fn try_address(&self, text: &str, node: u32) -> Result<(OwnedFd, Option<Sealed>), String> {
+        let address = text
+            .parse::<SocketAddr>()
+            .map_err(|error| error.to_string())?;
+        let socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
+            .map_err(|error| error.to_string())?;
+        // Control frames are small and wanted at once; blocks are written whole.
+        let _ = socket.set_nodelay(true);
+        let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
+        let keys = self.shake_hands(&socket, node, !self.plain)?;
+        finish(socket, keys, !self.plain)
     }
 
     /// Asks for the edge, and proves the stream's secret.
-    fn shake_hands<'a, S>(&self, socket: &'a S, is_sealed: bool) -> Result<StreamKeys, String>
+    fn shake_hands<'a, S>(
+        &self,
+        socket: &'a S,
+        node: u32,
+        is_sealed: bool,
+    ) -> Result<StreamKeys, String>
     where
         &'a S: Read + Write,
         S: Timeout,
     {
         let edge = Edge {
             from: self.node,
+            to: node,
             group: self.group,
             is_sealed,
         };
@@ -166,5 +237,82 @@ impl Timeout for UnixStream {
     fn limit(&self, time: Option<Duration>) -> std::io::Result<()> {
         self.set_read_timeout(time)?;
         self.set_write_timeout(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_lane::edge::PROOF_LEN;
+    use ropewalk_lane::preface::PREFACE_LEN;
+    use std::net::TcpListener;
+    use std::sync::Barrier;
+
+    const STREAM: [u8; 16] = [1; 16];
+
+    /// Answers as the agent of a node does, after the given number of connections that it closes and once all are here.
+    fn answer(listener: &TcpListener, node: u32, closed: usize, all: &Barrier) {
+        for _ in 0..closed {
+            drop(listener.accept().unwrap());
+        }
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut preface = [0; PREFACE_LEN];
+        socket.read_exact(&mut preface).unwrap();
+        let secret = EdgeSecret::new(&[7; 32]).unwrap();
+        let edge = secret.read(&preface).unwrap();
+        assert_eq!((edge.from, edge.to, edge.group), (3, node, 1));
+        all.wait();
+        let answered = secret.answer(&preface).unwrap();
+        socket.write_all(&answered.bytes).unwrap();
+        let mut proof = [0; PROOF_LEN];
+        socket.read_exact(&mut proof).unwrap();
+        assert!(answered.verify(&proof).is_some());
+    }
+
+    /// Nodes answer here only once all are asked: edges are connected at the same time. A connection that is closed is made again,
+    /// and the node that is meant is named in the handshake.
+    #[test]
+    fn edges_are_connected_together_and_again() {
+        const NODES: u32 = 5;
+        let listeners: Vec<TcpListener> = (0..NODES)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let peer = |(node, listener): (u32, &TcpListener)| Peer {
+            node,
+            addresses: vec![listener.local_addr().unwrap().to_string()],
+            ..Peer::default()
+        };
+        let peers: Vec<Peer> = (0..).zip(&listeners).map(peer).collect();
+        let targets: Vec<(&Peer, String)> = peers
+            .iter()
+            .map(|peer| (peer, format!("B on {}", peer.node)))
+            .collect();
+        let secret = EdgeSecret::new(&[7; 32]).unwrap();
+        let dial = Dial {
+            secret: &secret,
+            stream: STREAM,
+            node: 3,
+            group: 1,
+            lane: LaneKind::Tcp,
+            plain: false,
+        };
+        let all = Barrier::new(NODES as usize);
+        std::thread::scope(|scope| {
+            for (node, listener) in (0..).zip(&listeners) {
+                let all = &all;
+                scope.spawn(move || answer(listener, node, node as usize % 2, all));
+            }
+            assert_eq!(dial.connect_all(&targets).unwrap().len(), NODES as usize);
+        });
+        let nowhere = Peer::default();
+        let error = dial
+            .connect_all(&[(&nowhere, "B on x".into())])
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("B on x: its agent has no address"),
+            "{error}"
+        );
     }
 }

@@ -7,7 +7,7 @@ use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
 use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::deal::mix;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
-use ropewalk_proto::stage::process::{Process, Role};
+use ropewalk_proto::stage::process::{Process, Role, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -90,20 +90,24 @@ impl<'a> Drive<'a> {
             has_moved |= self.work()?;
             has_moved |= self.write()?;
             self.grant()?;
-            let is_over = match &self.ends {
-                Ends::Program(shell) => shell.is_over(),
-                Ends::Source(_) | Ends::Relay | Ends::Sink(_) => true,
-            };
-            let is_sent = self.outputs.iter().all(|output| output.is_over);
-            if !self.is_done && is_over && is_sent && self.machine.is_done() {
-                if let Ends::Sink(sink) = &mut self.ends {
-                    sink.sync()?;
-                }
+            if !self.is_done && self.has_ended()? {
                 self.is_done = true;
                 self.meter.end();
                 self.report();
             }
             self.sleep(has_moved)?;
+        }
+    }
+
+    /// Whether all blocks have gone on and the program or file has ended, too.
+    fn has_ended(&mut self) -> Result<bool, StageError> {
+        if !self.machine.is_done() || !self.outputs.iter().all(|output| output.is_over) {
+            return Ok(false);
+        }
+        match &mut self.ends {
+            Ends::Program(shell) => Ok(shell.is_over()),
+            Ends::Sink(sink) => sink.finish(),
+            Ends::Source(_) | Ends::Relay => Ok(true),
         }
     }
 
@@ -173,6 +177,7 @@ impl<'a> Drive<'a> {
             Ends::Sink(sink) => {
                 let mut taken = 0;
                 while taken < TAKEN_MAX
+                    && sink.is_ready()?
                     && let Some(held) = self.machine.take()
                 {
                     taken += 1;
@@ -285,7 +290,10 @@ impl<'a> Drive<'a> {
                 .saturating_duration_since(began)
                 .max(Duration::from_millis(1)),
         };
-        let wait = self.machine.wait();
+        let wait = match &self.ends {
+            Ends::Sink(sink) if sink.syncs().is_some() => Wait::Work,
+            _ => self.machine.wait(),
+        };
         let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
         for input in self.inputs.iter().flatten() {
             let mut flags = PollFlags::IN;
@@ -296,6 +304,10 @@ impl<'a> Drive<'a> {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, output.has_unsent());
             fds.push(PollFd::from_borrowed_fd(output.fd(), flags));
+        }
+        if let Ends::Sink(sink) = &self.ends {
+            let syncs = sink.syncs();
+            fds.extend(syncs.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         }
         if let Ends::Program(shell) = &self.ends {
             let reads = shell.reads().filter(|_| self.machine.may_make());
@@ -360,6 +372,12 @@ impl<'a> Drive<'a> {
             processor: meter::processor(),
             resident_max: meter::resident_max(),
             ended: self.is_done,
+            syncing: matches!(&self.ends, Ends::Sink(sink) if sink.syncs().is_some()),
+            sealed: self
+                .outputs
+                .iter()
+                .filter(|output| output.is_sealed())
+                .count() as u32,
         }));
     }
 }

@@ -84,6 +84,16 @@ pub enum StageError {
         /// What is missing.
         missing: u64,
     },
+    /// A line that fits no block.
+    #[error(
+        "the line at byte {offset} of the file is longer than a block of {longest} bytes; give --block a larger size"
+    )]
+    LongLine {
+        /// Where it begins.
+        offset: u64,
+        /// Longest that fits, with its end.
+        longest: usize,
+    },
     /// The program of the stage.
     #[error("its program `{command}` {what}")]
     Program {

@@ -13,13 +13,16 @@ use ropewalk_proto::control::{
 };
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::process::{Process, Role, Settings};
-use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, group_name};
+use ropewalk_proto::stage::{
+    BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, MEMORY_MAX, NODES_MAX, group_name,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 
 use crate::dial::Dial;
 use crate::drive::Drive;
-use crate::ends::{Sink, Source};
+use crate::ends::{Appending, Lines, Sink, Source};
 use crate::error::StageError;
 use crate::inbound::{Inbound, Sealed};
 use crate::outbound::Outbound;
@@ -79,7 +82,8 @@ impl Agent {
 }
 
 /// Runs one process of a stream: its agent is at standard input, its file, if it has one, is standard output. Returns when the
-/// agent ends it; false where it failed.
+/// agent ends it; false where it failed. A process that leads its group ends with that group, so that nothing stays of what its
+/// program has started.
 #[must_use]
 pub fn run() -> bool {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
@@ -89,7 +93,16 @@ pub fn run() -> bool {
         packets: Packets::from(input),
         group: 0,
     };
-    match carry_out(&mut agent) {
+    let is_well = run_for(&mut agent);
+    let (own, group) = (getpid(), getpgrp());
+    if own == group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    is_well
+}
+
+fn run_for(agent: &mut Agent) -> bool {
+    match carry_out(agent) {
         Ok(()) => true,
         Err(StageError::Ended) => false,
         Err(error) => {
@@ -192,9 +205,10 @@ impl Plan {
     fn new(stream: StreamOpen, group: u32) -> Result<Self, StageError> {
         let is_sane = (2..=GROUPS_MAX).contains(&stream.groups)
             && group < stream.groups
+            && (1..=NODES_MAX).contains(&stream.nodes)
             && stream.node < stream.nodes
             && (BLOCK_MIN..=BLOCK_MAX).contains(&stream.block)
-            && stream.buffers >= BUFFERS_MIN;
+            && (BUFFERS_MIN..=MEMORY_MAX / stream.block).contains(&stream.buffers);
         if !is_sane {
             return Err(StageError::Agent("its setup is out of bounds".into()));
         }
@@ -259,9 +273,12 @@ impl Plan {
             Role::Source if self.stream.from.is_empty() => {
                 Ends::Source(Source::Zeros(self.stream.length))
             }
+            Role::Source if programs.iter().any(|program| program.lines) => {
+                Ends::Source(Source::Lines(Lines::new(file()?, self.stream.length)))
+            }
             Role::Source => Ends::Source(Source::File(file()?, self.stream.length)),
             Role::Sink if self.stream.to.is_empty() => Ends::Sink(Sink::Null),
-            Role::Sink => Ends::Sink(Sink::File(file()?)),
+            Role::Sink => Ends::Sink(Sink::File(Appending::new(file()?))),
             Role::Relay | Role::Program => Ends::Relay,
         })
     }
@@ -280,18 +297,20 @@ impl Plan {
             lane: LaneKind::try_from(self.stream.lane).unwrap_or_default(),
             plain: self.stream.plain,
         };
-        let mut outputs = Vec::new();
+        let mut targets = Vec::new();
         for node in &self.after {
             let Some(peer) = peers.iter().find(|peer| peer.node == *node) else {
                 return Err(StageError::Agent(format!(
                     "its start has no address of node {node}"
                 )));
             };
-            let name = self.name(peers, *node, self.group + 1);
-            let (socket, sealed) = dial.connect(peer, &name)?;
-            outputs.push(Outbound::new(socket, name, sealed));
+            targets.push((peer, self.name(peers, *node, self.group + 1)));
         }
-        Ok(outputs)
+        let connected = dial.connect_all(&targets)?;
+        let outputs = connected.into_iter().zip(targets);
+        Ok(outputs
+            .map(|((socket, sealed), (_, name))| Outbound::new(socket, name, sealed))
+            .collect())
     }
 }
 

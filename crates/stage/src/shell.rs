@@ -22,8 +22,8 @@ pub(crate) struct Shell {
     ended: OwnedFd,
     status: Option<ExitStatus>,
     input: Option<OwnedFd>,
-    // It closed its input before all blocks were written.
-    is_deaf: bool,
+    // The other end of its input, to see what is left there when it has ended.
+    unread: Option<OwnedFd>,
     feeding: Option<Held<Buffer>>,
     fed: usize,
     output: Option<OwnedFd>,
@@ -54,22 +54,23 @@ impl Shell {
     ) -> Result<Self, StageError> {
         use std::os::unix::ffi::OsStrExt as _;
         let text = String::from_utf8_lossy(command).into_owned();
-        let stdio = |is_wanted: bool| {
-            if is_wanted {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            }
-        };
+        let pipe = ends.0.then(io::pipe).transpose();
+        let (unread, input) = pipe.map_err(system("making a pipe"))?.unzip();
+        let theirs = unread.as_ref().map(|pipe| pipe.try_clone()).transpose();
+        let theirs = theirs.map_err(system("making a pipe"))?;
         let mut child = Command::new("/bin/sh")
             .arg("-c")
             .arg(std::ffi::OsStr::from_bytes(command))
             .envs(variables.iter().map(|(name, value)| (name, value)))
-            .stdin(stdio(ends.0))
-            .stdout(stdio(ends.1))
+            .stdin(theirs.map_or_else(Stdio::null, Stdio::from))
+            .stdout(if ends.1 {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
             .spawn()
             .map_err(system("starting /bin/sh"))?;
-        let input = child.stdin.take().map(OwnedFd::from);
+        let (input, unread) = (input.map(OwnedFd::from), unread.map(OwnedFd::from));
         let output = child.stdout.take().map(OwnedFd::from);
         let prepare = || -> io::Result<OwnedFd> {
             for pipe in [&input, &output].into_iter().flatten() {
@@ -90,7 +91,7 @@ impl Shell {
             ended,
             status: None,
             input,
-            is_deaf: false,
+            unread,
             feeding: None,
             fed: 0,
             output,
@@ -111,7 +112,7 @@ impl Shell {
 
     /// Whether it takes another block.
     pub fn is_idle(&self) -> bool {
-        self.feeding.is_none() && !self.is_deaf && self.input.is_some()
+        self.feeding.is_none() && self.input.is_some()
     }
 
     /// Gives it a block.
@@ -135,12 +136,6 @@ impl Shell {
                 Ok(count) => self.fed += count,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(Errno::PIPE) => {
-                    // Why, its status says.
-                    self.is_deaf = true;
-                    self.input = None;
-                    return Ok(None);
-                }
                 Err(error) => return Err(self.failed(format!("takes no blocks: {error}"))),
             }
         }
@@ -273,11 +268,19 @@ impl Shell {
         }
         match self.status {
             Some(status) if !status.success() => Err(self.failed(describe(status))),
-            Some(_) if self.input.is_some() || self.is_deaf || self.feeding.is_some() => {
-                Err(self.failed("ended before it had read all of its blocks"))
-            }
+            Some(_) if self.input.is_some() || self.left_unread() > 0 => Err(self.failed(format!(
+                "ended before it had read all of its blocks, with {} bytes left in its standard input; write \
+                 `; cat >/dev/null` behind a command that needs a part only",
+                self.left_unread()
+            ))),
             _ => Ok(()),
         }
+    }
+
+    /// Bytes in the pipe of its standard input.
+    fn left_unread(&self) -> u64 {
+        let left = self.unread.as_ref().map(rustix::io::ioctl_fionread);
+        left.and_then(Result::ok).unwrap_or(0)
     }
 
     /// Whether it has taken and given everything and ended well.
@@ -318,5 +321,79 @@ fn describe(status: ExitStatus) -> String {
         (Some(code), _) => format!("ended with status {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
         (None, None) => "ended".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_proto::stage::deal::Deal;
+    use ropewalk_proto::stage::frame::{Header, Identity};
+    use ropewalk_proto::stage::process::{Process, Role, Settings};
+
+    /// A block that a process holds.
+    fn held(len: usize) -> Held<Buffer> {
+        let mut process = Process::new(Settings {
+            role: Role::Sink,
+            node: 0,
+            group: 1,
+            inputs: 1,
+            outputs: 0,
+            block: len,
+            buffers: 2,
+            deal: Deal::Random,
+            seed: 0,
+        });
+        let header = Header {
+            identity: Identity {
+                node: 0,
+                group: 0,
+                number: 0,
+            },
+            length: len as u32,
+            check: 0,
+        };
+        let _ = process.poll_credit(0);
+        process
+            .arrive(0, header, 1, 0, Pool::new(len).take())
+            .unwrap();
+        process.take().unwrap()
+    }
+
+    fn end(command: &str, ends: (bool, bool)) -> Result<(), StageError> {
+        let folder = tempfile::tempdir().unwrap();
+        let variables = [("FOLDER", folder.path().to_str().unwrap().to_owned())];
+        let mut shell = Shell::start(command.as_bytes(), false, 1000, &variables, ends).unwrap();
+        if ends.0 {
+            shell.feed(held(1000));
+            assert!(shell.write().unwrap().is_some());
+            shell.close();
+        }
+        std::fs::write(folder.path().join("go"), "").unwrap();
+        while !shell.is_over() {
+            shell.check()?;
+            let _ = shell.read(&mut Pool::new(1000))?;
+            std::thread::yield_now();
+        }
+        shell.check()
+    }
+
+    /// A program that ends with status 0 and has not read what it was given is an error with the number of bytes.
+    #[test]
+    fn what_is_left_in_the_pipe_is_an_error() {
+        const WAIT: &str = "until [ -e $FOLDER/go ]; do sleep 0.01; done";
+        end("cat >/dev/null", (true, false)).unwrap();
+        end(WAIT, (false, true)).unwrap();
+        for (command, left) in [("true", 1004), ("head -c 4 >/dev/null", 1000)] {
+            for ends in [(true, true), (true, false)] {
+                let error = end(&format!("{WAIT}; {command}"), ends)
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    error.contains(&format!("with {left} bytes left")),
+                    "{command}: {error}"
+                );
+            }
+        }
     }
 }

@@ -1,28 +1,35 @@
 //! A file whose length is not known before it is written: the last process of a stream appends blocks to it.
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_sink::{is_file, standing};
 use crate::staging::{open_parent, temporary_name};
 use crate::sys;
+use crate::version::Version;
 
-/// A file under a temporary name. Dropped without [`AppendedFile::commit`] it is removed.
+/// A file without a name, or, where the file system has none such, under a temporary one. Dropped without
+/// [`AppendedFile::commit`] it is removed; one without a name goes with the last process that has it open, however that ends.
 #[derive(Debug)]
 pub struct AppendedFile {
     path: PathBuf,
     parent: OwnedFd,
     name: Vec<u8>,
     temporary: Vec<u8>,
-    is_named: bool,
+    file: File,
+    // Something stands under the temporary name.
+    is_staged: bool,
+    // What stood under the final name.
+    before: Option<Version>,
 }
 
 impl AppendedFile {
-    /// Makes the temporary file; also gives it opened for writing.
+    /// Makes the file; also gives it opened for writing.
     ///
     /// * `path`: the final name, resolved (as [`crate::Roots`] returns it).
     /// * `id`: makes the temporary name unique; letters, digits and dashes.
@@ -30,47 +37,88 @@ impl AppendedFile {
     /// # Errors
     /// [`StoreError::Exists`] when what stands at the path is no file, [`StoreError::ParentMissing`], or what the system reported.
     pub fn create(path: &Path, id: &str) -> Result<(Self, File), StoreError> {
+        Self::create_by(path, id, nameless)
+    }
+
+    fn create_by(
+        path: &Path,
+        id: &str,
+        nameless: fn(&OwnedFd) -> Result<OwnedFd, Errno>,
+    ) -> Result<(Self, File), StoreError> {
         let (parent, parent_path, name) = open_parent(path)?;
-        standing(&parent, &name, path)?;
+        let before = standing(&parent, &name, path)?;
         let temporary = temporary_name(&name, id)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file = sys::open_beneath(parent.as_fd(), &temporary, flags, mode)
-            .map_err(|errno| StoreError::from_create(parent_path.join(path), &parent, errno))?;
+        let failed = |errno| StoreError::from_create(parent_path.join(path), &parent, errno);
+        let (file, is_staged) = match nameless(&parent) {
+            Ok(file) => (file, false),
+            Err(_) => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                let mode = Mode::RUSR | Mode::WUSR;
+                let file = sys::open_beneath(parent.as_fd(), &temporary, flags, mode);
+                (file.map_err(failed)?, true)
+            }
+        };
         let sink = Self {
             path: path.to_owned(),
+            before: before.map(|stat| Version::of(&stat)),
             parent,
             name,
             temporary,
-            is_named: false,
+            file: file.into(),
+            is_staged,
         };
-        Ok((sink, file.into()))
+        let file = sink.file.try_clone();
+        let file = file.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?;
+        Ok((sink, file))
     }
 
     /// Gives it its name and the mode of the file that it replaces, else that of a new file. Its bytes must be synced.
     ///
     /// # Errors
-    /// What the system reported; then the temporary file is removed.
+    /// [`StoreError::ReplacedMeanwhile`] when something else stands at the path than before, or what the system reported; then the
+    /// file is removed.
     pub fn commit(mut self) -> Result<(), StoreError> {
-        let failed = |operation, errno| StoreError::from_errno(operation, &self.path, errno);
-        let replaced = standing(&self.parent, &self.name, &self.path)?.filter(is_file);
+        let path = self.path.clone();
+        let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
+        let replaced = standing(&self.parent, &self.name, &self.path)?;
+        if replaced.map(|stat| Version::of(&stat)) != self.before {
+            return Err(StoreError::ReplacedMeanwhile {
+                path: self.path.clone(),
+            });
+        }
+        let replaced = replaced.filter(is_file);
         let mode = replaced.map_or_else(|| 0o666 & !sys::umask(), |stat| stat.st_mode & 0o777);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = sys::open_beneath(self.parent.as_fd(), &self.temporary, flags, Mode::empty())
-            .map_err(|errno| failed(Operation::Open, errno))?;
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))
-            .and_then(|()| rustix::fs::fsync(&file))
-            .map_err(|errno| failed(Operation::SetMetadata, errno))?;
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
+            .and_then(|()| rustix::fs::fsync(&self.file))
+            .map_err(failed.clone()(Operation::SetMetadata))?;
+        if !self.is_staged {
+            link(&self.file, &self.parent, &self.temporary)
+                .map_err(failed.clone()(Operation::Create))?;
+            self.is_staged = true;
+        }
         rustix::fs::renameat(&self.parent, &*self.temporary, &self.parent, &*self.name)
-            .map_err(|errno| failed(Operation::Rename, errno))?;
-        self.is_named = true;
-        rustix::fs::fsync(&self.parent).map_err(|errno| failed(Operation::Sync, errno))
+            .map_err(failed.clone()(Operation::Rename))?;
+        self.is_staged = false;
+        rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
     }
+}
+
+/// A file in a folder that has no name; fails where it could not be given one later.
+fn nameless(parent: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::fs::stat("/proc/self/fd")?;
+    let mode = Mode::RUSR | Mode::WUSR;
+    sys::open_beneath(parent.as_fd(), b"", OFlags::WRONLY | OFlags::TMPFILE, mode)
+}
+
+/// Gives a name to a file that has none.
+fn link(file: &File, parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW)
 }
 
 impl Drop for AppendedFile {
     fn drop(&mut self) {
-        if !self.is_named {
+        if self.is_staged {
             // What cannot be removed is left to the user, under a name that says whose it is.
             let _ = rustix::fs::unlinkat(&self.parent, &*self.temporary, AtFlags::empty());
         }
@@ -85,40 +133,70 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef-0";
 
+    fn no_nameless(_: &OwnedFd) -> Result<OwnedFd, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        (folder, path)
+    }
+
     /// The name appears with the last byte and the mode of what was there; before, and without it, nothing has changed.
     #[test]
     fn it_appears_whole_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().canonicalize().unwrap();
-        let path = folder.join("out");
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let count = || std::fs::read_dir(&folder).unwrap().count();
-        let (sink, mut file) = AppendedFile::create(&path, ID).unwrap();
-        file.write_all(b"lost").unwrap();
-        assert_eq!(count(), 2);
-        drop(sink);
-        assert_eq!(
-            (count(), std::fs::read(&path).unwrap()),
-            (1, b"old".to_vec())
-        );
-        let (sink, mut file) = AppendedFile::create(&path, ID).unwrap();
-        assert!(
-            AppendedFile::create(&path, ID).is_err(),
-            "one process a file"
-        );
-        file.write_all(b"new").unwrap();
-        sink.commit().unwrap();
-        assert_eq!(
-            (count(), std::fs::read(&path).unwrap()),
-            (1, b"new".to_vec())
-        );
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
-        let missing = folder.join("no/out");
-        assert!(AppendedFile::create(&missing, ID).is_err());
-        assert!(matches!(
-            AppendedFile::create(&folder, ID),
-            Err(StoreError::Exists { .. })
-        ));
+        for nameless in [nameless, no_nameless] {
+            let (_keep, folder) = folder();
+            let path = folder.join("out");
+            std::fs::write(&path, "old").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+            let count = || std::fs::read_dir(&folder).unwrap().count();
+            let create = |path: &Path| AppendedFile::create_by(path, ID, nameless);
+            let (sink, mut file) = create(&path).unwrap();
+            file.write_all(b"lost").unwrap();
+            assert_eq!(count(), 1 + usize::from(sink.is_staged));
+            drop(sink);
+            assert_eq!(
+                (count(), std::fs::read(&path).unwrap()),
+                (1, b"old".to_vec())
+            );
+            let (sink, mut file) = create(&path).unwrap();
+            file.write_all(b"new").unwrap();
+            sink.commit().unwrap();
+            assert_eq!(
+                (count(), std::fs::read(&path).unwrap()),
+                (1, b"new".to_vec())
+            );
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+            assert!(create(&folder.join("no/out")).is_err());
+            assert!(matches!(create(&folder), Err(StoreError::Exists { .. })));
+        }
+    }
+
+    /// Of two writers of one name the second to commit is refused, and the file of the first stays.
+    #[test]
+    fn a_second_writer_is_refused() {
+        for before in [None, Some("old")] {
+            let (_keep, folder) = folder();
+            let path = folder.join("out");
+            if let Some(text) = before {
+                std::fs::write(&path, text).unwrap();
+            }
+            let create = |text: &[u8], id: &str| {
+                let (sink, mut file) = AppendedFile::create(&path, id).unwrap();
+                file.write_all(text).unwrap();
+                sink
+            };
+            let (one, other) = (create(b"one", "1"), create(b"other", "2"));
+            one.commit().unwrap();
+            let refused = other.commit().unwrap_err();
+            assert!(
+                matches!(refused, StoreError::ReplacedMeanwhile { .. }),
+                "{refused}"
+            );
+            assert_eq!(std::fs::read(&path).unwrap(), b"one");
+            assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        }
     }
 }

@@ -218,6 +218,15 @@ pub enum StoreError {
         /// The final name.
         path: PathBuf,
     },
+    /// Something else was put under the final name while the file was written.
+    #[error(
+        "{shown} was made, replaced or changed meanwhile, by another program or another node that writes there; it is left as it is, \
+         do it again and give each writer a name of its own", shown = shown(path)
+    )]
+    ReplacedMeanwhile {
+        /// The final name.
+        path: PathBuf,
+    },
     /// Nothing has a name that a pattern means.
     #[error(
         "no file matches {shown}; check the pattern (a leading dot has to be written, \\* is a star itself)", shown = shown(pattern)
@@ -481,6 +490,7 @@ impl StoreError {
             | Self::SameFile { path, .. }
             | Self::Longer { path, .. }
             | Self::Overtaken { path }
+            | Self::ReplacedMeanwhile { path }
             | Self::TakenMeanwhile { path }
             | Self::Changed { path, .. }
             | Self::OutsideRoot { path, .. }

@@ -44,7 +44,7 @@ pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use place::Place;
 pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Sink, SinkExtent};
-pub use source::{Extent, FileSource, Identity, Source, identity};
+pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
 pub use tree_sink::{Part, Standing, TreeSink};
 pub use version::{Change, Version};

@@ -104,6 +104,22 @@ pub fn identity(path: &Path) -> Result<(Identity, u32), StoreError> {
     Ok((Identity::of(&stat), stat.st_mode & 0o7777))
 }
 
+/// Opens a file that is to be read from its begin to its end; also gives its length. Never waits for a writer.
+///
+/// * `path`: resolved (as [`crate::Roots`] returns it): a link on it is taken for an attack.
+///
+/// # Errors
+/// [`StoreError::SpecialFile`] for a pipe, a device and the like, [`StoreError::NoFile`] for a folder, else what the system reported.
+pub fn open_whole(path: &Path) -> Result<(File, u64), StoreError> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = sys::open_resolved_path(path, flags, Mode::empty())
+        .map_err(|errno| StoreError::from_errno(Operation::Open, path, errno))?;
+    let stat = rustix::fs::fstat(&file)
+        .map_err(|errno| StoreError::from_errno(Operation::Inspect, path, errno))?;
+    check_kind(path, &stat)?;
+    Ok((file.into(), stat.st_size as u64))
+}
+
 /// Refuses what is no regular file; a folder with other advice than a device.
 fn check_kind(path: &Path, stat: &Stat) -> Result<(), StoreError> {
     let path = || path.to_owned();

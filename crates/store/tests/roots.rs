@@ -204,3 +204,25 @@ fn what_was_checked_is_not_swapped_for_a_link() {
         }
     }
 }
+
+/// A file is opened where it was resolved: a link that was put there since is refused, and a pipe is not waited for.
+#[test]
+fn whole_files_are_opened_where_they_were_resolved() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    std::fs::create_dir(folder.join("served")).unwrap();
+    std::fs::write(folder.join("secret"), "secret").unwrap();
+    let path = folder.join("served/in");
+    std::fs::write(&path, "four").unwrap();
+    let roots = Roots::new(vec![(folder.join("served"), Access::ReadOnly)]).unwrap();
+    let resolved = roots.resolve_read(&path).unwrap();
+    assert_eq!(ropewalk_store::open_whole(&resolved).unwrap().1, 4);
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("../secret", &path).unwrap();
+    assert!(ropewalk_store::open_whole(&resolved).is_err());
+    std::fs::remove_file(&path).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let error = ropewalk_store::open_whole(&resolved).unwrap_err();
+    assert!(matches!(error, StoreError::SpecialFile { .. }), "{error}");
+}

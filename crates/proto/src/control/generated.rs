@@ -1030,6 +1030,12 @@ pub struct StageStatus {
     pub resident_max: u64,
     #[prost(bool, tag = "9")]
     pub ended: bool,
+    /// its file; blocks may stand still meanwhile
+    #[prost(bool, tag = "10")]
+    pub syncing: bool,
+    /// edges to the next group that are sealed
+    #[prost(uint32, tag = "11")]
+    pub sealed: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StageAccount {

@@ -142,7 +142,9 @@ struct Output<B> {
 #[derive(Debug)]
 pub struct Process<B> {
     settings: Settings,
-    chance: Chance,
+    // Merges go by the time of arrivals; a deal's own numbers are the same in every run.
+    merging: Chance,
+    dealing: Chance,
     inputs: Vec<Input<B>>,
     // Inputs with a block ready, in no order.
     ready: Vec<usize>,
@@ -190,7 +192,8 @@ impl<B> Process<B> {
             has_ended: false,
         };
         Self {
-            chance: Chance::new(settings.seed, settings.node, settings.group),
+            merging: Chance::new(!settings.seed, settings.node, settings.group),
+            dealing: Chance::new(settings.seed, settings.node, settings.group),
             inputs: (0..settings.inputs).map(input).collect(),
             ready: Vec::new(),
             grants: Grants::new(settings.inputs, buffers - own_max),
@@ -340,7 +343,7 @@ impl<B> Process<B> {
         if self.ready.is_empty() {
             return None;
         }
-        let at = self.chance.below(self.ready.len());
+        let at = self.merging.below(self.ready.len());
         let input = self.ready[at];
         let ready = &mut self.inputs[input].ready;
         let held = ready.pop_front();
@@ -392,7 +395,7 @@ impl<B> Process<B> {
         let at = self
             .settings
             .deal
-            .output(outputs, held.key, &mut self.chance);
+            .output(outputs, held.key, &mut self.dealing);
         self.dealt.add(held.header.length, held.fingerprint);
         let output = &mut self.outputs[at];
         output.account.add(held.header.length, held.fingerprint);

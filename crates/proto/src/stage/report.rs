@@ -29,7 +29,7 @@ pub struct StreamReport {
     pub bits_per_second: f64,
     /// Length of a block.
     pub block_bytes: u64,
-    /// Whether blocks between nodes were sealed.
+    /// Whether blocks were sealed between processes; where all are of one host and user they are not.
     pub encrypted: bool,
     /// Whether every block arrived once: from each group to the next, and through each process that passes blocks on.
     pub accounted: bool,

@@ -5,11 +5,16 @@
 //!     └────────────┬───────────────┘  a failure, and 500 ms for its cause                                  ▲
 //!                  └──────────────▶ Finishing{discard} ──all nodes finished, or 2 s ───────────────────────┘
 //! ```
+//!
+//! A phase in which nothing happens for the stall time is a failure: no node opens, no block moves and no file is synced, or no node
+//! confirms. Once all blocks have arrived and files get their names, only what nodes report of that counts: an interruption then comes
+//! too late, and processes may end.
 
 use ropewalk_model::{Instant, Nanos};
 
 use super::account::Account;
-use super::group_name;
+use super::report::bound_by;
+use super::{group_name, group_of};
 
 /// Processes that lost a peer report this as soon as the node of that peer reports why. Its report is waited for so long.
 const CAUSE_TIMEOUT: Nanos = Nanos::from_millis(500);
@@ -66,6 +71,10 @@ pub struct Progress {
     pub processor: Nanos,
     /// Most memory, in bytes.
     pub resident_max: u64,
+    /// Its file is being synced.
+    pub is_syncing: bool,
+    /// Edges to the next group that are sealed.
+    pub sealed: u32,
     /// Everything is done.
     pub has_ended: bool,
 }
@@ -116,12 +125,19 @@ pub struct Run {
     // A failure's cause is waited for until then; or nodes that remove what they wrote.
     deadline: Option<Instant>,
     is_announced: bool,
+    stall: Nanos,
+    // Bytes of all processes, and when something last happened.
+    moved: u64,
+    moved_at: Instant,
 }
 
 impl Run {
-    /// A stream over so many nodes and groups; `programs` are groups whose blocks are new ones.
+    /// A stream over so many nodes and groups, whose nodes are asked to open their parts now.
+    ///
+    /// * `programs`: groups whose blocks are new ones.
+    /// * `stall`: a phase in which nothing happens for so long fails.
     #[must_use]
-    pub fn new(nodes: u32, groups: u32, programs: Vec<u32>) -> Self {
+    pub fn new(nodes: u32, groups: u32, programs: Vec<u32>, stall: Nanos, now: Instant) -> Self {
         let node = Node {
             is_open: false,
             is_gone: false,
@@ -137,11 +153,15 @@ impl Run {
             failure: None,
             deadline: None,
             is_announced: false,
+            stall,
+            moved: 0,
+            moved_at: now,
         }
     }
 
     /// A node is ready, and its first process has so many bytes.
-    pub fn handle_opened(&mut self, node: u32, length: u64) {
+    pub fn handle_opened(&mut self, now: Instant, node: u32, length: u64) {
+        self.moved_at = now;
         let node = &mut self.nodes[node as usize];
         (node.is_open, node.length) = (true, length);
         if self.phase == Phase::Opening && self.nodes.iter().all(|node| node.is_open) {
@@ -151,7 +171,7 @@ impl Run {
     }
 
     /// What a process has done so far, or at its end.
-    pub fn handle_progress(&mut self, node: u32, group: u32, progress: Progress) {
+    pub fn handle_progress(&mut self, now: Instant, node: u32, group: u32, progress: Progress) {
         let (nodes, groups) = (self.nodes.len() as u32, self.groups);
         if node >= nodes || group >= groups {
             return;
@@ -161,10 +181,15 @@ impl Run {
         if !known.has_ended {
             *known = progress;
         }
+        let bytes = |one: &Progress| one.received.bytes + one.dealt.bytes;
+        let moved = self.progress.iter().map(bytes).sum();
+        if moved > self.moved || progress.is_syncing || progress.has_ended {
+            (self.moved, self.moved_at) = (moved, now);
+        }
         if self.phase == Phase::Moving && self.progress.iter().all(|one| one.has_ended) {
             match self.verify() {
                 Ok(()) if self.failure.is_none() => self.finish(true),
-                Ok(()) => self.finish(false),
+                Ok(()) => self.discard(now),
                 Err(message) => {
                     self.failure = Some(Failure {
                         cause: Cause::Account,
@@ -172,14 +197,14 @@ impl Run {
                         group: None,
                         message,
                     });
-                    self.finish(false);
+                    self.discard(now);
                 }
             }
         }
     }
 
     /// Something failed. Of several failures the one that explains the others is kept.
-    pub fn handle_failure(&mut self, now: Instant, failure: Failure) {
+    pub fn handle_failure(&mut self, now: Instant, mut failure: Failure) {
         if failure.cause == Cause::Node
             && let Some(node) = failure.node
         {
@@ -193,7 +218,15 @@ impl Run {
             Phase::Over => return,
             // Agents close their connections after that, and a committed stream stays.
             Phase::Finishing { commit: false } => return,
-            Phase::Opening | Phase::Moving | Phase::Finishing { commit: true } => {}
+            // All blocks have arrived: only a name can fail.
+            Phase::Finishing { commit: true } => {
+                if failure.cause == Cause::Node {
+                    failure.message += "; its file may have its name or not";
+                    self.failure.get_or_insert(failure);
+                }
+                return;
+            }
+            Phase::Opening | Phase::Moving => {}
         }
         let is_cause = failure.cause > Cause::Peer;
         if self
@@ -203,17 +236,17 @@ impl Run {
         {
             self.failure = Some(failure);
         }
-        match (self.phase, is_cause) {
-            (Phase::Finishing { .. }, _) => {}
-            (_, true) => self.discard(now),
-            (_, false) => {
+        match is_cause {
+            true => self.discard(now),
+            false => {
                 self.deadline.get_or_insert(now + CAUSE_TIMEOUT);
             }
         }
     }
 
     /// A node has ended; with what it could not do.
-    pub fn handle_finished(&mut self, node: u32, error: Option<String>) {
+    pub fn handle_finished(&mut self, now: Instant, node: u32, error: Option<String>) {
+        self.moved_at = now;
         self.nodes[node as usize].has_finished = true;
         if let Some(message) = error
             && self.failure.is_none()
@@ -241,24 +274,82 @@ impl Run {
     /// When [`Run::poll`] is due although nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        match self.phase {
+            Phase::Over => None,
+            Phase::Finishing { commit: false } => self.deadline,
+            _ => Some(
+                self.stalls_at()
+                    .min(self.deadline.unwrap_or(Instant(u64::MAX))),
+            ),
+        }
+    }
+
+    fn stalls_at(&self) -> Instant {
+        self.moved_at + self.stall
+    }
+
+    /// What it means that nothing happens.
+    fn stalled(&self) -> Failure {
+        let seconds = self.stall.as_seconds();
+        let node = |is_done: fn(&Node) -> bool| {
+            let waits = self.nodes.iter().position(|node| !is_done(node));
+            waits.map(|node| node as u32)
+        };
+        let (cause, node, group, message) = match self.phase {
+            Phase::Opening => (
+                Cause::Node,
+                node(|node| node.is_open),
+                None,
+                format!("has not opened its part for {seconds} s; see the log of its agent"),
+            ),
+            Phase::Finishing { .. } => (
+                Cause::Node,
+                node(|node| node.has_finished || node.is_gone),
+                None,
+                format!("has not confirmed its file for {seconds} s; it may have its name or not"),
+            ),
+            Phase::Moving | Phase::Over => {
+                let stages = self.stages(self.groups);
+                let slowest = bound_by(&stages).and_then(|stage| group_of(&stage.stage));
+                let text = "the other groups wait for this one (--stall sets the time)";
+                let message = format!("no block has moved for {seconds} s; {text}");
+                (Cause::Process, None, slowest, message)
+            }
+        };
+        Failure {
+            cause,
+            node,
+            group,
+            message,
+        }
     }
 
     /// What to do now; each action once.
     pub fn poll(&mut self, now: Instant) -> Option<Action> {
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
+        let is_stalled = now >= self.stalls_at();
         match self.phase {
             Phase::Moving if !self.is_announced && self.failure.is_none() => {
                 self.is_announced = true;
                 return Some(Action::Start);
             }
             Phase::Opening | Phase::Moving if is_late => self.discard(now),
-            Phase::Finishing { .. } if self.is_announced => {
+            Phase::Opening | Phase::Moving if is_stalled => {
+                let failure = self.stalled();
+                self.failure.get_or_insert(failure);
+                self.discard(now);
+            }
+            Phase::Finishing { commit } if self.is_announced => {
                 let is_over = self
                     .nodes
                     .iter()
                     .all(|node| node.has_finished || node.is_gone);
-                if is_over || is_late {
+                let is_given_up = is_late || commit && is_stalled;
+                if !is_over && commit && is_given_up {
+                    let failure = self.stalled();
+                    self.failure.get_or_insert(failure);
+                }
+                if is_over || is_given_up {
                     self.phase = Phase::Over;
                     self.deadline = None;
                     return Some(Action::End);
@@ -378,11 +469,17 @@ mod tests {
         }
     }
 
+    const STALL: Nanos = Nanos::from_secs(60);
+
+    fn run(nodes: u32, groups: u32) -> Run {
+        Run::new(nodes, groups, Vec::new(), STALL, Instant::ZERO)
+    }
+
     fn moving() -> Run {
-        let mut run = Run::new(2, 3, Vec::new());
-        run.handle_opened(0, 40);
+        let mut run = run(2, 3);
+        run.handle_opened(Instant::ZERO, 0, 40);
         assert_eq!(run.poll(Instant::ZERO), None);
-        run.handle_opened(1, 60);
+        run.handle_opened(Instant::ZERO, 1, 60);
         assert_eq!(run.poll(Instant::ZERO), Some(Action::Start));
         assert_eq!(run.poll(Instant::ZERO), None);
         run
@@ -397,7 +494,7 @@ mod tests {
             (0, 2, 5, 0),
             (1, 2, last, 0),
         ] {
-            run.handle_progress(node, group, done(received, dealt));
+            run.handle_progress(Instant::ZERO, node, group, done(received, dealt));
         }
     }
 
@@ -410,9 +507,9 @@ mod tests {
             run.poll(Instant::ZERO),
             Some(Action::Finish { commit: true })
         );
-        run.handle_finished(0, None);
+        run.handle_finished(Instant::ZERO, 0, None);
         assert_eq!(run.poll(Instant::ZERO), None);
-        run.handle_finished(1, None);
+        run.handle_finished(Instant::ZERO, 1, None);
         run.handle_failure(Instant::ZERO, failure(Cause::Node, 1));
         assert_eq!(run.poll(Instant::ZERO), Some(Action::End));
         assert_eq!(run.failure(), None);
@@ -439,11 +536,11 @@ mod tests {
     /// A first process that dealt less than it had fails the stream, though all that it dealt arrived.
     #[test]
     fn short_sources_fail() {
-        let mut run = Run::new(1, 2, Vec::new());
-        run.handle_opened(0, 50);
+        let mut run = run(1, 2);
+        run.handle_opened(Instant::ZERO, 0, 50);
         assert_eq!(run.poll(Instant::ZERO), Some(Action::Start));
-        run.handle_progress(0, 0, done(0, 4));
-        run.handle_progress(0, 1, done(4, 0));
+        run.handle_progress(Instant::ZERO, 0, 0, done(0, 4));
+        run.handle_progress(Instant::ZERO, 0, 1, done(4, 0));
         assert!(run.failure().unwrap().message.contains("40 of 50"));
     }
 
@@ -458,7 +555,7 @@ mod tests {
         assert_eq!(run.poll(at(20)), Some(Action::Finish { commit: false }));
         run.handle_failure(at(30), failure(Cause::Node, 0));
         assert_eq!(run.failure(), Some(&failure(Cause::Process, 1)));
-        run.handle_finished(1, None);
+        run.handle_finished(at(30), 1, None);
         assert_eq!(run.poll(at(31)), Some(Action::End));
         // Without one the lost connection is what is known, and nodes that do not answer are not waited for.
         let mut run = moving();
@@ -473,12 +570,100 @@ mod tests {
     /// A node that refuses ends the stream before it starts.
     #[test]
     fn refusals_end_it() {
-        let mut run = Run::new(2, 2, Vec::new());
+        let mut run = run(2, 2);
         run.handle_failure(Instant::ZERO, failure(Cause::Refused, 1));
-        run.handle_opened(0, 1);
+        run.handle_opened(Instant::ZERO, 0, 1);
         assert_eq!(
             run.poll(Instant::ZERO),
             Some(Action::Finish { commit: false })
         );
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Nanos::from_secs(seconds)
+    }
+
+    /// A node that does not open its part ends the stream, and is named.
+    #[test]
+    fn opening_has_an_end() {
+        let mut run = run(2, 2);
+        run.handle_opened(at(10), 0, 1);
+        assert_eq!((run.deadline(), run.poll(at(69))), (Some(at(70)), None));
+        assert_eq!(run.poll(at(70)), Some(Action::Finish { commit: false }));
+        let failure = run.failure().unwrap();
+        assert_eq!((failure.cause, failure.node), (Cause::Node, Some(1)));
+        assert!(
+            failure.message.contains("has not opened"),
+            "{}",
+            failure.message
+        );
+        // It is not waited for either.
+        assert_eq!(run.deadline(), Some(at(72)));
+        assert_eq!(run.poll(at(72)), Some(Action::End));
+    }
+
+    /// Blocks that stand still are a stall; a file that is synced meanwhile is none.
+    #[test]
+    fn syncing_is_no_stall() {
+        let mut run = moving();
+        let status = |is_syncing| Progress {
+            is_syncing,
+            has_ended: false,
+            ..done(1, 0)
+        };
+        run.handle_progress(at(1), 0, 2, status(false));
+        for second in (2..200).step_by(50) {
+            run.handle_progress(at(second), 0, 2, status(true));
+            assert_eq!(run.poll(at(second + 49)), None);
+        }
+        run.handle_progress(at(200), 0, 2, status(false));
+        assert_eq!(run.deadline(), Some(at(152 + 60)));
+        assert_eq!(run.poll(at(212)), Some(Action::Finish { commit: false }));
+        let failure = run.failure().unwrap();
+        assert!(
+            failure.message.contains("no block has moved for 60 s"),
+            "{}",
+            failure.message
+        );
+    }
+
+    /// Once files get their names an interruption comes too late, and processes may end; a node that does not answer is named.
+    #[test]
+    fn committing_is_not_interrupted() {
+        let mut run = moving();
+        ends(&mut run, 5);
+        assert_eq!(run.poll(at(0)), Some(Action::Finish { commit: true }));
+        for cause in [Cause::Interrupted, Cause::Process, Cause::Peer] {
+            run.handle_failure(at(1), failure(cause, 0));
+        }
+        run.handle_finished(at(1), 0, None);
+        assert_eq!(run.poll(at(60)), None);
+        assert_eq!(run.failure(), None);
+        let mut lost = run.clone();
+        lost.handle_failure(at(2), failure(Cause::Node, 1));
+        assert_eq!(lost.poll(at(2)), Some(Action::End));
+        assert_eq!(lost.failure().unwrap().cause, Cause::Node);
+        let mut done = run.clone();
+        done.handle_finished(at(60), 1, None);
+        assert_eq!(done.poll(at(60)), Some(Action::End));
+        assert_eq!(done.failure(), None);
+        assert_eq!(run.poll(at(61)), Some(Action::End));
+        let failure = run.failure().unwrap();
+        assert_eq!((failure.cause, failure.node), (Cause::Node, Some(1)));
+        assert!(
+            failure.message.contains("has not confirmed"),
+            "{}",
+            failure.message
+        );
+    }
+
+    /// Nodes that do not answer are not waited for where accounts differ.
+    #[test]
+    fn differing_accounts_have_an_end() {
+        let mut run = moving();
+        ends(&mut run, 4);
+        assert_eq!(run.poll(at(0)), Some(Action::Finish { commit: false }));
+        assert_eq!(run.deadline(), Some(at(2)));
+        assert_eq!(run.poll(at(2)), Some(Action::End));
     }
 }

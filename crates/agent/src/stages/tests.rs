@@ -1,0 +1,212 @@
+//! Parts of streams whose processes only wait.
+
+use std::path::PathBuf;
+
+use ropewalk_proto::control::{StageProgram, ToAgent, to_agent};
+use ropewalk_proto::stage::MEMORY_MAX;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::{Agent, AgentConfig};
+
+struct Bench {
+    folder: tempfile::TempDir,
+    agent: Agent,
+}
+
+impl Bench {
+    /// An agent whose processes are called `name`.
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(name);
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let config = AgentConfig {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            token: [5; 32],
+            roots: vec![(folder.path().to_owned(), true)],
+            expanded: Vec::new(),
+            log: None,
+            stages: Some(StageConfig {
+                command: vec![program.into(), "1000".into()],
+                runs_programs: true,
+            }),
+        };
+        let agent = Agent::bind(config).unwrap();
+        Self { folder, agent }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self, open: &StreamOpen) -> Result<Arc<Stream>, AgentError> {
+        let shared = &self.agent.shared;
+        let (outbox, _) = mpsc::unbounded_channel();
+        let opened = Stream::open(
+            open.clone(),
+            shared.stages.as_ref(),
+            &shared.host,
+            outbox,
+            None,
+        );
+        opened.map(|(stream, _)| stream)
+    }
+}
+
+fn part(node: u32) -> StreamOpen {
+    StreamOpen {
+        stream: vec![9; 16],
+        secret: vec![7; 32],
+        node,
+        nodes: 3,
+        groups: 2,
+        block: 1 << 16,
+        buffers: 8,
+        ..StreamOpen::default()
+    }
+}
+
+/// Processes with this name, ended ones that were not waited for, too.
+fn named(name: &str) -> usize {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter(|stat| stat.contains(&format!("({name})")))
+        .count()
+}
+
+/// Numbers beyond their bounds are refused, products too.
+#[test]
+fn bounds_are_kept() {
+    assert!(open::is_sane(&part(0)));
+    let with = |change: fn(&mut StreamOpen)| {
+        let mut part = part(0);
+        change(&mut part);
+        part
+    };
+    for wrong in [
+        with(|part| part.nodes = 1025),
+        with(|part| part.node = 3),
+        with(|part| part.groups = 65),
+        with(|part| part.block = 32 << 20),
+        with(|part| part.block = 0),
+        with(|part| part.buffers = 1),
+        with(|part| part.buffers = MEMORY_MAX / part.block + 1),
+        with(|part| part.buffers = u64::MAX),
+    ] {
+        assert!(!open::is_sane(&wrong), "{wrong:?}");
+    }
+}
+
+/// A part that cannot be set up leaves no process, not even one that has ended.
+#[test]
+fn failed_opens_leave_no_process() {
+    let bench = Bench::new("stagefailed");
+    let long = StreamOpen {
+        programs: vec![StageProgram {
+            group: 1,
+            command: vec![b'x'; PACKET_MAX],
+            lines: false,
+        }],
+        ..part(0)
+    };
+    let error = bench.open(&long).unwrap_err().to_string();
+    assert!(
+        error.contains("cannot be set up") && error.contains("131072"),
+        "{error}"
+    );
+    assert_eq!(named("stagefailed"), 0);
+    let stream = bench.open(&part(0)).unwrap();
+    assert_eq!(named("stagefailed"), 2);
+    stream.finish(false);
+    assert_eq!(named("stagefailed"), 0);
+}
+
+/// A connection that was meant for another node gets no edge here.
+#[test]
+fn edges_of_other_nodes_are_refused() {
+    let bench = Bench::new("stageedge");
+    let stream = bench.open(&part(1)).unwrap();
+    let secret = EdgeSecret::new(&[7; 32]).unwrap();
+    for (to, group, expected) in [(1, 1, true), (0, 1, false), (1, 2, false)] {
+        let edge = Edge {
+            from: 2,
+            to,
+            group,
+            is_sealed: true,
+        };
+        let (_, preface) = secret.ask([9; 16], edge);
+        assert_eq!(stream.edge(&preface, false).is_some(), expected, "{edge:?}");
+    }
+    stream.finish(false);
+}
+
+/// Two nodes that would write one file are found, whatever they call it; the claim goes when blocks move.
+#[test]
+fn one_file_has_one_writer() {
+    let bench = Bench::new("stageclaim");
+    std::fs::create_dir(bench.path("d")).unwrap();
+    std::os::unix::fs::symlink("d", bench.path("e")).unwrap();
+    let to = |node, name: &str| StreamOpen {
+        to: bench.path(name).into_os_string().into_encoded_bytes(),
+        ..part(node)
+    };
+    let first = bench.open(&to(0, "d/out")).unwrap();
+    let error = bench.open(&to(1, "e/out")).unwrap_err().to_string();
+    assert!(
+        error.contains("written by node 1 of this stream, too"),
+        "{error}"
+    );
+    let second = bench.open(&to(1, "e/other")).unwrap();
+    let count = || std::fs::read_dir(bench.path("d")).unwrap().count();
+    assert!(count() > 0);
+    for stream in [&first, &second] {
+        stream.start(&StreamStart::default());
+    }
+    assert_eq!(count(), 0);
+    for stream in [first, second] {
+        stream.finish(false);
+    }
+    assert_eq!((count(), named("stageclaim")), (0, 0));
+}
+
+/// A master that opens a second stream on its connection is refused; the first one stays the only one.
+#[tokio::test]
+async fn a_connection_has_one_stream() {
+    let bench = Bench::new("stagetwice");
+    let shared = bench.agent.shared.clone();
+    let (mut near, far) = tokio::io::duplex(1 << 16);
+    let (heard, _) = watch::channel(());
+    let talk = crate::session::converse(far, None, "test".into(), shared.clone(), heard);
+    let talk = tokio::spawn(talk);
+    let mut answers = Vec::new();
+    for id in [1, 2] {
+        let open = StreamOpen {
+            stream: vec![id; 16],
+            ..part(0)
+        };
+        let body = Some(to_agent::Body::StreamOpen(open));
+        near.write_all(&control::encode(&ToAgent { body }))
+            .await
+            .unwrap();
+        loop {
+            let length = near.read_u32_le().await.unwrap() as usize;
+            let mut bytes = vec![0; length];
+            near.read_exact(&mut bytes).await.unwrap();
+            let message: FromAgent = control::decode(&bytes).unwrap();
+            match message.body.unwrap() {
+                from_agent::Body::StreamOpened(_) => answers.push(true),
+                from_agent::Body::Refused(_) => answers.push(false),
+                _ => continue,
+            }
+            break;
+        }
+    }
+    assert_eq!(answers, [true, false]);
+    assert_eq!(shared.streams.lock().len(), 1);
+    assert_eq!(named("stagetwice"), 2);
+    drop(near);
+    talk.await.unwrap();
+    assert_eq!((shared.streams.lock().len(), named("stagetwice")), (0, 0));
+}

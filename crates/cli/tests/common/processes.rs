@@ -1,0 +1,78 @@
+//! Processes of this host, and what streams leave in folders.
+
+use std::path::Path;
+
+use super::wait_for;
+
+/// Commands of processes on this host that have all of these words.
+pub fn processes(words: &[&str]) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if !line.is_empty() && words.iter().all(|word| line.contains(word)) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// All processes below one, itself too.
+pub fn family(root: i32) -> Vec<i32> {
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let all: Vec<(i32, Option<i32>)> = processes(&[])
+        .into_iter()
+        .map(|pid| (pid, parent(pid)))
+        .collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let above = found[at];
+        found.extend(
+            all.iter()
+                .filter(|(_, parent)| *parent == Some(above))
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found
+}
+
+/// Processes of stages below a command, in the order of their groups on the first node.
+pub fn stages(command: i32) -> Vec<i32> {
+    let stages = processes(&["/proc/self/exe", "stage"]);
+    family(command)
+        .into_iter()
+        .filter(|pid| stages.contains(pid))
+        .collect()
+}
+
+pub fn kill(pid: i32) {
+    let status = std::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+pub fn assert_gone(pids: &[i32]) {
+    wait_for("all processes to end", || {
+        pids.iter().all(|&pid| !is_alive(pid)).then_some(())
+    });
+}
+
+pub fn temporary(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains(".ropewalk-")).collect()
+}
