@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use ropewalk_cli::{FAILED, USAGE, Usage, escape, sys, with_causes};
+use ropewalk_cli::codes::{EXIT_FAILED, EXIT_USAGE};
+use ropewalk_cli::{Usage, escape, sys, with_causes};
 
 /// Measures sockets, messages and transfers, and makes the papers' figures
 #[derive(Parser, Debug)]
@@ -57,6 +58,10 @@ fn main() -> ExitCode {
 fn end(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("ropewalk-bench: {}", escape::lines(&with_causes(&error)));
-        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+        ExitCode::from(if error.is::<Usage>() {
+            EXIT_USAGE
+        } else {
+            EXIT_FAILED
+        })
     })
 }

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_model::Bytes;
 use ropewalk_tcp_sim::{RtoRule, Scenario};
 
+use ropewalk_cli::codes::EXIT_USAGE;
 use ropewalk_cli::sys;
 
 mod grid;
@@ -211,9 +212,6 @@ acknowledgement. Times are simulated.
 
 Exit status: 0 done (also where the limit ended a run), 1 failed, 2 usage.";
 
-/// Exit status of arguments that cannot be meant.
-const USAGE: u8 = 2;
-
 /// What is to be run, and what tells it apart.
 type Simulation = (Point, Scenario);
 
@@ -223,7 +221,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("ropewalk-bench: {error:#}");
-            return Ok(ExitCode::from(USAGE));
+            return Ok(ExitCode::from(EXIT_USAGE));
         }
     };
     if args.trace.is_some() || args.plot.is_some() {
@@ -250,7 +248,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<ExitCode> {
             }),
             Err(error) => {
                 eprintln!("ropewalk-bench: {error}");
-                return Ok(ExitCode::from(USAGE));
+                return Ok(ExitCode::from(EXIT_USAGE));
             }
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
 
-    /// Token that masters must prove: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
+    /// Shared token that masters must hold: 64 hexadecimal digits in a file of mode 0600 [default: ~/.config/ropewalk/token]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -95,9 +95,9 @@ Examples:
   ropewalk status --agent host:7420
       what it is doing
 
-A stranger gets no answer: a connection that sends no right preface of 128 bytes within 2 s, or does
-not prove the token, is closed. Where too many connect, silent ones are closed, first those of the
-address that has most. Hosts reached over ssh need no standing agent.
+Unauthenticated peers get no answer: a connection that sends no right preface of 128 bytes within
+2 s, or does not prove the token, is closed. Where too many connect, silent ones are closed, first
+those of the address that has most. Hosts reached over ssh need no standing agent.
 
 Transfers, refusals, wrong tokens and, 5 a second, strangers are logged on standard error, a line
 each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: masters of its transfers are notified,
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     if let Some(path) = &args.new_token {
         token::create(path)?;
         say(format_args!(
-            "wrote a new token to {}; copy the file to the hosts that shall trust each other",
+            "wrote a new token to {}; copy it to all hosts that are to trust each other",
             path.display()
         ));
         return Ok(ExitCode::SUCCESS);
@@ -129,7 +129,10 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
 }
 
 fn standing(args: &AgentArgs) -> Result<ExitCode> {
-    let token = token::load(args.token_file.as_deref())?;
+    let token = token::load(args.token_file.as_deref()).map_err(Usage)?;
+    for text in &args.root {
+        check_suffix(text)?;
+    }
     let config = |listen| AgentConfig {
         listen,
         token,
@@ -182,6 +185,22 @@ fn root(text: &OsStr) -> (PathBuf, bool) {
         (None, None) => (bytes, false),
     };
     (PathBuf::from(OsStr::from_bytes(path)), writable)
+}
+
+/// Refuses a folder that does not exist where what stands before its last colon does: a suffix with a slip.
+fn check_suffix(text: &OsStr) -> Result<()> {
+    let (path, _) = root(text);
+    let bytes = path.as_os_str().as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':');
+    let before = colon.map(|at| path_of(&bytes[..at]));
+    match before.filter(|before| !path.exists() && before.is_dir()) {
+        Some(folder) => bail!(Usage(anyhow::anyhow!(
+            "--root {}: there is no such folder; write {folder}:rw to allow writing, {folder}:ro or {folder} for reading only",
+            text.display(),
+            folder = folder.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn resolve(text: &str) -> Result<Vec<SocketAddr>> {
@@ -405,7 +424,14 @@ fn check(path: &Path, writable: bool) -> Result<()> {
                  expand, which it does where they are not quoted"
             )
         }
-        Err(error) => bail!("the source {shown} cannot be used: {error}"),
+        Err(error) => match std::fs::read_link(path) {
+            Ok(target) if error.kind() == ErrorKind::NotFound => bail!(
+                "the source {shown} is a symbolic link to {}, which does not exist; leave it out, or copy the folder \
+                 that holds it, in which links are copied as links",
+                target.display()
+            ),
+            _ => bail!("the source {shown} cannot be used: {error}"),
+        },
     }
 }
 

@@ -29,7 +29,7 @@ choices!(
     /// How several sources relate.
     SourcesArg(Sources) {
         Auto: "On different hosts, with the same last name: equal trees (same paths, sizes and modification times) are \
-               replicas, trees without a common path are parts, anything else is refused. Other sources are things of their own",
+               replicas, trees without a common path are parts, anything else is refused. Other sources are separate items",
         Replicas: "All hold the same: 'a[1-3]:/iso' is one image on three hosts; refused when paths, sizes or modification \
                    times differ (cp -p, rsync -t and ropewalk keep times)",
         Parts: "Each holds other files: 'a[1-3]:/out' is a result in three pieces; refused when two hold one path",

@@ -76,10 +76,10 @@ Sources and destinations:
   null:  host:null:              destination that checks the bytes and drops them
   DEST names the copy; with a trailing / the copy goes into it under the source's name. Then the
   last folder is made if only it is missing.
-  What a text means never depends on what exists.
+  A path means the same whether or not it exists.
 
 Several sources:
-  On one host, or with different names: things of their own, which need DEST/. Each goes there
+  On one host, or with different names: separate items, which need DEST/. Each goes there
   under its own name; two of one name on one host are refused.
   On different hosts (names or ports, as typed) with the same last name: one thing, replicas or
   parts by --sources. The progress and the report name which it was.
@@ -90,8 +90,9 @@ What a copy is:
   holds keep their mode and time, and what it holds under other names stays. Every file is sent
   again, also one that is there already. Nothing gets its name before all of it is there, and what
   an incomplete copy leaves (status 1, 3 or 130) is removed, unless --keep-partial keeps
-  it as .NAME.ropewalk-ID-NODE. Where the agent was killed, or the command of a shared copy, it
-  stays under that name; nothing uses it, remove it. Such names are left out of sources.
+  it as .NAME.ropewalk-ID-NODE (a shared copy: .NAME.ropewalk-ID). Where the agent was killed, or
+  the command of a shared copy, it stays under that name; nothing uses it, remove it. Such names
+  are left out of sources.
   What is replaced stays until all of the copy is there, so the destination needs room for both.
   A source that changes meanwhile is noticed by size, times and inode. What a program writes
   through mapped memory (mmap) is not, until the system writes it back: do not copy the files of

@@ -12,6 +12,7 @@ use clap::Args;
 use ropewalk_master::Request;
 use ropewalk_master::request::{Mapping, Options, Reach};
 use ropewalk_model::Bytes;
+use ropewalk_proto::codes::{EXIT_FAILED, EXIT_INTERRUPTED};
 use ropewalk_proto::report::Outcome;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -34,12 +35,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Size of the data file by default: enough to see a rate, little enough for any machine.
 const SIZE_DEFAULT: &str = "64MiB";
-
-/// Exit status when a copy differs.
-const FAILED: u8 = 1;
-
-/// Exit status after Ctrl-C.
-const INTERRUPTED: u8 = 130;
 
 /// Arguments of `ropewalk demo`.
 #[derive(Args, Clone, Debug)]
@@ -134,7 +129,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let prepared = tokio::select! {
             prepared = prepare(&folder.path, args.size) => prepared?,
-            _ = interrupt.recv() => return Ok(ExitCode::from(INTERRUPTED)),
+            _ = interrupt.recv() => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
         };
         let result = demonstrate(&folder.path, args, &prepared).await;
         for running in prepared.agents {
@@ -312,7 +307,7 @@ async fn demonstrate(folder: &Path, args: &DemoArgs, prepared: &Prepared) -> Res
     Ok(if equal {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(FAILED)
+        ExitCode::from(EXIT_FAILED)
     })
 }
 

@@ -9,7 +9,7 @@
 //!  mem:4GiB   null:   a:mem:4GiB   c:7420:null:   a pattern, or nowhere
 //! ```
 //!
-//! What a text means never depends on what exists, save patterns, which are read here and expanded at their hosts.
+//! A path means the same whether or not it exists, save patterns, which are read here and expanded at their hosts.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

@@ -20,7 +20,7 @@ const SENTENCES: [(&[&str], &str); 13] = [
     ),
     (
         &["-n", "--dry-run"],
-        "there is no dry run of a copy in this version; `ropewalk plan` shows who would send what for a specification file",
+        "there is no dry run of a copy in this version; `ropewalk plan` shows which node would send what for a specification file",
     ),
     (
         &["-z", "--compress"],

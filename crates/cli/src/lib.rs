@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{FromArgMatches as _, Parser, Subcommand};
+use ropewalk_proto::codes::{EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE};
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::version::version;
 
@@ -91,14 +92,8 @@ enum Command {
     Man(help::ManArgs),
 }
 
-/// Exit status of a specification that cannot be read, and of nodes that are turned away: nothing was changed.
-const REFUSED: u8 = 4;
-
-/// Exit status of arguments that cannot be meant.
-pub const USAGE: u8 = 2;
-
-/// Exit status of everything else that went wrong.
-pub const FAILED: u8 = 1;
+pub use crate::sys::take_name;
+pub use ropewalk_proto::codes;
 
 /// Runs the program with the arguments of this process.
 #[must_use]
@@ -169,7 +164,7 @@ fn misused(error: &clap::Error) -> ExitCode {
         // Where even standard error cannot be written, the status says it.
         None => drop(error.print()),
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(EXIT_USAGE)
 }
 
 /// Runs a request. What keeps it from being made is wrong on the command line, save a bad specification.
@@ -197,7 +192,7 @@ fn misuse(error: &anyhow::Error, output: &options::OutputArgs) -> ExitCode {
         run::print_refusal(ErrorKind::Usage, first);
     }
     eprintln!("ropewalk: {}", escape::lines(&text));
-    ExitCode::from(USAGE)
+    ExitCode::from(EXIT_USAGE)
 }
 
 /// An error and its causes, each once: some errors say their cause themselves.
@@ -223,9 +218,13 @@ fn end(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         if let Some(bad) = error.downcast_ref::<transfer::BadSpec>() {
             eprintln!("{bad}");
-            return ExitCode::from(REFUSED);
+            return ExitCode::from(EXIT_REFUSED);
         }
         eprintln!("ropewalk: {}", escape::lines(&with_causes(&error)));
-        ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+        ExitCode::from(if error.is::<Usage>() {
+            EXIT_USAGE
+        } else {
+            EXIT_FAILED
+        })
     })
 }

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use ropewalk_proto::codes::{EXIT_REFUSED, EXIT_USAGE};
 use serde::Serialize;
 
 use crate::desk::{self, Question, Verdict};
 use crate::escape;
 use crate::status::find_running;
+use crate::token;
 use crate::transfer::{self, StartArg};
-use crate::{REFUSED, USAGE, token};
 
 /// Longest file of rows: some ten thousand, and far below what a desk reads.
 const FILE_LEN_MAX: usize = 1 << 20;
@@ -70,7 +71,7 @@ pub(crate) struct LeaveArgs {
     #[arg(value_name = "TRANSFER")]
     transfer: String,
 
-    /// Name of the node, as progress and reports show it
+    /// Name of the node, as progress and reports show it, or its Host:Port
     #[arg(value_name = "NODE")]
     node: String,
 
@@ -141,7 +142,7 @@ pub(crate) fn leave(args: &LeaveArgs) -> Result<ExitCode> {
 
 fn usage(text: &str) -> ExitCode {
     eprintln!("ropewalk: {}", escape::lines(text));
-    ExitCode::from(USAGE)
+    ExitCode::from(EXIT_USAGE)
 }
 
 /// * `done`: what a node did, when all is well; `asked`: what it could not do otherwise.
@@ -174,7 +175,7 @@ fn ask(wanted: &str, question: &Question, json: bool, done: &str, asked: &str) -
         }
     }
     Ok(match is_refused {
-        true => ExitCode::from(REFUSED),
+        true => ExitCode::from(EXIT_REFUSED),
         false => ExitCode::SUCCESS,
     })
 }

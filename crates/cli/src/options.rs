@@ -160,7 +160,8 @@ pub(crate) struct MoveArgs {
 
     /// Keep the bytes of an incomplete copy, not remove them
     ///
-    /// They stay under the copy's temporary name, .NAME.ropewalk-ID; the report names it
+    /// They stay under the copy's temporary name, .NAME.ropewalk-ID-NODE (of a shared copy .NAME.ropewalk-ID); the report names
+    /// it, and how many of its bytes are valid
     #[arg(
         long,
         hide_short_help = true,
@@ -206,7 +207,7 @@ pub(crate) struct MoveArgs {
     )]
     remote_path: Option<OsString>,
 
-    /// Never put this program on another host
+    /// Never upload this program to another host
     #[arg(long, hide_short_help = true, help_heading = "Reaching hosts")]
     no_upload: bool,
 }

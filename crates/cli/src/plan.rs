@@ -16,6 +16,7 @@ use ropewalk_model::spec::SpecNode;
 use ropewalk_model::{
     ByteRate, PlanOutput, PlannedTransfer, Problem, Role, Schedule, TransferSpec, format_bytes,
 };
+use ropewalk_proto::codes::{EXIT_REFUSED, EXIT_USAGE};
 use ropewalk_sched::{Bound, PlanError};
 use serde::Serialize;
 
@@ -33,12 +34,6 @@ mod what_if;
 
 /// Ranges shown for each destination that nobody can serve.
 const MISSING_MAX: usize = 8;
-
-/// Exit status of a plan that cannot be made.
-const REFUSED: u8 = 4;
-
-/// Exit status of a change that does not fit the file.
-const USAGE: u8 = 2;
 
 /// Arguments of `ropewalk plan`.
 #[derive(Args, Clone, Debug)]
@@ -149,7 +144,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
                 error: error.to_string(),
                 missing: Default::default(),
             })?;
-            return Ok(ExitCode::from(REFUSED));
+            return Ok(ExitCode::from(EXIT_REFUSED));
         }
         Err(error) => return Err(error),
     };
@@ -266,7 +261,7 @@ fn changed(
     for change in changes {
         if let Err(error) = what_if::apply(&mut problem, change) {
             eprintln!("ropewalk: --what-if '{}': {error}", change.text);
-            return Ok(Err(ExitCode::from(USAGE)));
+            return Ok(Err(ExitCode::from(EXIT_USAGE)));
         }
         // A later change may bring back what this one takes away.
         let then = match planned(scheduler, problem.clone()) {
@@ -408,7 +403,7 @@ fn refuse(error: &PlanError, changed: bool, json: bool) -> Result<ExitCode> {
             );
         }
     }
-    Ok(ExitCode::from(REFUSED))
+    Ok(ExitCode::from(EXIT_REFUSED))
 }
 
 fn print_json<T: serde::Serialize>(value: &T) -> Result<()> {

@@ -142,8 +142,11 @@ impl Progress {
 
 impl Bars {
     fn new() -> Self {
-        let screen =
-            MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND));
+        Self::on(ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND))
+    }
+
+    fn on(target: ProgressDrawTarget) -> Self {
+        let screen = MultiProgress::with_draw_target(target);
         let total = screen.add(ProgressBar::new(0).with_style(style(TEXT)));
         total.set_message("reaching the nodes");
         Self {
@@ -192,10 +195,11 @@ impl Bars {
                 senders,
                 ..
             } => {
-                self.total.set_style(style(TOTAL));
-                self.total.set_prefix(format_bytes(*total_bytes));
+                // Each call may draw: the bar is shown once it has its length and position.
                 self.total.set_length((*total_bytes).max(1));
                 self.total.set_position(*received_bytes);
+                self.total.set_prefix(format_bytes(*total_bytes));
+                self.total.set_style(style(TOTAL));
                 self.total.set_message(format!(
                     "{} safe, {}",
                     format_bytes(*delivered_bytes),
@@ -428,6 +432,72 @@ mod tests {
         for template in [TOTAL, NODE, NODE_NARROW, TEXT] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
+    }
+
+    /// What is drawn on a terminal, frame by frame.
+    #[derive(Clone, Debug, Default)]
+    struct Frames(std::sync::Arc<std::sync::Mutex<String>>);
+
+    impl indicatif::TermLike for Frames {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> std::io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> std::io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// No frame shows a part that has not been reached.
+    #[test]
+    fn the_first_frame_is_at_the_beginning() {
+        let frames = Frames::default();
+        let mut bars = Bars::on(ProgressDrawTarget::term_like(Box::new(frames.clone())));
+        bars.handle(&Event::Planned {
+            transfer: "id".into(),
+            bytes: 200,
+            files: 1,
+            sources: None,
+            scheduler: "optimal".into(),
+            predicted_seconds: None,
+            bound_seconds: None,
+            bound_basis: "none".into(),
+        });
+        bars.handle(&Event::Progress {
+            seconds: 0.0,
+            delivered_bytes: 0,
+            received_bytes: 0,
+            total_bytes: 200,
+            bits_per_second: 0.0,
+            eta_seconds: None,
+            receivers: Vec::new(),
+            senders: Vec::new(),
+        });
+        let drawn = frames.0.lock().unwrap().clone();
+        assert!(drawn.contains("planned 200 B"), "{drawn}");
+        assert!(drawn.contains("  0% 0 B safe"), "{drawn}");
+        assert!(!drawn.contains("100%"), "{drawn}");
     }
 
     /// Nodes beyond the terminal's height are counted, and lines go when nodes do.

@@ -51,7 +51,7 @@ pub(crate) struct GetArgs {
 
 #[derive(Args, Clone, Debug)]
 struct PartArgs {
-    /// These bytes of the file only, both included, or START+LENGTH: the destination holds nothing else, and a longer file there is refused
+    /// These bytes of the file only, both included, or START+LENGTH: the destination then contains only this range; a longer existing file is refused
     #[arg(long, value_name = "A-B", value_parser = range)]
     range: Option<Range>,
 

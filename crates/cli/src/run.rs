@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use ropewalk_master::Agents;
 use ropewalk_master::{Cancel, Members};
+use ropewalk_proto::codes::EXIT_INTERRUPTED;
 use ropewalk_proto::report::{ErrorKind, FORMAT_VERSION};
 use ropewalk_proto::report::{Event, Outcome, Report};
 use serde::Serialize;
@@ -17,9 +18,6 @@ use crate::options::OutputArgs;
 use crate::progress::Progress;
 use crate::wildcards::{Asked, Expand};
 use crate::{Usage, report};
-
-/// Exit status of a second Ctrl-C, as of the first.
-const INTERRUPTED: i32 = 130;
 
 /// The runtime that drives control connections; data has threads of its own in the agents.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -155,7 +153,7 @@ pub(crate) async fn carry_out(
         if signalled {
             if signals > 0 {
                 drop(desk);
-                std::process::exit(INTERRUPTED);
+                std::process::exit(EXIT_INTERRUPTED.into());
             }
             stop(&mut signals, &mut progress, &cancel);
         }
@@ -171,9 +169,9 @@ pub(crate) async fn carry_out(
 fn stop(signals: &mut u32, progress: &mut Progress, cancel: &Cancel) {
     *signals += 1;
     if *signals > 1 {
-        std::process::exit(INTERRUPTED);
+        std::process::exit(EXIT_INTERRUPTED.into());
     }
-    progress.note("stopping; once more to leave at once");
+    progress.note("stopping; press Ctrl-C again to quit at once");
     cancel.cancel();
 }
 

@@ -1,9 +1,9 @@
 //! How several sources of `copy` relate, as far as the command line shows it: one thing that several hosts hold, or
-//! things of their own, each of which goes into DEST/ under its own name.
+//! separate items, each of which goes into DEST/ under its own name.
 //!
 //! ```text
 //!  a[1-3]:/set                 one thing: replicas or parts, found out by comparing
-//!  /x /y   a:/x b:/y           things of their own: DEST/x and DEST/y
+//!  /x /y   a:/x b:/y           separate items: DEST/x and DEST/y
 //!  a[1-3]:/x a[1-3]:/y         two things on three hosts each
 //! ```
 //!
@@ -118,7 +118,7 @@ fn on_one_host(sources: &[Endpoint]) -> Option<(&Endpoint, &Endpoint)> {
     at.next()
 }
 
-/// Things of their own, side by side: those that are on the same hosts together.
+/// Separate items, side by side: those that are on the same hosts together.
 fn bundles(sources: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
     // By name, in the order typed.
     let mut things: Vec<(Vec<u8>, Vec<Endpoint>)> = Vec::new();
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// One host, or different names: things of their own, which need a folder.
+    /// One host, or different names: separate items, which need a folder.
     #[test]
     fn things_of_their_own_go_into_a_folder() {
         for (sources, bundles) in [

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ropewalk_model::{HostPort, format_bytes, format_seconds};
+use ropewalk_proto::codes::EXIT_FAILED;
 use ropewalk_proto::control::TransferStatus;
 use ropewalk_proto::report::Event;
 use serde::Serialize;
@@ -23,9 +24,6 @@ use crate::token;
 
 /// Digits of an id that are shown: 32 random bits.
 const SHORT_LEN: usize = 8;
-
-/// Exit status when there was nothing to cancel.
-const FAILED: u8 = 1;
 
 /// Arguments of `ropewalk status`.
 #[derive(Args, Clone, Debug)]
@@ -278,7 +276,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     Ok(if count > 0 {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(FAILED)
+        ExitCode::from(EXIT_FAILED)
     })
 }
 

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use ropewalk_master::request::{LaneKind, NodeRequest, Object, ObjectRequest, Options, Reach};
 use ropewalk_master::{Cancel, StageProgram, StreamEvent, StreamRequest};
 use ropewalk_model::Bytes;
+use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::stage::report::StreamReport;
@@ -21,16 +22,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::endpoint::{self, Side};
+use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
 use crate::run::runtime;
-use crate::{USAGE, escape};
 
 mod show;
 
 use self::show::Show;
-
-/// Exit status of a second Ctrl-C, as of the first.
-const INTERRUPTED: i32 = 130;
 
 /// In a path, the number of the node.
 const NODE_MARK: &str = "{node}";
@@ -437,7 +435,7 @@ pub(crate) fn run(args: &StreamArgs) -> Result<ExitCode> {
                 show::print_refusal(args.block.0, ErrorKind::Usage, &text);
             }
             eprintln!("ropewalk: {}", escape::lines(&text));
-            return Ok(ExitCode::from(USAGE));
+            return Ok(ExitCode::from(EXIT_USAGE));
         }
     };
     let runtime = runtime()?;
@@ -472,7 +470,7 @@ async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<Stream
             cancel.cancel();
         }
         if signals > 1 {
-            std::process::exit(INTERRUPTED);
+            std::process::exit(EXIT_INTERRUPTED.into());
         }
     }
 }

@@ -2,6 +2,25 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+/// Makes a program that was started through a descriptor, as uploaded ones are, appear as `ropewalk` in lists of processes.
+///
+/// It is executed once more under this name; where that fails, it goes on under the other one.
+pub fn take_name() {
+    use std::os::unix::process::CommandExt as _;
+    const NAME: &str = "ropewalk";
+    let mut arguments = std::env::args_os();
+    let called = arguments.next().unwrap_or_default();
+    if called.as_encoded_bytes().starts_with(b"/proc/self/fd/") {
+        let mut again = std::process::Command::new("/proc/self/exe");
+        let _ = again.arg0(NAME).args(arguments).exec();
+    }
+    // The system takes the name of a process from the path: `9` or `exe`.
+    let is_path = |name: &std::ffi::CStr| matches!(name.to_bytes(), b"exe" | b"9");
+    if rustix::thread::name().is_ok_and(|name| is_path(&name)) {
+        let _ = rustix::thread::set_name(c"ropewalk");
+    }
+}
+
 /// Prints a line on standard output; a reader that has gone, or a full disk, stops nothing.
 pub fn say(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();

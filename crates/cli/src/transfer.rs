@@ -343,7 +343,7 @@ mod tests {
             ("a", &Reach::Ssh("a".into()), Some(1))
         );
         let errors = added_nodes("id x\nwriter a:1 /x 0 0-9", None).unwrap_err();
-        assert!(errors.to_string().contains("id already"), "{errors}");
+        assert!(errors.to_string().contains("already has an id"), "{errors}");
     }
 
     /// A host that has some bytes and wants others is one node when one agent serves both.

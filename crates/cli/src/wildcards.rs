@@ -1,7 +1,7 @@
 //! Sources that are patterns: their hosts are asked what matches, and the rest is as if that had been typed.
 //!
 //! ```text
-//!  h:/data/*.h5         asks h; what matches are things of their own, one match is that path
+//!  h:/data/*.h5         asks h; what matches are separate items, one match is that path
 //!  a[1-4]:/data/*.h5    asks each; all have to name the same, as replicas do, unless --sources parts
 //!  h:~user/x            the same: that user's home folder on h, and x in it
 //! ```

@@ -366,7 +366,7 @@ fn a_killed_receiver_of_a_shared_destination_is_inherited() {
     assert_eq!(report["delivered_bytes"], LENGTH, "{report:#}");
 }
 
-/// A source that is written to while it is read gives no copy at all, and the report names it.
+/// A source that is written to while it is read gives no copy at all, and the report names it, not once for each unit.
 #[test]
 fn a_source_that_changes_is_not_copied() {
     let scene = Scene::new();
@@ -377,10 +377,13 @@ fn a_source_that_changes_is_not_copied() {
     let (status, report) = copy.end();
     assert_eq!(status, Some(3), "{report:#}");
     assert_eq!(c.names(), [""; 0], "{report:#}");
-    assert!(
-        report["notes"].to_string().contains("changed"),
-        "{report:#}"
-    );
+    let notes = report["notes"].as_array().unwrap().iter();
+    let refused: Vec<String> = notes
+        .map(ToString::to_string)
+        .filter(|note| note.contains("copy again when nothing"))
+        .collect();
+    // Both of what a node may see: a file that was cut off, and one that is written to.
+    assert!((1..=2).contains(&refused.len()), "{refused:?}");
 }
 
 /// One file of a tree that changes is named with the reason, once, in notes, error and missing files; its holder answered,

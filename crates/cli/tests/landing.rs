@@ -241,7 +241,7 @@ fn unreadable_files_are_refused_at_the_start() {
         .assert_status(4)
         .assert_says("set/closed")
         .assert_says("set/shut")
-        .assert_says("may not be read");
+        .assert_says("permission denied: make them readable");
     assert!(!ran.err().contains("set/fine"), "{}", ran.err());
     assert!(!place.path("copy").exists());
 }

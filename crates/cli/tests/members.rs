@@ -97,7 +97,8 @@ fn a_sender_joins_and_the_first_one_leaves() {
     stage
         .leave("two holders", 0)
         .assert_status(4)
-        .assert_says("no node");
+        .assert_says(&format!("no node {}; it has", stage.name(0)))
+        .assert_says(&stage.name(2));
     let (status, report) = moving.end();
     assert_eq!(
         (status, &report["outcome"]),
@@ -244,7 +245,7 @@ fn slips_are_told() {
     stage
         .join("0199", "id \"x\"\nwriter a:1 /x 0 0-9\n", &[])
         .assert_status(4)
-        .assert_says("has its id already");
+        .assert_says("already has an id");
     stage
         .join("0199", &good, &["--token-file", "/nowhere"])
         .assert_status(2)

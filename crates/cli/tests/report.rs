@@ -62,7 +62,7 @@ fn a_cancelled_transfer_is_one_line() {
         .skip_while(|line| !line.starts_with("CANCELLED"))
         .collect();
     assert_eq!(last.len(), 1, "{rest}");
-    assert!(last[0].ends_with("all of it is removed"), "{rest}");
+    assert!(last[0].ends_with("the partial copy was removed"), "{rest}");
     assert!(!place.path("g").exists());
 }
 

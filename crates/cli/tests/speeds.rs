@@ -237,6 +237,16 @@ fn the_second_transfer_knows_the_first() {
         from.at("mem:1MiB"),
         to.at("null:"),
     ];
+    // One sender and one receiver leave a plan no choice: nothing is said.
+    let report = scene.place.run(&args).assert_status(0).report();
+    assert!(!notes(&report).contains("planned by"), "{}", notes(&report));
+    let args = [
+        "copy".to_owned(),
+        "--json".into(),
+        from.at("mem:1MiB"),
+        scene.sources[1].at("mem:1MiB"),
+        to.at("null:"),
+    ];
     let report = scene.place.run(&args).assert_status(0).report();
     assert!(
         notes(&report).contains("planned by speeds remembered from "),

@@ -109,7 +109,10 @@ fn replicas_that_are_down_are_left_out() {
     let report = report.assert_status(0).report();
     assert_same_tree(&place.path("set"), &place.path("out"));
     let notes = report["notes"].to_string();
-    assert!(notes.contains("bad is left out"), "{notes}");
+    assert!(
+        notes.contains("bad was not reached and is left out"),
+        "{notes}"
+    );
     assert!(notes.contains("Connection refused"), "{notes}");
     assert_eq!(report["nodes"].as_array().unwrap().len(), 3);
 

@@ -99,6 +99,32 @@ fn bare_hosts_get_the_program() {
     assert!(is_empty(host.place.path("far/tmp")));
 }
 
+/// An agent that runs from an open file, as an uploaded one does, is found by its name in lists of processes.
+#[test]
+fn uploaded_agents_have_a_name() {
+    let script = format!("exec 9<{PROGRAM}; exec /proc/self/fd/9 agent --one-shot");
+    let mut agent = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let shown = |file: &str| fs::read(format!("/proc/{}/{file}", agent.id())).unwrap();
+    let named = || shown("comm") == b"ropewalk\n";
+    let mut looks = 0;
+    while !named() && looks < 1000 {
+        looks += 1;
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let (name, words) = (shown("comm"), shown("cmdline"));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert_eq!(String::from_utf8_lossy(&name), "ropewalk\n");
+    assert_eq!(
+        String::from_utf8_lossy(&words),
+        "ropewalk\0agent\0--one-shot\0"
+    );
+}
+
 /// New folders and files have the modes that the login's mask allows, as with an installed program.
 #[test]
 fn uploads_keep_the_mask_of_the_login() {

@@ -216,7 +216,7 @@ fn open_tokens_are_refused() {
         .assert_says("chmod 600");
     place
         .run(&["agent", "--root", "."])
-        .assert_status(1)
+        .assert_status(2)
         .assert_says("chmod 600");
     place
         .run(&["agent", "--new-token", token.to_str().unwrap()])
@@ -230,9 +230,13 @@ fn agents_that_cannot_start_say_why() {
     let place = Place::new();
     place
         .run(&["agent", "--root", "."])
-        .assert_status(1)
+        .assert_status(2)
         .assert_says("no token");
     place.make_token();
+    place
+        .run(&["agent", "--root", ".:wr", "--listen", "127.0.0.1:0"])
+        .assert_status(2)
+        .assert_says("write .:rw to allow writing");
     place
         .run(&["agent", "--root", "absent", "--listen", "127.0.0.1:0"])
         .assert_status(1)

@@ -47,12 +47,15 @@ fn make(folder: &Path, files: &[&[u8]]) {
     }
 }
 
-/// Over ssh: several matches are things of their own, one match is that path, and names of any kind arrive; paths may be
+/// Over ssh: several matches are separate items, one match is that path, and names of any kind arrive; paths may be
 /// relative or below the home folder.
 #[test]
 fn patterns_are_expanded_over_ssh() {
     let place = Place::new();
-    let ssh = make_ssh(&place, "*) cd \"$HOME\" ;;");
+    let ssh = make_ssh(
+        &place,
+        "slow) cd \"$HOME\"; sleep 0.5 ;;\n*) cd \"$HOME\" ;;",
+    );
     let data = place.path("home/data");
     let odd: [&[u8]; 5] = [
         b"a b.h5",
@@ -74,6 +77,20 @@ fn patterns_are_expanded_over_ssh() {
         let copied = std::fs::read(place.path("out").join(OsStr::from_bytes(name))).unwrap();
         assert_eq!(copied, name);
     }
+    // A link to nothing cannot be followed, as a source that is named.
+    make(&place.path("home/links"), &[b"file"]);
+    symlink("nowhere", place.path("home/links/dangling")).unwrap();
+    place
+        .run(&copy(&ssh, &["h:links/*", "links/"]))
+        .assert_status(4)
+        .assert_says(
+            "links/dangling is a symbolic link to nowhere, which does not exist; leave it out",
+        );
+    // The time until the host answered is a part of the time that is reported.
+    let ran = place.run(&copy(&ssh, &["--json", "slow:links/f*", "timed"]));
+    let report = ran.assert_status(0).report();
+    let reach = report["reach_seconds"].as_f64().unwrap();
+    assert!(reach > 0.5, "{reach}");
     // A folder is needed for several.
     place
         .run(&copy(&ssh, &[&whole, "out2"]))
@@ -149,7 +166,7 @@ fn what_does_not_match_is_named() {
         ("h:no/such/*", r#"h: no file matches "no/such/*""#),
         (
             "h:data/g*",
-            "h: the source data/gone cannot be used: No such file",
+            "h: the source data/gone is a symbolic link to nothing, which does not exist; leave it out",
         ),
         ("h:~no-such-user/x", "~no-such-user: this host has no user"),
         (
@@ -282,7 +299,10 @@ fn replicas_match_the_same_names() {
     let report = ran.assert_status(0).report();
     assert_eq!(names(&place.path("out3")), ["a.h5", "b.h5"]);
     let notes = report["notes"].to_string();
-    assert!(notes.contains("h9 is left out"), "{notes}");
+    assert!(
+        notes.contains("h9 was not reached and is left out"),
+        "{notes}"
+    );
     place
         .run(&copy(&ssh, &["h9:*.h5", "out4/"]))
         .assert_status(4)

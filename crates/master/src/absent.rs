@@ -55,13 +55,8 @@ pub(crate) async fn leave_out(
         match answer {
             Ok(one) => reached.push(one),
             Err(failure) => {
-                let why = failure.text.replace('\n', "; ");
-                let name = &node.name;
-                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
-                notes.push(format!(
-                    "{name} is left out, as others have what it has: {why}"
-                ));
-                absent.push(name.clone());
+                notes.push(note(&node.name, &failure.text));
+                absent.push(node.name.clone());
             }
         }
     }
@@ -72,6 +67,17 @@ pub(crate) async fn leave_out(
         absent,
         notes,
     })
+}
+
+/// What is said of a node that is left out, in one line.
+fn note(name: &str, why: &str) -> String {
+    let own = why
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix(':'));
+    let lines = own.unwrap_or(why).lines().map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let why = lines.join("; ");
+    format!("{name} was not reached and is left out; the transfer goes on with the others: {why}")
 }
 
 /// An agent of this host is always reached: it does not start where a source is missing.
@@ -109,5 +115,26 @@ fn name_of(object: &Object) -> Vec<u8> {
         Object::Bundle(paths) => paths.join(&b'/'),
         Object::Memory(size) => format!("mem:{size}").into_bytes(),
         Object::Null => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name stands once, and lines are joined where they end.
+    #[test]
+    fn a_note_is_one_line() {
+        let rest = "was not reached and is left out; the transfer goes on with the others";
+        for (why, text) in [
+            (
+                "a3:\nssh: no such host\nCheck the name",
+                "ssh: no such host; Check the name",
+            ),
+            ("a3: ssh: refused", "ssh: refused"),
+            ("no route", "no route"),
+        ] {
+            assert_eq!(note("a3", why), format!("a3 {rest}: {text}"));
+        }
     }
 }

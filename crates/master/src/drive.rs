@@ -82,6 +82,8 @@ struct Driver {
     progress_due: bool,
     end: Option<(Outcome, Option<String>)>,
     transfer: String,
+    // Said when bytes begin to flow.
+    basis: Option<String>,
 }
 
 /// What this one leaves.
@@ -147,10 +149,20 @@ pub async fn run_with(
             message,
         });
     }
-    let (hints, hint_notes) = tokio::select! {
-        recalled = speeds::recall(&request, &events) => recalled,
+    let speeds::Recalled {
+        hints,
+        basis,
+        failure,
+    } = tokio::select! {
+        recalled = speeds::recall(&request) => recalled,
         () = cancel.cancelled() => Default::default(),
     };
+    if let Some(message) = failure.clone() {
+        let _ = events.send(Event::Note {
+            seconds: 0.0,
+            message,
+        });
+    }
     let recalled = tokio::select! {
         recalled = lessons::recall(&request.options) => recalled,
         () = cancel.cancelled() => Ok(Vec::new()),
@@ -161,6 +173,7 @@ pub async fn run_with(
     };
     let before = Before {
         hints,
+        basis: basis.clone(),
         lessons,
         absent,
     };
@@ -169,11 +182,12 @@ pub async fn run_with(
         drive(request, id, links, before, events, cancel, commands).await;
     report.control.plan_messages += agents.control.plan_messages;
     report.control.plan_bytes += agents.control.plan_bytes;
-    report::count_reaching(&mut report, reaching);
+    report::count_reaching(&mut report, agents.asking + reaching);
     let links_note = links_note(&request);
     let notes = left_out
         .into_iter()
-        .chain(hint_notes)
+        .chain(failure)
+        .chain(basis.filter(|_| report.wanted_bytes > 0))
         .chain(lessons_note)
         .chain(links_note);
     report.notes.splice(0..0, notes);
@@ -229,6 +243,7 @@ async fn drive(
         progress_due: false,
         end: None,
         transfer: id.to_string(),
+        basis: before.basis,
     };
     driver.coordinator.leave_out(before.absent);
     let sent = (0..driver.connections.count()).try_for_each(|node| driver.send_credentials(node));
@@ -385,6 +400,7 @@ impl Driver {
             }
             Command::Leave(node, reply) => {
                 let now = self.now();
+                let node = self.doorman.name_of(&node, &self.coordinator);
                 let left = self.coordinator.handle_leave(&node, now);
                 let _ = reply.send(left.map_err(MembersError::Leave));
             }
@@ -471,6 +487,10 @@ impl Driver {
                     let _ = self.events.send(Event::Note { seconds, message });
                 }
                 Action::Moving => {
+                    if let Some(message) = self.basis.take() {
+                        let seconds = 0.0;
+                        let _ = self.events.send(Event::Note { seconds, message });
+                    }
                     let _ = self
                         .events
                         .send(report::planned(&self.coordinator, &self.transfer));

@@ -1,7 +1,7 @@
 //! What patterns of sources mean on their hosts, asked over the connections that the transfer then goes on with.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_proto::control::{self, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::{ControlReport, ErrorKind, Event, Outcome, Report};
@@ -25,6 +25,8 @@ pub struct Agents {
     answers: Vec<(Reach, Result<Reached, Failure>)>,
     /// What asking them took.
     pub(crate) control: ControlReport,
+    /// And how long, reaching them included.
+    pub(crate) asking: Duration,
 }
 
 impl std::fmt::Debug for Agents {
@@ -87,12 +89,16 @@ pub async fn expand(
     let notice = |event: Event| {
         let _ = events.send(event);
     };
+    let began = Instant::now();
     let asking = async {
         let answers = reach::reach_each(nodes, options, false, BTreeMap::new(), notice).await;
         ask_all(nodes, answers).await
     };
     tokio::select! {
-        asked = asking => asked,
+        asked = asking => asked.map(|(mut agents, expansions)| {
+            agents.asking = began.elapsed();
+            (agents, expansions)
+        }),
         () = cancel.cancelled() => Err(ended(Outcome::Cancelled, ErrorKind::Interrupted, "interrupted".into())),
     }
 }

@@ -282,6 +282,20 @@ impl Doorman {
         Ok(())
     }
 
+    /// The name in the transfer of a node that a command calls by its name, by Host:Port or, where one agent of the host
+    /// takes part, by Host. What fits none stays as it is.
+    pub fn name_of(&self, called: &str, coordinator: &Coordinator) -> String {
+        let summary = coordinator.summary();
+        let nodes: Vec<(&Reach, &str)> = self
+            .reaches
+            .iter()
+            .zip(&summary)
+            .filter(|(_, seen)| is_present(seen))
+            .map(|(reach, seen)| (reach, seen.name))
+            .collect();
+        named(called, &nodes).to_owned()
+    }
+
     /// A join request reached a node that is one of the transfer from now on.
     pub fn admit(&mut self, node: &NodeRequest) {
         self.reaches.push(node.reach.clone());
@@ -320,7 +334,55 @@ impl Doorman {
     }
 }
 
+/// The name of the node that is called so; see [`Doorman::name_of`].
+fn named<'n>(called: &'n str, nodes: &[(&Reach, &'n str)]) -> &'n str {
+    if nodes.iter().any(|(_, name)| *name == called) {
+        return called;
+    }
+    let is_meant = |reach: &Reach| match reach {
+        Reach::Attached { host, port } => {
+            called == host
+                || called == format!("{host}:{port}")
+                || called == format!("[{host}]:{port}")
+        }
+        Reach::Ssh(_) | Reach::Local => false,
+    };
+    let mut meant = nodes.iter().filter(|(reach, _)| is_meant(reach));
+    match (meant.next(), meant.next()) {
+        (Some((_, name)), None) => name,
+        _ => called,
+    }
+}
+
 /// Neither lost nor dismissed.
 fn is_present(node: &ropewalk_proto::coordinator::NodeSummary<'_>) -> bool {
     node.lost.is_none() && node.finished.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes are called as reports show them or as rows write them; what may be two is neither.
+    #[test]
+    fn nodes_are_called_by_both_forms() {
+        let at = |host: &str, port| Reach::Attached {
+            host: host.into(),
+            port,
+        };
+        let (a, b1, b2, c) = (at("a", 7420), at("b", 1), at("b", 2), at("fd00::1", 7));
+        let nodes = [(&a, "a"), (&b1, "b:1"), (&b2, "b:2"), (&c, "fd00::1")];
+        for (called, name) in [
+            ("a", "a"),
+            ("a:7420", "a"),
+            ("a:7421", "a:7421"),
+            ("b:2", "b:2"),
+            ("b", "b"),
+            ("[fd00::1]:7", "fd00::1"),
+            ("x", "x"),
+        ] {
+            assert_eq!(named(called, &nodes), name, "{called}");
+        }
+        assert_eq!(named("b", &nodes[1..2]), "b:1");
+    }
 }

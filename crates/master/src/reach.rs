@@ -291,10 +291,12 @@ async fn reach(
                 true => words.push("--loopback".into()),
                 false => words.extend(ssh::ports(options)),
             }
-            // What it says is of paths of this host, and needs no name before it.
             // On the heap: most nodes are attached, and need no room for it.
             let (roots, own) = (roots(node), &options.local_program);
-            Box::pin(start::start(&words, true, Questions::Never, &roots, own)).await
+            let started = start::start(&words, true, Questions::Never, &roots, own);
+            Box::pin(started)
+                .await
+                .map_err(|failure| named(&node.name, failure))
         }
         Reach::Ssh(target) => {
             let name = &node.name;
@@ -316,15 +318,18 @@ async fn reach(
                 at: at.map(|ip| (ip, None)),
                 ..reached
             });
-            started.map_err(|failure| Failure {
-                text: match failure.text.contains('\n') {
-                    true => format!("{name}:\n{}", failure.text),
-                    false => format!("{name}: {}", failure.text),
-                },
-                ..failure
-            })
+            started.map_err(|failure| named(name, failure))
         }
     }
+}
+
+/// A failure with the node's name before it.
+fn named(name: &str, failure: Failure) -> Failure {
+    let text = match failure.text.contains('\n') {
+        true => format!("{name}:\n{}", failure.text),
+        false => format!("{name}: {}", failure.text),
+    };
+    Failure { text, ..failure }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -86,6 +86,7 @@ fn sources(coordinator: &Coordinator) -> Option<SourcesReport> {
     Some(SourcesReport {
         parts: found.parts,
         holders: found.holders,
+        separate: found.separate,
     })
 }
 

@@ -14,6 +14,8 @@ use crate::speeds::Hints;
 #[derive(Debug)]
 pub(crate) struct Before {
     pub hints: Hints,
+    /// That the plan rests on them, for people; said once there is a plan.
+    pub basis: Option<String>,
     pub lessons: Vec<String>,
     /// Nodes that are left out of this one.
     pub absent: Vec<String>,

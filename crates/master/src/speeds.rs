@@ -27,7 +27,7 @@ mod around;
 mod file;
 
 pub use around::remembered_speeds;
-pub(crate) use around::{recall, remember};
+pub(crate) use around::{Recalled, recall, remember};
 
 /// Format of the file; a file of a higher one is left alone.
 const VERSION: u32 = 1;

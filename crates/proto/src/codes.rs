@@ -27,8 +27,17 @@
 
 use crate::report::{ErrorKind, Outcome};
 
+/// Exit status of everything that went wrong and has none of its own.
+pub const EXIT_FAILED: u8 = 1;
+
 /// Exit status of a command whose command line is wrong: nothing was tried.
 pub const EXIT_USAGE: u8 = 2;
+
+/// Exit status of what was refused before anything was changed.
+pub const EXIT_REFUSED: u8 = 4;
+
+/// Exit status after Ctrl-C or SIGTERM.
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// Who must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +55,10 @@ pub enum Actor {
 /// Outcomes: as JSON names them, and the exit status of a command.
 pub const OUTCOMES: [(Outcome, &str, u8); 5] = [
     (Outcome::Done, "done", 0),
-    (Outcome::Failed, "failed", 1),
+    (Outcome::Failed, "failed", EXIT_FAILED),
     (Outcome::Partial, "partial", 3),
-    (Outcome::Refused, "refused", 4),
-    (Outcome::Cancelled, "cancelled", 130),
+    (Outcome::Refused, "refused", EXIT_REFUSED),
+    (Outcome::Cancelled, "cancelled", EXIT_INTERRUPTED),
 ];
 
 /// Kinds of errors: as JSON names them, their code on the wire, and who must act.
@@ -71,7 +80,7 @@ impl Outcome {
     #[must_use]
     pub fn exit_status(self) -> u8 {
         let row = OUTCOMES.iter().find(|(outcome, ..)| *outcome == self);
-        row.map_or(1, |(.., status)| *status)
+        row.map_or(EXIT_FAILED, |(.., status)| *status)
     }
 }
 

@@ -18,7 +18,7 @@
 //!
 //! | concern | file |
 //! |---|---|
-//! | layout of the data, replicas, what is odd | `layout`, `comparing`, `probe`, `places`, `overlaps`, `replicas` |
+//! | layout of the data, replicas, what is odd | `layout`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
 //! | plans, and what each node is sent of them | `plan`, `groups` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
@@ -40,7 +40,7 @@ mod balancer_tests;
 mod bounds;
 mod check;
 mod clock;
-mod comparing;
+
 mod finish;
 mod groups;
 mod layout;
@@ -68,6 +68,7 @@ mod routing;
 mod setup;
 #[cfg(test)]
 mod silence_tests;
+mod source_lists;
 mod streams;
 mod summary;
 #[cfg(test)]
@@ -102,7 +103,7 @@ pub struct Coordinator {
     out: action::Outbox,
     clock: clock::Clock,
     space: layout::Space,
-    comparing: comparing::Comparing,
+    comparing: source_lists::Comparing,
     probing: probe::Probing,
     groups: groups::Groups,
     // The first plan, the speeds it was made with, and how many came after it.
@@ -131,7 +132,7 @@ impl Coordinator {
             out: action::Outbox::default(),
             clock: clock::Clock::new(now),
             space: layout::Space::default(),
-            comparing: comparing::Comparing::default(),
+            comparing: source_lists::Comparing::default(),
             probing: probe::Probing::default(),
             groups: groups::Groups::default(),
             planned: Planned::default(),

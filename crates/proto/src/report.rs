@@ -310,16 +310,28 @@ pub struct SourcesReport {
     pub parts: u32,
     /// Sources that hold them; more than `parts` where some are replicas of each other.
     pub holders: u32,
+    /// The pieces are separate items, each under its own name in the destination.
+    #[serde(default)]
+    pub separate: bool,
 }
 
-/// In words: `3 replicas`, `2 parts`, `2 parts in 5 sources`.
+/// In words: `3 replicas`, `2 parts`, `2 parts in 5 sources`; separate items are `2 items`.
 impl fmt::Display for SourcesReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.parts, self.holders) {
             (1, 1) => f.write_str("1 source"),
             (1, holders) => write!(f, "{holders} replicas"),
-            (parts, holders) if parts == holders => write!(f, "{parts} parts"),
-            (parts, holders) => write!(f, "{parts} parts in {holders} sources"),
+            (parts, holders) if parts == holders => write!(f, "{parts} {}", self.pieces()),
+            (parts, holders) => write!(f, "{parts} {} in {holders} sources", self.pieces()),
+        }
+    }
+}
+
+impl SourcesReport {
+    fn pieces(&self) -> &'static str {
+        match self.separate {
+            true => "items",
+            false => "parts",
         }
     }
 }
@@ -359,6 +371,12 @@ pub struct LeftReport {
     pub bytes: u64,
     /// False where the node is lost, so that no process could look: its agent may have removed it.
     pub certain: bool,
+    /// It was to be kept; else nothing uses it.
+    #[serde(default)]
+    pub kept: bool,
+    /// How many of its bytes are those of the sources and safe, where that is known. The others are not, whatever its size.
+    #[serde(default)]
+    pub valid_bytes: Option<u64>,
 }
 
 /// What stood where copies got their names, and what they leave out.

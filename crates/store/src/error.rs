@@ -110,14 +110,10 @@ pub enum StoreError {
     },
     /// A source file is shorter than it was.
     #[error(
-        "{shown} has {len} bytes where it had {wanted}: it shrank while it was copied; copy again when nothing writes to it", shown = shown(path))]
+        "{shown} is shorter than when it was scanned: it was truncated or rewritten; copy again when nothing writes to it", shown = shown(path))]
     Shrank {
         /// The source file.
         path: PathBuf,
-        /// Bytes it should at least hold.
-        wanted: u64,
-        /// Bytes it holds.
-        len: u64,
     },
     /// A source file is another one, or another version, than the one scanned or opened first.
     #[error(
@@ -162,7 +158,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Files of a source may not be read.
-    #[error("{}; make them readable, move them out of the tree, or run Ropewalk on that host as a user with permission to read them", unreadable(paths, *count))]
+    #[error("{}", unreadable(paths, *count))]
     Unreadable {
         /// The first ones.
         paths: Vec<PathBuf>,
@@ -229,7 +225,7 @@ pub enum StoreError {
     },
     /// Nothing has a name that a pattern means.
     #[error(
-        "no file matches {shown}; check the pattern (a leading dot has to be written, \\* is a star itself)", shown = shown(pattern)
+        "no file matches {shown}; check the pattern (match a leading dot explicitly; write \\* for a literal star)", shown = shown(pattern)
     )]
     NoMatch {
         /// The pattern as asked.
@@ -318,7 +314,7 @@ pub enum StoreError {
     },
     /// The final name is taken by something that would not be replaced.
     #[error(
-        "{shown} exists and is a {found} where a {wanted} is to be written; remove it, choose another name, or end the destination with / to copy into it", shown = shown(path))]
+        "{shown} exists and is a {found} where a {wanted} is to be written; remove it{into}", shown = shown(path), into = into(found))]
     Exists {
         /// The final name.
         path: PathBuf,
@@ -567,13 +563,28 @@ fn shown(path: &Path) -> String {
     format!("{head}...{tail} ({} bytes)", path.as_os_str().len())
 }
 
-/// `"a", "b" and 3 more files may not be read`.
+/// What else can be done about a final name that is taken.
+fn into(found: &str) -> &'static str {
+    match found {
+        "directory" => ", choose another name, or end the destination with / to copy into it",
+        _ => " or choose another name",
+    }
+}
+
+const SEVERAL: &str = "make them readable, leave them out, or run Ropewalk on that host as a user with permission to \
+                       read them";
+
+/// `"a", "b" and 3 more: permission denied`, and what to do.
 fn unreadable(paths: &[PathBuf], count: u64) -> String {
     let names: Vec<String> = paths.iter().map(|path| shown(path)).collect();
     let names = names.join(", ");
     match count.saturating_sub(paths.len() as u64) {
-        0 => format!("{names} may not be read"),
-        more => format!("{names} and {more} more may not be read"),
+        0 if paths.len() == 1 => format!(
+            "{names}: permission denied: make it readable, leave it out, or run Ropewalk on that host as a user with \
+             permission to read it"
+        ),
+        0 => format!("{names}: permission denied: {SEVERAL}"),
+        more => format!("{names} and {more} more: permission denied: {SEVERAL}"),
     }
 }
 
@@ -601,6 +612,22 @@ mod tests {
         );
     }
 
+    /// What is no folder cannot be copied into.
+    #[test]
+    fn only_folders_are_copied_into() {
+        let words = |found, wanted| {
+            let path = "/x".into();
+            StoreError::Exists {
+                path,
+                found,
+                wanted,
+            }
+            .to_string()
+        };
+        assert!(words("directory", "file").ends_with("end the destination with / to copy into it"));
+        assert!(words("file", "directory").ends_with("; remove it or choose another name"));
+    }
+
     /// A path is printed escaped, and a very long one not whole.
     #[test]
     fn paths_are_shown_within_bounds() {
@@ -618,7 +645,7 @@ mod tests {
         let paths = vec!["a".into(), "b".into()];
         let words = StoreError::Unreadable { paths, count: 5 }.to_string();
         assert!(
-            words.starts_with(r#""a", "b" and 3 more may not be read;"#),
+            words.starts_with(r#""a", "b" and 3 more: permission denied: make them readable,"#),
             "{words}"
         );
     }

@@ -410,16 +410,15 @@ impl FileSource {
             return Ok(());
         };
         if found.len < known.identity.len {
-            return Err(StoreError::Shrank {
-                path: self.path(object),
-                wanted: known.identity.len,
-                len: found.len,
-            });
+            return Err(self.shrank(object));
         }
         let change = if found != known.identity {
             Some(Change::Contents)
         } else {
-            known.version.change(&Version::of(stat))
+            // Its type is not the same on all systems.
+            #[allow(clippy::useless_conversion)]
+            let names = u64::from(stat.st_nlink);
+            known.version.change(&Version::of(stat), names)
         };
         match change {
             None => Ok(()),
@@ -430,17 +429,19 @@ impl FileSource {
         }
     }
 
+    fn shrank(&self, object: u32) -> StoreError {
+        StoreError::Shrank {
+            path: self.path(object),
+        }
+    }
+
     fn check_len(&self, file: &File, object: u32, wanted: u64) -> Result<(), StoreError> {
         let stat = rustix::fs::fstat(file).map_err(|errno| {
             StoreError::from_errno(Operation::Inspect, self.path(object), errno)
         })?;
         let len = stat.st_size as u64;
         if len < wanted {
-            return Err(StoreError::Shrank {
-                path: self.path(object),
-                wanted,
-                len,
-            });
+            return Err(self.shrank(object));
         }
         Ok(())
     }
@@ -453,11 +454,7 @@ impl FileSource {
                 let wanted = piece.object_offset + buf.len() as u64;
                 self.check_len(&file, piece.object, wanted)?;
                 // It grew back between the read and the look: what was read is not to be trusted.
-                Err(StoreError::Shrank {
-                    path: self.path(piece.object),
-                    wanted,
-                    len: piece.object_offset,
-                })
+                Err(self.shrank(piece.object))
             }
             Err(error) => Err(StoreError::from_io(
                 Operation::Read,

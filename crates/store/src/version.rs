@@ -23,6 +23,8 @@ pub enum Change {
     Contents,
     /// Another file has its name, with its size and modification time.
     Replaced,
+    /// No name leads to it any more; it has the size and time it had.
+    Removed,
     /// Its inode: it was written to and its time set back, or only its mode, owner or number of names is another.
     Inode,
 }
@@ -46,15 +48,17 @@ impl Version {
     }
 
     /// How a file that was of this version is now of another; `None` when it is not, or when that is not known.
-    pub(crate) fn change(&self, found: &Self) -> Option<Change> {
+    ///
+    /// * `names`: how many it has now.
+    pub(crate) fn change(&self, found: &Self, names: u64) -> Option<Change> {
         if self.inode == 0 || found.inode == 0 || self == found {
             return None;
         }
         let same_file = (self.device, self.inode) == (found.device, found.inode);
-        Some(if same_file {
-            Change::Inode
-        } else {
-            Change::Replaced
+        Some(match same_file {
+            true if names == 0 => Change::Removed,
+            true => Change::Inode,
+            false => Change::Replaced,
         })
     }
 }
@@ -67,6 +71,7 @@ impl Change {
             Self::Replaced => {
                 "was replaced since it was scanned, by another file of the same size and time"
             }
+            Self::Removed => "was removed since it was scanned",
             Self::Inode => {
                 "has the size and time it had when it was scanned, but its inode changed: it was written to and its time \
                  set back, or its mode, owner or links were changed"

@@ -61,6 +61,16 @@ fn a_time_set_back_hides_nothing() {
             assert!(source.extent(0, 10).is_err());
         }
     }
+    // Of one that is open, its inode changed, too: it has a name less.
+    let removed = open();
+    for source in &removed {
+        source.read_at(0, &mut buf).unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    for source in &removed {
+        assert_eq!(source.read_at(0, &mut buf), Err(changed(Change::Removed)));
+    }
+    place(&path);
     let tree = FileSource::open_tree(&folder, &Scan::read(&folder).unwrap(), 0).unwrap();
     place(&folder.join("other"));
     std::fs::rename(folder.join("other"), &path).unwrap();

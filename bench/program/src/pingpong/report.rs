@@ -4,10 +4,8 @@ use ropewalk_model::{Bytes, format_seconds};
 use serde::Serialize;
 
 use super::stream::Seen;
+use ropewalk_cli::codes::EXIT_FAILED;
 use ropewalk_cli::sys;
-
-/// Exit status of streams that did not come as they were sent.
-const FAILED: u8 = 1;
 
 /// One measured point.
 #[derive(Clone, Debug, Serialize)]
@@ -101,7 +99,7 @@ impl Report {
         let mut seen = self.streams.iter().filter_map(|one| one.seen.as_ref());
         match seen.all(Seen::is_faultless) {
             true => 0,
-            false => FAILED,
+            false => EXIT_FAILED,
         }
     }
 }

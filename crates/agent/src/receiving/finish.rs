@@ -144,7 +144,7 @@ impl Fetch {
                 return Err(format!(
                     "bytes {}-{} that another node of this shared destination wrote are not in this node's file: \
                      the destinations are not one file system (is it mounted on every host, under one path?). \
-                     Nothing was given its name; use --destinations copies for separate places",
+                     No file was renamed into place; use --destinations copies for separate places",
                     range.start,
                     range.end - 1
                 ));

@@ -81,8 +81,13 @@ pub(crate) fn advice_text(advice: &Advice, now_seconds: f64) -> String {
     let gain = now_seconds / advice.bound_seconds;
     if gain < 1.000_001 {
         return format!(
-            "twice as fast, {who} would not help: then {} set the same bound",
-            listed(&advice.binding)
+            "doubling {who} would not help: {} then {} the same bound",
+            listed(&advice.binding),
+            if advice.binding.len() == 1 {
+                "sets"
+            } else {
+                "set"
+            }
         );
     }
     let next = match advice.binding == advice.twice_as_fast {

@@ -83,20 +83,20 @@ fn done(report: &Report) -> String {
 fn cancelled(report: &Report) -> String {
     let safe = match (report.delivered_bytes, report.wanted_bytes) {
         (0, 0) => return format!("CANCELLED before anything moved{}", label(report)),
-        (0, wanted) => format!("nothing of {} was safe yet", format_bytes(wanted)),
-        _ => format!("{} were safe", size(report)),
+        (0, _) => "no data was on stable storage yet".to_owned(),
+        _ => format!("{} were on stable storage", size(report)),
     };
     let kept = match complete(report) {
         named if named.is_empty() && !report.left.is_empty() => {
             "what is left is named below".to_owned()
         }
-        named if named.is_empty() => "all of it is removed".to_owned(),
+        named if named.is_empty() => "the partial copy was removed".to_owned(),
         named => format!(
             "the copy of {} is complete, the rest is removed",
             listed(&named)
         ),
     };
-    format!("CANCELLED: {safe}, {kept}{}", label(report))
+    format!("CANCELLED: {safe}; {kept}{}", label(report))
 }
 
 fn name(destination: &DestinationReport) -> String {
@@ -170,13 +170,13 @@ mod tests {
         report.outcome = Outcome::Cancelled;
         assert_eq!(
             headline(&report),
-            "CANCELLED: 4.1 kB of 8.19 kB in 2 files were safe, all of it is removed (My Data File)"
+            "CANCELLED: 4.1 kB of 8.19 kB in 2 files were on stable storage; the partial copy was removed (My Data File)"
         );
         report.delivered_bytes = 0;
         report.label = None;
         assert_eq!(
             headline(&report),
-            "CANCELLED: nothing of 8.19 kB was safe yet, all of it is removed"
+            "CANCELLED: no data was on stable storage yet; the partial copy was removed"
         );
         report.outcome = Outcome::Done;
         (report.delivered_bytes, report.wanted_bytes) = (20_000_000_000, 20_000_000_000);

@@ -89,7 +89,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     ];
     let odd: Vec<String> = odd.into_iter().flatten().collect();
     if !odd.is_empty() {
-        writeln!(out, "on the way {}", odd.join(", "))?;
+        writeln!(out, "also       {}", odd.join(", "))?;
     }
     writeln!(out, "control    {}", carried(&report.control))?;
     write_nodes(out, report)?;

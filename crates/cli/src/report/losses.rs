@@ -84,16 +84,19 @@ fn write_left(out: &mut String, report: &Report) -> std::fmt::Result {
     for left in report.left.iter().take(LINES_MAX) {
         let (node, path) = (escape::line(&left.node), escape::line(&left.path));
         let size = format_bytes(left.bytes);
-        match left.certain {
-            true => writeln!(
-                out,
-                "left       {node}: {path}, {size}; nothing uses it, remove it"
-            )?,
-            false => writeln!(
-                out,
-                "left       {node}: {path}, about {size}, if its agent was killed; nothing uses it, remove it"
-            )?,
-        }
+        let size = match left.certain {
+            true => size,
+            false => format!("about {size}, if its agent was killed"),
+        };
+        let what = match (left.kept, left.valid_bytes) {
+            (false, _) => "nothing uses it, remove it".to_owned(),
+            (true, None) => "kept, as --keep-partial asks".to_owned(),
+            (true, Some(valid)) => {
+                let valid = format_bytes(valid);
+                format!("kept, as --keep-partial asks; {valid} of it are valid")
+            }
+        };
+        writeln!(out, "left       {node}: {path}, {size}; {what}")?;
     }
     let more = report.left.len().saturating_sub(LINES_MAX);
     if more > 0 {
@@ -147,12 +150,24 @@ mod tests {
                 path: "/x/.set.ropewalk-1".into(),
                 bytes: 5000,
                 certain: true,
+                kept: false,
+                valid_bytes: None,
+            },
+            LeftReport {
+                node: "b".into(),
+                path: "/x/.kept.ropewalk-1".into(),
+                bytes: 5000,
+                certain: true,
+                kept: true,
+                valid_bytes: Some(1000),
             },
             LeftReport {
                 node: "c".into(),
                 path: "/x/.set.ropewalk-2".into(),
                 bytes: 5000,
                 certain: false,
+                kept: false,
+                valid_bytes: None,
             },
         ];
         assert_eq!(
@@ -160,6 +175,7 @@ mod tests {
             "missing    big/f\\u{1b}5 (30 MB): it vanished while it was copied\n           \
              and 1 more file\n\
              left       b: /x/.set.ropewalk-1, 5 kB; nothing uses it, remove it\n\
+             left       b: /x/.kept.ropewalk-1, 5 kB; kept, as --keep-partial asks; 1 kB of it are valid\n\
              left       c: /x/.set.ropewalk-2, about 5 kB, if its agent was killed; nothing uses it, remove it\n"
         );
     }

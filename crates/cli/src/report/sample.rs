@@ -15,6 +15,7 @@ pub(super) fn report() -> Report {
         sources: Some(SourcesReport {
             parts: 1,
             holders: 3,
+            separate: false,
         }),
         seconds: 2.0,
         reach_seconds: 0.5,

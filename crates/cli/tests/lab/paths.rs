@@ -118,7 +118,7 @@ fn data_goes_through_ssh_at_last() {
     let notes = report["notes"].to_string();
     let told = [
         "data from a to b goes through this host, which is slower: b gets no answer from ",
-        "(a firewall or NAT in front of a?); a gets no answer from b either; --ports A-B says which",
+        "(a firewall or NAT in front of a?); a gets no answer from b either; open the TCP ports given by --ports",
     ];
     let mut rest = notes.as_str();
     for part in told {

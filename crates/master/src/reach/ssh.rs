@@ -120,6 +120,10 @@ pub(super) fn explain(
     let said = said.trim();
     let failure = |advice: &str, is_question: bool| {
         let text = match (said.is_empty(), advice.is_empty()) {
+            (true, _) if status == Some(0) => format!(
+                "`{program}` ended without error, but no agent answered; check that --remote-path names a ropewalk, and that \
+                 the login scripts of that host do not end the session"
+            ),
             (true, _) => format!(
                 "`{program}` ended{} without a message{advice}",
                 status.map_or(String::new(), |status| format!(" with status {status}"))
@@ -278,6 +282,11 @@ mod tests {
         assert_eq!(own.text, "the source /x cannot be used: gone");
         let silent = explain(255, "");
         assert_eq!(silent.text, "`ssh` ended with status 255 without a message");
+        let other = explain(0, "").text;
+        assert!(
+            other.contains("check that --remote-path names a ropewalk"),
+            "{other}"
+        );
         let asked = super::explain(
             "ssh",
             Some(255),

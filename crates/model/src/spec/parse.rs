@@ -190,11 +190,14 @@ impl Parser<'_> {
                 let message = "caps and trunks belong to the transfer that runs";
                 let fault = Fault::new(keyword.span.clone(), message).label("not here");
                 self.errors.push(fault.advice(
-                    "take the row out; a node that joins is behind those of its host that name no port",
+                    "take the row out; a joining node uses the caps and trunks declared for its host without a port",
                 ));
             }
             "id" | "master" if self.scope == Scope::Added => {
-                let message = format!("the transfer that runs has its {} already", keyword.text);
+                let message = match keyword.text.as_str() {
+                    "id" => "the running transfer already has an id",
+                    _ => "the running transfer already has a master",
+                };
                 let fault = Fault::new(keyword.span.clone(), message).label("not here");
                 let fault = fault
                     .advice("take the row out: nodes that join have rows writer or reader only");

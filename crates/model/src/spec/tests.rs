@@ -280,8 +280,8 @@ fn rows_can_be_added() {
     assert_eq!((spec.rows.len(), spec.rows[0].role), (1, Role::Writer));
     TransferSpec::parse_added("reader b:1 /y 0 0-9 dest=d").unwrap();
     for (text, part) in [
-        ("id \"x\"\nwriter a:1 /x 0 0-9", "has its id already"),
-        ("master a:1\nwriter a:1 /x 0 0-9", "has its master already"),
+        ("id \"x\"\nwriter a:1 /x 0 0-9", "already has an id"),
+        ("master a:1\nwriter a:1 /x 0 0-9", "already has a master"),
         ("# nothing", "no node joins"),
         ("writer a:1 /x 0 0-9\nwriter a:1 /x 5 0-9", "two places"),
     ] {

@@ -108,7 +108,7 @@ impl Coordinator {
         if let Some((before, reason)) = before {
             let (next, before) = (self.name(node).to_owned(), self.name(before).to_owned());
             self.note(format!(
-                "{before} did not give the files their names ({reason}); {next} does"
+                "{before} did not rename the files into place ({reason}); {next} renames them"
             ));
             self.ending.since = None;
         }

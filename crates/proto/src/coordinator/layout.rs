@@ -21,6 +21,8 @@ pub(super) enum LayoutProblem {
 pub struct Found {
     /// Stretches with contents of their own.
     pub parts: u32,
+    /// The parts are separate items, each under its own name in the destination.
+    pub separate: bool,
     /// Holders of them, each counted once a stretch: more than parts where some are replicas.
     pub holders: u32,
 }
@@ -209,6 +211,7 @@ impl Coordinator {
         stretches = self.join_replicas(stretches);
         self.space.found = Some(Found {
             parts: stretches.len() as u32,
+            separate: stretches.len() > 1 && self.has_bundles(),
             holders: stretches.iter().map(|group| group.len() as u32).sum(),
         });
         // What is not there is no replica of things that differ.
@@ -341,6 +344,12 @@ impl Coordinator {
     /// Names the nodes that were left out because they were not reached: sources that turn out to be parts are refused.
     pub fn leave_out(&mut self, absent: Vec<String>) {
         self.space.absent = absent;
+    }
+
+    /// Every source is a set of named items.
+    fn has_bundles(&self) -> bool {
+        let mut sources = self.nodes.iter().flat_map(|node| &node.setup.sources);
+        sources.all(|source| matches!(source.source.kind, Some(source::Kind::Bundle(_))))
     }
 
     /// How the sources of a copy relate; `None` for rows, and before they were laid out.

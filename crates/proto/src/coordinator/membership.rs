@@ -15,6 +15,9 @@ use super::{
 };
 use crate::control::{self, source, to_agent};
 
+/// Nodes that an error names.
+const NAMES_SHOWN: usize = 16;
+
 /// Why a node does not join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -44,8 +47,13 @@ pub enum LeaveError {
     #[error("nodes can leave while bytes move only")]
     NotMoving,
     /// No node of that name takes part.
-    #[error("the transfer has no node {0}")]
-    Unknown(String),
+    #[error("the transfer has no node {name}; it has {present}")]
+    Unknown {
+        /// As it was called.
+        name: String,
+        /// The nodes that take part, the first of many.
+        present: String,
+    },
     /// Others want bytes that it alone holds.
     #[error("only {node} holds bytes {ranges}; let another holder join first")]
     Holder {
@@ -348,7 +356,10 @@ impl Coordinator {
         }
         let named = |node: &Node| node.setup.name == name && node.alive() && !has_left(node);
         let Some(at) = self.nodes.iter().position(named) else {
-            return Err(LeaveError::Unknown(name.to_owned()));
+            return Err(LeaveError::Unknown {
+                name: name.to_owned(),
+                present: self.present(),
+            });
         };
         let node = at as u32;
         self.may_leave(node)?;
@@ -367,6 +378,19 @@ impl Coordinator {
         self.balancer.look_soon();
         self.check_call();
         Ok(())
+    }
+
+    /// The names of the nodes that take part, for an error: the first of many.
+    fn present(&self) -> String {
+        let present = self
+            .nodes
+            .iter()
+            .filter(|node| node.alive() && !has_left(node));
+        let names: Vec<&str> = present.map(|node| node.setup.name.as_str()).collect();
+        match names.len().saturating_sub(NAMES_SHOWN) {
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names[..NAMES_SHOWN].join(", ")),
+        }
     }
 
     /// A node that leaves goes when it has nothing left to do.

@@ -174,6 +174,15 @@ fn the_last_one_may_not_leave() {
     settle(&mut c);
     c.handle_message(2, released(50, 50), Instant(22));
     settle(&mut c);
+    let unknown = c.handle_leave("x", Instant(23)).unwrap_err().to_string();
+    assert!(
+        unknown.starts_with("the transfer has no node x; it has "),
+        "{unknown}"
+    );
+    assert!(
+        unknown.contains("s2") && !unknown.contains("a,"),
+        "{unknown}"
+    );
     let refused = c.handle_leave("s2", Instant(23)).unwrap_err();
     assert!(
         matches!(&refused, LeaveError::Holder { node, .. } if node == "s2"),

@@ -134,12 +134,15 @@ impl Coordinator {
     /// What stays under temporary names.
     pub fn left(&self) -> Vec<LeftReport> {
         let mut out: Vec<LeftReport> = Vec::new();
-        let mut add = |node: &Node, path: &str, bytes, certain| {
+        let kept = self.setup.keep_partial;
+        let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes| {
             out.push(LeftReport {
                 node: node.setup.name.clone(),
                 path: path.to_owned(),
                 bytes,
                 certain,
+                kept,
+                valid_bytes,
             });
         };
         for node in self.nodes.iter().filter(|node| node.is_receiver()) {
@@ -147,16 +150,27 @@ impl Coordinator {
                 continue;
             }
             if let Some(finished) = &node.finished {
+                // How they divide among several is not known here.
+                let valid = (finished.left.len() == 1).then(|| self.safe_in_copy(node));
                 for left in &finished.left {
-                    add(node, &left.path, left.bytes, true);
+                    add(node, &left.path, left.bytes, true, valid);
                 }
             } else if !node.alive() && !node.is_complete() && !self.is_in_good_hands(node) {
                 for path in &node.temporary {
-                    add(node, path, node.checked, false);
+                    add(node, path, node.checked, false, None);
                 }
             }
         }
         out
+    }
+
+    /// Bytes that are safe in what a node writes; of a shared copy those that others wrote there, too.
+    fn safe_in_copy(&self, node: &Node) -> u64 {
+        let Some(group) = node.group else {
+            return node.delivered;
+        };
+        let writers = self.nodes.iter().filter(|other| other.group == Some(group));
+        writers.map(|writer| writer.delivered).sum()
     }
 
     /// Whether another node that answered last has looked after what this one wrote.

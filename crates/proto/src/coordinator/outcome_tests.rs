@@ -94,6 +94,8 @@ fn what_is_kept_is_told() {
     let left = c.left();
     assert_eq!((left[0].node.as_str(), left[0].certain), ("b", true));
     assert_eq!(left[0].path, "/x/.f.ropewalk-1");
+    // Not its size: the file has it before its bytes.
+    assert_eq!((left[0].kept, left[0].valid_bytes), (true, Some(50)));
 }
 
 /// What a node has left that died is named as far as it told; complete copies are complete.
@@ -154,7 +156,7 @@ fn another_node_names_what_is_whole() {
     assert_eq!(outcome(&next), None);
     assert_eq!(outcome(&finish(&mut c, 3)), Some(Outcome::Done));
     assert!(
-        c.notes().iter().any(|n| n.contains("c does")),
+        c.notes().iter().any(|n| n.contains("c renames them")),
         "{:?}",
         c.notes()
     );

@@ -140,7 +140,7 @@ impl Coordinator {
             let told = self.refused_words(*node, &gone);
             if told.is_empty() {
                 self.note_once(match unreached.is_empty() {
-                    true => format!("{name}: no node is left that holds what it lacks"),
+                    true => format!("{name}: no remaining node holds the missing data"),
                     false => format!(
                         "{name} cannot reach {unreached}, and no other node holds what it was to get there"
                     ),

@@ -30,7 +30,7 @@ impl Coordinator {
                 let (receiver, sender) = (self.name(from), self.name(to));
                 return self.note(format!(
                     "data from {sender} to {receiver} goes through this host, which is slower: {why}; \
-                     --ports A-B says which TCP ports would have to be open, an agent's --listen which of its own"
+                     open the TCP ports given by --ports (for standing agents: --listen)"
                 ));
             }
             Some(route::Step::Failed(_) | route::Step::Uncarried(_)) | None => return,

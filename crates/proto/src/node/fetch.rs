@@ -274,6 +274,8 @@ impl Receiving {
         self.now = now;
         self.no_copy(range);
         self.ledger.refused(lane, range, now);
+        // The bytes were never sent: the limit is for those that are.
+        self.pace.refund(range.len());
         let sender = self.pairs[lane].sender;
         self.refused.entry(sender).or_default().insert(range);
         let name = self.peer_name(lane);

@@ -65,4 +65,11 @@ impl Pace {
             self.tokens -= bytes as f64;
         }
     }
+
+    /// Gives granted bytes back that the peer refused to send.
+    pub fn refund(&mut self, bytes: u64) {
+        if self.is_limited() {
+            self.tokens += bytes as f64;
+        }
+    }
 }

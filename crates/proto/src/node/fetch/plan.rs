@@ -52,7 +52,8 @@ impl Receiving {
         for &node in &revision.lost {
             if let Some(&lane) = self.lane_of.get(&node) {
                 for rail in self.ledger.rails(lane).collect::<Vec<_>>() {
-                    self.lane_down(rail, "its connection to the master ended");
+                    // The master has noted its loss or departure.
+                    self.lane_ends(rail, "lost or released, as the master said");
                 }
             }
         }

@@ -129,8 +129,22 @@ impl Receiving {
     }
 
     pub(super) fn lane_down(&mut self, lane: LaneId, reason: &str) {
-        if !self.ledger.is_alive(lane) {
+        let Some(is_gone) = self.lane_ends(lane, reason) else {
             return;
+        };
+        let name = self.peer_name(lane);
+        if !self.finished {
+            self.note(match is_gone {
+                true => format!("sender {name} is lost: {reason}"),
+                false => format!("one rail to {name} is lost: {reason}"),
+            });
+        }
+    }
+
+    /// Takes a lane out of work, without a note. Whether it was the last rail to its peer; `None` when it had ended before.
+    pub(super) fn lane_ends(&mut self, lane: LaneId, reason: &str) -> Option<bool> {
+        if !self.ledger.is_alive(lane) {
+            return None;
         }
         self.ledger.lane_failed(lane);
         let is_gone = self.ledger.rails(lane).next().is_none();
@@ -140,12 +154,6 @@ impl Receiving {
             let text = format!("{} is lost ({reason})", self.peer_name(lane));
             self.troubles.gone(sender, text);
         }
-        let name = self.peer_name(lane);
-        if !self.finished {
-            self.note(match is_gone {
-                true => format!("sender {name} is lost: {reason}"),
-                false => format!("one rail to {name} is lost: {reason}"),
-            });
-        }
+        Some(is_gone)
     }
 }

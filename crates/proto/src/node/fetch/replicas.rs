@@ -19,17 +19,9 @@ use super::{Event, Receiving};
 use crate::control::{self, Run};
 use crate::ledger::LaneId;
 
-/// Most bytes that other holders hash for a sample.
-const SAMPLE_BYTES_MAX: u64 = 8 << 20;
+mod sample;
 
-/// And at most one byte in so many.
-const SAMPLE_PART: u64 = 16;
-
-/// Sampled units at most: small ones cost a read each, whatever their length.
-const SAMPLE_UNITS_MAX: u64 = 256;
-
-/// Sets of holders of which the first and the last unit are compared.
-const CLASSES_MAX: usize = 16;
+use sample::mix;
 
 /// Holders that a sample is asked of: each costs a stream and a thread at both ends.
 const SECONDS_MAX: usize = 4;
@@ -193,14 +185,6 @@ pub(super) struct Replicas {
     complete_at: Option<Instant>,
 }
 
-/// Mixes a number well (the finaliser of SplitMix64).
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 impl Replicas {
     /// A unit was found equal at two holders.
     pub fn count(&mut self, range: Range) {
@@ -209,60 +193,6 @@ impl Replicas {
             self.compared.units += 1;
             self.compared.bytes += range.len();
         }
-    }
-
-    /// Chooses units of what has several holders.
-    fn aim(&mut self, runs: &[Run], unit_len: u64, with_ends: bool) {
-        if self.mode != Compare::Sample {
-            return;
-        }
-        let mut classes: BTreeMap<BTreeSet<u32>, RangeSet> = BTreeMap::new();
-        for run in runs {
-            let holders: BTreeSet<u32> = std::iter::once(run.sender)
-                .chain(run.spares.iter().copied())
-                .collect();
-            if holders.len() > 1 && run.length > 0 {
-                let class = classes.entry(holders).or_default();
-                class.insert(control::range(run.start, run.length));
-            }
-        }
-        let mut ends = 0;
-        for class in classes.values().take(CLASSES_MAX).filter(|_| with_ends) {
-            let first = class.iter().next().map(|range| range.start);
-            let last = class.last().map(|range| range.end - 1);
-            for offset in first.into_iter().chain(last) {
-                ends += u64::from(self.targets.insert(offset));
-            }
-        }
-        let ranges: RangeSet = RangeSet::from_ranges(classes.values().flat_map(RangeSet::iter));
-        let total = ranges.len_bytes();
-        let left = SAMPLE_BYTES_MAX.saturating_sub(self.sampled_bytes);
-        let units = (total / SAMPLE_PART).min(left) / unit_len.max(1);
-        let units = units.min(SAMPLE_UNITS_MAX);
-        self.sampled_bytes += units * unit_len;
-        // Where there is anything between the ends, one of it.
-        let random = units.saturating_sub(ends).max(u64::from(with_ends));
-        let mut places: Vec<u64> = (0..random.min(total))
-            .map(|number| mix(self.seed ^ mix(number.wrapping_add(self.sampled_bytes))) % total)
-            .collect();
-        places.sort_unstable();
-        let mut places = places.into_iter().peekable();
-        let mut before = 0;
-        for range in ranges.iter() {
-            while let Some(place) = places.next_if(|place| *place < before + range.len()) {
-                self.targets.insert(range.start + (place - before));
-            }
-            before += range.len();
-        }
-    }
-
-    /// Whether the unit is one of the sample; from now on it is none of those to come.
-    fn is_sampled(&mut self, range: Range) -> bool {
-        let mut found = false;
-        while let Some(&offset) = self.targets.range(range.start..range.end).next() {
-            found = self.targets.remove(&offset);
-        }
-        found
     }
 
     fn is_settled(&self, delivered: usize) -> bool {
@@ -590,10 +520,13 @@ impl Receiving {
         }
         second.queue.clear();
         second.outstanding.clear();
-        let name = self.name_of(node);
-        self.note(format!(
-            "{name} was not compared with other replicas any more: {reason}"
-        ));
+        // Its loss has a note of its own.
+        if !self.lost.contains(&node) {
+            let name = self.name_of(node);
+            self.note(format!(
+                "{name} was not compared with other replicas any more: {reason}"
+            ));
+        }
         let open = self.replicas.open.values();
         let waiting = open.filter(|open| open.asked.contains(&node));
         for start in waiting.map(|open| open.range.start).collect::<Vec<_>>() {

@@ -265,6 +265,21 @@ fn silence_fails_nothing() {
     }
 }
 
+/// A holder that the master says is lost, or is released, has the master's note: this node has none to add.
+#[test]
+fn what_the_master_notes_is_noted_once() {
+    let mut receiving = receiving(Compare::Whole, 5, &with_holdings(plan(2, 64)));
+    let revision = crate::control::Revision {
+        lost: vec![1],
+        ..Default::default()
+    };
+    receiving.handle_revision(&revision, Instant(1));
+    receiving.handle_second_down(1, "connection refused", Instant(2));
+    while let Some(event) = receiving.poll_event() {
+        assert!(!matches!(event, Event::Note(_)), "{event:?}");
+    }
+}
+
 /// A unit that is asked of a second lane when the first is late.
 fn doubled() -> (Receiving, Range) {
     let mut plan = plan(2, 2);

@@ -283,6 +283,31 @@ fn one_unreadable_unit_does_not_cost_the_peer() {
     assert!(receiving.is_finished());
 }
 
+/// The limit is for bytes that are sent: units that a peer refuses take nothing from it, so that the end of the last source
+/// shows at once and not when all its bytes would have been sent.
+#[test]
+fn refused_units_take_nothing_from_the_limit() {
+    let mut receiving = Receiving::new(4 << 20, 1, START);
+    let units = 1000;
+    // Each unit takes a second.
+    let plan = plan(&[0], vec![run(0, units * CHUNK_LEN, 0, &[])], CHUNK_LEN);
+    receiving.handle_plan(&plan, START, &unit_at);
+    let mut refused = 0;
+    loop {
+        match receiving.take(LaneId(0), 0, START, &unit_at) {
+            Take::Units(granted) => {
+                for unit in granted {
+                    refused += 1;
+                    receiving.handle_refused(LaneId(0), unit.range, "it has changed", START);
+                }
+            }
+            Take::Wait(None) | Take::Closed => break,
+            Take::Wait(Some(until)) => panic!("waits until {until:?} after {refused} refusals"),
+        }
+    }
+    assert_eq!(refused, units);
+}
+
 /// Who could not serve one unit is named where that unit is asked for, and not where others are.
 #[test]
 fn one_unreadable_unit_does_not_cost_the_peer_later() {
