@@ -335,6 +335,32 @@ impl StreamArgs {
                 );
             }
         }
+        self.check_programs()?;
+        let memory = self.memory.bytes(nodes.len(), self.block.0);
+        if memory.0 / self.block.0 < BUFFERS_MIN {
+            bail!(
+                "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
+                self.block,
+                Bytes(self.block.0 * BUFFERS_MIN)
+            );
+        }
+        if memory.0 > MEMORY_MAX {
+            bail!(
+                "--memory {memory} is more than a process takes; give {} or less",
+                Bytes(MEMORY_MAX)
+            );
+        }
+        if nodes.len() > NODES_MAX as usize {
+            bail!(
+                "{} nodes are more than {NODES_MAX}; name fewer hosts",
+                nodes.len()
+            );
+        }
+        Ok(())
+    }
+
+    fn check_programs(&self) -> Result<()> {
+        let last = self.groups - 1;
         for (at, program) in self.exec.iter().enumerate() {
             let name = group_name(program.group);
             if program.group > last {
@@ -360,26 +386,6 @@ impl StreamArgs {
             {
                 bail!("--exec {name} is given twice; a group has one command");
             }
-        }
-        let memory = self.memory.bytes(nodes.len(), self.block.0);
-        if memory.0 / self.block.0 < BUFFERS_MIN {
-            bail!(
-                "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
-                self.block,
-                Bytes(self.block.0 * BUFFERS_MIN)
-            );
-        }
-        if memory.0 > MEMORY_MAX {
-            bail!(
-                "--memory {memory} is more than a process takes; give {} or less",
-                Bytes(MEMORY_MAX)
-            );
-        }
-        if nodes.len() > NODES_MAX as usize {
-            bail!(
-                "{} nodes are more than {NODES_MAX}; name fewer hosts",
-                nodes.len()
-            );
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::processes::{assert_gone, family, kill, processes, stages, temporary};
+use common::processes::{assert_gone, family, kill, kill_at_once, processes, stages, temporary};
 use common::{Moving, Place, wait_for};
 
 /// A process that is killed is named, and nothing stays: no process, no file.
@@ -318,15 +318,12 @@ fn programs_of_programs_end() {
     {}
     let all = family(moving.child.id() as i32);
     let agents = processes(&["agent", "--one-shot"]);
-    let mut agents: Vec<String> = all
+    let agents: Vec<i32> = all
         .iter()
+        .copied()
         .filter(|pid| agents.contains(pid))
-        .map(i32::to_string)
         .collect();
-    // At once, so that none ends by itself.
-    agents.insert(0, "-9".into());
-    let status = std::process::Command::new("kill").args(&agents).status();
-    assert!(status.unwrap().success());
+    kill_at_once(&agents);
     assert_eq!(moving.end().0, 1);
     wait_for("what the programs started to end", || {
         processes(&["sleep 86322"]).is_empty().then_some(())
@@ -354,13 +351,7 @@ fn killed_streams_leave_no_file() {
         == 0
     {}
     let all = family(moving.child.id() as i32);
-    // From the top, so that none sees another end.
-    let pids: Vec<String> = all.iter().map(i32::to_string).collect();
-    let status = std::process::Command::new("kill")
-        .arg("-9")
-        .args(&pids)
-        .status();
-    assert!(status.unwrap().success());
+    kill_at_once(&all);
     assert_gone(&all[1..]);
     assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
 }

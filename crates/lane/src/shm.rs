@@ -32,6 +32,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
+use ropewalk_proto::node::UNITS_OUTSTANDING_MAX;
+use ropewalk_proto::node::fetch::UNITS_PER_TAKE_MAX;
+use ropewalk_proto::wire::{HEADER_LEN, TAG_LEN};
+
 use crate::half::Handle;
 use crate::receive::Receiver;
 use crate::send::Sender;
@@ -41,13 +45,24 @@ use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
 /// Bytes of the ring that data crosses: a unit of the largest size, and small enough to stay in a processor's cache.
 const DATA_LEN: usize = 1 << 20;
-/// Bytes of the ring of requests: 1,500 grants.
-const REQUESTS_LEN: usize = 64 << 10;
+/// Bytes of the ring of requests: all grants that may be outstanding, and the cancellation of each.
+const REQUESTS_LEN: usize = 192 << 10;
 /// Bytes in front of the rings: one page, with a line of 128 bytes for each of six counters.
 const HEADS_LEN: usize = 4096;
 const LINE: usize = 128;
 /// Bytes of the whole memory.
 const MEMORY_LEN: usize = HEADS_LEN + DATA_LEN + REQUESTS_LEN;
+// Neither end reads while it waits for room to write.
+const _: () = assert!(
+    2 * (UNITS_OUTSTANDING_MAX + UNITS_PER_TAKE_MAX) * (HEADER_LEN + TAG_LEN) <= REQUESTS_LEN
+);
+
+/// Calls that find the ring ready before the socket is looked at, too: a system call for each would cost more than the copies.
+const UNHEARD_MAX: u32 = 64;
+
+/// Rings of the bell that are taken off the socket at once. One is enough to wake; a peer that rings more is not waited for.
+const RINGS_MAX: usize = 256;
+
 /// The seals that a peer may rely on: whoever maps the memory keeps all of it.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -279,6 +294,8 @@ pub(crate) struct Rings {
     mapped: Option<Mapped>,
     /// The peer has closed; what it wrote before may still lie in the ring.
     has_ended: bool,
+    /// Calls since the socket was looked at.
+    unheard: u32,
 }
 
 impl Rings {
@@ -307,6 +324,7 @@ impl Rings {
             bell,
             mapped: Some(Mapped::new(memory, true)),
             has_ended: false,
+            unheard: 0,
         })
     }
 
@@ -317,6 +335,7 @@ impl Rings {
             bell,
             mapped: None,
             has_ended: false,
+            unheard: 0,
         })
     }
 
@@ -360,20 +379,29 @@ impl Rings {
         Ok(is_ready)
     }
 
-    /// Takes the rings of the bell off the socket; notes the peer's end.
+    /// Takes rings of the bell off the socket; notes the end, the peer's or that of this side's stopper.
     fn hear(&mut self) -> io::Result<()> {
-        let mut bytes = [0; 64];
+        self.unheard = 0;
+        let mut bytes = [0; RINGS_MAX];
         loop {
             match recv(&self.bell, &mut bytes, RecvFlags::DONTWAIT) {
                 Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
                     self.has_ended = true;
                     return Ok(());
                 }
-                Ok((count, _)) if count == bytes.len() => {}
                 Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Now and then hears, while the ring leaves no time to wait. Only once the memory is here: it comes over the socket.
+    fn hear_sometimes(&mut self) -> io::Result<()> {
+        self.unheard += 1;
+        match self.unheard >= UNHEARD_MAX {
+            true => self.hear(),
+            false => Ok(()),
         }
     }
 
@@ -440,6 +468,8 @@ fn take_memory(bell: &UnixStream) -> io::Result<Memory> {
 
 impl Wire for Rings {
     fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.parts()?;
+        self.hear_sometimes()?;
         let has_ended = self.has_ended;
         let (bell, Mapped { inbound, .. }) = self.parts()?;
         let taken = inbound.read(slices)?;
@@ -457,6 +487,8 @@ impl Wire for Rings {
     }
 
     fn send(&mut self, slices: &[IoSlice<'_>], _more: bool) -> io::Result<usize> {
+        self.parts()?;
+        self.hear_sometimes()?;
         if self.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -573,6 +605,34 @@ mod tests {
         );
         let refused = receiver.send(&[IoSlice::new(b"x")], false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// The end shows although the ring never makes this side wait, whether the peer or the stopper made it, and a peer that rings
+    /// without end holds nothing up.
+    #[test]
+    fn the_end_is_seen_beside_a_busy_ring() {
+        let (mut receiver, mut sender) = pair();
+        sender.send(&[IoSlice::new(&[1; 4096])], false).unwrap();
+        let stopper = receiver.handle().unwrap();
+        stopper.close();
+        let mut read = 0;
+        while let Ok(1) = receiver.receive(&mut [IoSliceMut::new(&mut [0])]) {
+            read += 1;
+            if receiver.has_ended {
+                break;
+            }
+        }
+        assert!(read < 4096 && receiver.has_ended);
+        let mut sent = 0;
+        while sender.send(&[IoSlice::new(&[1])], false).is_ok() {
+            sent += 1;
+            assert!(sent < 1000, "the peer has ended");
+        }
+
+        let (mut receiver, sender) = pair();
+        while send(&sender.bell, &[1; 64], SendFlags::DONTWAIT).is_ok() {}
+        receiver.hear().unwrap();
+        assert!(recv(&receiver.bell, &mut [0], RecvFlags::DONTWAIT).is_ok());
     }
 
     /// A side that waits is woken by bytes and by room, and by no more rings of the bell than it asked for.

@@ -33,7 +33,7 @@ mod streams;
 mod tests;
 
 pub use durable::{Promise, Syncs};
-pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS};
+pub use lanes::{Arrival, Link, UNITS_OUTSTANDING_DATAGRAMS, UNITS_OUTSTANDING_MAX};
 pub use life::Life;
 pub use rail_health::{RailHealth, Seen, Silence};
 pub use stream::{Break, Phase, RETRY_PAUSES, Step, StreamId};

@@ -291,23 +291,7 @@ impl<'s> World<'s> {
                 }
                 self.settle(place);
             }
-            Happening::Killed(place) => {
-                self.places[place].is_dead = true;
-                self.at(self.now + TO_MASTER, Happening::Died(place));
-                let around: Vec<usize> = self
-                    .edges
-                    .iter()
-                    .filter_map(|edge| match (edge.from, edge.to) {
-                        (from, to) if from == place => Some(to),
-                        (from, to) if to == place => Some(from),
-                        _ => None,
-                    })
-                    .collect();
-                for peer in around {
-                    let at = self.now + self.delay() + TO_MASTER;
-                    self.at(at, Happening::Lost(peer));
-                }
-            }
+            Happening::Killed(place) => self.kill(place),
             Happening::Lost(place) => self.fail(place, Cause::Peer),
             Happening::Died(place) => self.fail(place, Cause::Process),
             Happening::Reported(place) => {
@@ -321,6 +305,25 @@ impl<'s> World<'s> {
                 };
                 self.run.handle_progress(self.now, node, group, progress);
             }
+        }
+    }
+
+    /// Its agent knows at once, its peers when their connections to it end.
+    fn kill(&mut self, place: usize) {
+        self.places[place].is_dead = true;
+        self.at(self.now + TO_MASTER, Happening::Died(place));
+        let around: Vec<usize> = self
+            .edges
+            .iter()
+            .filter_map(|edge| match (edge.from, edge.to) {
+                (from, to) if from == place => Some(to),
+                (from, to) if to == place => Some(from),
+                _ => None,
+            })
+            .collect();
+        for peer in around {
+            let at = self.now + self.delay() + TO_MASTER;
+            self.at(at, Happening::Lost(peer));
         }
     }
 

@@ -277,6 +277,34 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
+    /// What can be read or written: the agent, inputs, outputs that are not over, and the program or file.
+    fn waited_for(&self) -> Vec<PollFd<'_>> {
+        let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
+        for input in self.inputs.iter().flatten() {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, input.has_unsent());
+            fds.push(PollFd::from_borrowed_fd(input.fd(), flags));
+        }
+        for output in self.outputs.iter().filter(|output| !output.is_over) {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, output.has_unsent());
+            fds.push(PollFd::from_borrowed_fd(output.fd(), flags));
+        }
+        match &self.ends {
+            Ends::Sink(sink) => fds.extend(sink.syncs().map(readable)),
+            Ends::Program(shell) => {
+                let writes = shell.writes();
+                fds.extend(writes.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
+                let reads = shell.reads().filter(|_| self.machine.may_make());
+                fds.extend(reads.map(readable));
+                fds.extend(shell.ends().map(readable));
+            }
+            Ends::Source(_) | Ends::Relay => {}
+        }
+        fds
+    }
+
     /// Looks what can be read and written; waits until something can where nothing moved.
     fn sleep(&mut self, has_moved: bool) -> Result<(), StageError> {
         let due = self.reported + STATUS_EVERY;
@@ -291,38 +319,10 @@ impl<'a> Drive<'a> {
                 .max(Duration::from_millis(1)),
         };
         let wait = match &self.ends {
-            Ends::Sink(sink) if sink.syncs().is_some() => Wait::Work,
+            Ends::Sink(sink) if sink.is_behind() => Wait::Work,
             _ => self.machine.wait(),
         };
-        let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
-        for input in self.inputs.iter().flatten() {
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, input.has_unsent());
-            fds.push(PollFd::from_borrowed_fd(input.fd(), flags));
-        }
-        for output in self.outputs.iter().filter(|output| !output.is_over) {
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, output.has_unsent());
-            fds.push(PollFd::from_borrowed_fd(output.fd(), flags));
-        }
-        if let Ends::Sink(sink) = &self.ends {
-            let syncs = sink.syncs();
-            fds.extend(syncs.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        }
-        if let Ends::Program(shell) = &self.ends {
-            let reads = shell.reads().filter(|_| self.machine.may_make());
-            fds.extend(
-                shell
-                    .writes()
-                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)),
-            );
-            fds.extend(reads.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            fds.extend(
-                shell
-                    .ends()
-                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-            );
-        }
+        let mut fds = self.waited_for();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -333,30 +333,27 @@ impl<'a> Drive<'a> {
                 });
             }
         }
-        let mut events = fds.iter().map(|fd| !fd.revents().is_empty());
-        self.hears = events.next().unwrap_or(false);
-        for (readable, _) in self
-            .readable
-            .iter_mut()
-            .zip(&self.inputs)
-            .filter(|(_, input)| input.is_some())
-        {
-            *readable = events.next().unwrap_or(false);
-        }
-        for (credited, _) in self
-            .credited
-            .iter_mut()
-            .zip(&self.outputs)
-            .filter(|(_, output)| !output.is_over)
-        {
-            *credited = events.next().unwrap_or(false);
-        }
-        drop(events);
+        let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
+        self.note(events);
         if !has_moved {
             self.meter.waited(wait, began.elapsed());
         }
         Ok(())
+    }
+
+    /// Takes note of what was readable or writable, in the order of [`Drive::waited_for`].
+    fn note(&mut self, events: Vec<bool>) {
+        let mut events = events.into_iter();
+        self.hears = events.next().unwrap_or(false);
+        let inputs = self.inputs.iter().map(Option::is_some);
+        for (readable, _) in self.readable.iter_mut().zip(inputs).filter(|one| one.1) {
+            *readable = events.next().unwrap_or(false);
+        }
+        let outputs = self.outputs.iter().map(|output| !output.is_over);
+        for (credited, _) in self.credited.iter_mut().zip(outputs).filter(|one| one.1) {
+            *credited = events.next().unwrap_or(false);
+        }
     }
 
     fn report(&mut self) {

@@ -194,13 +194,20 @@ impl Appending {
 }
 
 impl Sink {
-    /// Whether it takes a block now: false while the disk is behind by more than one sync.
+    /// Whether it takes no block because the disk is behind by more than one sync.
+    pub fn is_behind(&self) -> bool {
+        match self {
+            Self::File(file) => file.unsynced >= file.every && file.syncing.is_some(),
+            Self::Null => false,
+        }
+    }
+
+    /// Whether it takes a block now.
     pub fn is_ready(&mut self) -> Result<bool, StageError> {
-        let Self::File(file) = self else {
-            return Ok(true);
-        };
-        file.look().map_err(syncing)?;
-        Ok(file.unsynced < file.every || file.syncing.is_none())
+        if let Self::File(file) = self {
+            file.look().map_err(syncing)?;
+        }
+        Ok(!self.is_behind())
     }
 
     /// Uses a block.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
@@ -12,6 +12,9 @@ use crate::file_sink::{is_file, standing};
 use crate::staging::{open_parent, temporary_name};
 use crate::sys;
 use crate::version::Version;
+
+/// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
+const SUFFIX: &str = "-stream";
 
 /// A file without a name, or, where the file system has none such, under a temporary one. Dropped without
 /// [`AppendedFile::commit`] it is removed; one without a name goes with the last process that has it open, however that ends.
@@ -47,15 +50,19 @@ impl AppendedFile {
     ) -> Result<(Self, File), StoreError> {
         let (parent, parent_path, name) = open_parent(path)?;
         let before = standing(&parent, &name, path)?;
-        let temporary = temporary_name(&name, id)?;
+        let temporary = temporary_name(&name, &format!("{id}{SUFFIX}"))?;
         let failed = |errno| StoreError::from_create(parent_path.join(path), &parent, errno);
         let (file, is_staged) = match nameless(&parent) {
             Ok(file) => (file, false),
             Err(_) => {
+                sweep(&parent, &name);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
                 let mode = Mode::RUSR | Mode::WUSR;
                 let file = sys::open_beneath(parent.as_fd(), &temporary, flags, mode);
-                (file.map_err(failed)?, true)
+                let file = file.map_err(failed)?;
+                // For `sweep`; best effort.
+                let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+                (file, true)
             }
         };
         let sink = Self {
@@ -116,6 +123,24 @@ fn link(file: &File, parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW)
 }
 
+/// Removes what writers of a name have left that were killed: temporary files that no process has locked.
+fn sweep(parent: &OwnedFd, name: &[u8]) {
+    let begin = [b".", name, b".ropewalk-"].concat();
+    for entry in Dir::read_from(parent).into_iter().flatten().flatten() {
+        let found = entry.file_name().to_bytes();
+        if !(found.starts_with(&begin) && found.ends_with(SUFFIX.as_bytes())) {
+            continue;
+        }
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let Ok(file) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) else {
+            continue;
+        };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = rustix::fs::unlinkat(parent, found, AtFlags::empty());
+        }
+    }
+}
+
 impl Drop for AppendedFile {
     fn drop(&mut self) {
         if self.is_staged {
@@ -172,6 +197,26 @@ mod tests {
             assert!(create(&folder.join("no/out")).is_err());
             assert!(matches!(create(&folder), Err(StoreError::Exists { .. })));
         }
+    }
+
+    /// What a killed writer has left goes when the name is written again; what is being written, and what transfers have left, stays.
+    #[test]
+    fn what_killed_writers_left_is_removed() {
+        let (_keep, folder) = folder();
+        let path = folder.join("out");
+        let create = |id: &str| AppendedFile::create_by(&path, id, no_nameless).unwrap();
+        let digits = "0123456789abcdef0123456789abcdef";
+        let left = folder.join(format!(".out.ropewalk-{digits}-0-stream"));
+        let transfer = folder.join(format!(".out.ropewalk-{digits}-0"));
+        for path in [&left, &transfer] {
+            std::fs::write(path, "left").unwrap();
+        }
+        let standing = create(&format!("{digits}-1"));
+        assert!(!left.exists() && transfer.exists());
+        let other = create(&format!("{digits}-2"));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
+        drop((standing, other));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     /// Of two writers of one name the second to commit is refused, and the file of the first stays.

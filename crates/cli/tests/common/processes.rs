@@ -60,6 +60,15 @@ pub fn kill(pid: i32) {
     assert!(status.unwrap().success());
 }
 
+/// Kills all of these, and none sees another end before.
+pub fn kill_at_once(pids: &[i32]) {
+    for signal in ["-STOP", "-KILL"] {
+        let pids = pids.iter().map(i32::to_string);
+        let mut command = std::process::Command::new("kill");
+        assert!(command.arg(signal).args(pids).status().unwrap().success());
+    }
+}
+
 pub fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")

@@ -36,7 +36,7 @@ const NEVER: Nanos = Nanos(u64::MAX);
 
 /// Units asked for on one stream and not received, whatever their bytes: a small file is a unit. The grants have to fit into
 /// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
-const UNITS_OUTSTANDING_MAX: usize = 2048;
+pub const UNITS_OUTSTANDING_MAX: usize = 2048;
 
 /// ... but beside datagrams, where both do. A round trip brings no more than this.
 pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
