@@ -101,9 +101,10 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory: Memory,
 
-    /// What processes are connected by: auto, tcp or unix
+    /// What processes are connected by: auto, tcp, unix or shm
     ///
-    /// auto: Unix sockets within a host, TCP between hosts
+    /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection) are for
+    /// nodes of one host
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
     lane: LaneKind,
 
@@ -221,7 +222,8 @@ fn lane(text: &str) -> Result<LaneKind, String> {
         "auto" => Ok(LaneKind::Auto),
         "tcp" => Ok(LaneKind::Tcp),
         "unix" => Ok(LaneKind::Unix),
-        _ => Err("streams use auto, tcp or unix".into()),
+        "shm" => Ok(LaneKind::Shm),
+        _ => Err("streams use auto, tcp, unix or shm".into()),
     }
 }
 

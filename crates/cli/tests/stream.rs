@@ -24,6 +24,8 @@ fn blocks(paths: &[std::path::PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
 fn every_block_arrives_once() {
     for options in [
         &["--lane", "unix"][..],
+        &["--lane", "shm"],
+        &["--lane", "shm", "--block", "4MiB", "--memory", "16MiB"],
         &["--lane", "tcp"],
         &["--lane", "tcp", "--plain"],
         &["--deal", "keyed"],
@@ -346,6 +348,7 @@ fn lines_stay_whole_between_nodes() {
 fn sealing_is_reported() {
     for (options, expected) in [
         (&["--lane", "unix"][..], false),
+        (&["--lane", "shm"], false),
         (&["--lane", "tcp"], true),
         (&["--lane", "tcp", "--plain"], false),
     ] {

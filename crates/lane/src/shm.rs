@@ -15,7 +15,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -100,6 +100,7 @@ pub fn send_half(
 }
 
 /// Mapped memory that both processes see.
+#[derive(Debug)]
 struct Memory(NonNull<u8>);
 
 // SAFETY: the mapping belongs to this value until it is dropped; all access is through atomics and the copies of `Ring`.
@@ -150,6 +151,7 @@ impl Drop for Memory {
 ///
 /// `head` counts the bytes written, `tail` those read; both only grow. `wants` has what a waiting side waits for: the bytes to
 /// be read in its lower half, the bytes of room in its upper.
+#[derive(Debug)]
 struct Ring {
     head: NonNull<AtomicU64>,
     tail: NonNull<AtomicU64>,
@@ -264,6 +266,7 @@ fn start(slice: &[u8]) -> NonNull<u8> {
 }
 
 /// The memory, and the rings as one side sees them. Fields are dropped in this order.
+#[derive(Debug)]
 struct Mapped {
     inbound: Ring,
     outbound: Ring,
@@ -287,8 +290,12 @@ impl Mapped {
     }
 }
 
-/// A wire over two rings and the socket that rings their bells.
-pub(crate) struct Rings {
+/// Bytes both ways between two processes of one host, through two rings; the socket wakes the one that waits.
+///
+/// For loops that wait for many at once: no call waits. [`arm`](Self::arm) before a `poll` of the socket,
+/// [`wake`](Self::wake) after it.
+#[derive(Debug)]
+pub struct Rings {
     bell: UnixStream,
     /// Before the peer's memory has arrived there is none.
     mapped: Option<Mapped>,
@@ -299,8 +306,11 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Makes the memory and passes it to the peer.
-    fn offer(bell: UnixStream) -> io::Result<Self> {
+    /// Makes the memory and passes it to the peer: the end that receives data.
+    ///
+    /// # Errors
+    /// When the memory cannot be made, or the socket does not take it.
+    pub fn offer(bell: UnixStream) -> io::Result<Self> {
         let file = memfd_create(
             "ropewalk-lane",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
@@ -328,8 +338,11 @@ impl Rings {
         })
     }
 
-    /// Waits for the peer's memory whenever it is first needed.
-    fn accept(bell: UnixStream) -> io::Result<Self> {
+    /// Takes the peer's memory whenever it is first needed: the end that sends data.
+    ///
+    /// # Errors
+    /// When the socket cannot be set up.
+    pub fn accept(bell: UnixStream) -> io::Result<Self> {
         bell.set_nonblocking(true)?;
         Ok(Self {
             bell,
@@ -337,6 +350,60 @@ impl Rings {
             has_ended: false,
             unheard: 0,
         })
+    }
+
+    /// Fills the slices in order, as far as bytes are there; `Ok(0)` once the peer has closed and all is read.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where nothing is there; others where the peer's memory does not fit.
+    pub fn take(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Wire::receive(self, slices)
+    }
+
+    /// Writes a prefix of the slices.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where there is no room, [`io::ErrorKind::BrokenPipe`] where the peer has closed; others
+    /// where the peer's memory does not fit.
+    pub fn put(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        Wire::send(self, slices, false)
+    }
+
+    /// Whether bytes are there, or the peer's end, or, with `writes`, room. Where nothing is, the peer makes the socket
+    /// readable as soon as something is.
+    ///
+    /// # Errors
+    /// Where the peer's memory does not fit.
+    pub fn arm(&mut self, writes: bool) -> io::Result<bool> {
+        if self.has_ended {
+            return Ok(true);
+        }
+        let interest = Interest {
+            read: 1,
+            write: writes,
+        };
+        match self.is_ready(interest) {
+            // The peer's memory has not arrived; the socket is readable when it has.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            ready => ready,
+        }
+    }
+
+    /// Takes note of what made the socket readable.
+    ///
+    /// # Errors
+    /// Where the socket fails.
+    pub fn wake(&mut self) -> io::Result<()> {
+        match self.parts() {
+            Ok(_) => self.hear(),
+            // The peer closed before it passed its memory.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.has_ended = true;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The bell and the rings; [`io::ErrorKind::WouldBlock`] before the peer's memory has arrived.
@@ -466,11 +533,21 @@ fn take_memory(bell: &UnixStream) -> io::Result<Memory> {
     Memory::map(&file)
 }
 
+impl AsFd for Rings {
+    /// The socket to wait for: readable when there may be something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
 impl Wire for Rings {
     fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         self.parts()?;
         self.hear_sometimes()?;
         let has_ended = self.has_ended;
+        if has_ended && self.mapped.is_none() {
+            return Ok(0);
+        }
         let (bell, Mapped { inbound, .. }) = self.parts()?;
         let taken = inbound.read(slices)?;
         if taken == 0 {

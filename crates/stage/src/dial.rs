@@ -126,9 +126,10 @@ impl Dial<'_> {
                     let _ = SockRef::from(&socket).set_send_buffer_size(UNIX_BUFFER_LEN);
                     return finish(socket, keys, is_sealed).map_err(failed(false));
                 }
-                Err(error) if self.lane == LaneKind::Unix => {
+                Err(error) if self.lane != LaneKind::Auto => {
                     return Err(failed(true)(format!(
-                        "Unix socket: {error}; --lane unix is for nodes of one host"
+                        "Unix socket: {error}; --lane {} is for nodes of one host",
+                        self.lane.name()
                     )));
                 }
                 Err(_) => {}

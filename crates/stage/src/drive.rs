@@ -277,19 +277,35 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
+    /// Looks what is ready without waiting, and has the others report when they are; whether anything is.
+    fn arm(&mut self) -> Result<bool, StageError> {
+        let mut is_ready = false;
+        for (readable, input) in self.readable.iter_mut().zip(&mut self.inputs) {
+            if let Some(input) = input {
+                let armed = input.link.arm(input.has_unsent());
+                *readable = armed.map_err(|error| input.lost(error.to_string()))?;
+                is_ready |= *readable;
+            }
+        }
+        for (credited, output) in self.credited.iter_mut().zip(&mut self.outputs) {
+            let armed = output.link.arm(output.has_unsent());
+            *credited = armed.map_err(|error| output.lost(error.to_string()))?;
+            is_ready |= *credited && !output.is_over;
+        }
+        Ok(is_ready)
+    }
+
     /// What can be read or written: the agent, inputs, outputs that are not over, and the program or file.
     fn waited_for(&self) -> Vec<PollFd<'_>> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
         for input in self.inputs.iter().flatten() {
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, input.has_unsent());
-            fds.push(PollFd::from_borrowed_fd(input.fd(), flags));
+            let flags = input.link.flags(input.has_unsent());
+            fds.push(PollFd::new(&input.link, flags));
         }
         for output in self.outputs.iter().filter(|output| !output.is_over) {
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, output.has_unsent());
-            fds.push(PollFd::from_borrowed_fd(output.fd(), flags));
+            let flags = output.link.flags(output.has_unsent());
+            fds.push(PollFd::new(&output.link, flags));
         }
         match &self.ends {
             Ends::Sink(sink) => fds.extend(sink.syncs().map(readable)),
@@ -322,6 +338,10 @@ impl<'a> Drive<'a> {
             Ends::Sink(sink) if sink.is_behind() => Wait::Work,
             _ => self.machine.wait(),
         };
+        let patience = match self.arm()? {
+            true => Duration::ZERO,
+            false => patience,
+        };
         let mut fds = self.waited_for();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         match poll(&mut fds, Some(&timeout)) {
@@ -335,7 +355,7 @@ impl<'a> Drive<'a> {
         }
         let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        self.note(events);
+        self.note(events)?;
         if !has_moved {
             self.meter.waited(wait, began.elapsed());
         }
@@ -343,17 +363,27 @@ impl<'a> Drive<'a> {
     }
 
     /// Takes note of what was readable or writable, in the order of [`Drive::waited_for`].
-    fn note(&mut self, events: Vec<bool>) {
+    fn note(&mut self, events: Vec<bool>) -> Result<(), StageError> {
         let mut events = events.into_iter();
         self.hears = events.next().unwrap_or(false);
-        let inputs = self.inputs.iter().map(Option::is_some);
-        for (readable, _) in self.readable.iter_mut().zip(inputs).filter(|one| one.1) {
-            *readable = events.next().unwrap_or(false);
+        for (readable, input) in self.readable.iter_mut().zip(&mut self.inputs) {
+            if let Some(input) = input
+                && events.next().unwrap_or(false)
+            {
+                let woken = input.link.wake();
+                woken.map_err(|error| input.lost(error.to_string()))?;
+                *readable = true;
+            }
         }
-        let outputs = self.outputs.iter().map(|output| !output.is_over);
-        for (credited, _) in self.credited.iter_mut().zip(outputs).filter(|one| one.1) {
-            *credited = events.next().unwrap_or(false);
+        let outputs = self.credited.iter_mut().zip(&mut self.outputs);
+        for (credited, output) in outputs.filter(|(_, output)| !output.is_over) {
+            if events.next().unwrap_or(false) {
+                let woken = output.link.wake();
+                woken.map_err(|error| output.lost(error.to_string()))?;
+                *credited = true;
+            }
         }
+        Ok(())
     }
 
     fn report(&mut self) {

@@ -1,16 +1,14 @@
 //! The receiving end of an edge: reads frames into buffers of the pool, sends credit.
 
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
 use ropewalk_lane::crc64;
 use ropewalk_lane::seal::Records;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::Violation;
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recvmsg, send};
 
 use crate::error::StageError;
+use crate::link::Link;
 use crate::pool::{Buffer, Pool, TAG_LEN};
 
 /// Blocks that are read from one edge before others have their turn.
@@ -36,7 +34,7 @@ pub(crate) enum Arrival {
 }
 
 pub(crate) struct Inbound {
-    socket: OwnedFd,
+    pub link: Link,
     /// Of the process at the other end.
     pub peer: String,
     sealed: Option<Sealed>,
@@ -68,9 +66,9 @@ impl Body {
 }
 
 impl Inbound {
-    pub fn new(socket: OwnedFd, peer: String, sealed: Option<Sealed>, longest: usize) -> Self {
+    pub fn new(link: Link, peer: String, sealed: Option<Sealed>, longest: usize) -> Self {
         Self {
-            socket,
+            link,
             peer,
             sealed,
             longest,
@@ -83,11 +81,7 @@ impl Inbound {
         }
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    fn lost(&self, reason: String) -> StageError {
+    pub fn lost(&self, reason: String) -> StageError {
         StageError::Lost {
             peer: self.peer.clone(),
             reason,
@@ -106,9 +100,9 @@ impl Inbound {
             let (read, wanted) = match self.receive() {
                 Ok((0, _)) => return Err(self.lost("it ended early".into())),
                 Ok(read) => read,
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.lost(error.to_string())),
             };
             has_read = true;
             blocks += 1;
@@ -124,7 +118,7 @@ impl Inbound {
     }
 
     /// Reads the rest of a body and the header behind it in one call; gives what was read and wanted.
-    fn receive(&mut self) -> Result<(usize, usize), Errno> {
+    fn receive(&mut self) -> io::Result<(usize, usize)> {
         let header = &mut self.header[self.header_have..];
         let body = self.body.rest(self.body_have);
         let wanted = body.len() + header.len();
@@ -134,9 +128,7 @@ impl Inbound {
         } else {
             &mut slices[..]
         };
-        let mut none = RecvAncillaryBuffer::default();
-        let read = recvmsg(&self.socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC)?.bytes;
-        Ok((read, wanted))
+        Ok((self.link.receive(slices)?, wanted))
     }
 
     /// Takes over what was read; false at the end of the edge.
@@ -258,13 +250,15 @@ impl Inbound {
     /// Sends what the socket had no room for.
     pub fn flush(&mut self) -> Result<(), StageError> {
         while !self.unsent.is_empty() {
-            match send(&self.socket, &self.unsent, SendFlags::NOSIGNAL) {
+            match self.link.send(&[IoSlice::new(&self.unsent)]) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                // What the sender sent before it closed is still to be read; reading reports the rest.
-                Err(Errno::PIPE | Errno::CONNRESET) => self.unsent.clear(),
-                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted => {}
+                    // What the sender sent before it closed is still to be read; reading reports the rest.
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.unsent.clear(),
+                    _ => return Err(self.lost(error.to_string())),
+                },
             }
         }
         Ok(())

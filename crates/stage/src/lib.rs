@@ -20,6 +20,7 @@ mod drive;
 mod ends;
 mod error;
 mod inbound;
+mod link;
 mod meter;
 mod outbound;
 mod pool;

@@ -1,16 +1,14 @@
 //! The sending end of an edge: writes blocks from their buffers, reads credit.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
 use ropewalk_proto::stage::frame::{Frame, HEADER_LEN};
 use ropewalk_proto::stage::process::Held;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
 use crate::error::StageError;
 use crate::inbound::Sealed;
+use crate::link::Link;
 use crate::pool::{Buffer, TAG_LEN};
 
 /// Frames in one system call at most.
@@ -42,7 +40,7 @@ impl Piece {
 }
 
 pub(crate) struct Outbound {
-    socket: OwnedFd,
+    pub link: Link,
     /// Of the process at the other end.
     pub peer: String,
     sealed: Option<Sealed>,
@@ -60,9 +58,9 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub fn new(socket: OwnedFd, peer: String, sealed: Option<Sealed>) -> Self {
+    pub fn new(link: Link, peer: String, sealed: Option<Sealed>) -> Self {
         Self {
-            socket,
+            link,
             peer,
             sealed,
             pieces: VecDeque::new(),
@@ -76,11 +74,7 @@ impl Outbound {
         }
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    fn lost(&self, reason: String) -> StageError {
+    pub fn lost(&self, reason: String) -> StageError {
         StageError::Lost {
             peer: self.peer.clone(),
             reason,
@@ -156,15 +150,14 @@ impl Outbound {
                     }
                 }
             }
-            let mut none = SendAncillaryBuffer::default();
-            match sendmsg(&self.socket, &slices, &mut none, SendFlags::NOSIGNAL) {
+            match self.link.send(&slices) {
                 Ok(count) => {
                     has_written = true;
                     self.written += count;
                 }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.lost(error.to_string())),
             }
             while let Some(first) = self.pieces.front()
                 && self.written >= first.len()
@@ -178,8 +171,7 @@ impl Outbound {
         }
         if self.is_ended && self.pieces.is_empty() && !self.is_shut {
             self.is_shut = true;
-            // The receiver reads to the end, then closes.
-            let _ = shutdown(&self.socket, Shutdown::Write);
+            self.link.shut();
         }
         Ok(has_written)
     }
@@ -189,16 +181,16 @@ impl Outbound {
         let whole = HEADER_LEN + if self.sealed.is_some() { TAG_LEN } else { 0 };
         loop {
             let room = &mut self.credit[self.credit_have..whole];
-            match recv(&self.socket, room, RecvFlags::empty()) {
-                Ok((_, 0)) if self.is_ended && self.pieces.is_empty() => {
+            match self.link.receive(&mut [IoSliceMut::new(room)]) {
+                Ok(0) if self.is_ended && self.pieces.is_empty() => {
                     self.is_over = true;
                     return Ok(());
                 }
-                Ok((_, 0)) => return Err(self.lost("it was closed early".into())),
-                Ok((_, count)) => self.credit_have += count,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(self.lost(std::io::Error::from(error).to_string())),
+                Ok(0) => return Err(self.lost("it was closed early".into())),
+                Ok(count) => self.credit_have += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.lost(error.to_string())),
             }
             if self.credit_have < whole {
                 continue;

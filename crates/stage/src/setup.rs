@@ -25,6 +25,7 @@ use crate::drive::Drive;
 use crate::ends::{Appending, Lines, Sink, Source};
 use crate::error::StageError;
 use crate::inbound::{Inbound, Sealed};
+use crate::link::Link;
 use crate::outbound::Outbound;
 use crate::shell::Shell;
 
@@ -153,7 +154,7 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
             )));
         };
         let name = plan.name(&peers, *node, group.wrapping_sub(1));
-        inputs.push(Some(inbound(descriptor, &edge, name, plan.block)?));
+        inputs.push(Some(plan.inbound(descriptor, &edge, name)?));
     }
     let settings = Settings {
         role: plan.role,
@@ -308,19 +309,40 @@ impl Plan {
         }
         let connected = dial.connect_all(&targets)?;
         let outputs = connected.into_iter().zip(targets);
-        Ok(outputs
-            .map(|((socket, sealed), (_, name))| Outbound::new(socket, name, sealed))
-            .collect())
+        let outputs = outputs.map(|((socket, sealed), (_, name))| {
+            let link = Link::sending(socket, self.is_shared()).map_err(taking_over)?;
+            Ok(Outbound::new(link, name, sealed))
+        });
+        outputs.collect()
+    }
+
+    /// Blocks cross shared memory.
+    fn is_shared(&self) -> bool {
+        self.stream.lane() == LaneKind::Shm
+    }
+
+    /// A connection that the agent has accepted.
+    fn inbound(
+        &self,
+        socket: OwnedFd,
+        edge: &StageEdge,
+        name: String,
+    ) -> Result<Inbound, StageError> {
+        let sealed = sealed(edge)?;
+        let link = Link::receiving(socket, self.is_shared()).map_err(taking_over)?;
+        Ok(Inbound::new(link, name, sealed, self.block))
     }
 }
 
-/// A connection that the agent has accepted.
-fn inbound(
-    socket: OwnedFd,
-    edge: &StageEdge,
-    name: String,
-    block: usize,
-) -> Result<Inbound, StageError> {
+fn taking_over(source: std::io::Error) -> StageError {
+    StageError::System {
+        doing: "taking over a connection",
+        source,
+    }
+}
+
+/// The keys of an edge; `None` where it is not sealed.
+fn sealed(edge: &StageEdge) -> Result<Option<Sealed>, StageError> {
     let sealed = match (
         edge.toward_receiver.as_slice(),
         edge.toward_sender.as_slice(),
@@ -336,9 +358,5 @@ fn inbound(
             })
         }
     };
-    rustix::io::ioctl_fionbio(&socket, true).map_err(|error| StageError::System {
-        doing: "taking over a connection",
-        source: error.into(),
-    })?;
-    Ok(Inbound::new(socket, name, sealed, block))
+    Ok(sealed)
 }

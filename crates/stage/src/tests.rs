@@ -1,7 +1,6 @@
 //! Both ends of an edge over a pair of sockets: what is sent arrives, and what is changed on the way is found.
 
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use ropewalk_lane::crc64;
@@ -9,9 +8,11 @@ use ropewalk_lane::seal::Records;
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::{Process, Role, Settings};
+use rustix::event::{PollFd, poll};
 
 use crate::error::StageError;
 use crate::inbound::{Arrival, Inbound, Sealed};
+use crate::link::Link;
 use crate::outbound::Outbound;
 use crate::pool::{Buffer, Pool};
 
@@ -36,6 +37,13 @@ fn pair() -> (UnixStream, UnixStream) {
     one.set_nonblocking(true).unwrap();
     other.set_nonblocking(true).unwrap();
     (one, other)
+}
+
+/// The sending and the receiving end of an edge.
+fn links(is_shared: bool) -> (Link, Link) {
+    let (near, far) = pair();
+    let receiving = Link::receiving(far.into(), is_shared).unwrap();
+    (Link::sending(near.into(), is_shared).unwrap(), receiving)
 }
 
 /// A process with these blocks to send and all the credit that they need.
@@ -71,7 +79,8 @@ fn source(blocks: &[usize]) -> Process<Buffer> {
 /// The bytes of an edge that carries these blocks, and its end.
 fn bytes(blocks: &[usize], is_sealed: bool) -> Vec<u8> {
     let (near, far) = pair();
-    let mut outbound = Outbound::new(near.into(), "B on x".into(), sealed(is_sealed, true));
+    let link = Link::sending(near.into(), false).unwrap();
+    let mut outbound = Outbound::new(link, "B on x".into(), sealed(is_sealed, true));
     let mut machine = source(blocks);
     while let Some(held) = machine.next_send(0) {
         outbound.push(held);
@@ -98,7 +107,7 @@ fn receive(
 ) -> Result<(Vec<Vec<u8>>, bool), StageError> {
     let (mut near, far) = pair();
     let mut inbound = Inbound::new(
-        OwnedFd::from(far),
+        Link::receiving(far.into(), false).unwrap(),
         "A on x".into(),
         sealed(is_sealed, false),
         BLOCK,
@@ -209,11 +218,10 @@ fn edges_that_break_are_errors() {
 /// Credit crosses an edge in the other direction; a receiver that goes before the end is an error, one after it is not.
 #[test]
 fn credit_and_ends_cross_back() {
-    for is_sealed in [false, true] {
-        let (near, far) = pair();
-        let mut outbound = Outbound::new(near.into(), "B on x".into(), sealed(is_sealed, true));
-        let mut inbound =
-            Inbound::new(far.into(), "A on x".into(), sealed(is_sealed, false), BLOCK);
+    for (is_sealed, is_shared) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (near, far) = links(is_shared);
+        let mut outbound = Outbound::new(near, "B on x".into(), sealed(is_sealed, true));
+        let mut inbound = Inbound::new(far, "A on x".into(), sealed(is_sealed, false), BLOCK);
         inbound.send_credit(3000, false).unwrap();
         inbound.send_credit(5000, true).unwrap();
         let mut seen = Vec::new();
@@ -222,6 +230,7 @@ fn credit_and_ends_cross_back() {
             .unwrap();
         assert_eq!(seen, [(3000, false), (5000, true)]);
         drop(inbound);
+        outbound.link.wake().unwrap();
         let error = outbound.read(|_, _| {}).unwrap_err();
         assert!(error.to_string().contains("B on x broke"), "{error}");
         outbound.push_frame(&Frame::End {
@@ -230,7 +239,8 @@ fn credit_and_ends_cross_back() {
         });
     }
     let (near, far) = pair();
-    let mut outbound = Outbound::new(near.into(), "B on x".into(), None);
+    let link = Link::sending(near.into(), false).unwrap();
+    let mut outbound = Outbound::new(link, "B on x".into(), None);
     outbound.push_frame(&Frame::End {
         blocks: 0,
         bytes: 0,
@@ -241,4 +251,79 @@ fn credit_and_ends_cross_back() {
     drop(far);
     outbound.read(|_, _| {}).unwrap();
     assert!(outbound.is_over);
+}
+
+/// Blocks cross shared memory whose ring they fill, and each side sleeps until the other wakes it.
+#[test]
+fn blocks_cross_shared_memory() {
+    const BLOCKS: usize = 3;
+    const ROUNDS: usize = 1000;
+    for is_sealed in [false, true] {
+        let (near, far) = links(true);
+        let mut outbound = Outbound::new(near, "B on x".into(), sealed(is_sealed, true));
+        let mut inbound = Inbound::new(far, "A on x".into(), sealed(is_sealed, false), BLOCK);
+        let sender = std::thread::spawn(move || {
+            // More than a ring holds.
+            for _ in 0..ROUNDS {
+                let mut machine = source(&[BLOCK; BLOCKS]);
+                while let Some(held) = machine.next_send(0) {
+                    outbound.push(held);
+                }
+                while outbound.has_unsent() {
+                    let sent = outbound.write(|held| drop(machine.sent(0, held))).unwrap();
+                    if !sent {
+                        sleep(&mut outbound.link, true);
+                    }
+                }
+            }
+            outbound.push_frame(&Frame::End {
+                blocks: 1,
+                bytes: 2,
+            });
+            outbound.write(|_| {}).unwrap();
+            while !outbound.is_over {
+                sleep(&mut outbound.link, false);
+                outbound.read(|_, _| {}).unwrap();
+            }
+        });
+        let mut pool = Pool::new(BLOCK);
+        let (mut count, mut has_ended) = (0, false);
+        while !has_ended {
+            let read = inbound.read(&mut pool, |arrival| {
+                match arrival {
+                    Arrival::Block(header, body) => {
+                        let expected = (count % BLOCKS) as u8 + 1;
+                        assert!(
+                            body[..header.length as usize]
+                                .iter()
+                                .all(|&b| b == expected)
+                        );
+                        count += 1;
+                    }
+                    Arrival::Want => {}
+                    Arrival::End(blocks, bytes) => {
+                        assert_eq!((blocks, bytes), (1, 2));
+                        has_ended = true;
+                    }
+                }
+                Ok(!has_ended)
+            });
+            if !read.unwrap() {
+                sleep(&mut inbound.link, false);
+            }
+        }
+        assert_eq!(count, ROUNDS * BLOCKS);
+        drop(inbound);
+        sender.join().unwrap();
+    }
+}
+
+/// As the loop of a process waits.
+fn sleep(link: &mut Link, writes: bool) {
+    if link.arm(writes).unwrap() {
+        return;
+    }
+    let flags = link.flags(writes);
+    poll(&mut [PollFd::new(link, flags)], None).unwrap();
+    link.wake().unwrap();
 }

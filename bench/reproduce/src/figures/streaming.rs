@@ -65,6 +65,8 @@ const COLUMNS: [(&str, &str); 13] = [
 enum Kind {
     Tcp,
     Unix,
+    /// Within one node only.
+    Shm,
 }
 
 impl Kind {
@@ -72,6 +74,7 @@ impl Kind {
         match self {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
+            Self::Shm => "shm",
         }
     }
 }
@@ -153,7 +156,11 @@ fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sampl
             let port = |group: usize| PORT + (group * case.nodes + chain) as u16;
             let name =
                 |group: usize| format!("ropewalk-chain-{}-{chain}-{group}", std::process::id());
-            let is_unix = case.kind == Kind::Unix && case.nodes == 1;
+            // Between nodes there is TCP only.
+            let kind = match case.kind {
+                Kind::Unix if case.nodes > 1 => Kind::Tcp,
+                kind => kind,
+            };
             let mut command = match lab {
                 Some(lab) => lab.command(&host(node(group)), &site.bench),
                 None => Command::new(&site.bench),
@@ -166,18 +173,17 @@ fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sampl
                 &blocks.to_string(),
             ]);
             if group > 0 {
-                let input = if is_unix {
-                    format!("unix:{}", name(group))
-                } else {
-                    format!("tcp:{}", port(group))
+                let input = match kind {
+                    Kind::Tcp => format!("tcp:{}", port(group)),
+                    kind => format!("{}:{}", kind.name(), name(group)),
                 };
                 command.args(["--input", &input]);
             }
             if group + 1 < case.processes {
                 let next = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| host(node(group + 1)));
-                let output = match is_unix {
-                    true => format!("unix:{}", name(group + 1)),
-                    false => format!("tcp:{next}:{}", port(group + 1)),
+                let output = match kind {
+                    Kind::Tcp => format!("tcp:{next}:{}", port(group + 1)),
+                    kind => format!("{}:{}", kind.name(), name(group + 1)),
                 };
                 command.args(["--output", &output]);
             }
@@ -251,8 +257,9 @@ fn stream(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Samp
             }));
         }
     }
-    if case.kind == Kind::Tcp {
-        arguments.extend(words("--lane tcp"));
+    // Unix sockets are what connects processes of one host by default.
+    if case.kind != Kind::Unix {
+        arguments.extend(["--lane".to_owned(), case.kind.name().to_owned()]);
     }
     if !case.is_sealed {
         arguments.push("--plain".into());
@@ -297,7 +304,11 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
         &BLOCKS
     };
     let processes: &[usize] = if is_quick { &[4] } else { &PROCESSES };
-    for kind in [Kind::Tcp, Kind::Unix] {
+    let kinds: &[Kind] = match nodes {
+        1 => &[Kind::Tcp, Kind::Unix, Kind::Shm],
+        _ => &[Kind::Tcp, Kind::Unix],
+    };
+    for &kind in kinds {
         for &processes in processes {
             for &block in blocks {
                 let case = Case {
@@ -309,8 +320,8 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
                     is_sealed: false,
                 };
                 cases.push(case);
-                // Within a node blocks on Unix sockets are not sealed in any case.
-                if block == 64 << 10 && !(kind == Kind::Unix && nodes == 1) {
+                // Within a node only blocks on TCP are ever sealed.
+                if block == 64 << 10 && (kind == Kind::Tcp || nodes > 1) {
                     cases.push(Case {
                         is_sealed: true,
                         ..case
@@ -473,7 +484,7 @@ fn draw(bench: &Bench, all: &[Measured]) -> Result<()> {
         .iter()
         .map(|block| format!("{} KiB", block >> 10))
         .collect();
-    for kind in [Kind::Tcp, Kind::Unix] {
+    for kind in [Kind::Tcp, Kind::Unix, Kind::Shm] {
         let mut series: Vec<Series> = Vec::new();
         let mut seen: Vec<(usize, usize)> = Vec::new();
         let is_shown =
@@ -543,7 +554,8 @@ mod tests {
         let zeros = all
             .iter()
             .filter(|case| case.data == Data::Zeros && !case.is_sealed);
-        assert_eq!(zeros.count(), 2 * 5 * 5 * 6);
+        // Shared memory is within a node.
+        assert_eq!(zeros.count(), (2 * 5 + 1) * 5 * 6);
         for case in all.iter().filter(|case| case.data == Data::Zeros) {
             let bytes = case.bytes_a_node(true);
             assert!(bytes.is_multiple_of(case.block) && bytes >= 16 * case.block);

@@ -37,7 +37,10 @@ pub(super) fn check(open: &StreamOpen, runs_programs: bool) -> Result<(), AgentE
             "the stream's numbers are out of bounds; install the same Ropewalk on all hosts",
         ));
     }
-    if !matches!(open.lane(), LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix) {
+    if !matches!(
+        open.lane(),
+        LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix | LaneKind::Shm
+    ) {
         return Err(refused(format!(
             "streams do not use {} lanes",
             open.lane().name()

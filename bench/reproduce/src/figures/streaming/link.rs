@@ -2,7 +2,7 @@
 //!
 //! The denominator of the streaming figure: what sockets of a kind carry through as many processes.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use ropewalk_lane::shm::Rings;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 use socket2::SockRef;
 
@@ -24,10 +26,10 @@ const UNIX_BUFFER_LEN: usize = 1 << 20;
 /// Arguments of the hidden command `chain-link`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
-    /// Where to take blocks: tcp:PORT or unix:NAME; makes them when missing
+    /// Where to take blocks: tcp:PORT, unix:NAME or shm:NAME; makes them when missing
     #[arg(long)]
     input: Option<String>,
-    /// Where to send them: tcp:HOST:PORT or unix:NAME; drops them when missing
+    /// Where to send them: tcp:HOST:PORT, unix:NAME or shm:NAME; drops them when missing
     #[arg(long)]
     output: Option<String>,
     /// Bytes of a block
@@ -48,6 +50,10 @@ fn listen(text: &str) -> Result<Box<dyn Read>> {
             let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
             Ok(Box::new(listener.accept()?.0))
         }
+        Some(("shm", name)) => {
+            let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+            Ok(Box::new(Waiting(Rings::offer(listener.accept()?.0)?)))
+        }
         _ => bail!("{text} is no place to listen"),
     }
 }
@@ -64,7 +70,49 @@ fn connect(text: &str) -> Result<Box<dyn Write>> {
             SockRef::from(&socket).set_send_buffer_size(UNIX_BUFFER_LEN)?;
             Ok(Box::new(socket))
         }
+        Some(("shm", name)) => {
+            let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+            Ok(Box::new(Waiting(Rings::accept(socket)?)))
+        }
         _ => bail!("{text} is no place to send to"),
+    }
+}
+
+/// Rings whose calls wait.
+struct Waiting(Rings);
+
+impl Waiting {
+    fn until<T>(
+        &mut self,
+        writes: bool,
+        mut call: impl FnMut(&mut Rings) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match call(&mut self.0) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if !self.0.arm(writes)? {
+                poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None)?;
+                self.0.wake()?;
+            }
+        }
+    }
+}
+
+impl Read for Waiting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.until(false, |rings| rings.take(&mut [IoSliceMut::new(buffer)]))
+    }
+}
+
+impl Write for Waiting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.until(true, |rings| rings.put(&[IoSlice::new(bytes)]))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,0 +1,102 @@
+//! What an edge's bytes cross: a socket, or rings in shared memory whose bell is a socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use ropewalk_lane::shm::Rings;
+use rustix::event::PollFlags;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
+    shutdown,
+};
+
+/// Bytes both ways; no call waits.
+pub(crate) enum Link {
+    Socket(OwnedFd),
+    // Boxed: larger than a descriptor by far.
+    Rings(Box<Rings>),
+}
+
+impl Link {
+    /// The end of an edge that receives blocks; `is_shared`: through memory that this end makes.
+    pub fn receiving(socket: OwnedFd, is_shared: bool) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(match is_shared {
+            true => Self::Rings(Box::new(Rings::offer(UnixStream::from(socket))?)),
+            false => Self::Socket(socket),
+        })
+    }
+
+    /// The end of an edge that sends blocks; `is_shared`: through memory that the other end makes.
+    pub fn sending(socket: OwnedFd, is_shared: bool) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(match is_shared {
+            true => Self::Rings(Box::new(Rings::accept(UnixStream::from(socket))?)),
+            false => Self::Socket(socket),
+        })
+    }
+
+    /// Fills the slices in order as far as bytes are there; 0 once the peer has closed.
+    pub fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => {
+                let mut none = RecvAncillaryBuffer::default();
+                Ok(recvmsg(&*socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC)?.bytes)
+            }
+            Self::Rings(rings) => rings.take(slices),
+        }
+    }
+
+    /// Writes a prefix of the slices.
+    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => {
+                let mut none = SendAncillaryBuffer::default();
+                Ok(sendmsg(&*socket, slices, &mut none, SendFlags::NOSIGNAL)?)
+            }
+            Self::Rings(rings) => rings.put(slices),
+        }
+    }
+
+    /// Nothing more is sent.
+    pub fn shut(&mut self) {
+        if let Self::Socket(socket) = self {
+            // The receiver reads to the end, then closes.
+            let _ = shutdown(socket, Shutdown::Write);
+        }
+    }
+
+    /// What to wait for with `poll`.
+    pub fn flags(&self, writes: bool) -> PollFlags {
+        match self {
+            Self::Socket(_) if writes => PollFlags::IN | PollFlags::OUT,
+            Self::Socket(_) | Self::Rings(_) => PollFlags::IN,
+        }
+    }
+
+    /// Whether there is something to do without waiting; else the descriptor becomes ready when there is.
+    pub fn arm(&mut self, writes: bool) -> io::Result<bool> {
+        match self {
+            Self::Socket(_) => Ok(false),
+            Self::Rings(rings) => rings.arm(writes),
+        }
+    }
+
+    /// The descriptor is ready.
+    pub fn wake(&mut self) -> io::Result<()> {
+        match self {
+            Self::Socket(_) => Ok(()),
+            Self::Rings(rings) => rings.wake(),
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Socket(socket) => socket.as_fd(),
+            Self::Rings(rings) => rings.as_fd(),
+        }
+    }
+}
