@@ -95,13 +95,14 @@ Examples:
   ropewalk status --agent host:7420
       what it is doing
 
-Unauthenticated peers get no answer: a connection that sends no right preface of 128 bytes within
-2 s, or does not prove the token, is closed. Where too many connect, silent ones are closed, first
-those of the address that has most. Hosts reached over ssh need no standing agent.
+Unauthenticated peers get no answer: the agent closes a connection without a valid preface of 128
+bytes within 2 s, or without proof of the token. If too many connect, it closes silent ones, first
+those of the address with the most connections. Hosts reached over ssh need no standing agent.
 
-Transfers, refusals, wrong tokens and, 5 a second, strangers are logged on standard error, a line
-each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: masters of its transfers are notified,
-and its temporary files are removed. As a systemd service, with the log in the journal:
+The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on
+standard error, a line each. SIGHUP does nothing. Ctrl-C or SIGTERM ends the agent: it notifies the
+masters of its transfers and removes its temporary files. As a systemd service, with the log in the
+journal:
 
   [Service]
   ExecStart=/usr/local/bin/ropewalk agent --token-file /etc/ropewalk/token --root /data

@@ -68,7 +68,7 @@ choices!(
 choices!(
     /// How a host's data is spread over its streams.
     StripingArg(Striping) {
-        Pull: "Each stream asks for the next piece when it has room",
+        Pull: "Each stream asks for the next piece when it has space",
         Equal: "Each stream has an equal part and keeps it, as PSockets; the first plan stays",
     }
 );

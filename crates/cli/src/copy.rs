@@ -68,14 +68,14 @@ Sources and destinations:
   /data/set  set  ./a:b          a file or folder of this host (hide a colon behind ./)
   host:/data/set  me@host:/x     on a host reached over ssh; only the program is needed there
   host:set  host:~/set  host:    below the home folder there; host:~user/set in that of a user
-  'host:/data/*.h5'              a source: what matches there (*, ?, [a-z]; quote it, \\* is a star); a
-                                 file of exactly this name has priority
+  'host:/data/*.h5'              the files that match there (*, ?, [a-z]; quote it, \\* is a star);
+                                 a file of exactly this name has priority
   a[1-4]:/data/set               on four hosts
   host:7420:/data/set            on a host where `ropewalk agent` listens; also [::1]:7420:/x
   mem:4GiB  host:mem:4GiB        bytes made in memory (as a destination mem: alone will do)
-  null:  host:null:              destination that checks the bytes and drops them
-  DEST names the copy; with a trailing / the copy goes into it under the source's name. Then the
-  last folder is made if only it is missing.
+  null:  host:null:              destination that checks and discards the bytes
+  DEST names the copy. If DEST ends with /, the source is copied into that folder under its own
+  name; the folder is created if its parent folder exists.
   A path means the same whether or not it exists.
 
 Several sources:
@@ -85,18 +85,18 @@ Several sources:
   parts by --sources. The progress and the report name which it was.
 
 What a copy is:
-  Contents, modes, modification times and symbolic links. Hard links become files of their own;
-  owners, extended attributes, set-id bits and holes are not kept. Folders that the destination
-  holds keep their mode and time, and what it holds under other names stays. Every file is sent
-  again, also one that is there already. Nothing gets its name before all of it is there, and what
-  an incomplete copy leaves (status 1, 3 or 130) is removed, unless --keep-partial keeps
-  it as .NAME.ropewalk-ID-NODE (a shared copy: .NAME.ropewalk-ID). Where the agent was killed, or
-  the command of a shared copy, it stays under that name; nothing uses it, remove it. Such names
-  are left out of sources.
-  What is replaced stays until all of the copy is there, so the destination needs room for both.
-  A source that changes meanwhile is noticed by size, times and inode. What a program writes
-  through mapped memory (mmap) is not, until the system writes it back: do not copy the files of
-  a running database. Files of /proc and /sys have no size: use cat.
+  Contents, modes, modification times and symbolic links. Hard links become separate files;
+  owners, extended attributes, set-id bits and holes are not copied. Existing folders at the
+  destination keep their mode, their time and their other entries. Every file is sent, even if
+  the destination has it already. Each file is written under a temporary name and renamed after
+  the whole copy is complete: the destination needs space for the old and the new version.
+  The temporary files of an incomplete copy (status 1, 3 or 130) are deleted, unless
+  --keep-partial is given. They are .NAME.ropewalk-ID-NODE (of a shared copy .NAME.ropewalk-ID).
+  A killed agent, or the killed command of a shared copy, can leave them: delete them. Sources
+  never include such names.
+  A changed source is detected by its size, timestamps and inode. Writes through mmap are
+  detected only after the kernel has written the pages back: do not copy the files of a running
+  database. Files of /proc and /sys have no size: use cat.
 
 Examples:
   ropewalk copy /data/set /backup/
@@ -104,11 +104,11 @@ Examples:
   ropewalk copy a.h5 b.h5 notes host:/data/run7/
       makes a.h5, b.h5 and notes in /data/run7
   ropewalk copy 'host:run7/*.h5' h5/
-      what matches on host; from 'a[1-4]:run7/*.h5' all hosts have to have the same names
+      the files that match on host; with 'a[1-4]:run7/*.h5' all hosts must have the same names
   ropewalk copy host:/data/set /tmp/set
       fetches a tree over ssh, encrypted and checked
   ropewalk copy 'a[1-4]:/data/set' 'b[1-6]:/data/set'
-      four replicas (or four parts: found out by comparing) to six copies
+      four replicas (or four parts: the command compares them) to six copies
   ropewalk copy --sources parts 'a[1-4]:/scratch/out' home:/results/out
       each source holds other files; together they make one tree
   ropewalk copy --destinations shared store:/big 'n[1-8]:/lustre/big'

@@ -180,7 +180,7 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "COMMAND", default_value = "ssh", value_parser = words, help_heading = "Reaching hosts")]
     ssh: Words,
 
-    /// Refuse when any host is not reached, also a replica that others can stand in for
+    /// Refuse when any host is not reached, also a replica that others can replace
     #[arg(
         long,
         hide_short_help = true,
@@ -191,8 +191,8 @@ pub(crate) struct MoveArgs {
 
     /// TCP ports of started agents, for firewalls: 50000-50100
     ///
-    /// Agents started for this command listen on them, at both ends; standing agents have --listen. Whichever of two hosts
-    /// reaches the other connects; where neither does, data goes through ssh and this host, which is slower
+    /// Agents started for this command listen on them, at both ends; standing agents have --listen. The one of two hosts
+    /// that reaches the other connects; if neither does, data goes through ssh and this host, which is slower
     #[arg(long, value_name = "A-B", help_heading = "Reaching hosts")]
     ports: Option<Ports>,
 

@@ -167,7 +167,7 @@ pub enum StoreError {
     },
     /// The file system has space, but takes no more files.
     #[error(
-        "cannot {operation} {shown}: the file system has no inode left, that is no room for one more file; \
+        "cannot {operation} {shown}: the file system has no inode left for one more file; \
          remove files there or choose another destination", shown = shown(path)
     )]
     NoInodes {

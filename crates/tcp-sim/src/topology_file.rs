@@ -57,7 +57,7 @@ pub enum LineError {
     NoFlow,
     /// Its first word, and how many there are.
     #[error(
-        "\"{0}\" with {1} words is neither `link FROM TO RATE LATENCY [queue=N] [loss=P] [back-rate=RATE]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`"
+        "\"{0}\" with {1} fields is neither `link FROM TO RATE LATENCY [queue=N] [loss=P] [back-rate=RATE]` nor `flow FROM TO bytes=SIZE [streams=N] [flavour=NAME] [start=TIME]`"
     )]
     Kind(String, usize),
     /// More connections than are simulated.

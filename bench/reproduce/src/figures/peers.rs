@@ -148,7 +148,11 @@ const FILE: [Case; 5] = [
         "encrypted, checked",
         "--lane tcp",
     ),
-    file("ropewalk as it comes (Unix lane)", "encrypted, checked", ""),
+    file(
+        "ropewalk without options (Unix lane)",
+        "encrypted, checked",
+        "",
+    ),
 ];
 
 const COLUMNS: [(&str, &str); 8] = [

@@ -41,7 +41,7 @@ pub(super) fn parts<'w>(keyword: &'w Word, rest: &'w [Word]) -> Result<Parts<'w>
             [from, to, rate] => Ok((None, rate, from, to)),
             [_, _, _, more, ..] => {
                 let fault = Fault::new(more.span.clone(), "a cap row ends with its rate");
-                Err(Box::new(fault.label("one word too many").advice(CAP_FORM)))
+                Err(Box::new(fault.label("one field too many").advice(CAP_FORM)))
             }
             _ => {
                 let missing = ["the node that sends", "the node that receives", "rate"];
@@ -77,9 +77,9 @@ pub(super) fn parts<'w>(keyword: &'w Word, rest: &'w [Word]) -> Result<Parts<'w>
                 more.span.clone(),
                 "a trunk row ends with the nodes that receive",
             );
-            let fault = fault.label("one word too many");
+            let fault = fault.label("one field too many");
             Err(Box::new(fault.advice(
-                "one word lists all of them, without spaces: b[1-4],c",
+                "one field lists all of them, without spaces: b[1-4],c",
             )))
         }
         _ => Err(short(keyword, rest, columns[rest.len()], TRUNK_FORM)),

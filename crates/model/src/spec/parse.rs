@@ -424,7 +424,7 @@ impl Parser<'_> {
         let errors_before = self.errors.found.len();
         for word in words {
             let Some((key, value)) = word.text.split_once('=') else {
-                let fault = Fault::new(word.span.clone(), "word after the range is not key=value");
+                let fault = Fault::new(word.span.clone(), "field after the range is not key=value");
                 let advice = "known are up=RATE, down=RATE, dest=NAME and interface=NAME; comments begin with #";
                 self.errors.push(fault.advice(advice));
                 continue;

@@ -17,6 +17,10 @@ const END_GAME_GAIN_MIN: f64 = 0.1;
 /// Stolen runs are at most this long, so that a thief that slows down holds little back (64 MiB).
 const STEAL_MAX: u64 = 64 << 20;
 
+/// Stolen runs have at least this many bytes. The cut moves them to the begin of a unit, so one byte stands for one unit: an idle
+/// lane always gets a unit, however small its share.
+const STEAL_MIN: u64 = 1;
+
 /// A lane that only stands by for others steals what it carries in this time at most: it gives the
 /// work back, so to speak, as soon as the planned lanes can do without it.
 const SPARE_STEAL_SECONDS: f64 = 1.0;
@@ -76,7 +80,10 @@ impl Ledger {
             (false, Some(rate)) => (rate * SPARE_STEAL_SECONDS) as u64,
             (false, None) => SPARE_STEAL_UNMEASURED,
         };
-        let take = even.min(most.min(STEAL_MAX)).max(1).min(run.range.len());
+        let take = even
+            .min(most.min(STEAL_MAX))
+            .max(STEAL_MIN)
+            .min(run.range.len());
         // Cut on a unit border, so that no unit is split between two senders.
         let cut = unit_at(run.range.end - take)
             .start

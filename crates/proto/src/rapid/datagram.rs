@@ -58,7 +58,7 @@ pub struct Datagram {
 #[non_exhaustive]
 pub enum DatagramError {
     /// Shorter than a header.
-    #[error("a datagram of {0} bytes has no room for a header")]
+    #[error("a datagram of {0} bytes is shorter than its header")]
     Short(usize),
     /// The first byte names no kind.
     #[error("a datagram of unknown kind {0}")]

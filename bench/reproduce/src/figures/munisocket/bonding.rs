@@ -134,7 +134,7 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     if let Some(why) = missing {
         let why = why.lines().next().unwrap_or_default();
         table.note(format!(
-            "This kernel has no channel bonding ({why}); the paper's figures stand in for it."
+            "This kernel has no channel bonding ({why}); the table has the paper's figures instead."
         ));
     }
     let titles = Titles {

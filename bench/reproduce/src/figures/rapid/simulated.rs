@@ -142,7 +142,7 @@ fn loads(is_quick: bool) -> Result<Table> {
             ]);
         }
     }
-    table.note("A datagram that finds no room costs these receivers nothing, so that rates above the best are no slower; the paper's machine paid for them, too.");
+    table.note("A datagram that the full buffer drops costs these receivers nothing, so that rates above the best are no slower; the paper's machine paid for them, too.");
     Ok(table)
 }
 
