@@ -11,6 +11,7 @@ pub(crate) mod memory;
 pub(crate) mod multisocket;
 pub(crate) mod munisocket;
 pub(crate) mod peers;
+pub(crate) mod pressure;
 pub(crate) mod rails;
 pub(crate) mod rapid;
 pub(crate) mod streaming;

@@ -45,7 +45,7 @@ pub use crate::page::page;
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, rails, rapid, streaming, striping, traps, trees, trunk, wan,
+    munisocket, peers, pressure, rails, rapid, streaming, striping, traps, trees, trunk, wan,
 };
 
 /// Longer than all figures take.
@@ -102,6 +102,8 @@ enum Figure {
     Multisocket,
     /// Streams through groups of processes: blocks, nodes, processes a node, beside bare chains; several nodes in the lab
     Streaming,
+    /// Streams whose last process on one node is slow: rates and memory of all processes
+    Pressure,
     /// Messages over several interfaces, put and get, failing rails, competing traffic, in the lab
     Munisocket,
     /// Peak resident memory by lanes, prefetch and nodes
@@ -136,6 +138,9 @@ enum Figure {
     /// One process of a bare chain, for `streaming`
     #[command(hide = true)]
     ChainLink(streaming::LinkArgs),
+    /// A program that reads slowly, for `pressure`
+    #[command(hide = true)]
+    SlowReader(pressure::ReaderArgs),
 }
 
 /// Makes a figure, or all of them; exit status 1 where a point is missing.
@@ -157,6 +162,9 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
     }
     if let Figure::ChainLink(link) = &arguments.command {
         return streaming::run_link(link).map(|()| true);
+    }
+    if let Figure::SlowReader(reader) = &arguments.command {
+        return pressure::run_reader(reader).map(|()| true);
     }
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
@@ -195,6 +203,7 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Peers,
         Figure::Multisocket,
         Figure::Streaming,
+        Figure::Pressure,
         Figure::Trunk,
         Figure::Wan,
     ];
@@ -217,6 +226,7 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Peers => peers::run(settings),
         Figure::Multisocket => multisocket::run(settings),
         Figure::Streaming => streaming::run(settings),
+        Figure::Pressure => pressure::run(settings),
         Figure::Munisocket => munisocket::run(settings),
         Figure::Memory => memory::run(settings),
         Figure::Control => control::run(settings),
@@ -230,7 +240,9 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
         Figure::Wan => wan::run(settings),
-        Figure::All | Figure::LaneEnd(_) | Figure::ChainLink(_) => bail!("not a figure by itself"),
+        Figure::All | Figure::LaneEnd(_) | Figure::ChainLink(_) | Figure::SlowReader(_) => {
+            bail!("not a figure by itself")
+        }
     }
 }
 

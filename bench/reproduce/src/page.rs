@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Figures in the page's order: folder and heading.
-const FIGURES: [(&str, &str); 18] = [
+const FIGURES: [(&str, &str); 20] = [
     (
         "peers",
         "One pair on loopback beside iperf3 and other movers",
@@ -31,6 +31,8 @@ const FIGURES: [(&str, &str); 18] = [
     ("memory", "Memory of an agent"),
     ("multisocket", "Sockets between two processes"),
     ("munisocket", "Messages over several interfaces"),
+    ("streaming", "Streams through stages"),
+    ("pressure", "Back-pressure of streams"),
     ("rapid", "Datagrams at the receiver's rate"),
     ("wan", "Streams over a long path"),
     (

@@ -92,7 +92,7 @@ fn measure(site: &Site, bytes: u64, is_replica: bool) -> Result<Survived> {
                 "writer a1:{PORT} /data/file 0 0+{half}\nwriter a2:{PORT} /data/file {half} {half}+{half}\n\
                  reader b1:{PORT} /data/copy 0 0+{bytes}\n"
             ))?;
-            words(&format!("transfer {spec}"))
+            words(&format!("transfer --keep-partial {spec}"))
         }
     };
     let mut killed_at = None;

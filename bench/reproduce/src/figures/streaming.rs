@@ -396,6 +396,22 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             });
         }
     }
+    // What the aim is for: long blocks within one node, zeros.
+    let is_aimed = |case: &Case| {
+        case.nodes == 1 && case.block >= 64 << 10 && case.data == Data::Zeros && !case.is_sealed
+    };
+    for kind in [Kind::Tcp, Kind::Unix, Kind::Shm] {
+        let of_kind = measured
+            .iter()
+            .filter(|one| one.case.kind == kind && is_aimed(&one.case));
+        let medians = of_kind.filter_map(|one| Some(shares(one)?.median));
+        if let Some(all) = summary(medians) {
+            bench.headline(
+                format!("blocks of 64 KiB and more within one node over {}, of bare chains in the same round", kind.name()),
+                format!("{:.2} ({:.2} to {:.2})", all.median, all.min, all.max),
+            );
+        }
+    }
     let mut table = table(&measured);
     if let Err(reason) = has_lab {
         table.note(format!("one node only: {reason}"));
