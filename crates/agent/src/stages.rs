@@ -51,6 +51,9 @@ use self::open::{Claim, Files, refused};
 /// A peer proves the stream's secret within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Nodes whose addresses are sent to a process in one packet: 1 KiB each.
+const PEERS_EACH: usize = PACKET_MAX >> 10;
+
 /// What an agent needs to take part in streams.
 #[derive(Clone, Debug)]
 pub struct StageConfig {
@@ -189,7 +192,12 @@ impl Stream {
         // Every node has looked for the claims of the others.
         *self.claim.lock() = None;
         for (group, stage) in (0..).zip(&self.stages) {
-            if let Err(error) = stage.send(to_stage::Body::Start(start.clone()), None) {
+            let mut parts = start.peers.chunks(PEERS_EACH);
+            let sent = parts.try_for_each(|peers| {
+                let peers = peers.to_vec();
+                stage.send(to_stage::Body::Start(StreamStart { peers }), None)
+            });
+            if let Err(error) = sent {
                 let text = format!("cannot be sent the addresses of the other nodes: {error}");
                 self.fail(group, StageCause::Process, text);
             }

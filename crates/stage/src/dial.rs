@@ -247,7 +247,7 @@ mod tests {
     use ropewalk_lane::edge::PROOF_LEN;
     use ropewalk_lane::preface::PREFACE_LEN;
     use std::net::TcpListener;
-    use std::sync::Barrier;
+    use std::sync::{Arc, Barrier};
 
     const STREAM: [u8; 16] = [1; 16];
 
@@ -297,14 +297,19 @@ mod tests {
             lane: LaneKind::Tcp,
             plain: false,
         };
-        let all = Barrier::new(NODES as usize);
-        std::thread::scope(|scope| {
-            for (node, listener) in (0..).zip(&listeners) {
-                let all = &all;
-                scope.spawn(move || answer(listener, node, node as usize % 2, all));
-            }
-            assert_eq!(dial.connect_all(&targets).unwrap().len(), NODES as usize);
-        });
+        let all = Arc::new(Barrier::new(NODES as usize));
+        // Not waited for before the result is known: they wait for all.
+        let answers: Vec<_> = (0..)
+            .zip(listeners)
+            .map(|(node, listener)| {
+                let all = all.clone();
+                std::thread::spawn(move || answer(&listener, node, node as usize % 2, &all))
+            })
+            .collect();
+        assert_eq!(dial.connect_all(&targets).unwrap().len(), NODES as usize);
+        for answer in answers {
+            answer.join().unwrap();
+        }
         let nowhere = Peer::default();
         let error = dial
             .connect_all(&[(&nowhere, "B on x".into())])

@@ -131,21 +131,24 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
     let ends = plan.ends()?;
     // Peers connect as soon as their agents have the start.
     let mut edges: BTreeMap<u32, (OwnedFd, StageEdge)> = BTreeMap::new();
-    let mut peers = None;
+    let mut peers = Vec::new();
     let mut outputs = Vec::new();
-    while peers.is_none() || edges.len() < plan.before.len() {
+    let nodes = plan.stream.nodes as usize;
+    while peers.len() < nodes || edges.len() < plan.before.len() {
         match agent.wait()? {
             (to_stage::Body::Edge(edge), Some(descriptor)) => {
                 edges.insert(edge.node, (descriptor, edge));
             }
             (to_stage::Body::Start(start), _) => {
-                outputs = plan.connect(&start.peers)?;
-                peers = Some(start.peers);
+                // In parts, of which each fits a packet.
+                peers.extend(start.peers);
+                if peers.len() >= nodes {
+                    outputs = plan.connect(&peers)?;
+                }
             }
             _ => return Err(StageError::Agent("it has no sense before the start".into())),
         }
     }
-    let peers = peers.unwrap_or_default();
     let mut inputs = Vec::new();
     for node in &plan.before {
         let Some((descriptor, edge)) = edges.remove(node) else {

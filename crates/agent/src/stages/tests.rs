@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ropewalk_proto::control::{StageProgram, ToAgent, to_agent};
-use ropewalk_proto::stage::MEMORY_MAX;
+use ropewalk_proto::stage::{MEMORY_MAX, NODES_MAX};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, watch};
 
@@ -16,11 +16,17 @@ struct Bench {
 }
 
 impl Bench {
-    /// An agent whose processes are called `name`.
+    /// An agent whose processes are called `name` and sleep.
     fn new(name: &str) -> Self {
+        Self::running(name, "/bin/sleep", &["1000"])
+    }
+
+    fn running(name: &str, program: &str, words: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join(name);
-        std::fs::copy("/bin/sleep", &program).unwrap();
+        let copy = folder.path().join(name);
+        std::fs::copy(program, &copy).unwrap();
+        let mut command = vec![copy.into_os_string()];
+        command.extend(words.iter().map(OsString::from));
         let config = AgentConfig {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             token: [5; 32],
@@ -28,7 +34,7 @@ impl Bench {
             expanded: Vec::new(),
             log: None,
             stages: Some(StageConfig {
-                command: vec![program.into(), "1000".into()],
+                command,
                 runs_programs: true,
             }),
         };
@@ -121,6 +127,28 @@ fn failed_opens_leave_no_process() {
     assert_eq!(named("stagefailed"), 2);
     stream.finish(false);
     assert_eq!(named("stagefailed"), 0);
+}
+
+/// The addresses of as many nodes as a stream may have reach its processes, in as many packets as it takes.
+#[test]
+fn addresses_of_many_nodes_are_sent() {
+    let bench = Bench::running("stagemany", "/bin/cat", &[]);
+    let shared = &bench.agent.shared;
+    let (outbox, mut said) = mpsc::unbounded_channel();
+    let open = Stream::open(part(0), shared.stages.as_ref(), &shared.host, outbox, None);
+    let (stream, _) = open.unwrap();
+    let peers = (0..NODES_MAX).map(|node| control::Peer {
+        node,
+        name: format!("node-{node}.cluster.example.org"),
+        addresses: vec!["[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".into(); 8],
+        ..control::Peer::default()
+    });
+    stream.start(&StreamStart {
+        peers: peers.collect(),
+    });
+    assert!(said.try_recv().is_err(), "a failure was reported");
+    stream.finish(false);
+    assert_eq!(named("stagemany"), 0);
 }
 
 /// A connection that was meant for another node gets no edge here.

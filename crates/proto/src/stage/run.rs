@@ -22,6 +22,9 @@ const CAUSE_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// Nodes remove what an incomplete stream has left within this time, or the report does not wait for them.
 const DISCARD_TIMEOUT: Nanos = Nanos::from_secs(2);
 
+/// A node opens its part, and gives its file its name, within this time or the stall time, whichever is longer.
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
+
 /// Why a stream fails. The later ones explain the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
@@ -284,13 +287,21 @@ impl Run {
         }
     }
 
+    /// How long nothing may happen.
+    fn patience(&self) -> Nanos {
+        match self.phase {
+            Phase::Moving => self.stall,
+            _ => self.stall.max(ANSWER_TIMEOUT),
+        }
+    }
+
     fn stalls_at(&self) -> Instant {
-        self.moved_at + self.stall
+        self.moved_at + self.patience()
     }
 
     /// What it means that nothing happens.
     fn stalled(&self) -> Failure {
-        let seconds = self.stall.as_seconds();
+        let seconds = self.patience().as_seconds();
         let node = |is_done: fn(&Node) -> bool| {
             let waits = self.nodes.iter().position(|node| !is_done(node));
             waits.map(|node| node as u32)

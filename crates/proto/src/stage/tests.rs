@@ -318,6 +318,62 @@ fn seeds_replay() {
     }
 }
 
+/// What a process with a program deals, by output, when it takes so many blocks before it makes the same number.
+fn dealt_after_taking(together: usize) -> Vec<Vec<u64>> {
+    let mut process: Process<()> = Process::new(Settings {
+        role: Role::Program,
+        node: 1,
+        group: 1,
+        inputs: 2,
+        outputs: 3,
+        block: BLOCK,
+        buffers: 64,
+        deal: Deal::Random,
+        seed: 5,
+    });
+    for input in 0..2 {
+        let _ = process.poll_credit(input);
+    }
+    for output in 0..3 {
+        process.credit(output, u64::MAX, false).unwrap();
+    }
+    let mut dealt = vec![Vec::new(); 3];
+    let (_, header) = pair();
+    for _ in 0..12 / together {
+        for input in 0..together {
+            process.arrive(input % 2, header, 1, 0, ()).unwrap();
+            if let Some(credit) = process.poll_credit(input % 2) {
+                assert!(credit.0 > 0);
+            }
+        }
+        for _ in 0..together {
+            let held = process.take().unwrap();
+            process.release(held);
+        }
+        for _ in 0..together {
+            let identity = process.next_identity();
+            process.make(Header { identity, ..header }, 1, 0, ());
+            for (output, numbers) in dealt.iter_mut().enumerate() {
+                while let Some(held) = process.next_send(output) {
+                    numbers.push(held.header.identity.number);
+                    process.sent(output, held);
+                }
+            }
+        }
+    }
+    dealt
+}
+
+/// When blocks arrive and are merged does not change where those go that are made of them.
+#[test]
+fn merges_do_not_change_deals() {
+    let one = dealt_after_taking(1);
+    assert_eq!(one.iter().map(Vec::len).sum::<usize>(), 12);
+    for together in [2, 3, 4, 6] {
+        assert_eq!(one, dealt_after_taking(together), "{together}");
+    }
+}
+
 fn pair() -> (Process<()>, Header) {
     let process = Process::new(Settings {
         role: Role::Sink,
