@@ -22,7 +22,7 @@ const FILE_LEN_MAX: usize = 1 << 20;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = JOIN_EXAMPLES)]
 pub(crate) struct JoinArgs {
-    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
+    /// Id of the transfer, a unique prefix or suffix of it, its label, or the process ID of its command
     #[arg(value_name = "TRANSFER")]
     transfer: String,
 
@@ -67,7 +67,7 @@ be reached, or does not match).";
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = LEAVE_EXAMPLES)]
 pub(crate) struct LeaveArgs {
-    /// Id of the transfer, its beginning if that is unique, its label, or the process that carries it out
+    /// Id of the transfer, a unique prefix or suffix of it, its label, or the process ID of its command
     #[arg(value_name = "TRANSFER")]
     transfer: String,
 
@@ -81,7 +81,7 @@ pub(crate) struct LeaveArgs {
 }
 
 const LEAVE_EXAMPLES: &str = "\
-Other nodes take over what the node had to send or fetch; what it wrote of a shared destination stays.
+Other nodes take over its ranges; its bytes of a shared destination stay.
 A node that the transfer still needs is not released: the only holder of bytes that are still
 wanted, or the only reader that makes its copy.
 

@@ -53,7 +53,7 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = CANCEL_EXAMPLES)]
 pub(crate) struct CancelArgs {
-    /// Id of the transfer, or as much of its end or beginning as is unique, its label, or the process that carries it out
+    /// Id of the transfer, a unique prefix or suffix of it, its label, or the process ID of its command
     #[arg(value_name = "TRANSFER", required_unless_present = "all")]
     transfer: Option<String>,
 
@@ -76,7 +76,7 @@ Examples:
   ropewalk cancel --all
   ropewalk cancel --all --agent node1:7420
 
-The command that carries the transfer out ends within a second, with exit status 130.
+The command of the transfer ends within a second, with exit status 130.
 
 Exit status: 0 cancelled, 1 nothing to cancel or failed, 2 usage.";
 
