@@ -34,6 +34,9 @@ const RUN_MAX: Duration = Duration::from_secs(120);
 /// Bytes that the slow process reads at once.
 const READ_LEN: usize = 16 << 10;
 
+/// What the slow process makes good when it slept too long.
+const LATE_MAX: Duration = Duration::from_millis(20);
+
 const MIB: f64 = 1_048_576.0;
 
 const COLUMNS: [(&str, &str); 8] = [
@@ -66,8 +69,9 @@ pub(crate) fn run_reader(args: &ReaderArgs) -> Result<()> {
             return Ok(());
         }
         let now = Instant::now();
-        // Time in which nothing was there is lost.
-        due = due.max(now) + Duration::from_secs_f64(count as f64 * 8.0 / args.rate as f64);
+        // Time in which nothing was there is lost; that sleeps last longer is not.
+        due = due.max(now.checked_sub(LATE_MAX).unwrap_or(now))
+            + Duration::from_secs_f64(count as f64 * 8.0 / args.rate as f64);
         std::thread::sleep(due.saturating_duration_since(now));
     }
 }
