@@ -252,7 +252,7 @@ fn table(all: &[(Case, Vec<Sample>)]) -> Table {
         "All nodes are on this host. of B: what a group carries over its number of processes, from 15 to 60 % of a run; least and most of \
          all groups and rounds.",
     );
-    table.note("MiB: most memory of any process. A waits: share of its time that the first group waits for room.");
+    table.note("MiB: most memory of any process. A waits: share of its time that the first group waits for a buffer.");
     table
 }
 
