@@ -60,8 +60,12 @@ pub(super) struct Receiver {
     trailer: usize,
     open: Option<Open>,
     inbox: sys::Inbox,
+    // By numbers of this lane, none of which is used twice: a late datagram must not fit a later unit.
     units: HashMap<u32, Unit>,
     order: VecDeque<u32>,
+    next_number: u32,
+    // Those of the outstanding grants, by the caller's.
+    numbers: HashMap<u32, u32>,
     done: VecDeque<Received>,
     spare: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
@@ -106,6 +110,8 @@ impl Receiver {
             inbox: sys::Inbox::new(),
             units: HashMap::new(),
             order: VecDeque::new(),
+            next_number: 0,
+            numbers: HashMap::new(),
             done: VecDeque::new(),
             spare: Vec::new(),
             scratch: vec![0; sys::MESSAGE_LEN].into(),
@@ -160,10 +166,10 @@ impl Receiver {
         let payload = met.datagram - DATAGRAM_HEADER_LEN as u32 - self.trailer as u32;
         let mut collect = Collect::new(payload);
         // What was granted before.
-        for id in &self.order {
-            if let Some(unit) = self.units.get(id) {
-                collect.expect(*id, unit.grant.range);
-                let header = Self::frame_for(FrameKind::Grant, &unit.grant)?;
+        for number in &self.order {
+            if let Some(unit) = self.units.get(number) {
+                collect.expect(*number, unit.grant.range);
+                let header = Self::frame_for(FrameKind::Grant, &unit.grant, *number)?;
                 self.frames.push(&header, &[])?;
             }
         }
@@ -287,7 +293,8 @@ impl Receiver {
                 FrameKind::Missing => {
                     // It may have become whole while the word was on its way.
                     if let Some(unit) = self.units.remove(&header.grant) {
-                        self.order.retain(|id| *id != header.grant);
+                        self.order.retain(|number| *number != header.grant);
+                        self.numbers.remove(&unit.grant.id);
                         open.collect.forget(header.grant);
                         self.seen.expect(open.collect.open() > 0);
                         self.done.push_back(Received::Missing {
@@ -452,11 +459,12 @@ impl Receiver {
     }
 
     /// A unit is whole: it is hashed and landed.
-    fn finish(&mut self, id: u32, landing: &mut dyn Landing) -> Result<(), LaneError> {
-        let Some(unit) = self.units.remove(&id) else {
+    fn finish(&mut self, number: u32, landing: &mut dyn Landing) -> Result<(), LaneError> {
+        let Some(unit) = self.units.remove(&number) else {
             return Ok(());
         };
-        self.order.retain(|other| *other != id);
+        self.order.retain(|other| *other != number);
+        self.numbers.remove(&unit.grant.id);
         let now = self.now();
         if let Some(before) = self.delivered_at.replace(now) {
             self.blast.deliveries.add(now.since(before));
@@ -511,7 +519,7 @@ impl Receiver {
         self.frames.push(&header, &body)
     }
 
-    fn frame_for(kind: FrameKind, grant: &Grant) -> Result<FrameHeader, LaneError> {
+    fn frame_for(kind: FrameKind, grant: &Grant, number: u32) -> Result<FrameHeader, LaneError> {
         if grant.digest {
             return Err(LaneError::Misuse(
                 "a hash alone is asked for over a stream, not over a lane of datagrams".into(),
@@ -532,7 +540,7 @@ impl Receiver {
             space: grant.space,
             length,
             offset: grant.range.start,
-            grant: grant.id,
+            grant: number,
             code: 0,
         })
     }
@@ -562,8 +570,8 @@ impl ReceiveHalf for Receiver {
             )));
         }
         for grant in grants {
-            Self::frame_for(FrameKind::Grant, grant)?;
-            if self.units.contains_key(&grant.id) {
+            Self::frame_for(FrameKind::Grant, grant, self.next_number)?;
+            if self.numbers.contains_key(&grant.id) {
                 return Err(LaneError::Misuse(format!(
                     "grant {} is outstanding already",
                     grant.id
@@ -575,11 +583,14 @@ impl ReceiveHalf for Receiver {
             self.came = Instant::now();
         }
         for grant in grants {
-            self.order.push_back(grant.id);
+            let number = self.next_number;
+            self.next_number = number.wrapping_add(1);
+            self.numbers.insert(grant.id, number);
+            self.order.push_back(number);
             // Frames of the handshake come first; what is granted before them waits.
             if let Some(open) = &mut self.open {
-                open.collect.expect(grant.id, grant.range);
-                let header = Self::frame_for(FrameKind::Grant, grant)?;
+                open.collect.expect(number, grant.range);
+                let header = Self::frame_for(FrameKind::Grant, grant, number)?;
                 self.frames.push(&header, &[])?;
             }
             let unit = Unit {
@@ -587,7 +598,7 @@ impl ReceiveHalf for Receiver {
                 bytes: Vec::new(),
                 hash: None,
             };
-            self.units.insert(grant.id, unit);
+            self.units.insert(number, unit);
         }
         match self.open {
             Some(_) => self.frames.flush(),
@@ -597,17 +608,21 @@ impl ReceiveHalf for Receiver {
 
     fn cancel(&mut self, ids: &[u32]) -> Result<(), LaneError> {
         for id in ids {
-            let Some(unit) = self.units.get(id) else {
+            let Some(&number) = self.numbers.get(id) else {
+                continue;
+            };
+            let Some(unit) = self.units.get(&number) else {
                 continue;
             };
             let grant = unit.grant;
             if self.open.is_some() {
-                let header = Self::frame_for(FrameKind::Cancel, &grant)?;
+                let header = Self::frame_for(FrameKind::Cancel, &grant, number)?;
                 self.frames.push(&header, &[])?;
                 continue;
             }
-            self.units.remove(id);
-            self.order.retain(|other| other != id);
+            self.units.remove(&number);
+            self.order.retain(|other| *other != number);
+            self.numbers.remove(id);
             self.done.push_back(Received::Missing {
                 grant,
                 code: missing::CANCELLED,

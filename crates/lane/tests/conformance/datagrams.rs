@@ -537,3 +537,27 @@ fn a_monitor_can_be_replaced() {
     drop(receiver);
     assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
 }
+
+/// The number of a unit that is whole may be that of another one: its own bytes and hash are sent.
+#[test]
+fn numbers_of_grants_are_used_again() {
+    for (_, protect) in protections() {
+        let (near, far) = tcp_pair("127.0.0.1:0");
+        let mut receiver = udp::receive_half(near, protect(), options(None)).unwrap();
+        let mut sender = udp::send_half(far, protect(), options(None)).unwrap();
+        let serving = thread::spawn(move || sender.serve(&Generated::new(Mode::Memory), LONG));
+        let mut landing = Memory::new(false);
+        for start in [0, 100_001, 100_001] {
+            let wanted = grant(0, start, start + 100_000, true);
+            receiver.grant(&[wanted]).unwrap();
+            let unit = receive(&mut *receiver, &mut landing);
+            assert!(matches!(unit, Received::Unit { .. }), "{unit:?}");
+            let expected = Generated::new(Mode::Memory);
+            let mut bytes = vec![0; 100_000];
+            expected.read(2, start, &mut bytes).unwrap();
+            assert!(landing.read(wanted.range) == bytes, "unit at {start}");
+        }
+        drop(receiver);
+        assert_eq!(serving.join().unwrap().unwrap(), Served::Closed);
+    }
+}
