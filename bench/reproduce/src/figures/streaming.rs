@@ -396,6 +396,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
             });
         }
     }
+    measured.retain(|one| one.chains.iter().chain(&one.streams).any(Option::is_some));
     // What the aim is for: long blocks within one node, zeros.
     let is_aimed = |case: &Case| {
         case.nodes == 1 && case.block >= 64 << 10 && case.data == Data::Zeros && !case.is_sealed
@@ -413,6 +414,13 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
     }
     let mut table = table(&measured);
+    if measured.len() < all.len() {
+        table.note(format!(
+            "{} of {} points of the grid are measured; `--only TEXT` measures those whose names contain TEXT.",
+            measured.len(),
+            all.len()
+        ));
+    }
     if let Err(reason) = has_lab {
         table.note(format!("one node only: {reason}"));
     }
