@@ -19,6 +19,7 @@
 //! * [`frame`]: blocks, credit and ends on the wire
 //! * [`run`]: the master's view: phases of a stream, which failure is the cause, whether every block arrived once
 //! * [`report`]: what a stream reports
+//! * [`shuffle`]: records, their keys and partitions
 
 pub mod account;
 pub mod credit;
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod process;
 pub mod report;
 pub mod run;
+pub mod shuffle;
 #[cfg(test)]
 mod tests;
 

@@ -43,6 +43,8 @@ pub struct StageScenario {
     pub delay: (Nanos, Nanos),
     /// Killed at a time: group, node.
     pub kill: Option<(Nanos, u32, u32)>,
+    /// How blocks are dealt; the key of a block is its number.
+    pub deal: Deal,
     /// Of deals and delays.
     pub seed: u64,
 }
@@ -149,7 +151,7 @@ impl<'s> World<'s> {
                     outputs: if is_last { 0 } else { nodes },
                     block: scenario.block as usize,
                     buffers: scenario.buffers,
-                    deal: Deal::Random,
+                    deal: scenario.deal,
                     seed: scenario.seed,
                 });
                 places.push(Place {
@@ -258,7 +260,8 @@ impl<'s> World<'s> {
                 let machine = &mut self.places[to].machine;
                 match frame {
                     Some(Frame::Block(header)) => {
-                        let accepted = machine.arrive(input, header, fingerprint(&header), 0, ());
+                        let (mark, key) = (fingerprint(&header), header.identity.number);
+                        let accepted = machine.arrive(input, header, mark, key, ());
                         accepted.expect("a simulated sender keeps to its credit");
                     }
                     Some(Frame::Want) => machine.want(input),
@@ -345,7 +348,8 @@ impl<'s> World<'s> {
             length: self.scenario.block,
             check: 0,
         };
-        one.machine.make(header, fingerprint(&header), 0, ());
+        let key = header.identity.number;
+        one.machine.make(header, fingerprint(&header), key, ());
         one.made += 1;
         if one.made == self.scenario.blocks {
             one.machine.close();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_model::Nanos;
+use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::run::Cause;
 use ropewalk_sim::{StageScenario, run_stages};
 
@@ -17,6 +18,7 @@ fn scenario() -> StageScenario {
         slow: BTreeMap::new(),
         delay: (Nanos(10_000), Nanos(200_000)),
         kill: None,
+        deal: Deal::Random,
         seed: 1,
     }
 }
@@ -115,5 +117,25 @@ fn a_killed_process_is_named() {
             assert_eq!(place, (Cause::Process, Some(group), Some(1)), "seed {seed}");
             assert!(ended.time < Nanos::from_millis(600));
         }
+    }
+}
+
+/// Blocks of numbered deals go to the process with the remainder of their number, whatever delays them.
+#[test]
+fn numbered_blocks_have_one_process() {
+    for seed in 0..5 {
+        let scenario = StageScenario {
+            groups: 2,
+            blocks: 301,
+            buffers: 7,
+            deal: Deal::Numbered,
+            seed,
+            ..scenario()
+        };
+        let ended = run_stages(&scenario);
+        assert_eq!(ended.failure, None);
+        let blocks: Vec<u64> = ended.accounts[3..].iter().map(|one| one.blocks).collect();
+        // Of 301 numbers 101 have no remainder.
+        assert_eq!(blocks, [303, 300, 300]);
     }
 }

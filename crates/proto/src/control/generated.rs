@@ -973,6 +973,32 @@ pub struct StreamOpen {
     pub lane: i32,
     #[prost(bool, tag = "16")]
     pub plain: bool,
+    /// `from` and `to` are folders: of files of records, and of partitions
+    #[prost(message, optional, tag = "17")]
+    pub shuffle: ::core::option::Option<StreamShuffle>,
+}
+/// Records into partitions, by the hash of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamShuffle {
+    #[prost(uint32, tag = "1")]
+    pub partitions: u32,
+    /// bytes of a record; 0: lines
+    #[prost(uint32, tag = "2")]
+    pub record: u32,
+    /// within a partition
+    #[prost(bool, tag = "3")]
+    pub sort: bool,
+    /// of a line, from 1, is the key; 0: the part below
+    #[prost(uint32, tag = "4")]
+    pub field: u32,
+    /// byte between fields
+    #[prost(uint32, tag = "5")]
+    pub separator: u32,
+    #[prost(uint32, tag = "6")]
+    pub offset: u32,
+    /// of the key; 0, and no field: the whole record
+    #[prost(uint32, tag = "7")]
+    pub length: u32,
 }
 /// What a group gives its blocks to.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1036,6 +1062,14 @@ pub struct StageStatus {
     /// edges to the next group that are sealed
     #[prost(uint32, tag = "11")]
     pub sealed: u32,
+    /// of a shuffle: read by the first process, written by the last
+    #[prost(message, optional, tag = "12")]
+    pub records: ::core::option::Option<StageAccount>,
+    /// in one partition of the process
+    #[prost(uint64, tag = "13")]
+    pub records_least: u64,
+    #[prost(uint64, tag = "14")]
+    pub records_most: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StageAccount {
@@ -1280,6 +1314,8 @@ pub enum DealKind {
     Random = 0,
     /// Blocks with the same first bytes to the same process.
     Keyed = 1,
+    /// By the number in a block's first 4 bytes: to the process of the node with the remainder by the number of nodes.
+    Numbered = 2,
 }
 impl DealKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1290,6 +1326,7 @@ impl DealKind {
         match self {
             Self::Random => "DEAL_KIND_RANDOM",
             Self::Keyed => "DEAL_KIND_KEYED",
+            Self::Numbered => "DEAL_KIND_NUMBERED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1297,6 +1334,7 @@ impl DealKind {
         match value {
             "DEAL_KIND_RANDOM" => Some(Self::Random),
             "DEAL_KIND_KEYED" => Some(Self::Keyed),
+            "DEAL_KIND_NUMBERED" => Some(Self::Numbered),
             _ => None,
         }
     }

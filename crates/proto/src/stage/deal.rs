@@ -8,6 +8,8 @@ pub enum Deal {
     Random,
     /// Blocks with the same key go to the same process.
     Keyed,
+    /// The key is a number: the block goes to the process with the remainder of a division by the number of processes.
+    Numbered,
 }
 
 /// A small generator that can be replayed (xorshift64*): the same seed gives the same numbers on every machine.
@@ -50,6 +52,7 @@ impl Deal {
         match self {
             Self::Random => chance.below(outputs),
             Self::Keyed => ((u128::from(mix(key)) * outputs as u128) >> 64) as usize,
+            Self::Numbered => (key % outputs as u64) as usize,
         }
     }
 }
@@ -94,5 +97,15 @@ mod tests {
             counts.iter().all(|count| count.abs_diff(10_000) < 400),
             "{counts:?}"
         );
+    }
+
+    /// Numbers go round the processes, one after the other.
+    #[test]
+    fn numbered_deals_go_round() {
+        let mut chance = Chance::new(3, 0, 0);
+        let outputs: Vec<usize> = (0..7)
+            .map(|number| Deal::Numbered.output(3, number, &mut chance))
+            .collect();
+        assert_eq!(outputs, [0, 1, 2, 0, 1, 2, 0]);
     }
 }

@@ -220,6 +220,12 @@ impl<B> Process<B> {
         self.settings.role
     }
 
+    /// How it deals.
+    #[must_use]
+    pub fn deals(&self) -> Deal {
+        self.settings.deal
+    }
+
     /// A verified block of an input, in its buffer.
     ///
     /// # Errors
