@@ -289,6 +289,7 @@ impl StreamArgs {
                 DealArg::Keyed => DealKind::Keyed,
             },
             local: self.local.clone(),
+            shuffle: None,
             stall: Duration::from_secs(self.stall),
         })
     }

@@ -13,6 +13,7 @@ use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::group_name;
 use ropewalk_proto::stage::report::{StageReport, StreamReport, bound_by};
 use ropewalk_proto::stage::run::{Action, Cause, Failure, Progress, Run};
+use ropewalk_proto::stage::shuffle::Shuffle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::connections::{Connections, Input};
@@ -47,6 +48,8 @@ pub struct StreamRequest {
     pub local: Vec<u32>,
     /// Groups with programs.
     pub programs: Vec<StageProgram>,
+    /// Records into partitions: two groups, and the sources and sinks are folders.
+    pub shuffle: Option<Shuffle>,
     /// A stream in which nothing happens for so long fails: no block moves, no file is synced.
     pub stall: Duration,
 }
@@ -129,11 +132,9 @@ pub async fn stream(
     }
     let (connections, inputs) = Connections::new();
     let nodes = request.nodes.len() as u32;
-    let programs = request
-        .programs
-        .iter()
-        .map(|program| program.group)
-        .collect();
+    let programs = request.programs.iter().map(|program| program.group);
+    // How many bytes A of a shuffle deals is known when its files are read; records are counted.
+    let programs = programs.chain(request.shuffle.map(|_| 0)).collect();
     let mut driver = Driver {
         run: Run::new(
             nodes,
@@ -222,6 +223,7 @@ impl Driver {
                 programs: programs.collect(),
                 lane: self.request.options.lane.into(),
                 plain: self.request.options.plain,
+                shuffle: self.request.shuffle.as_ref().map(Shuffle::message),
             };
             self.send(node as u32, to_agent::Body::StreamOpen(open));
         }
@@ -382,6 +384,8 @@ fn progress(status: &StageStatus) -> Progress {
         resident_max: status.resident_max,
         is_syncing: status.syncing,
         sealed: status.sealed,
+        records: account(status.records.as_ref()),
+        records_of_one: (status.records_least, status.records_most),
         has_ended: status.ended,
     }
 }
@@ -439,6 +443,9 @@ fn report(
         accounted: outcome == Outcome::Done,
         bound_by: bound.map(|stage| stage.stage.clone()),
         processes: run.processes(request.groups, &names),
+        shuffle: request
+            .shuffle
+            .map(|shuffle| run.shuffled(shuffle.partitions)),
         stages,
     }
 }

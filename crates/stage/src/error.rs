@@ -94,6 +94,55 @@ pub enum StageError {
         /// Longest that fits, with its end.
         longest: usize,
     },
+    /// A file of a folder failed.
+    #[error("{doing} {name}: {source}")]
+    Named {
+        /// What was tried.
+        doing: &'static str,
+        /// Its name in the folder.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something else than a file in the folder that is read.
+    #[error(
+        "{name} is no regular file; --from names a folder of files, of which those that begin with a dot are left out"
+    )]
+    NoRegularFile {
+        /// Its name in the folder.
+        name: String,
+    },
+    /// A file has another length than at its begin.
+    #[error("{name} has changed; it must not change while it is read")]
+    Changed {
+        /// Its name in the folder.
+        name: String,
+    },
+    /// A record that fits no block.
+    #[error(
+        "{name} has a record at byte {offset} that is longer than {longest} bytes, which a block holds; give --block a larger size"
+    )]
+    LongRecord {
+        /// Its file.
+        name: String,
+        /// Where it begins.
+        offset: u64,
+        /// Longest that fits, with its end.
+        longest: usize,
+    },
+    /// A last record without all of its bytes.
+    #[error("{name} ends within the record at byte {offset}, which should have {length} bytes; see --record")]
+    ShortRecord {
+        /// Its file.
+        name: String,
+        /// Where it begins.
+        offset: u64,
+        /// What it should have.
+        length: u32,
+    },
+    /// A block of a shuffle that is not for this process.
+    #[error("a block has no partition of this node; this is a bug")]
+    WrongPartition,
     /// The program of the stage.
     #[error("its program `{command}` {what}")]
     Program {

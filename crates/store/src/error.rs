@@ -206,6 +206,12 @@ pub enum StoreError {
         /// The final name.
         path: PathBuf,
     },
+    /// The name of a folder that has to be a new one is taken.
+    #[error("{shown} exists, and a new folder is to be written; remove it or choose another name", shown = shown(path))]
+    NotNew {
+        /// The final name.
+        path: PathBuf,
+    },
     /// The file into which a range was written was changed by somebody else meanwhile.
     #[error(
         "{shown} was changed while a range was written into a copy of it; it is left as it is, do it again", shown = shown(path)
@@ -488,6 +494,7 @@ impl StoreError {
             | Self::Overtaken { path }
             | Self::ReplacedMeanwhile { path }
             | Self::TakenMeanwhile { path }
+            | Self::NotNew { path }
             | Self::Changed { path, .. }
             | Self::OutsideRoot { path, .. }
             | Self::RootReadOnly { path, .. }

@@ -19,6 +19,7 @@ mod folders;
 mod home;
 mod manifest;
 mod memory_sink;
+mod new_folder;
 mod open_files;
 mod pattern;
 mod place;
@@ -39,6 +40,7 @@ pub use manifest::{
     COMPONENT_LEN_MAX, Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, PATH_LEN_MAX, Scan,
 };
 pub use memory_sink::MemorySink;
+pub use new_folder::{NewFolder, open_folder};
 pub use open_files::OPEN_FILES_MAX;
 pub use pattern::{PATTERN_PERIOD, PatternSource, pattern_byte};
 pub use place::Place;

@@ -39,6 +39,25 @@ pub struct StreamReport {
     pub stages: Vec<StageReport>,
     /// Processes by group, then node.
     pub processes: Vec<ProcessReport>,
+    /// Of a shuffle.
+    pub shuffle: Option<ShuffleReport>,
+}
+
+/// What a shuffle has written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShuffleReport {
+    /// Records.
+    pub records: u64,
+    /// Their bytes, with the ends of lines.
+    pub bytes: u64,
+    /// Partitions.
+    pub partitions: u32,
+    /// Records of the partition with least.
+    pub least_records: u64,
+    /// Records of the partition with most.
+    pub most_records: u64,
+    /// Records of the partition with most over the mean.
+    pub imbalance: f64,
 }
 
 /// One group.
@@ -107,6 +126,7 @@ impl StreamReport {
             bound_by: None,
             stages: Vec::new(),
             processes: Vec::new(),
+            shuffle: None,
         }
     }
 }
@@ -171,6 +191,20 @@ impl Run {
         (0..groups)
             .map(|group| StageReport::of(group, self.group(group)))
             .collect()
+    }
+
+    /// What a shuffle into so many partitions has written.
+    #[must_use]
+    pub fn shuffled(&self, partitions: u32) -> ShuffleReport {
+        let (written, least_records, most_records) = self.records(partitions);
+        ShuffleReport {
+            records: written.blocks,
+            bytes: written.bytes,
+            partitions,
+            least_records,
+            most_records,
+            imbalance: share(most_records * u64::from(partitions), written.blocks),
+        }
     }
 
     /// All processes, by group, then node.

@@ -78,6 +78,10 @@ pub struct Progress {
     pub is_syncing: bool,
     /// Edges to the next group that are sealed.
     pub sealed: u32,
+    /// Of a shuffle: records that the first process read, or that the last one wrote.
+    pub records: Account,
+    /// Of them: least and most in one partition of the last process.
+    pub records_of_one: (u64, u64),
     /// Everything is done.
     pub has_ended: bool,
 }
@@ -398,11 +402,23 @@ impl Run {
         sum
     }
 
+    /// Of a shuffle: what was written, and the least and most records of a partition.
+    #[must_use]
+    pub fn records(&self, partitions: u32) -> (Account, u64, u64) {
+        let last = self.group(self.groups - 1);
+        // Where there are fewer partitions than nodes the others have none.
+        let with = &last[..last.len().min(partitions as usize)];
+        let least = with.iter().map(|one| one.records_of_one.0).min();
+        let most = with.iter().map(|one| one.records_of_one.1).max();
+        let written = self.sum(self.groups - 1, |progress| progress.records);
+        (written, least.unwrap_or(0), most.unwrap_or(0))
+    }
+
     /// Every block once, from each group to the next and through each process that does not change them.
     fn verify(&self) -> Result<(), String> {
-        let differ = |what: String, one: Account, other: Account| {
+        let differ_in = |things: &str, what: String, one: Account, other: Account| {
             Err(format!(
-                "{what}: {} blocks of {} bytes and {} blocks of {} bytes{}; this is a bug",
+                "{what}: {} {things} of {} bytes and {} {things} of {} bytes{}; this is a bug",
                 one.blocks,
                 one.bytes,
                 other.blocks,
@@ -414,6 +430,15 @@ impl Run {
                 }
             ))
         };
+        let differ = |what, one, other| differ_in("blocks", what, one, other);
+        let (read, written) = (
+            self.sum(0, |progress| progress.records),
+            self.sum(self.groups - 1, |progress| progress.records),
+        );
+        if read != written {
+            let what = "what A read and the last group wrote differ".to_owned();
+            return differ_in("records", what, read, written);
+        }
         for (number, (first, node)) in self.group(0).iter().zip(&self.nodes).enumerate() {
             // How much a program makes, it alone knows.
             let is_known = !self.programs.contains(&0);
@@ -553,6 +578,48 @@ mod tests {
         run.handle_progress(Instant::ZERO, 0, 0, done(0, 4));
         run.handle_progress(Instant::ZERO, 0, 1, done(4, 0));
         assert!(run.failure().unwrap().message.contains("40 of 50"));
+    }
+
+    /// A record that was read and not written fails a shuffle, though all blocks arrived; least and most are of partitions.
+    #[test]
+    fn records_are_accounted() {
+        let ended = |written: u64| {
+            let records = |blocks, sum| Account {
+                blocks,
+                bytes: 30,
+                sum,
+            };
+            let mut run = Run::new(2, 2, vec![0], STALL, Instant::ZERO);
+            run.handle_opened(Instant::ZERO, 0, 0);
+            run.handle_opened(Instant::ZERO, 1, 0);
+            assert_eq!(run.poll(Instant::ZERO), Some(Action::Start));
+            for (node, group, received, dealt, records, of_one) in [
+                (0, 0, 0, 4, records(3, 9), (0, 0)),
+                (1, 0, 0, 6, records(4, 5), (0, 0)),
+                (0, 1, 10, 0, records(5, 6), (2, 3)),
+                (1, 1, 0, 0, records(2, written.into()), (0, 2)),
+            ] {
+                let progress = Progress {
+                    records,
+                    records_of_one: of_one,
+                    ..done(received, dealt)
+                };
+                run.handle_progress(Instant::ZERO, node, group, progress);
+            }
+            run
+        };
+        let run = ended(8);
+        assert_eq!(run.failure(), None);
+        let (records, least, most) = run.records(4);
+        assert_eq!((records.blocks, least, most), (7, 0, 3));
+        assert_eq!(run.records(1).1, 2, "the second node has no partition");
+        let failure = ended(7).failure().cloned().unwrap();
+        assert_eq!(failure.cause, Cause::Account);
+        assert!(
+            failure.message.contains("7 records of 60 bytes"),
+            "{}",
+            failure.message
+        );
     }
 
     /// Lost connections wait for the report of the process that died, which is the one that is named.

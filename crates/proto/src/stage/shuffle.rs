@@ -345,7 +345,10 @@ mod tests {
         };
         let block = 1 << 16;
         assert_eq!(shuffle(4096, Records::Lines).check(block), Ok(()));
-        assert_eq!(shuffle(1, Records::Fixed((1 << 16) - 4)).check(block), Ok(()));
+        assert_eq!(
+            shuffle(1, Records::Fixed((1 << 16) - 4)).check(block),
+            Ok(())
+        );
         for (wrong, text) in [
             (shuffle(0, Records::Lines), "1 to 4096"),
             (shuffle(4097, Records::Lines), "1 to 4096"),

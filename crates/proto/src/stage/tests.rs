@@ -250,11 +250,7 @@ fn cases() -> impl Strategy<Value = Case> {
     (1..5_usize, 2..6_usize, 2..12_usize, 1..60_u64).prop_flat_map(
         |(nodes, groups, buffers, blocks)| {
             let flags = || prop::collection::vec(any::<bool>(), groups);
-            let deal = prop_oneof![
-                Just(Deal::Random),
-                Just(Deal::Keyed),
-                Just(Deal::Numbered)
-            ];
+            let deal = prop_oneof![Just(Deal::Random), Just(Deal::Keyed), Just(Deal::Numbered)];
             (flags(), flags(), deal, any::<u64>()).prop_map(
                 move |(local, programs, deal, order)| Case {
                     nodes,

@@ -1,0 +1,240 @@
+//! A folder that appears with all of its files: the last process of a shuffle writes partitions into it.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::error::{Operation, StoreError};
+use crate::staging::{open_parent, remove_entry, temporary_name};
+use crate::sys;
+
+/// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
+const SUFFIX: &str = "-folder";
+
+/// A folder under a temporary name. Dropped without [`NewFolder::commit`] it is removed with all below it; what a writer has left
+/// that was killed with its agent goes when the name is written again.
+#[derive(Debug)]
+pub struct NewFolder {
+    path: PathBuf,
+    parent: OwnedFd,
+    name: Vec<u8>,
+    temporary: Vec<u8>,
+    folder: OwnedFd,
+    has_name: bool,
+}
+
+impl NewFolder {
+    /// Makes the folder; also gives it opened, to make files below it.
+    ///
+    /// * `path`: the final name, resolved (as [`crate::Roots`] returns it); nothing may be there.
+    /// * `id`: makes the temporary name unique; letters, digits and dashes.
+    ///
+    /// # Errors
+    /// [`StoreError::NotNew`] when something is at the path, [`StoreError::ParentMissing`], or what the system reported.
+    pub fn create(path: &Path, id: &str) -> Result<(Self, File), StoreError> {
+        let (parent, _, name) = open_parent(path)?;
+        match sys::stat_entry(parent.as_fd(), &name) {
+            Err(Errno::NOENT) => {}
+            Ok(_) => {
+                return Err(StoreError::NotNew {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, path, errno)),
+        }
+        let temporary = temporary_name(&name, &format!("{id}{SUFFIX}"))?;
+        sweep(&parent, &name);
+        rustix::fs::mkdirat(&parent, &*temporary, Mode::RWXU)
+            .map_err(|errno| StoreError::from_create(path, &parent, errno))?;
+        let opened = sys::open_beneath(
+            parent.as_fd(),
+            &temporary,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            Mode::empty(),
+        );
+        let folder = match opened {
+            Ok(folder) => folder,
+            Err(errno) => {
+                remove_entry(&parent, &temporary);
+                return Err(StoreError::from_errno(Operation::Open, path, errno));
+            }
+        };
+        // For `sweep`; best effort.
+        let _ = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive);
+        let sink = Self {
+            path: path.to_owned(),
+            parent,
+            name,
+            temporary,
+            folder,
+            has_name: false,
+        };
+        let folder = sink.folder.try_clone();
+        let folder =
+            folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?;
+        Ok((sink, folder.into()))
+    }
+
+    /// Gives it its name and the mode of a new folder. Its files must be synced.
+    ///
+    /// # Errors
+    /// [`StoreError::NotNew`] when something has the name by now, or what the system reported; then the folder is removed.
+    pub fn commit(mut self) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
+        rustix::fs::fchmod(
+            &self.folder,
+            Mode::from_raw_mode(0o777 & !sys::umask()),
+        )
+        .and_then(|()| rustix::fs::fsync(&self.folder))
+        .map_err(failed.clone()(Operation::SetMetadata))?;
+        match self.rename() {
+            Ok(()) => {}
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
+                return Err(StoreError::NotNew {
+                    path: self.path.clone(),
+                });
+            }
+            Err(errno) => return Err(failed(Operation::Rename)(errno)),
+        }
+        self.has_name = true;
+        rustix::fs::fsync(&self.parent).map_err(failed(Operation::Sync))
+    }
+
+    fn rename(&self) -> Result<(), Errno> {
+        let (from, to) = (&*self.temporary, &*self.name);
+        let flags = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(&self.parent, from, &self.parent, to, flags) {
+            // Some network file systems know no flags.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                match sys::stat_entry(self.parent.as_fd(), to) {
+                    Err(Errno::NOENT) => rustix::fs::renameat(&self.parent, from, &self.parent, to),
+                    Err(errno) => Err(errno),
+                    Ok(_) => Err(Errno::EXIST),
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Removes what writers of a name have left that were killed: temporary folders that no process has locked.
+fn sweep(parent: &OwnedFd, name: &[u8]) {
+    let begin = [b".", name, b".ropewalk-"].concat();
+    for entry in Dir::read_from(parent).into_iter().flatten().flatten() {
+        let found = entry.file_name().to_bytes();
+        if !(found.starts_with(&begin) && found.ends_with(SUFFIX.as_bytes())) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(folder) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) else {
+            continue;
+        };
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove_entry(parent, found);
+        }
+    }
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        if !self.has_name {
+            remove_entry(&self.parent, &self.temporary);
+        }
+    }
+}
+
+/// Opens a folder whose files are to be read.
+///
+/// * `path`: resolved (as [`crate::Roots`] returns it): a link on it is taken for an attack.
+///
+/// # Errors
+/// [`StoreError::NotADirectory`], or what the system reported.
+pub fn open_folder(path: &Path) -> Result<File, StoreError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    sys::open_resolved_path(path, flags, Mode::empty())
+        .map(File::from)
+        .map_err(|errno| StoreError::from_errno(Operation::Open, path, errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef-0";
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        (folder, path)
+    }
+
+    fn count(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    fn write(folder: &File, name: &str) {
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        rustix::fs::openat(folder, name, flags, Mode::RUSR).unwrap();
+    }
+
+    /// The folder appears with its files and the mode of a new one; without a commit nothing is left.
+    #[test]
+    fn it_appears_whole_or_not_at_all() {
+        let (_keep, folder) = folder();
+        let path = folder.join("out");
+        let (sink, opened) = NewFolder::create(&path, ID).unwrap();
+        write(&opened, "part");
+        assert!(!path.exists());
+        drop(sink);
+        assert_eq!(count(&folder), 0);
+        let (sink, opened) = NewFolder::create(&path, ID).unwrap();
+        write(&opened, "part");
+        sink.commit().unwrap();
+        assert!(path.join("part").exists());
+        assert_eq!(count(&folder), 1);
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o777 & !sys::umask());
+    }
+
+    /// What is there is refused at the begin, and what appears meanwhile at the end; neither is changed.
+    #[test]
+    fn nothing_is_replaced() {
+        let (_keep, folder) = folder();
+        let path = folder.join("out");
+        let (sink, _) = NewFolder::create(&path, ID).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let taken = sink.commit().unwrap_err();
+        assert!(
+            matches!(taken, StoreError::NotNew { .. }),
+            "{taken}"
+        );
+        let exists = NewFolder::create(&path, ID).unwrap_err();
+        assert!(matches!(exists, StoreError::NotNew { .. }), "{exists}");
+        assert_eq!((count(&folder), count(&path)), (1, 0));
+        let error = NewFolder::create(&folder.join("no/out"), ID).unwrap_err();
+        assert!(
+            matches!(error, StoreError::ParentMissing { .. }),
+            "{error}"
+        );
+    }
+
+    /// What a killed writer has left goes when the name is written again; what is being written stays.
+    #[test]
+    fn what_killed_writers_left_is_removed() {
+        let (_keep, folder) = folder();
+        let path = folder.join("out");
+        let left = folder.join(format!(".out.ropewalk-{ID}-folder"));
+        std::fs::create_dir_all(left.join("below")).unwrap();
+        let standing = NewFolder::create(&path, "id-1").unwrap();
+        assert!(!left.exists());
+        let other = NewFolder::create(&path, "id-2").unwrap();
+        assert_eq!(count(&folder), 2);
+        drop((standing, other));
+        assert_eq!(count(&folder), 0);
+    }
+}
