@@ -31,7 +31,6 @@ use ropewalk_proto::control::{
     from_agent, from_stage, to_stage,
 };
 use ropewalk_proto::stage::group_name;
-use ropewalk_store::AppendedFile;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -46,7 +45,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-use self::open::{Claim, Files, refused};
+use self::open::{Claim, Files, Output, refused};
 
 /// A peer proves the stream's secret within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,7 +79,7 @@ pub(crate) struct Stream {
     // The newest of each process.
     statuses: Mutex<HashMap<u32, StageStatus>>,
     // What the last process writes.
-    output: Mutex<Option<AppendedFile>>,
+    output: Mutex<Option<Output>>,
     // Until blocks move.
     claim: Mutex<Option<Claim>>,
     // Ends of processes are no failures any more.

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use ropewalk_lane::crc64;
 use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
 use ropewalk_proto::stage::account::Account;
-use ropewalk_proto::stage::deal::mix;
+use ropewalk_proto::stage::deal::{Deal, mix};
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
 use ropewalk_proto::stage::process::{Process, Role, Wait};
+use ropewalk_proto::stage::shuffle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::ends::{Filled, Source, records};
 use crate::error::StageError;
 use crate::inbound::{Arrival, Inbound};
 use crate::meter::{self, Meter};
@@ -138,7 +140,7 @@ impl<'a> Drive<'a> {
                     Arrival::Block(header, body) => {
                         meter.begin();
                         let fingerprint = fingerprint(key, &header);
-                        let dealt_by = key_of(&body[..header.length as usize]);
+                        let dealt_by = key_of(machine.deals(), &body[..header.length as usize]);
                         machine.arrive(number, header, fingerprint, dealt_by, body)?;
                     }
                     Arrival::Want => machine.want(number),
@@ -163,13 +165,18 @@ impl<'a> Drive<'a> {
                     let mut buffer = self.pool.take();
                     // Only sealing writes into the buffers of zeros.
                     let is_clean = self.outputs.iter().all(|output| !output.is_sealed());
-                    let len = source.fill(&mut buffer[..self.block], is_clean)?;
-                    if len == 0 {
-                        self.pool.give(buffer);
-                        self.machine.close();
-                        break;
+                    match source.fill(&mut buffer[..self.block], is_clean)? {
+                        Filled::Block(len) => make(&mut self.machine, &self.key, buffer, len),
+                        Filled::Nothing => {
+                            self.pool.give(buffer);
+                            return Ok(true);
+                        }
+                        Filled::End => {
+                            self.pool.give(buffer);
+                            self.machine.close();
+                            break;
+                        }
                     }
-                    make(&mut self.machine, &self.key, buffer, len);
                     has_made = true;
                 }
                 Ok(has_made)
@@ -389,6 +396,13 @@ impl<'a> Drive<'a> {
     fn report(&mut self) {
         self.reported = Instant::now();
         let [elapsed, waited_input, waited_output] = self.meter.times();
+        let (records, records_least, records_most) = records(&self.ends);
+        // Files are read or written, though no block moves.
+        let is_syncing = match &mut self.ends {
+            Ends::Sink(sink) => sink.syncs().is_some(),
+            Ends::Source(Source::Records(dealing)) => dealing.take_has_read(),
+            _ => false,
+        };
         self.agent.send(from_stage::Body::Status(StageStatus {
             group: self.agent.group,
             received: Some(account(self.machine.received())),
@@ -399,7 +413,10 @@ impl<'a> Drive<'a> {
             processor: meter::processor(),
             resident_max: meter::resident_max(),
             ended: self.is_done,
-            syncing: matches!(&self.ends, Ends::Sink(sink) if sink.syncs().is_some()),
+            syncing: is_syncing,
+            records: Some(account(records)),
+            records_least,
+            records_most,
             sealed: self
                 .outputs
                 .iter()
@@ -427,7 +444,7 @@ fn make(machine: &mut Process<Buffer>, key: &[u8; 32], buffer: Buffer, len: usiz
         check: 0,
     };
     header.check = crc64(&[&header.encode()[..CHECKED_LEN], &buffer[..len]]);
-    let dealt_by = key_of(&buffer[..len]);
+    let dealt_by = key_of(machine.deals(), &buffer[..len]);
     machine.make(header, fingerprint(key, &header), dealt_by, buffer);
 }
 
@@ -438,8 +455,11 @@ fn fingerprint(key: &[u8; 32], header: &Header) -> u128 {
     half.try_into().map_or(0, u128::from_le_bytes)
 }
 
-/// The key of a block: its first bytes.
-fn key_of(content: &[u8]) -> u64 {
+/// The key of a block: its first bytes, or the number in them.
+fn key_of(deal: Deal, content: &[u8]) -> u64 {
+    if deal == Deal::Numbered {
+        return shuffle::split(content).map_or(0, |(number, _)| number.into());
+    }
     let mut bytes = [0; KEY_LEN];
     let len = content.len().min(KEY_LEN);
     bytes[..len].copy_from_slice(&content[..len]);

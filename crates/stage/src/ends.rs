@@ -1,11 +1,16 @@
-//! Where blocks begin and end: zeros or a file, nowhere or a file.
+//! Where blocks begin and end: zeros, a file or records; nowhere, a file or partitions.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use ropewalk_proto::stage::account::Account;
+
 use crate::error::StageError;
+use crate::parts::Parts;
+use crate::records::Dealing;
+use crate::setup::Ends;
 
 /// Bytes that are written before they are synced, while more are written: what is left for the end is less than twice as much.
 const SYNC_EVERY: u64 = 256 << 20;
@@ -18,6 +23,18 @@ pub(crate) enum Source {
     File(File, u64),
     /// Whole lines of a file.
     Lines(Lines<File>),
+    /// Records of the files of a folder.
+    Records(Box<Dealing>),
+}
+
+/// What became of a buffer.
+pub(crate) enum Filled {
+    /// It is a block of so many bytes.
+    Block(usize),
+    /// It is free; more blocks follow.
+    Nothing,
+    /// It is free; there are no more blocks.
+    End,
 }
 
 fn reading(source: io::Error) -> StageError {
@@ -28,11 +45,21 @@ fn reading(source: io::Error) -> StageError {
 }
 
 impl Source {
-    /// Fills a buffer, of which all but the last bytes (with lines: the last line) are used up; gives how many bytes it holds, 0 at
-    /// the end.
+    /// Fills a buffer, of which all but the last bytes (with lines: the last line) are used up.
     ///
     /// * `is_clean`: the buffer holds zeros where it was never written.
-    pub fn fill(&mut self, buffer: &mut [u8], is_clean: bool) -> Result<usize, StageError> {
+    pub fn fill(&mut self, buffer: &mut [u8], is_clean: bool) -> Result<Filled, StageError> {
+        if let Self::Records(dealing) = self {
+            return dealing.fill(buffer);
+        }
+        Ok(match self.fill_bytes(buffer, is_clean)? {
+            0 => Filled::End,
+            len => Filled::Block(len),
+        })
+    }
+
+    /// Gives how many bytes the buffer holds, 0 at the end.
+    fn fill_bytes(&mut self, buffer: &mut [u8], is_clean: bool) -> Result<usize, StageError> {
         let buffer_len = buffer.len();
         let take = |left: &mut u64| {
             let len = buffer_len.min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -59,6 +86,7 @@ impl Source {
                 }
             }
             Self::Lines(lines) => lines.fill(buffer),
+            Self::Records(_) => Ok(0),
         }
     }
 }
@@ -124,6 +152,8 @@ pub(crate) enum Sink {
     Null,
     /// Appends them to a file.
     File(Appending),
+    /// Writes their records into partitions.
+    Parts(Box<Parts>),
 }
 
 /// A file that is written here and synced by a thread at the same time.
@@ -198,7 +228,7 @@ impl Sink {
     pub fn is_behind(&self) -> bool {
         match self {
             Self::File(file) => file.unsynced >= file.every && file.syncing.is_some(),
-            Self::Null => false,
+            Self::Null | Self::Parts(_) => false,
         }
     }
 
@@ -212,8 +242,10 @@ impl Sink {
 
     /// Uses a block.
     pub fn write(&mut self, content: &[u8]) -> Result<(), StageError> {
-        let Self::File(file) = self else {
-            return Ok(());
+        let file = match self {
+            Self::Null => return Ok(()),
+            Self::Parts(parts) => return parts.write(content),
+            Self::File(file) => file,
         };
         let written = file.file.write_all(content);
         written.map_err(|source| StageError::File {
@@ -229,8 +261,10 @@ impl Sink {
 
     /// Goes on making all of it durable; true once it is.
     pub fn finish(&mut self) -> Result<bool, StageError> {
-        let Self::File(file) = self else {
-            return Ok(true);
+        let file = match self {
+            Self::Null => return Ok(true),
+            Self::Parts(parts) => return parts.finish(),
+            Self::File(file) => file,
         };
         file.look().map_err(syncing)?;
         if file.unsynced > 0 {
@@ -239,12 +273,22 @@ impl Sink {
         Ok(file.unsynced == 0 && file.syncing.is_none())
     }
 
-    /// Readable once the sync that runs has ended.
+    /// Readable once what goes on at its files has ended: a sync, or sorting.
     pub fn syncs(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::File(file) => file.syncing.as_ref().map(|syncing| syncing.ended.as_fd()),
+            Self::Parts(parts) => parts.ends(),
             Self::Null => None,
         }
+    }
+}
+
+/// Of a shuffle: records that a process read or wrote, and the least and most of a partition.
+pub(crate) fn records(ends: &Ends) -> (Account, u64, u64) {
+    match ends {
+        Ends::Source(Source::Records(dealing)) => (dealing.account(), 0, 0),
+        Ends::Sink(Sink::Parts(parts)) => parts.records(),
+        _ => Default::default(),
     }
 }
 

@@ -131,7 +131,9 @@ pub enum StageError {
         longest: usize,
     },
     /// A last record without all of its bytes.
-    #[error("{name} ends within the record at byte {offset}, which should have {length} bytes; see --record")]
+    #[error(
+        "{name} ends within the record at byte {offset}, which should have {length} bytes; see --record"
+    )]
     ShortRecord {
         /// Its file.
         name: String,

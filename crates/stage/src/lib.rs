@@ -23,10 +23,13 @@ mod inbound;
 mod link;
 mod meter;
 mod outbound;
+mod parts;
 mod pool;
 mod program;
+mod records;
 mod setup;
 mod shell;
+mod sort;
 #[cfg(test)]
 mod tests;
 

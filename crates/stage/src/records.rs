@@ -372,8 +372,13 @@ mod tests {
             std::fs::write(path, "x".repeat(60)).unwrap();
         });
         assert!(long.contains("byte 0"), "{long}");
-        let short = error(Records::Fixed(5), |path| std::fs::write(path, "1234567").unwrap());
-        assert!(short.contains("f ends") && short.contains("byte 5"), "{short}");
+        let short = error(Records::Fixed(5), |path| {
+            std::fs::write(path, "1234567").unwrap()
+        });
+        assert!(
+            short.contains("f ends") && short.contains("byte 5"),
+            "{short}"
+        );
         let folder = error(Records::Lines, |path| std::fs::create_dir(path).unwrap());
         let link = error(Records::Lines, |path| {
             std::os::unix::fs::symlink("a", path).unwrap();

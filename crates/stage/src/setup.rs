@@ -13,6 +13,7 @@ use ropewalk_proto::control::{
 };
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::process::{Process, Role, Settings};
+use ropewalk_proto::stage::shuffle::Shuffle;
 use ropewalk_proto::stage::{
     BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, MEMORY_MAX, NODES_MAX, group_name,
 };
@@ -27,6 +28,8 @@ use crate::error::StageError;
 use crate::inbound::{Inbound, Sealed};
 use crate::link::Link;
 use crate::outbound::Outbound;
+use crate::parts::Parts;
+use crate::records::Dealing;
 use crate::shell::Shell;
 
 /// The agent at the other end of standard input.
@@ -170,6 +173,7 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
         deal: match plan.stream.deal() {
             DealKind::Random => Deal::Random,
             DealKind::Keyed => Deal::Keyed,
+            DealKind::Numbered => Deal::Numbered,
         },
         seed: plan.stream.seed,
     };
@@ -257,6 +261,9 @@ impl Plan {
                 source,
             })
         };
+        if let Some(shuffle) = &self.stream.shuffle {
+            return self.folder_ends(shuffle.into(), file()?.into());
+        }
         let programs = &self.stream.programs;
         if let Some(program) = programs.iter().find(|program| program.group == self.group) {
             let variables = [
@@ -285,6 +292,23 @@ impl Plan {
             Role::Sink => Ends::Sink(Sink::File(Appending::new(file()?))),
             Role::Relay | Role::Program => Ends::Relay,
         })
+    }
+
+    /// Of a shuffle: files of records, or partitions, in a folder.
+    fn folder_ends(&self, shuffle: Shuffle, folder: OwnedFd) -> Result<Ends, StageError> {
+        if let Err(error) = shuffle.check(self.stream.block) {
+            return Err(StageError::Agent(error.to_string()));
+        }
+        let key = derive(&self.stream.secret, "ropewalk shuffle account", &[]);
+        if self.role == Role::Source {
+            let dealing = Dealing::new(folder, shuffle, self.block, key)?;
+            return Ok(Ends::Source(Source::Records(Box::new(dealing))));
+        }
+        let place = (self.stream.node, self.stream.nodes);
+        // MEMORY_MAX fits.
+        let memory = (self.stream.buffers * self.stream.block) as usize;
+        let parts = Parts::new(folder, shuffle, place, key, (self.stream.block, memory))?;
+        Ok(Ends::Sink(Sink::Parts(Box::new(parts))))
     }
 
     fn connect(&self, peers: &[control::Peer]) -> Result<Vec<Outbound>, StageError> {

@@ -73,8 +73,7 @@ impl NewFolder {
             has_name: false,
         };
         let folder = sink.folder.try_clone();
-        let folder =
-            folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?;
+        let folder = folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?;
         Ok((sink, folder.into()))
     }
 
@@ -85,12 +84,9 @@ impl NewFolder {
     pub fn commit(mut self) -> Result<(), StoreError> {
         let path = self.path.clone();
         let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
-        rustix::fs::fchmod(
-            &self.folder,
-            Mode::from_raw_mode(0o777 & !sys::umask()),
-        )
-        .and_then(|()| rustix::fs::fsync(&self.folder))
-        .map_err(failed.clone()(Operation::SetMetadata))?;
+        rustix::fs::fchmod(&self.folder, Mode::from_raw_mode(0o777 & !sys::umask()))
+            .and_then(|()| rustix::fs::fsync(&self.folder))
+            .map_err(failed.clone()(Operation::SetMetadata))?;
         match self.rename() {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
@@ -209,18 +205,12 @@ mod tests {
         let (sink, _) = NewFolder::create(&path, ID).unwrap();
         std::fs::create_dir(&path).unwrap();
         let taken = sink.commit().unwrap_err();
-        assert!(
-            matches!(taken, StoreError::NotNew { .. }),
-            "{taken}"
-        );
+        assert!(matches!(taken, StoreError::NotNew { .. }), "{taken}");
         let exists = NewFolder::create(&path, ID).unwrap_err();
         assert!(matches!(exists, StoreError::NotNew { .. }), "{exists}");
         assert_eq!((count(&folder), count(&path)), (1, 0));
         let error = NewFolder::create(&folder.join("no/out"), ID).unwrap_err();
-        assert!(
-            matches!(error, StoreError::ParentMissing { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::ParentMissing { .. }), "{error}");
     }
 
     /// What a killed writer has left goes when the name is written again; what is being written stays.

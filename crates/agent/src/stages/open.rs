@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use ropewalk_proto::control::{LaneKind, StreamOpen};
+use ropewalk_proto::control::{DealKind, LaneKind, StreamOpen};
+use ropewalk_proto::stage::shuffle::Shuffle;
 use ropewalk_proto::stage::{
     BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, MEMORY_MAX, NODES_MAX, group_name,
 };
-use ropewalk_store::{AppendedFile, Place, Roots, StoreError};
+use ropewalk_store::{AppendedFile, NewFolder, Place, Roots, StoreError};
 
 use crate::AgentError;
 
@@ -51,6 +52,24 @@ pub(super) fn check(open: &StreamOpen, runs_programs: bool) -> Result<(), AgentE
             "this agent runs no programs of masters; start it with --run-programs, or reach the host over ssh",
         ));
     }
+    let is_numbered = open.deal() == DealKind::Numbered;
+    if let Some(shuffle) = &open.shuffle {
+        let is_whole = open.groups == 2
+            && is_numbered
+            && open.local.is_empty()
+            && open.programs.is_empty()
+            && !open.from.is_empty()
+            && !open.to.is_empty();
+        if !is_whole {
+            return Err(refused(
+                "a shuffle has two groups, two folders and no programs; install the same Ropewalk on all hosts",
+            ));
+        }
+        let checked = Shuffle::from(shuffle).check(open.block);
+        checked.map_err(|error| refused(error.to_string()))?;
+    } else if is_numbered {
+        return Err(refused("only shuffles deal by number"));
+    }
     for program in &open.programs {
         let has_file = program.group == 0 && !open.from.is_empty()
             || program.group + 1 == open.groups && !open.to.is_empty();
@@ -73,8 +92,24 @@ pub(super) struct Files {
     /// What the last process writes.
     pub sink: Option<File>,
     /// The same, to be given its name.
-    pub output: Option<AppendedFile>,
+    pub output: Option<Output>,
     pub claim: Option<Claim>,
+}
+
+/// What the last process writes.
+pub(super) enum Output {
+    File(AppendedFile),
+    Folder(NewFolder),
+}
+
+impl Output {
+    /// Gives it its name.
+    pub fn commit(self) -> Result<(), StoreError> {
+        match self {
+            Self::File(file) => file.commit(),
+            Self::Folder(folder) => folder.commit(),
+        }
+    }
 }
 
 impl Files {
@@ -86,7 +121,11 @@ impl Files {
             output: None,
             claim: None,
         };
-        if !open.from.is_empty() {
+        let is_shuffle = open.shuffle.is_some();
+        if is_shuffle {
+            let path = roots.resolve_read(path_of(&open.from))?;
+            files.source = Some(ropewalk_store::open_folder(&path)?);
+        } else if !open.from.is_empty() {
             let path = roots.resolve_read(path_of(&open.from))?;
             let (file, length) = ropewalk_store::open_whole(&path).map_err(no_file)?;
             // More is read ahead; best effort.
@@ -102,7 +141,14 @@ impl Files {
                 .iter()
                 .map(|byte| format!("{byte:02x}"))
                 .collect();
-            let (output, sink) = AppendedFile::create(&path, &format!("{id}-{}", open.node))?;
+            let own = format!("{id}-{}", open.node);
+            let (output, sink) = if is_shuffle {
+                let (folder, sink) = NewFolder::create(&path, &own)?;
+                (Output::Folder(folder), sink)
+            } else {
+                let (file, sink) = AppendedFile::create(&path, &own)?;
+                (Output::File(file), sink)
+            };
             (files.output, files.sink) = (Some(output), Some(sink));
             files.claim = Claim::lay(&path, id, open.node)?;
         }
