@@ -17,6 +17,7 @@ mod progress;
 mod put;
 mod report;
 mod run;
+mod shuffle;
 mod sources;
 mod status;
 mod stream;
@@ -69,6 +70,8 @@ enum Command {
     Transfer(Box<transfer::TransferArgs>),
     /// Pass blocks through groups of processes on several hosts
     Stream(Box<stream::StreamArgs>),
+    /// Deal the records of all nodes' files into partitions, by the hash of a key
+    Shuffle(Box<shuffle::ShuffleArgs>),
     /// One process of a stream; for agents
     #[command(hide = true)]
     Stage,
@@ -123,6 +126,7 @@ pub fn main() -> ExitCode {
             end(plan::run(&args))
         }
         Command::Stream(args) => end(stream::run(&args)),
+        Command::Shuffle(args) => end(shuffle::run(&args)),
         Command::Stage => stream::stage(),
         Command::Agent(args) => end(agent::run(&args)),
         Command::Status(args) => end(status::status(&args)),

@@ -159,7 +159,7 @@ struct Program {
     command: String,
 }
 
-fn block(text: &str) -> Result<Bytes, String> {
+pub(crate) fn block(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
     match (BLOCK_MIN..=BLOCK_MAX).contains(&size.0) {
         true => Ok(size),
@@ -172,13 +172,13 @@ fn block(text: &str) -> Result<Bytes, String> {
 
 /// Buffers of a process; `None` by the number of nodes and the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Memory(Option<Bytes>);
+pub(crate) struct Memory(Option<Bytes>);
 
 /// Least and most that processes take by themselves. What is in use at once should fit a processor's cache: with 4 MiB a chain of
 /// four processes carried half of what it did with 512 KiB.
 const MEMORY_AUTO: std::ops::RangeInclusive<u64> = 512 << 10..=16 << 20;
 
-fn memory(text: &str) -> Result<Memory, String> {
+pub(crate) fn memory(text: &str) -> Result<Memory, String> {
     if text == "auto" {
         return Ok(Memory(None));
     }
@@ -187,7 +187,7 @@ fn memory(text: &str) -> Result<Memory, String> {
 }
 
 impl Memory {
-    fn bytes(self, nodes: usize, block: u64) -> Bytes {
+    pub(crate) fn bytes(self, nodes: usize, block: u64) -> Bytes {
         let edges = BUFFERS_MIN * nodes as u64 * block;
         let auto = edges.clamp(*MEMORY_AUTO.start(), *MEMORY_AUTO.end());
         self.0.unwrap_or(Bytes(auto.max(BUFFERS_MIN * block)))
@@ -217,7 +217,7 @@ fn program(text: &str) -> Result<Program, String> {
     }
 }
 
-fn lane(text: &str) -> Result<LaneKind, String> {
+pub(crate) fn lane(text: &str) -> Result<LaneKind, String> {
     match text {
         "auto" => Ok(LaneKind::Auto),
         "tcp" => Ok(LaneKind::Tcp),
@@ -246,7 +246,7 @@ fn path_on(path: &OsStr, number: usize) -> Vec<u8> {
 impl StreamArgs {
     /// What the arguments describe.
     fn request(&self) -> Result<StreamRequest> {
-        let reaches = self.reaches()?;
+        let reaches = reaches(&self.hosts)?;
         let mut nodes = Vec::new();
         for (number, reach) in (1..).zip(&reaches) {
             let file = |path: &Option<OsString>| {
@@ -294,39 +294,9 @@ impl StreamArgs {
         })
     }
 
-    fn reaches(&self) -> Result<Vec<Reach>> {
-        let mut reaches = Vec::new();
-        for host in &self.hosts {
-            if host == "localhost" {
-                reaches.push(Reach::Local);
-                continue;
-            }
-            if host.contains('/') {
-                bail!("`{host}` is a path; name hosts here, and files with --from and --to");
-            }
-            // What stands before the path of a copy's destination.
-            let text = OsString::from_vec(format!("{host}:null:").into_bytes());
-            let ends = endpoint::parse(&text, Side::Destination)
-                .map_err(|error| anyhow::anyhow!("{}", error.to_string().replace(":null:", "")))?;
-            reaches.extend(ends.into_iter().map(|end| end.reach));
-        }
-        Ok(reaches)
-    }
-
     fn check(&self, nodes: &[NodeRequest]) -> Result<()> {
         let last = self.groups - 1;
-        for (at, node) in nodes.iter().enumerate() {
-            let is_attached = matches!(node.reach, Reach::Attached { .. });
-            if is_attached && nodes[..at].iter().any(|other| other.reach == node.reach) {
-                bail!("the agent {} is named twice; name it once", node.name);
-            }
-            let mut same = nodes[..at].iter().filter(|other| other.reach == node.reach);
-            if !node.sinks.is_empty() && same.any(|other| other.sinks == node.sinks) {
-                bail!(
-                    "two processes of one host would write one file; put {NODE_MARK} into --to, which is the node's number"
-                );
-            }
-        }
+        check_hosts(nodes)?;
         for &group in &self.local {
             if group >= last {
                 bail!(
@@ -339,27 +309,7 @@ impl StreamArgs {
             }
         }
         self.check_programs()?;
-        let memory = self.memory.bytes(nodes.len(), self.block.0);
-        if memory.0 / self.block.0 < BUFFERS_MIN {
-            bail!(
-                "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
-                self.block,
-                Bytes(self.block.0 * BUFFERS_MIN)
-            );
-        }
-        if memory.0 > MEMORY_MAX {
-            bail!(
-                "--memory {memory} is more than a process takes; give {} or less",
-                Bytes(MEMORY_MAX)
-            );
-        }
-        if nodes.len() > NODES_MAX as usize {
-            bail!(
-                "{} nodes are more than {NODES_MAX}; name fewer hosts",
-                nodes.len()
-            );
-        }
-        Ok(())
+        check_memory(self.memory, self.block, nodes.len())
     }
 
     fn check_programs(&self) -> Result<()> {
@@ -394,8 +344,70 @@ impl StreamArgs {
     }
 }
 
+/// Where the nodes are.
+pub(crate) fn reaches(hosts: &[String]) -> Result<Vec<Reach>> {
+    let mut reaches = Vec::new();
+    for host in hosts {
+        if host == "localhost" {
+            reaches.push(Reach::Local);
+            continue;
+        }
+        if host.contains('/') {
+            bail!("`{host}` is a path; name hosts here, and files with --from and --to");
+        }
+        // What stands before the path of a copy's destination.
+        let text = OsString::from_vec(format!("{host}:null:").into_bytes());
+        let ends = endpoint::parse(&text, Side::Destination)
+            .map_err(|error| anyhow::anyhow!("{}", error.to_string().replace(":null:", "")))?;
+        reaches.extend(ends.into_iter().map(|end| end.reach));
+    }
+    Ok(reaches)
+}
+
+/// Whether each node has an agent and what it writes for itself.
+pub(crate) fn check_hosts(nodes: &[NodeRequest]) -> Result<()> {
+    for (at, node) in nodes.iter().enumerate() {
+        let is_attached = matches!(node.reach, Reach::Attached { .. });
+        if is_attached && nodes[..at].iter().any(|other| other.reach == node.reach) {
+            bail!("the agent {} is named twice; name it once", node.name);
+        }
+        let mut same = nodes[..at].iter().filter(|other| other.reach == node.reach);
+        if !node.sinks.is_empty() && same.any(|other| other.sinks == node.sinks) {
+            bail!(
+                "two processes of one host would write to one place; put {NODE_MARK} into --to, which is the node's number"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether so many nodes have buffers for blocks of this length.
+pub(crate) fn check_memory(memory: Memory, block: Bytes, nodes: usize) -> Result<()> {
+    let memory = memory.bytes(nodes, block.0);
+    if memory.0 / block.0 < BUFFERS_MIN {
+        bail!(
+            "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
+            block,
+            Bytes(block.0 * BUFFERS_MIN)
+        );
+    }
+    if memory.0 > MEMORY_MAX {
+        bail!(
+            "--memory {memory} is more than a process takes; give {} or less",
+            Bytes(MEMORY_MAX)
+        );
+    }
+    if nodes > NODES_MAX as usize {
+        bail!(
+            "{} nodes are more than {NODES_MAX}; name fewer hosts",
+            nodes
+        );
+    }
+    Ok(())
+}
+
 /// What nodes are called in reports: hosts, and numbers where one is named several times.
-fn name(reaches: &[Reach], at: usize) -> String {
+pub(crate) fn name(reaches: &[Reach], at: usize) -> String {
     let of = |reach: &Reach| match reach {
         Reach::Local => "localhost".to_owned(),
         Reach::Ssh(_) => reach.host().unwrap_or_default().to_owned(),
@@ -414,10 +426,11 @@ fn name(reaches: &[Reach], at: usize) -> String {
     }
 }
 
-fn object(reach: &Reach, path: &OsStr, number: usize) -> Result<ObjectRequest> {
+/// What a node reads or writes.
+pub(crate) fn object(reach: &Reach, path: &OsStr, number: usize) -> Result<ObjectRequest> {
     let mut path = path_on(path, number);
     if path.is_empty() {
-        bail!("--from and --to name files; leave them out for zeros");
+        bail!("--from and --to are empty; give paths");
     }
     if *reach == Reach::Local {
         let absolute = std::path::absolute(Path::new(OsStr::from_bytes(&path)));
@@ -436,21 +449,30 @@ fn object(reach: &Reach, path: &OsStr, number: usize) -> Result<ObjectRequest> {
 
 /// Runs a stream, shows it, and prints its report.
 pub(crate) fn run(args: &StreamArgs) -> Result<ExitCode> {
-    let request = match args.request() {
+    carry(args.request(), args.block, &args.output)
+}
+
+/// Carries out what arguments describe, and prints its report.
+pub(crate) fn carry(
+    request: Result<StreamRequest>,
+    block: Bytes,
+    output: &OutputArgs,
+) -> Result<ExitCode> {
+    let request = match request {
         Ok(request) => request,
         Err(error) => {
             let text = crate::with_causes(&error);
-            if args.output.json {
-                show::print_refusal(args.block.0, ErrorKind::Usage, &text);
+            if output.json {
+                show::print_refusal(block.0, ErrorKind::Usage, &text);
             }
             eprintln!("ropewalk: {}", escape::lines(&text));
             return Ok(ExitCode::from(EXIT_USAGE));
         }
     };
     let runtime = runtime()?;
-    let report = runtime.block_on(carry_out(request, &args.output))?;
+    let report = runtime.block_on(carry_out(request, output))?;
     runtime.shutdown_background();
-    show::end(&report, &args.output)
+    show::end(&report, output)
 }
 
 async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<StreamReport> {

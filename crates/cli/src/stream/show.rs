@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use ropewalk_master::{StreamEvent, StreamRequest};
 use ropewalk_model::{ByteRate, Bytes, format_bytes, format_seconds};
 use ropewalk_proto::report::{ErrorKind, Event, FORMAT_VERSION, Outcome};
-use ropewalk_proto::stage::report::{StageReport, StreamReport};
+use ropewalk_proto::stage::report::{ShuffleReport, StageReport, StreamReport};
 use serde::Serialize;
 
 use crate::escape;
@@ -213,6 +213,13 @@ fn text(report: &StreamReport, is_full: bool) -> String {
         return error(report);
     }
     let moved = report.seconds - report.start_seconds;
+    if let Some(shuffle) = &report.shuffle {
+        let mut out = shuffled(shuffle, moved);
+        if is_full {
+            out += &stages(report, true);
+        }
+        return out;
+    }
     let last = report
         .stages
         .last()
@@ -225,9 +232,28 @@ fn text(report: &StreamReport, is_full: bool) -> String {
         format_seconds(moved),
         rate(report.bits_per_second)
     );
-    for stage in &report.stages {
-        out += &row(stage);
-    }
+    out += &stages(report, is_full);
+    out
+}
+
+/// What a shuffle has written.
+fn shuffled(report: &ShuffleReport, seconds: f64) -> String {
+    format!(
+        "{} records ({}) into {} partitions in {} ({}); every record once\n  {} to {} records a partition, most {:.2} of the mean\n",
+        report.records,
+        format_bytes(report.bytes),
+        report.partitions,
+        format_seconds(seconds),
+        rate(report.bytes as f64 * 8.0 / seconds.max(1e-9)),
+        report.least_records,
+        report.most_records,
+        report.imbalance
+    )
+}
+
+/// Groups, and their processes where all is asked for.
+fn stages(report: &StreamReport, is_full: bool) -> String {
+    let mut out: String = report.stages.iter().map(row).collect();
     if let Some(name) = &report.bound_by
         && let Some(stage) = report.stages.iter().find(|stage| stage.stage == *name)
     {
