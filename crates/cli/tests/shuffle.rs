@@ -224,7 +224,7 @@ fn taken_places_are_refused() {
     let report = place.run(&words(2, &[])).assert_status(4).report();
     let error = report["error"].as_str().unwrap();
     assert!(
-        error.contains("out2 exists") && error.contains("remove it"),
+        error.contains("out2\" exists") && error.contains("remove it"),
         "{error}"
     );
     assert_eq!(contents(place.dir.path()), ["out2"]);
