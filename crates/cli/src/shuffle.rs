@@ -62,7 +62,7 @@ pub(crate) struct ShuffleArgs {
 
     /// Sort each partition by key, then by the whole record, byte by byte
     ///
-    /// Needs room beside --to for the largest partition twice, and 64 MiB of memory for each node, or --memory where that is more
+    /// Needs space beside --to for the largest partition twice, and 64 MiB of memory for each node, or --memory where that is more
     #[arg(long)]
     sort: bool,
 
