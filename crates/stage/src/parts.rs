@@ -198,7 +198,7 @@ impl Settings {
         let mut account = part.account;
         let mut file = part.file;
         if self.shuffle.sort {
-            let sort = || {
+            let mut sort = || {
                 let sorted = self.create(SORTED)?;
                 self.order.sort(
                     &file,
@@ -209,7 +209,6 @@ impl Settings {
                 renameat(&self.folder, SORTED, &self.folder, &*name)?;
                 Ok(sorted)
             };
-            let mut sort = sort;
             file = sort().map_err(named("sorting", &name))?;
         }
         file.sync_all().map_err(named("syncing", &name))?;
@@ -260,9 +259,12 @@ mod tests {
             for (number, records) in [(3, "b\na\n"), (3, "c\n")] {
                 parts.write(&block(number, records)).unwrap();
             }
+            // What goes on at the files is reported as syncing.
+            assert!(!parts.finish().unwrap() && parts.ends().is_some());
             while !parts.finish().unwrap() {
                 std::thread::yield_now();
             }
+            assert!(parts.ends().is_none());
             let (account, least, most) = parts.records();
             assert_eq!((account.blocks, account.bytes, least, most), (3, 6, 0, 3));
             let mut expected = Account::default();
