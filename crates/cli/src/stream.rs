@@ -583,7 +583,7 @@ mod tests {
             (&["n[1-1025]"], "1025 nodes are more than 1024"),
             (&["localhost", "--block", "63"], "64 bytes to 16 MiB"),
             (&["localhost", "--groups", "1"], "2..=64"),
-            (&["localhost", "--lane", "shm"], "auto, tcp or unix"),
+            (&["localhost", "--lane", "rapid"], "auto, tcp, unix or shm"),
         ] {
             let error = parse(words).unwrap_err().to_string();
             assert!(error.contains(text), "{words:?}: {error}");
