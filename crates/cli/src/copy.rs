@@ -90,8 +90,8 @@ What a copy is:
   destination keep their mode, their time and their other entries. Every file is sent, even if
   the destination has it already. Each file is written under a temporary name and renamed after
   the whole copy is complete: the destination needs space for the old and the new version.
-  The temporary files of an incomplete copy (status 1, 3 or 130) are deleted, unless
-  --keep-partial is given. They are .NAME.ropewalk-ID-NODE (of a shared copy .NAME.ropewalk-ID).
+  The temporary files of an incomplete copy (status 1, 3 or 130) are deleted, except with
+  option --keep-partial. They are .NAME.ropewalk-ID-NODE (of a shared copy .NAME.ropewalk-ID).
   A killed agent, or the killed command of a shared copy, can leave them: delete them. Sources
   never include such names.
   A changed source is detected by its size, timestamps and inode. Writes through mmap are

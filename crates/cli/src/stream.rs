@@ -90,7 +90,7 @@ pub(crate) struct StreamArgs {
 
     /// Commands of --exec read and write lines, without lengths; blocks are whole lines, of files, too
     ///
-    /// A line longer than --block is an error; a file's last line gets an end where it has none
+    /// A line longer than --block is an error; a last line gets an end where it has none
     #[arg(long, requires = "exec")]
     lines: bool,
 

@@ -11,7 +11,7 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-/// Longest packet: what the system's default socket buffer holds with room to spare. A list of a thousand addresses fits.
+/// Longest packet: what the system's default socket buffer holds with room to spare.
 pub const PACKET_MAX: usize = 128 << 10;
 
 /// One end. The other end's process has ended when [`Packets::receive`] gives [`Packet::End`].

@@ -542,12 +542,12 @@ impl AsFd for Rings {
 
 impl Wire for Rings {
     fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.has_ended && self.mapped.is_none() {
+            return Ok(0);
+        }
         self.parts()?;
         self.hear_sometimes()?;
         let has_ended = self.has_ended;
-        if has_ended && self.mapped.is_none() {
-            return Ok(0);
-        }
         let (bell, Mapped { inbound, .. }) = self.parts()?;
         let taken = inbound.read(slices)?;
         if taken == 0 {
@@ -574,7 +574,8 @@ impl Wire for Rings {
         if written == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        ring_bell(bell, &outbound.wants().bytes, outbound.filled()?)?;
+        // What is written counts; that the peer has ended shows next, where anything is left to say to it.
+        let _ = ring_bell(bell, &outbound.wants().bytes, outbound.filled()?);
         Ok(written)
     }
 

@@ -132,6 +132,10 @@ impl<R: Read> Lines<R> {
             have += count;
             self.left -= count as u64;
         }
+        // A file that has grown meanwhile goes on where its last line had no end.
+        if self.left == 0 && have > 0 {
+            buffer[have - 1] = b'\n';
+        }
         let mut len = have;
         if self.left > 0 {
             let end = buffer.iter().rposition(|&byte| byte == b'\n');
@@ -321,6 +325,8 @@ mod tests {
             let blocks = blocks("a\nb", 4, longest).unwrap();
             assert_eq!(blocks.concat(), "a\nb\n");
         }
+        // One byte more is wanted than there was at the start, and another is there now.
+        assert_eq!(blocks("a\nbcd\n", 4, 100).unwrap(), ["a\nb\n"]);
     }
 
     /// A line that fits no block is named by its offset; a file that was cut is an error.

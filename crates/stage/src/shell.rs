@@ -228,6 +228,11 @@ impl Shell {
             match rustix::io::read(output, &mut buffer[self.filled..self.longest]) {
                 Ok(0) => {
                     self.output = None;
+                    // There is a place for it: a full buffer is dealt before more is read.
+                    if self.filled > 0 && buffer[self.filled - 1] != b'\n' {
+                        buffer[self.filled] = b'\n';
+                        self.filled += 1;
+                    }
                     let last = self.filling.take().map(|(buffer, _)| (buffer, self.filled));
                     return Ok(match last {
                         Some((buffer, 0)) => {

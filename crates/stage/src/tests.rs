@@ -8,7 +8,7 @@ use ropewalk_lane::seal::Records;
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::{Process, Role, Settings};
-use rustix::event::{PollFd, poll};
+use rustix::event::{PollFd, Timespec, poll};
 
 use crate::error::StageError;
 use crate::inbound::{Arrival, Inbound, Sealed};
@@ -324,6 +324,11 @@ fn sleep(link: &mut Link, writes: bool) {
         return;
     }
     let flags = link.flags(writes);
-    poll(&mut [PollFd::new(link, flags)], None).unwrap();
+    let longest = Timespec {
+        tv_sec: 60,
+        tv_nsec: 0,
+    };
+    let ready = poll(&mut [PollFd::new(link, flags)], Some(&longest)).unwrap();
+    assert_eq!(ready, 1, "the other side did not wake this one");
     link.wake().unwrap();
 }

@@ -4,14 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_sink::{is_file, standing};
 use crate::staging::{open_parent, temporary_name};
 use crate::sys;
-use crate::version::Version;
 
 /// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
 const SUFFIX: &str = "-stream";
@@ -28,7 +27,27 @@ pub struct AppendedFile {
     // Something stands under the temporary name.
     is_staged: bool,
     // What stood under the final name.
-    before: Option<Version>,
+    before: Option<Standing>,
+}
+
+/// A file and its contents, as far as attributes show; its mode, owner and number of names may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    device: u64,
+    inode: u64,
+    len: i64,
+    modified: (i64, u32),
+}
+
+impl Standing {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            len: stat.st_size,
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        }
+    }
 }
 
 impl AppendedFile {
@@ -67,7 +86,7 @@ impl AppendedFile {
         };
         let sink = Self {
             path: path.to_owned(),
-            before: before.map(|stat| Version::of(&stat)),
+            before: before.map(|stat| Standing::of(&stat)),
             parent,
             name,
             temporary,
@@ -88,7 +107,7 @@ impl AppendedFile {
         let path = self.path.clone();
         let failed = |operation| move |errno| StoreError::from_errno(operation, path, errno);
         let replaced = standing(&self.parent, &self.name, &self.path)?;
-        if replaced.map(|stat| Version::of(&stat)) != self.before {
+        if replaced.map(|stat| Standing::of(&stat)) != self.before {
             return Err(StoreError::ReplacedMeanwhile {
                 path: self.path.clone(),
             });
@@ -243,5 +262,20 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), b"one");
             assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
         }
+    }
+
+    /// Another mode or name of the file that it replaces is no other file.
+    #[test]
+    fn attributes_of_what_was_there_may_change() {
+        let (_keep, folder) = folder();
+        let path = folder.join("out");
+        std::fs::write(&path, "old").unwrap();
+        let (sink, mut file) = AppendedFile::create(&path, ID).unwrap();
+        file.write_all(b"new").unwrap();
+        std::fs::hard_link(&path, folder.join("backup")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        sink.commit().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -184,13 +184,16 @@ impl Run {
             return;
         }
         let known = &mut self.progress[(group * nodes + node) as usize];
+        // Agents repeat the last state of a process that reports no more.
+        let ends = progress.has_ended && !known.has_ended;
+        let syncs = progress.is_syncing && progress != *known;
         // Accounts that were checked stay.
         if !known.has_ended {
             *known = progress;
         }
         let bytes = |one: &Progress| one.received.bytes + one.dealt.bytes;
         let moved = self.progress.iter().map(bytes).sum();
-        if moved > self.moved || progress.is_syncing || progress.has_ended {
+        if moved > self.moved || syncs || ends {
             (self.moved, self.moved_at) = (moved, now);
         }
         if self.phase == Phase::Moving && self.progress.iter().all(|one| one.has_ended) {
@@ -684,17 +687,20 @@ mod tests {
     #[test]
     fn syncing_is_no_stall() {
         let mut run = moving();
-        let status = |is_syncing| Progress {
+        let status = |second: u64, is_syncing| Progress {
             is_syncing,
             has_ended: false,
+            elapsed: Nanos::from_millis(1000 * second),
             ..done(1, 0)
         };
-        run.handle_progress(at(1), 0, 2, status(false));
+        run.handle_progress(at(1), 0, 2, status(1, false));
         for second in (2..200).step_by(50) {
-            run.handle_progress(at(second), 0, 2, status(true));
+            run.handle_progress(at(second), 0, 2, status(second, true));
             assert_eq!(run.poll(at(second + 49)), None);
         }
-        run.handle_progress(at(200), 0, 2, status(false));
+        // That of a process that was stopped while it synced says nothing new.
+        run.handle_progress(at(199), 0, 2, status(152, true));
+        run.handle_progress(at(200), 0, 2, status(200, false));
         assert_eq!(run.deadline(), Some(at(152 + 60)));
         assert_eq!(run.poll(at(212)), Some(Action::Finish { commit: false }));
         let failure = run.failure().unwrap();
@@ -703,6 +709,18 @@ mod tests {
             "{}",
             failure.message
         );
+    }
+
+    /// The last state of a process that has ended is repeated, and the others stand still: a stall.
+    #[test]
+    fn ended_processes_keep_no_stream_alive() {
+        let mut run = moving();
+        run.handle_progress(at(1), 0, 0, done(0, 1));
+        for second in 2..=60 {
+            assert_eq!(run.poll(at(second)), None);
+            run.handle_progress(at(second), 0, 0, done(0, 1));
+        }
+        assert_eq!(run.poll(at(61)), Some(Action::Finish { commit: false }));
     }
 
     /// Once files get their names an interruption comes too late, and processes may end; a node that does not answer is named.
