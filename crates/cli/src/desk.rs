@@ -370,7 +370,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> Result<Answer> {
 /// Asks one desk to take nodes in, or to let one go.
 ///
 /// # Errors
-/// When nobody answers; a refusal is a [`Verdict`].
+/// When the transfer does not answer; a refusal is a [`Verdict`].
 pub(crate) fn ask_members(path: &Path, question: &Question) -> Result<Verdict> {
     let ended = "the transfer ended before it answered";
     let stream = UnixStream::connect(path).context(ended)?;
@@ -478,7 +478,7 @@ mod tests {
             let error = verdict.error.unwrap_or_default();
             assert!(error.contains(part), "{error}");
         }
-        // Nobody takes the questions out: so many wait, and a status is answered meanwhile.
+        // The questions are not taken out: so many wait, and a status is answered meanwhile.
         let wait = |_| {
             let stream = UnixStream::connect(&path).unwrap();
             let line = serde_json::to_string(&join(good, None)).unwrap();

@@ -589,7 +589,7 @@ impl MoveArgs {
             remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
             local_program: own_program()?,
             speeds: speeds_file(&self.speeds),
-            // Without such a folder there is nobody to share with.
+            // Without such a folder there are no others to share with.
             sharing: desk::folder().ok(),
         })
     }

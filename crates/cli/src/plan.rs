@@ -32,7 +32,7 @@ mod compare;
 mod people;
 mod what_if;
 
-/// Ranges shown for each destination that nobody can serve.
+/// Ranges shown for each destination that no node can serve.
 const MISSING_MAX: usize = 8;
 
 /// Arguments of `ropewalk plan`.
@@ -208,7 +208,7 @@ fn ignores_links(scheduler: &str, problem: &Problem) -> Option<String> {
     })
 }
 
-/// A refusal as [`PlanError`], so that it can be told from what else may go wrong.
+/// A refusal as [`PlanError`], distinct from other errors.
 fn plain(error: TimedError) -> anyhow::Error {
     match error {
         TimedError::Plan(error) => error.into(),

@@ -277,11 +277,7 @@ fn a_killed_process_leaves_nothing() {
         let mut command = words(2, &["--record", "fixed:2"]);
         command.retain(|word| *word != "--json");
         let mut moving = Moving::start(&place, &command);
-        while moving.event("progress")["stages"][1]["received_bytes"]
-            .as_u64()
-            .unwrap()
-            == 0
-        {}
+        moving.until_received(1);
         let all = family(moving.child.id() as i32);
         let stages = stages(moving.child.id() as i32);
         assert_eq!(stages.len(), 4, "{all:?}");

@@ -24,11 +24,7 @@ fn a_killed_process_is_named() {
             "B=cat",
         ];
         let mut moving = Moving::start(&place, &words);
-        while moving.event("progress")["stages"][2]["received_bytes"]
-            .as_u64()
-            .unwrap()
-            == 0
-        {}
+        moving.until_received(2);
         let all = family(moving.child.id() as i32);
         let stages = stages(moving.child.id() as i32);
         assert_eq!(stages.len(), 6, "{all:?}");
@@ -62,11 +58,7 @@ fn a_killed_agent_leaves_no_process() {
         "B=cat",
     ];
     let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
+    moving.until_received(2);
     let all = family(moving.child.id() as i32);
     let agents = processes(&["agent", "--one-shot"]);
     let agent = all
@@ -169,11 +161,7 @@ fn an_interrupted_stream_leaves_nothing() {
         "B=cat",
     ];
     let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
+    moving.until_received(2);
     let command = moving.child.id() as i32;
     let all = family(command);
     let status = std::process::Command::new("kill")
@@ -314,11 +302,7 @@ fn programs_of_programs_end() {
         "B=sleep 86322 & exec cat",
     ];
     let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
+    moving.until_received(2);
     let all = family(moving.child.id() as i32);
     let agents = processes(&["agent", "--one-shot"]);
     let agents: Vec<i32> = all
@@ -348,11 +332,7 @@ fn killed_streams_leave_no_file() {
         "out{node}",
     ];
     let mut moving = Moving::start(&place, &words);
-    while moving.event("progress")["stages"][2]["received_bytes"]
-        .as_u64()
-        .unwrap()
-        == 0
-    {}
+    moving.until_received(2);
     let all = family(moving.child.id() as i32);
     kill_at_once(&all);
     assert_gone(&all[1..]);

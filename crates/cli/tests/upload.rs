@@ -109,16 +109,12 @@ fn uploaded_agents_have_a_name() {
         .spawn()
         .unwrap();
     let shown = |file: &str| fs::read(format!("/proc/{}/{file}", agent.id())).unwrap();
-    let named = || shown("comm") == b"ropewalk\n";
-    let mut looks = 0;
-    while !named() && looks < 1000 {
-        looks += 1;
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let (name, words) = (shown("comm"), shown("cmdline"));
+    wait_for("the agent to have its name", || {
+        (shown("comm") == b"ropewalk\n").then_some(())
+    });
+    let words = shown("cmdline");
     agent.kill().unwrap();
     agent.wait().unwrap();
-    assert_eq!(String::from_utf8_lossy(&name), "ropewalk\n");
     assert_eq!(
         String::from_utf8_lossy(&words),
         "ropewalk\0agent\0--one-shot\0"

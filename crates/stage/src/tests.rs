@@ -272,7 +272,7 @@ fn blocks_cross_shared_memory() {
                 while outbound.has_unsent() {
                     let sent = outbound.write(|held| drop(machine.sent(0, held))).unwrap();
                     if !sent {
-                        sleep(&mut outbound.link, true);
+                        wait_for(&mut outbound.link, true);
                     }
                 }
             }
@@ -282,7 +282,7 @@ fn blocks_cross_shared_memory() {
             });
             outbound.write(|_| {}).unwrap();
             while !outbound.is_over {
-                sleep(&mut outbound.link, false);
+                wait_for(&mut outbound.link, false);
                 outbound.read(|_, _| {}).unwrap();
             }
         });
@@ -309,7 +309,7 @@ fn blocks_cross_shared_memory() {
                 Ok(!has_ended)
             });
             if !read.unwrap() {
-                sleep(&mut inbound.link, false);
+                wait_for(&mut inbound.link, false);
             }
         }
         assert_eq!(count, ROUNDS * BLOCKS);
@@ -319,7 +319,7 @@ fn blocks_cross_shared_memory() {
 }
 
 /// As the loop of a process waits.
-fn sleep(link: &mut Link, writes: bool) {
+fn wait_for(link: &mut Link, writes: bool) {
     if link.arm(writes).unwrap() {
         return;
     }

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_sink::{is_file, standing};
-use crate::staging::{open_parent, temporary_name};
+use crate::staging::{open_parent, sweep, temporary_name};
 use crate::sys;
 
 /// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
@@ -74,7 +74,7 @@ impl AppendedFile {
         let (file, is_staged) = match nameless(&parent) {
             Ok(file) => (file, false),
             Err(_) => {
-                sweep(&parent, &name);
+                sweep(&parent, &name, SUFFIX, OFlags::WRONLY | OFlags::NONBLOCK);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
                 let mode = Mode::RUSR | Mode::WUSR;
                 let file = sys::open_beneath(parent.as_fd(), &temporary, flags, mode);
@@ -140,24 +140,6 @@ fn nameless(parent: &OwnedFd) -> Result<OwnedFd, Errno> {
 fn link(file: &File, parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::linkat(CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW)
-}
-
-/// Removes what writers of a name have left that were killed: temporary files that no process has locked.
-fn sweep(parent: &OwnedFd, name: &[u8]) {
-    let begin = [b".", name, b".ropewalk-"].concat();
-    for entry in Dir::read_from(parent).into_iter().flatten().flatten() {
-        let found = entry.file_name().to_bytes();
-        if !(found.starts_with(&begin) && found.ends_with(SUFFIX.as_bytes())) {
-            continue;
-        }
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-        let Ok(file) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) else {
-            continue;
-        };
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = rustix::fs::unlinkat(parent, found, AtFlags::empty());
-        }
-    }
 }
 
 impl Drop for AppendedFile {

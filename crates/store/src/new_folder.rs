@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
-use crate::staging::{open_parent, remove_entry, temporary_name};
+use crate::staging::{open_parent, remove_entry, sweep, temporary_name};
 use crate::sys;
 
 /// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
@@ -46,7 +46,7 @@ impl NewFolder {
             Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, path, errno)),
         }
         let temporary = temporary_name(&name, &format!("{id}{SUFFIX}"))?;
-        sweep(&parent, &name);
+        sweep(&parent, &name, SUFFIX, OFlags::RDONLY | OFlags::DIRECTORY);
         rustix::fs::mkdirat(&parent, &*temporary, Mode::RWXU)
             .map_err(|errno| StoreError::from_create(path, &parent, errno))?;
         let opened = sys::open_beneath(
@@ -113,24 +113,6 @@ impl NewFolder {
                 }
             }
             other => other,
-        }
-    }
-}
-
-/// Removes what writers of a name have left that were killed: temporary folders that no process has locked.
-fn sweep(parent: &OwnedFd, name: &[u8]) {
-    let begin = [b".", name, b".ropewalk-"].concat();
-    for entry in Dir::read_from(parent).into_iter().flatten().flatten() {
-        let found = entry.file_name().to_bytes();
-        if !(found.starts_with(&begin) && found.ends_with(SUFFIX.as_bytes())) {
-            continue;
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Ok(folder) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) else {
-            continue;
-        };
-        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            remove_entry(parent, found);
         }
     }
 }

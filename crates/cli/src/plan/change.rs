@@ -43,7 +43,7 @@ pub(crate) enum Action {
     Add {
         /// What it is.
         side: Side,
-        /// Its name, which nobody else of its side has.
+        /// Its name, which no other node of its side has.
         name: String,
         /// Its speed in bytes per second; `None`: that of the node it is like.
         speed: Option<u64>,

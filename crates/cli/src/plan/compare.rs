@@ -162,7 +162,7 @@ fn patiently(problem: &Arc<Problem>, name: &str) -> Result<Line, TimedError> {
                 let predicted = timed.schedule.predicted_seconds(&theirs);
                 Line::of(&scheduler, &timed, predicted)
             });
-            // Nobody listens when it took too long.
+            // After its time the receiver is gone.
             let _ = sender.send(line);
         });
     match started {

@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 6;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ChangeError {
-    /// Nobody has that name.
+    /// No node has that name.
     #[error("there is no {kind} \"{name}\"; {hint}")]
     Unknown {
         /// `writer`, `reader` or `node`.

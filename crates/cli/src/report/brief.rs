@@ -54,7 +54,7 @@ fn sources(report: &Report) -> String {
         0 | 1 => None,
         copies => Some(format!("{copies} copies")),
     };
-    // What was not compared may differ; whoever reads this line only should know.
+    // What was not compared may differ; a reader of this line only should know.
     let sampled = match &report.replicas {
         Some(found) if found.compared == "sample" && found.compared_units < found.units => {
             " (compared by a sample)"

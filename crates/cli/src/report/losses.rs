@@ -50,7 +50,7 @@ fn write_files(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// Ranges of receivers that told no files.
+/// Ranges of receivers that reported no files.
 fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
     let told = |node: &str| report.missing_files.iter().any(|file| file.node == node);
     for (receiver, ranges) in report.missing.iter().filter(|(node, _)| !told(node)) {

@@ -228,6 +228,15 @@ impl Moving {
         Self { child, lines }
     }
 
+    /// Until processes of this group of a stream have received blocks.
+    pub fn until_received(&mut self, group: usize) {
+        while self.event("progress")["stages"][group]["received_bytes"]
+            .as_u64()
+            .unwrap()
+            == 0
+        {}
+    }
+
     /// The next event of this name.
     pub fn event(&mut self, name: &str) -> Value {
         for line in self.lines.by_ref() {
