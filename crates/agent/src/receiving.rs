@@ -29,7 +29,7 @@ mod finish;
 mod manifests;
 mod meter;
 mod rails;
-mod stream;
+mod stream_thread;
 #[cfg(test)]
 mod tests;
 
@@ -253,16 +253,21 @@ impl Fetch {
 
     /// Takes a message of the master; returns the answer.
     pub fn handle(self: &Arc<Self>, message: &to_agent::Body) -> Option<from_agent::Body> {
-        let sinks = self.sinks();
-        let unit_at = |offset| match &sinks {
-            Some(sinks) => sinks.unit_at(offset),
-            None => Range::new(offset, offset),
-        };
+        let unit_at = self.units();
         let mut state = self.state.lock();
         let now = self.member.now();
         let answer = state.node.handle_message(message, now, &unit_at);
         self.drain(state);
         answer
+    }
+
+    /// The unit at an offset; an empty one while there are no sinks.
+    fn units(&self) -> impl Fn(u64) -> Range + use<> {
+        let sinks = self.sinks();
+        move |offset| match &sinks {
+            Some(sinks) => sinks.unit_at(offset),
+            None => Range::new(offset, offset),
+        }
     }
 
     fn stopped(&self) -> bool {

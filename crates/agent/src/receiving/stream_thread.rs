@@ -89,11 +89,7 @@ impl Fetch {
 
     /// What to do with the stream; waits while that is nothing.
     fn next_step(self: &Arc<Self>, id: StreamId) -> Step {
-        let sinks = self.sinks();
-        let unit_at = |offset| match &sinks {
-            Some(sinks) => sinks.unit_at(offset),
-            None => Range::new(offset, offset),
-        };
+        let unit_at = self.units();
         let mut state = self.state.lock();
         let now = self.member.now();
         let step = state.node.next_step(id, now, &unit_at);
