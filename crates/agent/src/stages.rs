@@ -6,16 +6,13 @@
 //!                                                        └─ a thread: states, failures, ends of processes
 //! ```
 //!
-//! Each process leads a process group of its own, so that a program that it runs goes with it. A process ends when its agent
-//! does: its socket of packets closes.
+//! The thread also sends what a process does not read at once, so that no connection waits for a process.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -23,16 +20,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
-use ropewalk_lane::packets::{PACKET_MAX, Packet, Packets};
+use ropewalk_lane::packets::{PACKET_MAX, Packet};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::control::{
     self, FromAgent, FromStage, LENGTH_LEN, StageCause, StageEdge, StageSetup, StageStatus,
-    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, ToStage,
-    from_agent, from_stage, to_stage,
+    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, from_agent,
+    from_stage, to_stage,
 };
 use ropewalk_proto::stage::group_name;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -42,16 +38,15 @@ use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
 
 mod open;
+mod process;
 #[cfg(test)]
 mod tests;
 
 use self::open::{Claim, Files, Output, refused};
+use self::process::{Process, SendError};
 
 /// A peer proves the stream's secret within this time.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Nodes whose addresses are sent to a process in one packet: 1 KiB each.
-const PEERS_EACH: usize = PACKET_MAX >> 10;
 
 /// What an agent needs to take part in streams.
 #[derive(Clone, Debug)]
@@ -62,20 +57,15 @@ pub struct StageConfig {
     pub runs_programs: bool,
 }
 
-/// One process.
-struct Stage {
-    packets: Packets,
-    // `None` once it has ended.
-    child: Mutex<Option<Child>>,
-}
-
 /// One node's part in one stream.
 pub(crate) struct Stream {
     pub id: [u8; 16],
     node: u32,
     secret: EdgeSecret,
     plain: bool,
-    stages: Vec<Stage>,
+    processes: Vec<Process>,
+    // Wakes the watcher: packets wait for a process.
+    wake: OwnedFd,
     // The newest of each process.
     statuses: Mutex<HashMap<u32, StageStatus>>,
     // What the last process writes.
@@ -114,12 +104,14 @@ impl Stream {
             length: files.length,
             ..open
         };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let mut stream = Self {
             id,
             node: open.node,
             secret,
             plain: open.plain,
-            stages: Vec::new(),
+            processes: Vec::new(),
+            wake: wake.map_err(|error| refused(format!("cannot make an event: {error}")))?,
             statuses: Mutex::default(),
             output: Mutex::new(files.output),
             claim: Mutex::new(files.claim),
@@ -168,20 +160,19 @@ impl Stream {
                 _ if group + 1 == open.groups => sink.take(),
                 _ => None,
             };
-            let failed = |what: &str, error: std::io::Error| {
+            let failed = |what: &str, error: &dyn std::fmt::Display| {
                 let name = group_name(group);
                 refused(format!("the process of {name} cannot be {what}: {error}"))
             };
-            let stage = start(config, file).map_err(|error| failed("started", error))?;
-            self.stages.push(stage);
+            let process =
+                Process::start(config, file).map_err(|error| failed("started", &error))?;
+            self.processes.push(process);
             let setup = StageSetup {
                 stream: Some(open.clone()),
                 group,
             };
-            if let Some(stage) = self.stages.last() {
-                let sent = stage.send(to_stage::Body::Setup(setup), None);
-                sent.map_err(|error| failed("set up", error))?;
-            }
+            let sent = self.send_to(group, to_stage::Body::Setup(setup), None);
+            sent.map_err(|error| failed("set up", &error))?;
         }
         Ok(())
     }
@@ -190,17 +181,33 @@ impl Stream {
     pub fn start(&self, start: &StreamStart) {
         // Every node has looked for the claims of the others.
         *self.claim.lock() = None;
-        for (group, stage) in (0..).zip(&self.stages) {
-            let mut parts = start.peers.chunks(PEERS_EACH);
+        let parts = start.parts(PACKET_MAX);
+        for group in 0..self.processes.len() as u32 {
+            let mut parts = parts.iter();
             let sent = parts.try_for_each(|peers| {
                 let peers = peers.to_vec();
-                stage.send(to_stage::Body::Start(StreamStart { peers }), None)
+                let body = to_stage::Body::Start(StreamStart { peers });
+                self.send_to(group, body, None)
             });
             if let Err(error) = sent {
-                let text = format!("cannot be sent the addresses of the other nodes: {error}");
+                let text = format!("cannot be given the addresses of the other nodes: {error}");
                 self.fail(group, StageCause::Process, text);
             }
         }
+    }
+
+    /// Sends a process a message, or has the watcher send it as soon as the process reads.
+    fn send_to(
+        &self,
+        group: u32,
+        body: to_stage::Body,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<(), SendError> {
+        if self.processes[group as usize].send(body, descriptor)? {
+            // A counter that is full wakes, too.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+        Ok(())
     }
 
     /// What each process has done so far.
@@ -214,7 +221,7 @@ impl Stream {
         let edge = self.secret.read(preface)?;
         // Not sealed within one user, or where nothing is.
         let may = edge.is_sealed || self.plain || is_own;
-        let is_here = edge.to == self.node && (edge.group as usize) < self.stages.len();
+        let is_here = edge.to == self.node && (edge.group as usize) < self.processes.len();
         (is_here && may).then_some(edge)
     }
 
@@ -237,20 +244,16 @@ impl Stream {
     }
 
     fn kill(&self) {
-        for stage in &self.stages {
-            if let Some(child) = stage.child.lock().as_ref() {
-                kill(child);
-            }
+        for process in &self.processes {
+            process.kill();
         }
     }
 
     /// As [`Stream::kill`], and waits for them; while no watcher does.
     fn reap(&self) {
         self.kill();
-        for stage in &self.stages {
-            if let Some(mut child) = stage.child.lock().take() {
-                let _ = child.wait();
-            }
+        for process in &self.processes {
+            process.end();
         }
     }
 
@@ -270,26 +273,38 @@ impl Stream {
 
     /// Until all processes have ended.
     fn watch(&self) {
-        let mut left: Vec<u32> = (0..self.stages.len() as u32).collect();
+        let mut left: Vec<u32> = (0..self.processes.len() as u32).collect();
         while !left.is_empty() {
-            let mut fds: Vec<PollFd<'_>> = left
-                .iter()
-                .map(|&group| PollFd::new(&self.stages[group as usize].packets, PollFlags::IN))
-                .collect();
+            let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            let processes = left.iter().map(|&group| &self.processes[group as usize]);
+            fds.extend(processes.map(Process::waited_for));
             // An interrupted call finds nothing to read.
             let _ = poll(&mut fds, None);
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            if ready.next() == Some(true) {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            }
+            let ready: Vec<bool> = ready.collect();
             drop(fds);
             let mut ready = ready.into_iter();
-            left.retain(|&group| !ready.next().unwrap_or(false) || self.hear(group));
+            left.retain(|&group| !ready.next().unwrap_or(false) || self.attend(group));
         }
+    }
+
+    /// Sends a process what waits for it and takes its messages; false once it has ended.
+    fn attend(&self, group: u32) -> bool {
+        if let Err(error) = self.processes[group as usize].flush() {
+            let text = format!("cannot be sent its messages: {error}");
+            self.fail(group, StageCause::Process, text);
+        }
+        self.hear(group)
     }
 
     /// What a process says; false once it has ended.
     fn hear(&self, group: u32) -> bool {
-        let stage = &self.stages[group as usize];
+        let process = &self.processes[group as usize];
         loop {
-            let bytes = match stage.packets.receive() {
+            let bytes = match process.receive() {
                 Ok(Packet::Bytes(bytes, _)) => bytes,
                 Ok(Packet::Nothing) => return true,
                 Ok(Packet::End) | Err(_) => break,
@@ -319,77 +334,10 @@ impl Stream {
                 ),
             }
         }
-        let child = stage.child.lock().take();
-        if let Some(mut child) = child {
-            // Its program goes with it, while its number cannot be another's yet.
-            kill(&child);
-            let status = child.wait();
-            let text = status.map_or_else(|error| error.to_string(), describe);
+        if let Some(text) = process.end() {
             self.fail(group, StageCause::Process, text);
         }
         false
-    }
-}
-
-impl Stage {
-    /// Sends a message; that the process has ended is no error here, its watcher sees it.
-    fn send(
-        &self,
-        body: to_stage::Body,
-        descriptor: Option<&OwnedFd>,
-    ) -> Result<(), std::io::Error> {
-        let bytes = control::encode(&ToStage { body: Some(body) });
-        if bytes.len() > PACKET_MAX {
-            return Err(std::io::Error::other(format!(
-                "the message has {} bytes, more than {PACKET_MAX}; shorten commands, or name fewer hosts",
-                bytes.len()
-            )));
-        }
-        match self.packets.send(&bytes, descriptor.map(|fd| fd.as_fd())) {
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset
-                ) =>
-            {
-                Err(error)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Starts one process.
-fn start(config: &StageConfig, file: Option<File>) -> std::io::Result<Stage> {
-    let Some((program, words)) = config.command.split_first() else {
-        return Err(std::io::Error::other("no command"));
-    };
-    let (packets, theirs) = Packets::pair()?;
-    let child = Command::new(program)
-        .args(words)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(file.map_or_else(Stdio::null, Stdio::from))
-        .process_group(0)
-        .spawn()?;
-    Ok(Stage {
-        packets,
-        child: Mutex::new(Some(child)),
-    })
-}
-
-/// Kills a process that leads its group, and all of the group.
-fn kill(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-}
-
-/// How a process ended, as part of a sentence.
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("its process ended with status {code}"),
-        (None, Some(signal)) => format!("its process was killed by signal {signal}"),
-        (None, None) => "its process ended".into(),
     }
 }
 
@@ -425,8 +373,8 @@ pub(crate) async fn admit<S: Incoming>(
         toward_receiver,
         toward_sender,
     };
-    let stage = &part.stages[edge.group as usize];
-    if let Err(error) = stage.send(to_stage::Body::Edge(message), Some(&socket.into())) {
+    let body = to_stage::Body::Edge(message);
+    if let Err(error) = part.send_to(edge.group, body, Some(socket.into())) {
         let text = format!("cannot be given a connection: {error}");
         part.fail(edge.group, StageCause::Process, text);
     }

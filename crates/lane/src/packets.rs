@@ -11,7 +11,7 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-/// Longest packet: what the system's default socket buffer holds with room to spare.
+/// Longest packet: well below what the system's default socket buffer holds.
 pub const PACKET_MAX: usize = 128 << 10;
 
 /// One end. The other end's process has ended when [`Packets::receive`] gives [`Packet::End`].
@@ -40,11 +40,29 @@ impl Packets {
         Ok((Self(one), Self(other)))
     }
 
-    /// Sends one packet; waits while the other end's buffer is full.
+    /// Sends one packet; waits while the socket's buffer is full.
     ///
     /// # Errors
     /// As the system says; a broken pipe when the other end is closed, a long message above [`PACKET_MAX`].
     pub fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.send_with(bytes, descriptor, SendFlags::NOSIGNAL)
+    }
+
+    /// Sends one packet, without waiting.
+    ///
+    /// # Errors
+    /// As [`Packets::send`]; [`io::ErrorKind::WouldBlock`] while the socket's buffer is full.
+    pub fn try_send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        self.send_with(bytes, descriptor, flags)
+    }
+
+    fn send_with(
+        &self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+        flags: SendFlags,
+    ) -> io::Result<()> {
         if bytes.len() > PACKET_MAX {
             return Err(Errno::MSGSIZE.into());
         }
@@ -57,7 +75,7 @@ impl Packets {
         }
         loop {
             let slices = [IoSlice::new(bytes)];
-            match sendmsg(&self.0, &slices, &mut ancillary, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.0, &slices, &mut ancillary, flags) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

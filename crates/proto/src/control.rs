@@ -152,17 +152,17 @@ impl Options {
 /// The rate of a [`Limit`] that lifts the one before.
 pub const NO_LIMIT: u64 = 0;
 
-/// A rate from a message, where 0 stands for [`NO_LIMIT`].
+/// A rate from a message, where 0 means [`NO_LIMIT`].
 pub fn limit(bytes_per_second: u64) -> Option<ByteRate> {
     given(ByteRate(bytes_per_second))
 }
 
-/// A value from a message, where 0 stands for none.
+/// A value from a message, where 0 means none.
 pub fn given<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }
 
-/// A time from a message, in nanoseconds, where 0 stands for none.
+/// A time from a message, in nanoseconds, where 0 means none.
 pub fn time(nanoseconds: u64) -> Option<Nanos> {
     given(Nanos(nanoseconds))
 }
@@ -227,6 +227,30 @@ impl Plan {
     }
 }
 
+impl StreamStart {
+    /// Its peers in order, divided so that each part makes a [`ToStage`] that has at most `most` bytes, length prefix included. A
+    /// peer whose addresses are longer is a part of its own.
+    #[must_use]
+    pub fn parts(&self, most: usize) -> Vec<&[Peer]> {
+        // The length prefix; the tag of the body and its length.
+        const HEAD_LEN: usize = LENGTH_LEN + 1 + 5;
+        let (mut parts, mut begin, mut sum) = (Vec::new(), 0, HEAD_LEN);
+        for (at, peer) in self.peers.iter().enumerate() {
+            let len = peer.encoded_len();
+            let own = 1 + prost::length_delimiter_len(len) + len;
+            if at > begin && sum + own > most {
+                parts.push(&self.peers[begin..at]);
+                (begin, sum) = (at, HEAD_LEN);
+            }
+            sum += own;
+        }
+        if begin < self.peers.len() {
+            parts.push(&self.peers[begin..]);
+        }
+        parts
+    }
+}
+
 /// The half-open range from a start and a length from the wire; clipped at 2^64.
 pub fn range(start: u64, length: u64) -> Range {
     Range {
@@ -248,6 +272,44 @@ pub fn stretches(set: &RangeSet) -> Vec<Stretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Peers with few and many addresses: no part is above the limit unless it is one peer, and none could take the next peer.
+    #[test]
+    fn peers_are_divided_by_their_length() {
+        const MOST: usize = 10_000;
+        for lens in [
+            &[][..],
+            &[1],
+            &[8000; 7],
+            &[100; 300],
+            &[9_978, 9_980, 9_981, 9_990, 1],
+            &[20_000, 1, 1, 30_000, 30_000, 5000, 4000, 2000],
+        ] {
+            let peer = |(node, len): (usize, &usize)| Peer {
+                node: node as u32,
+                addresses: vec!["x".repeat(*len)],
+                ..Peer::default()
+            };
+            let start = StreamStart {
+                peers: lens.iter().enumerate().map(peer).collect(),
+            };
+            let len = |peers: &[Peer]| {
+                let peers = peers.to_vec();
+                let body = Some(to_stage::Body::Start(StreamStart { peers }));
+                encode(&ToStage { body }).len()
+            };
+            let parts = start.parts(MOST);
+            assert_eq!(parts.concat(), start.peers, "{lens:?}");
+            for (at, part) in parts.iter().enumerate() {
+                assert!(len(part) <= MOST || part.len() == 1, "{lens:?}, part {at}");
+                if let Some(next) = parts.get(at + 1) {
+                    // The length of the body is counted with its longest form.
+                    let together = [part, &next[..1]].concat();
+                    assert!(len(&together) > MOST - 5, "{lens:?}, part {at}");
+                }
+            }
+        }
+    }
 
     /// Values of a newer version are refused by name, not taken for the least.
     #[test]

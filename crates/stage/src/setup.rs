@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::PipeReader;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use ropewalk_lane::edge::EdgeSecret;
 use ropewalk_lane::packets::{Packet, Packets};
@@ -57,15 +61,23 @@ impl Agent {
         }
     }
 
-    /// The next packet.
-    pub fn wait(&self) -> Result<(to_stage::Body, Option<OwnedFd>), StageError> {
+    /// The next packet; `None` once `other` can be read.
+    fn wait(
+        &self,
+        other: Option<&PipeReader>,
+    ) -> Result<Option<(to_stage::Body, Option<OwnedFd>)>, StageError> {
         loop {
             if let Some(received) = self.receive()? {
-                return Ok(received);
+                return Ok(Some(received));
             }
-            match poll(&mut [PollFd::new(&self.packets, PollFlags::IN)], None) {
+            let mut fds = vec![PollFd::new(&self.packets, PollFlags::IN)];
+            fds.extend(other.map(|other| PollFd::new(other, PollFlags::IN)));
+            match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(StageError::Agent(error.to_string())),
+            }
+            if fds.get(1).is_some_and(|fd| !fd.revents().is_empty()) {
+                return Ok(None);
             }
         }
     }
@@ -112,14 +124,14 @@ fn run_for(agent: &mut Agent) -> bool {
         Err(error) => {
             agent.fail(error.cause(), error.to_string());
             // The report is read before this process is seen to be gone.
-            while agent.wait().is_ok() {}
+            while agent.wait(None).is_ok() {}
             false
         }
     }
 }
 
 fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
-    let (to_stage::Body::Setup(setup), _) = agent.wait()? else {
+    let Some((to_stage::Body::Setup(setup), _)) = agent.wait(None)? else {
         return Err(StageError::Agent("it does not begin with a setup".into()));
     };
     agent.group = setup.group;
@@ -130,28 +142,13 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
     else {
         return Err(StageError::Agent("its setup is empty".into()));
     };
-    let plan = Plan::new(stream, group)?;
+    let plan = Arc::new(Plan::new(stream, group)?);
     let ends = plan.ends()?;
-    // Peers connect as soon as their agents have the start.
-    let mut edges: BTreeMap<u32, (OwnedFd, StageEdge)> = BTreeMap::new();
-    let mut peers = Vec::new();
-    let mut outputs = Vec::new();
-    let nodes = plan.stream.nodes as usize;
-    while peers.len() < nodes || edges.len() < plan.before.len() {
-        match agent.wait()? {
-            (to_stage::Body::Edge(edge), Some(descriptor)) => {
-                edges.insert(edge.node, (descriptor, edge));
-            }
-            (to_stage::Body::Start(start), _) => {
-                // In parts, of which each fits a packet.
-                peers.extend(start.peers);
-                if peers.len() >= nodes {
-                    outputs = plan.connect(&peers)?;
-                }
-            }
-            _ => return Err(StageError::Agent("it has no sense before the start".into())),
-        }
-    }
+    let Connections {
+        peers,
+        mut edges,
+        outputs,
+    } = Connections::collect(agent, &plan)?;
     let mut inputs = Vec::new();
     for node in &plan.before {
         let Some((descriptor, edge)) = edges.remove(node) else {
@@ -188,6 +185,92 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
         key,
     )
     .run()
+}
+
+/// The connections of a process.
+struct Connections {
+    peers: Arc<[control::Peer]>,
+    // By node: those that the agent has accepted.
+    edges: BTreeMap<u32, (OwnedFd, StageEdge)>,
+    outputs: Vec<Outbound>,
+}
+
+impl Connections {
+    /// Connects to the next group as soon as its addresses are known, and takes connections from the agent meanwhile: peers connect
+    /// as soon as their agents have the start, and what is not read fills the agent's socket.
+    fn collect(agent: &Agent, plan: &Arc<Plan>) -> Result<Self, StageError> {
+        let mut edges = BTreeMap::new();
+        let mut peers: Arc<[control::Peer]> = Arc::new([]);
+        let mut known = Vec::new();
+        let mut dialling: Option<Dialling> = None;
+        let mut outputs = None;
+        while outputs.is_none() || edges.len() < plan.before.len() {
+            let ended = dialling.as_ref().map(|dialling| &dialling.ended);
+            match agent.wait(ended)? {
+                Some((to_stage::Body::Edge(edge), Some(descriptor))) => {
+                    edges.insert(edge.node, (descriptor, edge));
+                }
+                // In parts, of which each fits a packet.
+                Some((to_stage::Body::Start(start), _)) if peers.is_empty() => {
+                    known.extend(start.peers);
+                    if known.len() >= plan.stream.nodes as usize {
+                        peers = std::mem::take(&mut known).into();
+                        dialling = Some(Dialling::start(plan.clone(), peers.clone())?);
+                    }
+                }
+                Some(_) => {
+                    return Err(StageError::Agent("it has no sense before the start".into()));
+                }
+                None => {
+                    let connected = dialling.take().map(Dialling::finish).transpose()?;
+                    outputs = connected
+                        .map(|connected| plan.outputs(connected))
+                        .transpose()?;
+                }
+            }
+        }
+        Ok(Self {
+            peers,
+            edges,
+            outputs: outputs.unwrap_or_default(),
+        })
+    }
+}
+
+/// A connection to a process of the next group, which has a name for errors.
+type Connected = (OwnedFd, Option<Sealed>, String);
+
+/// A thread that connects to the processes of the next group.
+struct Dialling {
+    // Can be read once the thread has ended.
+    ended: PipeReader,
+    thread: JoinHandle<Result<Vec<Connected>, StageError>>,
+}
+
+impl Dialling {
+    fn start(plan: Arc<Plan>, peers: Arc<[control::Peer]>) -> Result<Self, StageError> {
+        let failed = |source| StageError::System {
+            doing: "starting a thread",
+            source,
+        };
+        let (ended, end) = std::io::pipe().map_err(failed)?;
+        let thread = std::thread::Builder::new().name("dial".into());
+        let thread = thread.spawn(move || {
+            let connected = plan.connect(&peers);
+            drop(end);
+            connected
+        });
+        Ok(Self {
+            ended,
+            thread: thread.map_err(failed)?,
+        })
+    }
+
+    fn finish(self) -> Result<Vec<Connected>, StageError> {
+        self.thread
+            .join()
+            .unwrap_or_else(|panic| resume_unwind(panic))
+    }
 }
 
 /// What a process does beside passing blocks on.
@@ -311,7 +394,7 @@ impl Plan {
         Ok(Ends::Sink(Sink::Parts(Box::new(parts))))
     }
 
-    fn connect(&self, peers: &[control::Peer]) -> Result<Vec<Outbound>, StageError> {
+    fn connect(&self, peers: &[control::Peer]) -> Result<Vec<Connected>, StageError> {
         let secret = EdgeSecret::new(&self.stream.secret);
         let stream = self.stream.stream.as_slice().try_into();
         let (Some(secret), Ok(stream)) = (secret, stream) else {
@@ -335,8 +418,15 @@ impl Plan {
             targets.push((peer, self.name(peers, *node, self.group + 1)));
         }
         let connected = dial.connect_all(&targets)?;
-        let outputs = connected.into_iter().zip(targets);
-        let outputs = outputs.map(|((socket, sealed), (_, name))| {
+        let connected = connected.into_iter().zip(targets);
+        Ok(connected
+            .map(|((socket, sealed), (_, name))| (socket, sealed, name))
+            .collect())
+    }
+
+    /// Connections that this process has made.
+    fn outputs(&self, connected: Vec<Connected>) -> Result<Vec<Outbound>, StageError> {
+        let outputs = connected.into_iter().map(|(socket, sealed, name)| {
             let link = Link::sending(socket, self.is_shared()).map_err(taking_over)?;
             Ok(Outbound::new(link, name, sealed))
         });
@@ -386,4 +476,74 @@ fn sealed(edge: &StageEdge) -> Result<Option<Sealed>, StageError> {
         }
     };
     Ok(sealed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixStream;
+
+    use socket2::SockRef;
+
+    const NODES: u32 = 16;
+
+    /// A process takes all connections that its agent has accepted while no peer answers it: else agents and processes could wait
+    /// for each other in a circle. The socket to the process holds few packets here.
+    #[test]
+    fn packets_are_read_while_peers_are_dialled() {
+        let (packets, theirs) = Packets::pair().unwrap();
+        SockRef::from(&packets).set_send_buffer_size(1).unwrap();
+        let process = std::thread::spawn(move || {
+            run_for(&mut Agent {
+                packets: theirs,
+                group: 0,
+            })
+        });
+        let send = |body, descriptor: Option<BorrowedFd<'_>>| {
+            let message = control::encode(&ToStage { body: Some(body) });
+            packets.send(&message, descriptor).unwrap();
+        };
+        let stream = StreamOpen {
+            stream: vec![1; 16],
+            secret: vec![7; 32],
+            nodes: NODES,
+            groups: 3,
+            block: 1 << 16,
+            buffers: 64,
+            lane: LaneKind::Tcp.into(),
+            ..StreamOpen::default()
+        };
+        let setup = StageSetup {
+            stream: Some(stream),
+            group: 1,
+        };
+        send(to_stage::Body::Setup(setup), None);
+        // Connections are made, but not answered.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = |node| control::Peer {
+            node,
+            addresses: vec![listener.local_addr().unwrap().to_string()],
+            ..control::Peer::default()
+        };
+        let peers = (0..NODES).map(peer).collect();
+        send(to_stage::Body::Start(control::StreamStart { peers }), None);
+        let _dialled = listener.accept().unwrap();
+        let mut near = Vec::new();
+        for node in 0..NODES {
+            let (one, other) = UnixStream::pair().unwrap();
+            let edge = StageEdge {
+                node,
+                ..StageEdge::default()
+            };
+            send(to_stage::Body::Edge(edge), Some(other.as_fd()));
+            near.push(one);
+        }
+        let said = packets.receive().unwrap();
+        assert!(matches!(said, Packet::Nothing), "the process has failed");
+        // The agent has ended.
+        drop(packets);
+        assert!(!process.join().unwrap());
+    }
 }

@@ -16,16 +16,17 @@ struct Bench {
 }
 
 impl Bench {
-    /// An agent whose processes are called `name` and sleep.
+    /// An agent whose processes have this name and sleep.
     fn new(name: &str) -> Self {
         Self::running(name, "/bin/sleep", &["1000"])
     }
 
     fn running(name: &str, program: &str, words: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let copy = folder.path().join(name);
-        std::fs::copy(program, &copy).unwrap();
-        let mut command = vec![copy.into_os_string()];
+        // A copy could not be run while another test starts a process, which has it open for writing until it runs its program.
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(program, &link).unwrap();
+        let mut command = vec![link.into_os_string()];
         command.extend(words.iter().map(OsString::from));
         let config = AgentConfig {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -129,25 +130,42 @@ fn failed_opens_leave_no_process() {
     assert_eq!(named("stagefailed"), 0);
 }
 
-/// The addresses of as many nodes as a stream may have reach its processes, in as many packets as it takes.
+/// The addresses of as many nodes as a stream may have reach its processes, in as many packets as it takes, however many each node
+/// has; a node with more than a packet holds is named.
 #[test]
 fn addresses_of_many_nodes_are_sent() {
+    const ADDRESS: &str = "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535";
     let bench = Bench::running("stagemany", "/bin/cat", &[]);
     let shared = &bench.agent.shared;
-    let (outbox, mut said) = mpsc::unbounded_channel();
-    let open = Stream::open(part(0), shared.stages.as_ref(), &shared.host, outbox, None);
-    let (stream, _) = open.unwrap();
-    let peers = (0..NODES_MAX).map(|node| control::Peer {
-        node,
-        name: format!("node-{node}.cluster.example.org"),
-        addresses: vec!["[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".into(); 8],
-        ..control::Peer::default()
-    });
-    stream.start(&StreamStart {
-        peers: peers.collect(),
-    });
-    assert!(said.try_recv().is_err(), "a failure was reported");
-    stream.finish(false);
+    for (nodes, len, is_sent) in [
+        (NODES_MAX, 8 * ADDRESS.len(), true),
+        (NODES_MAX, 8 << 10, true),
+        (3, PACKET_MAX, false),
+    ] {
+        let (outbox, mut said) = mpsc::unbounded_channel();
+        let open = Stream::open(part(0), shared.stages.as_ref(), &shared.host, outbox, None);
+        let (stream, _) = open.unwrap();
+        let peers = (0..nodes).map(|node| control::Peer {
+            node,
+            name: format!("node-{node}.cluster.example.org"),
+            addresses: vec![ADDRESS.into(); len / ADDRESS.len()],
+            ..control::Peer::default()
+        });
+        stream.start(&StreamStart {
+            peers: peers.collect(),
+        });
+        match said.try_recv().ok().and_then(|message| message.body) {
+            None => assert!(is_sent, "{len} bytes were sent"),
+            Some(from_agent::Body::StreamFailed(failed)) => {
+                let text = failed.message;
+                let is_clear = text.contains("node-0.cluster.example.org has 13")
+                    && text.contains("bytes of addresses, more than 131072");
+                assert!(!is_sent && is_clear, "{len}: {text}");
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+        stream.finish(false);
+    }
     assert_eq!(named("stagemany"), 0);
 }
 
