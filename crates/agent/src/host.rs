@@ -51,3 +51,19 @@ impl Host {
         }
     }
 }
+
+#[cfg(test)]
+impl Host {
+    /// Of an agent that accepts no connections and opens no files.
+    pub(crate) fn alone() -> Self {
+        Self {
+            roots: Roots::new(Vec::new()).unwrap(),
+            expanded: HashMap::new(),
+            instance: "alone".into(),
+            port: 0,
+            work: Work::default(),
+            tunnel: OnceLock::new(),
+            log: Log::default(),
+        }
+    }
+}

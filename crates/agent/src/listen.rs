@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_lane::control::accept;
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};
-use ropewalk_lane::{tls, unix};
+use ropewalk_lane::{open_files, tls, unix};
 use ropewalk_proto::admission::Source;
 use ropewalk_store::{Access, Roots};
 use tokio::io::AsyncReadExt as _;
@@ -43,7 +43,7 @@ pub struct AgentConfig {
     pub roots: Vec<(PathBuf, bool)>,
     /// Patterns that were expanded while the roots were made, beyond the roots: what to answer when a master asks for them.
     pub expanded: Vec<Expanded>,
-    /// Gets a line for each transfer that begins or ends, each refusal, and, some a second, each stranger.
+    /// Gets a line for each transfer that begins or ends, each refusal, and, some a second, each unauthenticated peer.
     pub log: Option<LogSink>,
     /// What it runs for streams; `None`: it takes part in none.
     pub stages: Option<StageConfig>,
@@ -77,7 +77,8 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Listen`] names the address; [`AgentError::Store`] names a root that is not a folder.
     pub fn bind(config: AgentConfig) -> Result<Self, AgentError> {
-        raise_descriptor_limit();
+        // Every stream and every open file takes one, and unauthenticated peers must not use up what transfers need.
+        open_files::raise_limit();
         let mut listeners = Vec::new();
         for address in &config.listen {
             let listener = bind(*address).map_err(|source| AgentError::Listen {
@@ -134,7 +135,7 @@ impl Agent {
             streams: Mutex::default(),
             stages: config.stages,
             shutdown: shutdown_seen,
-            local_doors: Arc::new(Doors::new(descriptors())),
+            local_doors: Arc::new(Doors::new(open_files::limit())),
         };
         Ok(Self {
             listeners,
@@ -168,7 +169,7 @@ impl Agent {
     /// [`AgentError::Listen`] when a listener cannot be used by the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
         let mut tasks = tokio::task::JoinSet::new();
-        let doors = Arc::new(Doors::new(descriptors()));
+        let doors = Arc::new(Doors::new(open_files::limit()));
         for listener in self.listeners {
             let address = listener
                 .local_addr()
@@ -407,25 +408,4 @@ async fn welcome<S: Incoming>(
         // Message sockets have listeners of their own.
         Kind::Message => Err(Refusal::NoPreface),
     }
-}
-
-/// Raises the soft limit of open files to the hard one: every stream and every open file takes one,
-/// and strangers must not use up what transfers need.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // Best effort: a refusal leaves what there was.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
-}
-
-/// Files and sockets that the process may have open.
-fn descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(usize::MAX, |most| most as usize)
 }

@@ -218,33 +218,19 @@ impl Member {
     pub(crate) fn alone() -> (Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<FromAgent>) {
         let authority = tls::Authority::new().unwrap();
         let identity = authority.issue(0).unwrap();
-        let (outbox, said) = tokio::sync::mpsc::unbounded_channel();
-        let member = Self {
-            id: [7; 16],
-            node: 0,
-            name: "alone".into(),
-            options: control::Options::default(),
-            interfaces: Vec::new(),
-            is_restricted: false,
-            one_rail: false,
-            preface_key: tls::transfer_key(&[0; 32]),
-            pair_server: tls::pair_server(&identity, authority.public_key()).unwrap(),
-            pair_client: tls::pair_client(&identity, authority.public_key()).unwrap(),
-            began: Instant::now(),
-            began_usage: usage::now(),
-            pairs: Mutex::default(),
-            stoppers: Mutex::default(),
-            next_stopper: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
-            ended: watch::Sender::new(false),
-            pool: Pool::of(READY_MAX),
-            dialled: Mutex::default(),
-            work: Work::default(),
-            tunnel: None,
-            is_near_master: false,
-            carriers: Pool::of(CARRIERS_MAX),
-            outbox,
+        let credentials = control::Credentials {
+            certificate: identity.certificate,
+            seed: identity.seed,
+            secret: vec![0; 32],
+            authority: authority.public_key().to_vec(),
         };
+        let open = control::Open {
+            transfer: vec![7; 16],
+            name: "alone".into(),
+            ..control::Open::default()
+        };
+        let (outbox, said) = tokio::sync::mpsc::unbounded_channel();
+        let member = Self::new(&open, &credentials, Vec::new(), &Host::alone(), outbox).unwrap();
         (Arc::new(member), said)
     }
 }

@@ -66,6 +66,7 @@ mod half;
 pub mod interfaces;
 pub mod links;
 pub mod mem;
+pub mod open_files;
 pub mod packets;
 pub mod preface;
 mod receive;

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use ropewalk_lane::open_files;
 use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::shuffle::{Shuffle, longest_record, part_name, split};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::StageError;
 use crate::records::count;
@@ -74,7 +74,8 @@ impl Parts {
         key: [u8; 32],
         (block, memory): (u64, usize),
     ) -> Result<Self, StageError> {
-        allow_files();
+        // All partitions are open at once.
+        open_files::raise_limit();
         let order = Order::new(&shuffle, longest_record(block), memory.max(SORT_MEMORY));
         let settings = Settings {
             folder,
@@ -214,19 +215,6 @@ impl Settings {
         file.sync_all().map_err(named("syncing", &name))?;
         Ok(account)
     }
-}
-
-/// All partitions are open at once: as many files as the system allows this process.
-fn allow_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // What is missing is reported when a file is opened.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
 }
 
 #[cfg(test)]
