@@ -1,8 +1,10 @@
 //! How a transfer ended: which copies are complete, which files are missing, what is left under temporary names, and what
 //! kind of error it was.
 
-use super::{Coordinator, Node};
-use crate::control;
+use core::mem::{Discriminant, discriminant};
+
+use super::{Coordinator, Node, SinkSetup};
+use crate::control::{self, sink::Kind};
 use crate::report::{DestinationReport, ErrorKind, LeftReport, MissingFile};
 
 /// Missing files told to people and programs, all receivers together.
@@ -151,7 +153,8 @@ impl Coordinator {
             }
             if let Some(finished) = &node.finished {
                 // How they divide among several is not known here.
-                let valid = (finished.left.len() == 1).then(|| self.safe_in_copy(node));
+                let is_one = finished.left.len() == 1;
+                let valid = is_one.then(|| self.safe_in_copy(node)).flatten();
                 for left in &finished.left {
                     add(node, &left.path, left.bytes, true, valid);
                 }
@@ -164,13 +167,19 @@ impl Coordinator {
         out
     }
 
-    /// Bytes that are safe in what a node writes; of a shared copy those that others wrote there, too.
-    fn safe_in_copy(&self, node: &Node) -> u64 {
-        let Some(group) = node.group else {
-            return node.delivered;
+    /// Bytes that are safe in what a node writes, of a shared copy those that others wrote there, too; `None` where they are not all in
+    /// one object: nodes report how many bytes are safe, not in which of their files, and what `null:` takes counts.
+    fn safe_in_copy(&self, node: &Node) -> Option<u64> {
+        let is_writer = |other: &&Node| match node.group {
+            Some(group) => other.group == Some(group),
+            None => std::ptr::eq(*other, node),
         };
-        let writers = self.nodes.iter().filter(|other| other.group == Some(group));
-        writers.map(|writer| writer.delivered).sum()
+        let writers = || self.nodes.iter().filter(is_writer);
+        let mut objects = writers().flat_map(|writer| writer.setup.sinks.iter().flat_map(objects));
+        let first = objects.next()?;
+        objects
+            .all(|object| object == first)
+            .then(|| writers().map(|writer| writer.delivered).sum())
     }
 
     /// Whether another node that answered last has looked after what this one wrote.
@@ -179,6 +188,15 @@ impl Coordinator {
         let mut others = self.nodes.iter().filter(same);
         others.any(|other| other.finished.is_some())
     }
+}
+
+/// What a sink writes: the kind of a whole copy, or the objects of rows.
+fn objects(sink: &SinkSetup) -> impl Iterator<Item = (Option<Discriminant<Kind>>, &[u8])> {
+    let kind = sink.sink.kind.as_ref().map(discriminant);
+    let copy = kind.map(|kind| (Some(kind), &[][..]));
+    let rows = sink.sink.rows.iter().filter(move |_| kind.is_none());
+    copy.into_iter()
+        .chain(rows.map(|row| (None, row.object.as_slice())))
 }
 
 impl Node {

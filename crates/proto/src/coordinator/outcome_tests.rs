@@ -98,6 +98,71 @@ fn what_is_kept_is_told() {
     assert_eq!((left[0].kept, left[0].valid_bytes), (true, Some(50)));
 }
 
+/// Bytes of what is left are known to be valid only where all that its writers have delivered is in it: not where one of them also
+/// writes another file or drops what it gets, on the same node or on another one of a shared destination.
+#[test]
+fn valid_bytes_are_known_where_there_is_one_object() {
+    let rows = |parts: &[(&str, u64)]| -> Vec<control::Row> {
+        let row = |&(object, start): &(&str, u64)| control::Row {
+            object: object.into(),
+            object_offset: start,
+            start,
+            length: 25,
+        };
+        parts.iter().map(row).collect()
+    };
+    // Objects and offsets of the sinks of b and of c, whether they share a destination, and what is known of the file that b has left.
+    for (b, c, shared, expected) in [
+        (
+            &[&[("/x", 0)][..]][..],
+            &[&[("/x", 25)][..]][..],
+            false,
+            Some(20),
+        ),
+        (&[&[("/x", 0), ("/x", 25)]], &[], false, Some(20)),
+        (&[&[("/x", 0)], &[("/x", 25)]], &[], false, Some(20)),
+        (&[&[("/x", 0)], &[("null:", 25)]], &[], false, None),
+        (&[&[("/x", 0)], &[("mem:50", 25)]], &[], false, None),
+        (&[&[("/x", 0)], &[("/y", 25)]], &[], false, None),
+        (&[&[("/x", 0)]], &[&[("null:", 25)]], false, Some(20)),
+        (&[&[("/x", 0)]], &[&[("/x", 25)]], true, Some(30)),
+        (&[&[("/x", 0)]], &[&[("null:", 25)]], true, None),
+        (&[&[("/x", 0)]], &[&[("/y", 25)]], true, None),
+    ] {
+        let receiver = |name: &str, sinks: &[&[(&str, u64)]]| {
+            let shared = shared.then_some("fs");
+            let mut node = node(name, &[], &[(0, 25)], shared);
+            let like = node.sinks.remove(0);
+            node.sinks.extend(sinks.iter().map(|parts| SinkSetup {
+                sink: control::Sink {
+                    rows: rows(parts),
+                    ..like.sink.clone()
+                },
+                ..like.clone()
+            }));
+            node
+        };
+        let nodes = vec![
+            node("a", &[(0, 100)], &[], None),
+            receiver("b", b),
+            receiver("c", c),
+        ];
+        let (mut coordinator, _) = started(nodes);
+        for (node, delivered) in [(1, 20), (2, 10)] {
+            coordinator.nodes[node].delivered = delivered;
+        }
+        coordinator.nodes[1].finished = Some(Box::new(Finished {
+            left: vec![control::Leftover {
+                path: "/.x.ropewalk-1".into(),
+                bytes: 50,
+            }],
+            ..Finished::default()
+        }));
+        let left = coordinator.left();
+        assert_eq!(left[0].valid_bytes, expected, "{b:?} and {c:?}, {shared}");
+    }
+}
+
 /// What a node has left that died is named as far as it told; complete copies are complete.
 #[test]
 fn the_dead_leave_what_they_told_of() {
