@@ -1,4 +1,5 @@
-//! Rules of the tree that no compiler checks: which crate may depend on which, that each dependency is used, and where unsafe code may be.
+//! Rules of the tree that no compiler checks: which crate may depend on which, that each dependency is used, where unsafe code may be, and
+//! which files may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -124,7 +125,6 @@ fn table() -> BTreeMap<String, BTreeSet<String>> {
     table
 }
 
-/// Each crate uses the crates that ARCHITECTURE.md gives it, no others and no fewer, and the arrows have no circle.
 /// Rows of the README's table of figures are rows of the page that is made from runs: none is typed.
 #[test]
 fn figures_of_the_readme_are_measured() {
@@ -145,6 +145,7 @@ fn figures_of_the_readme_are_measured() {
     }
 }
 
+/// Each crate uses the crates that ARCHITECTURE.md gives it, no others and no fewer, and the arrows have no circle.
 #[test]
 fn arrows_are_those_of_the_architecture() {
     let table = table();
@@ -286,5 +287,238 @@ fn pure_crates_ban_the_same_calls() {
     for name in ["model", "sched", "tuner", "proto", "sim", "tcp-sim"] {
         let path = root().join("crates").join(name).join("clippy.toml");
         assert!(path.exists(), "{}", path.display());
+    }
+}
+
+/// How many files of a crate may import each other in a circle, as many as did when this was written. A crate without a row has no
+/// circle.
+const CIRCLES: &[(&str, usize)] = &[
+    ("agent", 3),
+    ("cli", 3),
+    ("lab", 2),
+    ("master", 3),
+    ("message", 7),
+    ("model", 3),
+    ("multisocket", 2),
+    ("proto", 2),
+    ("reproduce", 2),
+    ("sched", 3),
+    ("sim", 6),
+    ("stage", 6),
+    ("store", 4),
+    ("tcp-sim", 2),
+];
+
+/// A path in a crate: of a module, or of an item in one.
+type Names = Vec<String>;
+
+/// The source files of a crate as modules, each with its imports. Tests and generated code are left out.
+struct Modules(BTreeMap<Names, Vec<Names>>);
+
+impl Modules {
+    fn of(folder: &Path) -> Self {
+        let files = sources(folder).into_iter().filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            !name.ends_with("tests.rs") && name != "generated.rs"
+        });
+        let module = |path: PathBuf| {
+            let names = path.strip_prefix(folder).unwrap().with_extension("");
+            let names = names.iter().map(|name| name.to_string_lossy().into_owned());
+            let mut names: Names = names.collect();
+            names.pop_if(|last| ["lib", "main", "mod"].contains(&last.as_str()));
+            (names, imports(&read(&path)))
+        };
+        Self(files.map(module).collect())
+    }
+
+    /// The module that an import in `from` leads to, and the item in it; `None` in another crate.
+    fn locate(&self, from: &Names, import: &Names) -> Option<(Names, Option<String>)> {
+        let supers = import.iter().take_while(|name| *name == "super").count();
+        let (mut module, mut rest) = match import.first()?.as_str() {
+            "crate" => (Names::new(), &import[1..]),
+            "self" => (from.clone(), &import[1..]),
+            "super" => (from[..from.len() - supers].to_vec(), &import[supers..]),
+            first => {
+                let child = [&from[..], &[first.to_owned()]].concat();
+                self.0.get(&child)?;
+                (from.clone(), &import[..])
+            }
+        };
+        while let Some(name) = rest.first() {
+            let inner = [&module[..], std::slice::from_ref(name)].concat();
+            if !self.0.contains_key(&inner) {
+                break;
+            }
+            (module, rest) = (inner, &rest[1..]);
+        }
+        Some((module, rest.first().cloned()))
+    }
+
+    /// Which files each file imports by `crate::` or `super::`: what it has from its own submodules is its own. Items that a module
+    /// only passes on are followed to their file.
+    fn arrows(&self) -> BTreeMap<Names, BTreeSet<Names>> {
+        let mut passed_on = BTreeMap::new();
+        for (from, imports) in &self.0 {
+            for import in imports {
+                if let (Some(name), Some(to)) = (import.last(), self.locate(from, import)) {
+                    passed_on.insert((from.clone(), Some(name.clone())), to);
+                }
+            }
+        }
+        let target = |from: &Names, import: &Names| {
+            let mut place = self.locate(from, import)?;
+            // A name that is imported under itself leads nowhere else.
+            for _ in 0..passed_on.len() {
+                match passed_on.get(&place) {
+                    Some(next) if *next != place => place = next.clone(),
+                    _ => break,
+                }
+            }
+            Some(place.0)
+        };
+        let arrows = self.0.iter().map(|(from, imports)| {
+            let imports = imports
+                .iter()
+                .filter(|import| ["crate", "super"].contains(&import[0].as_str()));
+            let to = imports.filter_map(|import| target(from, import));
+            (from.clone(), to.filter(|to| to != from).collect())
+        });
+        arrows.collect()
+    }
+
+    /// The largest set of files each of which leads to all others; empty where there is no circle.
+    fn circle(&self) -> Vec<String> {
+        let arrows = self.arrows();
+        let reached = |from: &Names| {
+            let mut reached = BTreeSet::new();
+            let mut open = vec![from];
+            while let Some(at) = open.pop() {
+                open.extend(arrows[at].iter().filter(|to| reached.insert((*to).clone())));
+            }
+            reached
+        };
+        let reached: BTreeMap<&Names, BTreeSet<Names>> =
+            arrows.keys().map(|from| (from, reached(from))).collect();
+        let circles = reached.iter().map(|(from, to)| {
+            let back = to.iter().filter(|to| reached[to].contains(*from));
+            back.map(|names| names.join("::")).collect()
+        });
+        circles.max_by_key(Vec::len).unwrap_or_default()
+    }
+}
+
+/// The paths that a file imports outside of functions and inline modules, those of a list one by one, without the names that they get.
+fn imports(code: &str) -> Vec<Names> {
+    let mut found = Vec::new();
+    let begins = |line: &str| {
+        let line = match line.strip_prefix("pub") {
+            Some(rest) => rest
+                .trim_start_matches(|letter: char| letter != ' ')
+                .trim_start(),
+            None => line,
+        };
+        line.starts_with("use ")
+    };
+    let mut at = 0;
+    for line in code.split_inclusive('\n') {
+        if begins(line) {
+            let tree = code[at..].split(';').next().unwrap_or_default();
+            let (_, tree) = tree.split_once("use ").unwrap_or_default();
+            expand("", tree, &mut found);
+        }
+        at += line.len();
+    }
+    found
+}
+
+/// Adds the paths of an import tree, each with what stands before it.
+fn expand(before: &str, tree: &str, found: &mut Vec<Names>) {
+    let tree = tree.trim();
+    let Some((head, list)) = tree.split_once('{') else {
+        let path = [before, tree.split(" as ").next().unwrap_or(tree)].concat();
+        found.push(
+            path.split("::")
+                .map(|name| name.trim().to_owned())
+                .collect(),
+        );
+        return;
+    };
+    let before = [before, head].concat();
+    let list = list.rsplit_once('}').map_or(list, |(list, _)| list);
+    let mut depth = 0;
+    let entries = list.split(|letter| {
+        depth += i32::from(letter == '{') - i32::from(letter == '}');
+        letter == ',' && depth == 0
+    });
+    for entry in entries.filter(|entry| !entry.trim().is_empty()) {
+        expand(&before, entry, found);
+    }
+}
+
+/// Files that import each other in a circle can only be read and changed together.
+#[test]
+fn circles_of_imports_do_not_grow() {
+    let mut wrong = Vec::new();
+    for member in members() {
+        let circle = Modules::of(&member.folder.join("src")).circle();
+        let row = CIRCLES.iter().find(|(name, _)| *name == member.name);
+        let most = row.map_or(0, |(_, most)| *most);
+        if circle.len() > most {
+            let (name, files) = (&member.name, circle.join(", "));
+            wrong.push(format!(
+                "{name}: {} files, {most} may: {files}",
+                circle.len()
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "import each other in a circle; move what they share:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// Imports as they are written: lists in lists, names, `pub`; circles through two files, through items that are passed on, and none
+/// between a module and its own submodules.
+#[test]
+fn circles_of_imports_are_found() {
+    let text = "pub(crate) use a::{b::{C, self as D}, e};\nfn f() {\n    use x::y;\n}\npub use g;\nuse h\n    as i;";
+    let joined = |names: Names| names.join("::");
+    let found: Vec<String> = imports(text).into_iter().map(joined).collect();
+    assert_eq!(found, ["a::b::C", "a::b::self", "a::e", "g", "h"]);
+    let circle = |files: &[(&str, &str)]| {
+        let module = |(path, code): &(&str, &str)| {
+            let names = path.split("::").filter(|name| !name.is_empty());
+            (names.map(str::to_owned).collect(), imports(code))
+        };
+        Modules(files.iter().map(module).collect())
+            .circle()
+            .join(" ")
+    };
+    for (files, expected) in [
+        (
+            &[("a", "use crate::b::B;"), ("b", "use super::a;")][..],
+            "a b",
+        ),
+        (&[("a", "use crate::b::B;"), ("b", "use other::a;")], ""),
+        (&[("a", "use self::b::B;"), ("a::b", "use super::A;")], ""),
+        (
+            &[
+                ("", "pub use a::A;"),
+                ("a", "use crate::b::B;"),
+                ("b", "use crate::A;"),
+            ],
+            "a b",
+        ),
+        (
+            &[
+                ("", "pub use a::A;"),
+                ("a", "use crate::b;"),
+                ("b", "use crate::C;"),
+            ],
+            "",
+        ),
+    ] {
+        assert_eq!(circle(files), expected, "{files:?}");
     }
 }
