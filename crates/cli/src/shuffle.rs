@@ -2,24 +2,21 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Arg, Args};
 use ropewalk_master::StreamRequest;
-use ropewalk_master::request::{LaneKind, NodeRequest, Options, Reach};
+use ropewalk_master::request::{NodeRequest, Reach};
 use ropewalk_model::Bytes;
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::stage::shuffle::{Key, PARTITIONS_MAX, Records, Shuffle};
 
 use crate::options::{OutputArgs, ReachArgs};
-use crate::stream::{
-    Memory, block, carry, check_hosts, check_memory, lane, memory, name, object, reaches,
-};
+use crate::stream::{ProcessArgs, block, carry, check_hosts, name, object, reaches};
 
 /// Arguments of `ropewalk shuffle`.
 #[derive(Args, Clone, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, mut_args(with_own_help))]
 pub(crate) struct ShuffleArgs {
     /// Hosts, each a node, named as in `copy`: b, me@b, b[1-4], b:7420 (a running agent), localhost
     ///
@@ -72,21 +69,8 @@ pub(crate) struct ShuffleArgs {
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block)]
     block: Bytes,
 
-    /// Buffers of each process together: auto or a size, as in `stream`
-    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
-    memory: Memory,
-
-    /// What processes are connected by: auto, tcp, unix or shm, as in `stream`
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
-    lane: LaneKind,
-
-    /// Do not encrypt blocks between hosts; for networks you trust
-    #[arg(long)]
-    plain: bool,
-
-    /// Fail when for so many seconds nothing was read, moved, sorted or synced
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    stall: u64,
+    #[command(flatten)]
+    processes: ProcessArgs,
 
     #[command(flatten)]
     reaching: ReachArgs,
@@ -110,6 +94,18 @@ Examples:
       two nodes on this host
 
 Exit status: 0 done, 1 failed, 2 usage, 4 refused before anything moved, 130 interrupted.";
+
+/// Options of `stream` that are documented there, or mean something else here.
+fn with_own_help(arg: Arg) -> Arg {
+    let help = match arg.get_id().as_str() {
+        "memory" => "Buffers of each process together: auto or a size, as in `stream`",
+        "lane" => "What processes are connected by: auto, tcp, unix or shm, as in `stream`",
+        "plain" => "Do not encrypt blocks between hosts; for networks you trust",
+        "stall" => "Fail when for so many seconds nothing was read, moved, sorted or synced",
+        _ => return arg,
+    };
+    arg.help(help).long_help(None)
+}
 
 fn records(text: &str) -> Result<Records, String> {
     if text == "lines" {
@@ -173,13 +169,9 @@ impl ShuffleArgs {
                 );
             }
         }
-        check_memory(self.memory, self.block, nodes.len())?;
+        let buffers = self.processes.buffers(nodes.len(), self.block)?;
         let shuffle = self.shuffle(&reaches)?;
-        let options = Options {
-            plain: self.plain,
-            lane: self.lane,
-            ..self.reaching.options(&nodes)?
-        };
+        let options = self.processes.options(&self.reaching, &nodes)?;
         Ok(StreamRequest {
             programs: Vec::new(),
             nodes,
@@ -187,12 +179,12 @@ impl ShuffleArgs {
             groups: 2,
             block: self.block.0,
             length: 0,
-            buffers: self.memory.bytes(reaches.len(), self.block.0).0 / self.block.0,
+            buffers,
             seed: 1,
             deal: DealKind::Numbered,
             local: Vec::new(),
             shuffle: Some(shuffle),
-            stall: Duration::from_secs(self.stall),
+            stall: self.processes.stall(),
         })
     }
 

@@ -4,20 +4,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use ropewalk_master::request::{LaneKind, NodeRequest, Object, ObjectRequest, Options, Reach};
+use ropewalk_master::request::{NodeRequest, Object, ObjectRequest, Reach};
 use ropewalk_master::{Cancel, StageProgram, StreamEvent, StreamRequest};
 use ropewalk_model::Bytes;
 use ropewalk_proto::codes::{EXIT_INTERRUPTED, EXIT_USAGE};
 use ropewalk_proto::control::DealKind;
 use ropewalk_proto::report::ErrorKind;
 use ropewalk_proto::stage::report::StreamReport;
-use ropewalk_proto::stage::{
-    BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, GROUPS_MAX, MEMORY_MAX, NODES_MAX, group_name, group_of,
-};
+use ropewalk_proto::stage::{GROUPS_MAX, group_name, group_of};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -26,8 +23,10 @@ use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
 use crate::run::runtime;
 
+mod processes;
 mod show;
 
+pub(crate) use self::processes::{ProcessArgs, block};
 use self::show::Show;
 
 /// In a path, the number of the node.
@@ -94,29 +93,8 @@ pub(crate) struct StreamArgs {
     #[arg(long, requires = "exec")]
     lines: bool,
 
-    /// Buffers of each process together: auto or a size
-    ///
-    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache, and 16 MiB at most; over long paths a
-    /// process needs its part of rate times round trip
-    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
-    memory: Memory,
-
-    /// What processes are connected by: auto, tcp, unix or shm
-    ///
-    /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection) are for
-    /// nodes of one host
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
-    lane: LaneKind,
-
-    /// Do not encrypt blocks between hosts; for networks you trust
-    ///
-    /// Within a host, between processes of one user, blocks are not encrypted in any case
-    #[arg(long)]
-    plain: bool,
-
-    /// Fail when no block has moved, and no file was synced, for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    stall: u64,
+    #[command(flatten)]
+    processes: ProcessArgs,
 
     #[command(flatten)]
     reaching: ReachArgs,
@@ -159,41 +137,6 @@ struct Program {
     command: String,
 }
 
-pub(crate) fn block(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    match (BLOCK_MIN..=BLOCK_MAX).contains(&size.0) {
-        true => Ok(size),
-        false => Err(format!(
-            "give a size from {BLOCK_MIN} bytes to {}",
-            Bytes(BLOCK_MAX)
-        )),
-    }
-}
-
-/// Buffers of a process; `None` by the number of nodes and the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Memory(Option<Bytes>);
-
-/// Least and most that processes take by themselves. What is in use at once should fit a processor's cache: with 4 MiB a chain of
-/// four processes carried half of what it did with 512 KiB.
-const MEMORY_AUTO: std::ops::RangeInclusive<u64> = 512 << 10..=16 << 20;
-
-pub(crate) fn memory(text: &str) -> Result<Memory, String> {
-    if text == "auto" {
-        return Ok(Memory(None));
-    }
-    let size = text.parse().map_err(|error| format!("{error}"))?;
-    Ok(Memory(Some(size)))
-}
-
-impl Memory {
-    pub(crate) fn bytes(self, nodes: usize, block: u64) -> Bytes {
-        let edges = BUFFERS_MIN * nodes as u64 * block;
-        let auto = edges.clamp(*MEMORY_AUTO.start(), *MEMORY_AUTO.end());
-        self.0.unwrap_or(Bytes(auto.max(BUFFERS_MIN * block)))
-    }
-}
-
 fn local(text: &str) -> Result<u32, String> {
     let groups = text
         .split_once('-')
@@ -214,16 +157,6 @@ fn program(text: &str) -> Result<Program, String> {
             command: command.to_owned(),
         }),
         _ => Err("write the group's letter and a command, as B='sort -u'".into()),
-    }
-}
-
-pub(crate) fn lane(text: &str) -> Result<LaneKind, String> {
-    match text {
-        "auto" => Ok(LaneKind::Auto),
-        "tcp" => Ok(LaneKind::Tcp),
-        "unix" => Ok(LaneKind::Unix),
-        "shm" => Ok(LaneKind::Shm),
-        _ => Err("streams use auto, tcp, unix or shm".into()),
     }
 }
 
@@ -265,11 +198,8 @@ impl StreamArgs {
             });
         }
         self.check(&nodes)?;
-        let options = Options {
-            plain: self.plain,
-            lane: self.lane,
-            ..self.reaching.options(&nodes)?
-        };
+        let buffers = self.processes.buffers(nodes.len(), self.block)?;
+        let options = self.processes.options(&self.reaching, &nodes)?;
         let programs = self.exec.iter().map(|program| StageProgram {
             group: program.group,
             command: program.command.clone().into_bytes(),
@@ -282,7 +212,7 @@ impl StreamArgs {
             groups: self.groups,
             block: self.block.0,
             length: self.size.0,
-            buffers: self.memory.bytes(reaches.len(), self.block.0).0 / self.block.0,
+            buffers,
             seed: self.seed,
             deal: match self.deal {
                 DealArg::Random => DealKind::Random,
@@ -290,7 +220,7 @@ impl StreamArgs {
             },
             local: self.local.clone(),
             shuffle: None,
-            stall: Duration::from_secs(self.stall),
+            stall: self.processes.stall(),
         })
     }
 
@@ -308,8 +238,7 @@ impl StreamArgs {
                 );
             }
         }
-        self.check_programs()?;
-        check_memory(self.memory, self.block, nodes.len())
+        self.check_programs()
     }
 
     fn check_programs(&self) -> Result<()> {
@@ -377,31 +306,6 @@ pub(crate) fn check_hosts(nodes: &[NodeRequest]) -> Result<()> {
                 "two processes of one host would write to one place; put {NODE_MARK} into --to, which is the node's number"
             );
         }
-    }
-    Ok(())
-}
-
-/// Whether so many nodes have buffers for blocks of this length.
-pub(crate) fn check_memory(memory: Memory, block: Bytes, nodes: usize) -> Result<()> {
-    let memory = memory.bytes(nodes, block.0);
-    if memory.0 / block.0 < BUFFERS_MIN {
-        bail!(
-            "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
-            block,
-            Bytes(block.0 * BUFFERS_MIN)
-        );
-    }
-    if memory.0 > MEMORY_MAX {
-        bail!(
-            "--memory {memory} is more than a process takes; give {} or less",
-            Bytes(MEMORY_MAX)
-        );
-    }
-    if nodes > NODES_MAX as usize {
-        bail!(
-            "{} nodes are more than {NODES_MAX}; name fewer hosts",
-            nodes
-        );
     }
     Ok(())
 }
