@@ -5,8 +5,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::processes::{assert_gone, family, kill, stages, temporary};
-use common::{Moving, Place, bytes, wait_for};
+use common::processes::{assert_gone, family, kill, kill_at_once, stages, temporary};
+use common::{Moving, Place, bytes};
 use ropewalk_proto::stage::shuffle::{part_name, partition_of};
 
 /// A command over so many nodes of this host.
@@ -301,11 +301,19 @@ fn a_killed_process_leaves_nothing() {
 fn what_killed_nodes_left_is_removed() {
     let place = Place::new();
     make_folders(&place, "a\n");
-    let left = format!(".out1.ropewalk-{}-0-folder", "0".repeat(32));
-    std::fs::create_dir(place.path(&left)).unwrap();
-    std::fs::write(place.path(&left).join("part-00000"), "x").unwrap();
+    let zeros = std::fs::File::create(place.path("in1/zeros")).unwrap();
+    zeros.set_len(1 << 40).unwrap();
+    let mut command = words(2, &["--record", "fixed:2"]);
+    command.retain(|word| *word != "--json");
+    let mut moving = Moving::start(&place, &command);
+    moving.until_received(1);
+    let all = family(moving.child.id() as i32);
+    assert_eq!(temporary(place.dir.path()).len(), 2);
+    kill_at_once(&all);
+    assert_gone(&all);
+    drop(moving);
+    assert_eq!(temporary(place.dir.path()).len(), 2);
+    std::fs::remove_file(place.path("in1/zeros")).unwrap();
     place.run(&words(2, &[])).assert_status(0);
-    wait_for("the folder to be gone", || {
-        (contents(place.dir.path()) == ["out1", "out2"]).then_some(())
-    });
+    assert_eq!(contents(place.dir.path()), ["out1", "out2"]);
 }

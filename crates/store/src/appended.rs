@@ -9,11 +9,12 @@ use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
 use crate::file_sink::{is_file, standing};
-use crate::staging::{open_parent, sweep, temporary_name};
+use crate::leftovers::Staged;
+use crate::staging::open_parent;
 use crate::sys;
 
-/// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
-const SUFFIX: &str = "-stream";
+/// In temporary names.
+const KIND: &str = "stream";
 
 /// A file without a name, or, where the file system has none such, under a temporary one. Dropped without
 /// [`AppendedFile::commit`] it is removed; one without a name goes with the last process that has it open, however that ends.
@@ -57,7 +58,7 @@ impl AppendedFile {
     /// * `id`: makes the temporary name unique; letters, digits and dashes.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when what stands at the path is no file, [`StoreError::ParentMissing`], or what the system reported.
+    /// [`StoreError::Exists`] when what is at the path is no file, [`StoreError::ParentMissing`], or what the system reported.
     pub fn create(path: &Path, id: &str) -> Result<(Self, File), StoreError> {
         Self::create_by(path, id, nameless)
     }
@@ -69,19 +70,22 @@ impl AppendedFile {
     ) -> Result<(Self, File), StoreError> {
         let (parent, parent_path, name) = open_parent(path)?;
         let before = standing(&parent, &name, path)?;
-        let temporary = temporary_name(&name, &format!("{id}{SUFFIX}"))?;
+        let staged = Staged::new(&name, id, KIND)?;
+        staged.sweep(&parent, OFlags::WRONLY | OFlags::NONBLOCK);
         let failed = |errno| StoreError::from_create(parent_path.join(path), &parent, errno);
         let (file, is_staged) = match nameless(&parent) {
-            Ok(file) => (file, false),
+            Ok(file) => {
+                // It gets the temporary name for a moment when it is committed; best effort.
+                let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+                (file, false)
+            }
             Err(_) => {
-                sweep(&parent, &name, SUFFIX, OFlags::WRONLY | OFlags::NONBLOCK);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
                 let mode = Mode::RUSR | Mode::WUSR;
-                let file = sys::open_beneath(parent.as_fd(), &temporary, flags, mode);
-                let file = file.map_err(failed)?;
-                // For `sweep`; best effort.
-                let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-                (file, true)
+                let file = staged.make(&parent, || {
+                    sys::open_beneath(parent.as_fd(), &staged.name, flags, mode).map(Some)
+                });
+                (file.map_err(failed)?, true)
             }
         };
         let sink = Self {
@@ -89,7 +93,7 @@ impl AppendedFile {
             before: before.map(|stat| Standing::of(&stat)),
             parent,
             name,
-            temporary,
+            temporary: staged.name,
             file: file.into(),
             is_staged,
         };
@@ -101,7 +105,7 @@ impl AppendedFile {
     /// Gives it its name and the mode of the file that it replaces, else that of a new file. Its bytes must be synced.
     ///
     /// # Errors
-    /// [`StoreError::ReplacedMeanwhile`] when something else stands at the path than before, or what the system reported; then the
+    /// [`StoreError::ReplacedMeanwhile`] when something else is at the path than before, or what the system reported; then the
     /// file is removed.
     pub fn commit(mut self) -> Result<(), StoreError> {
         let path = self.path.clone();
@@ -154,7 +158,9 @@ impl Drop for AppendedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
     use std::io::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     const ID: &str = "0123456789abcdef0123456789abcdef-0";
@@ -200,14 +206,18 @@ mod tests {
         }
     }
 
-    /// What a killed writer has left goes when the name is written again; what is being written, and what transfers have left, stays.
+    /// What a killed writer has left goes when the name is written again, with or without a temporary name; what is being written, and what
+    /// transfers have left, stays.
     #[test]
     fn what_killed_writers_left_is_removed() {
         let (_keep, folder) = folder();
         let path = folder.join("out");
         let create = |id: &str| AppendedFile::create_by(&path, id, no_nameless).unwrap();
         let digits = "0123456789abcdef0123456789abcdef";
-        let left = folder.join(format!(".out.ropewalk-{digits}-0-stream"));
+        let left = Staged::new(b"out", &format!("{digits}-0"), KIND)
+            .unwrap()
+            .name;
+        let left = folder.join(OsStr::from_bytes(&left));
         let transfer = folder.join(format!(".out.ropewalk-{digits}-0"));
         for path in [&left, &transfer] {
             std::fs::write(path, "left").unwrap();
@@ -218,6 +228,14 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
         drop((standing, other));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        std::fs::write(&left, "left").unwrap();
+        let nameless = AppendedFile::create(&path, &format!("{digits}-1")).unwrap();
+        assert!(!left.exists() && transfer.exists());
+        // While it is committed it has a temporary name.
+        let named = folder.join(OsStr::from_bytes(&nameless.0.temporary));
+        link(&nameless.0.file, &nameless.0.parent, &nameless.0.temporary).unwrap();
+        drop(create(&format!("{digits}-2")));
+        assert!(named.exists());
     }
 
     /// Of two writers of one name the second to commit is refused, and the file of the first stays.

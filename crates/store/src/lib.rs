@@ -17,6 +17,7 @@ mod file_sink;
 mod file_systems;
 mod folders;
 mod home;
+mod leftovers;
 mod manifest;
 mod memory_sink;
 mod new_folder;

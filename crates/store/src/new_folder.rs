@@ -4,15 +4,16 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
-use crate::staging::{open_parent, remove_entry, sweep, temporary_name};
+use crate::leftovers::Staged;
+use crate::staging::{open_parent, remove_entry};
 use crate::sys;
 
-/// At the end of temporary names, so that those of transfers, which can be resumed, are not taken for these.
-const SUFFIX: &str = "-folder";
+/// In temporary names.
+const KIND: &str = "folder";
 
 /// A folder under a temporary name. Dropped without [`NewFolder::commit`] it is removed with all below it; what a writer has left
 /// that was killed with its agent goes when the name is written again.
@@ -45,30 +46,27 @@ impl NewFolder {
             }
             Err(errno) => return Err(StoreError::from_errno(Operation::Inspect, path, errno)),
         }
-        let temporary = temporary_name(&name, &format!("{id}{SUFFIX}"))?;
-        sweep(&parent, &name, SUFFIX, OFlags::RDONLY | OFlags::DIRECTORY);
-        rustix::fs::mkdirat(&parent, &*temporary, Mode::RWXU)
-            .map_err(|errno| StoreError::from_create(path, &parent, errno))?;
-        let opened = sys::open_beneath(
-            parent.as_fd(),
-            &temporary,
-            OFlags::RDONLY | OFlags::DIRECTORY,
-            Mode::empty(),
-        );
-        let folder = match opened {
-            Ok(folder) => folder,
-            Err(errno) => {
-                remove_entry(&parent, &temporary);
-                return Err(StoreError::from_errno(Operation::Open, path, errno));
+        let staged = Staged::new(&name, id, KIND)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        staged.sweep(&parent, flags);
+        let folder = staged.make(&parent, || {
+            rustix::fs::mkdirat(&parent, &*staged.name, Mode::RWXU)?;
+            match sys::open_beneath(parent.as_fd(), &staged.name, flags, Mode::empty()) {
+                // Another writer took it for a leftover.
+                Err(Errno::NOENT) => Ok(None),
+                Err(errno) => {
+                    remove_entry(&parent, &staged.name);
+                    Err(errno)
+                }
+                Ok(folder) => Ok(Some(folder)),
             }
-        };
-        // For `sweep`; best effort.
-        let _ = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive);
+        });
+        let folder = folder.map_err(|errno| StoreError::from_create(path, &parent, errno))?;
         let sink = Self {
             path: path.to_owned(),
             parent,
             name,
-            temporary,
+            temporary: staged.name,
             folder,
             has_name: false,
         };
@@ -141,6 +139,8 @@ pub fn open_folder(path: &Path) -> Result<File, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     const ID: &str = "0123456789abcdef0123456789abcdef-0";
@@ -200,7 +200,8 @@ mod tests {
     fn what_killed_writers_left_is_removed() {
         let (_keep, folder) = folder();
         let path = folder.join("out");
-        let left = folder.join(format!(".out.ropewalk-{ID}-folder"));
+        let left = Staged::new(b"out", ID, KIND).unwrap().name;
+        let left = folder.join(OsStr::from_bytes(&left));
         std::fs::create_dir_all(left.join("below")).unwrap();
         let standing = NewFolder::create(&path, "id-1").unwrap();
         assert!(!left.exists());

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use ropewalk_model::Layout;
-use rustix::fs::{Advice, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Operation, StoreError};
@@ -36,26 +36,6 @@ const ID_LEN_MAX: usize = 64;
 /// Hexadecimal digits of a name's BLAKE3 that stand for what was cut off: 64 bits, more than all long names of a folder
 /// need to differ.
 const CUT_HASH_LEN: usize = 16;
-
-/// Removes what killed writers of a name have left: files or folders under its temporary names that no process has locked.
-///
-/// * `suffix`: the end of these names.
-/// * `flags`: opens what they are.
-pub(crate) fn sweep(parent: &OwnedFd, name: &[u8], suffix: &str, flags: OFlags) {
-    let begin = [b".", name, b".ropewalk-"].concat();
-    for entry in Dir::read_from(parent).into_iter().flatten().flatten() {
-        let found = entry.file_name().to_bytes();
-        if !(found.starts_with(&begin) && found.ends_with(suffix.as_bytes())) {
-            continue;
-        }
-        let Ok(opened) = sys::open_beneath(parent.as_fd(), found, flags, Mode::empty()) else {
-            continue;
-        };
-        if rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            remove_entry(parent, found);
-        }
-    }
-}
 
 /// The temporary names of a sink: how to open them and make them durable.
 pub(crate) trait Target: Send + Sync {
