@@ -1,4 +1,4 @@
-//! The receiver before anything moves: listens, distinguishes the sender's connections from strangers', gathers them.
+//! The receiver before anything moves: listens, distinguishes the sender's connections from others, gathers them.
 //!
 //! ```text
 //!   accepted ── header ──▶ welcomed ── all there ──▶ gathered

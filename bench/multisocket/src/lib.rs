@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!  sender                                   receiver
-//!    connect, header (who, which, shape) ──▶  checks, gathers all connections
+//!    connect, header (run, number, shape) ─▶  checks, gathers all connections
 //!    ◀────────────────────────────── Welcome, or why not
 //!    ◀──────────────────────────────── Go     all are there: its clock begins
 //!    clock begins; blocks ─────────────────▶  counts bytes, connection by connection
@@ -25,7 +25,7 @@
 //!
 //! **Goals.** The original command lines work unchanged. A byte counts when the receiver has it in memory and has
 //! said so; a send call that returned proves nothing. A connection that is lost fails the test on both sides.
-//! Strangers are rejected and change nothing. Every wait has a deadline.
+//! Other connections are rejected and change nothing. Every wait has a deadline.
 //!
 //! **Not goals.** No encryption, no checksums, no content: what is measured is the network and the sockets.
 //! Congestion control stays as the host has it, and so do TCP's buffers between hosts.

@@ -1,4 +1,4 @@
-//! The receiving side: gathers the connections, counts what comes, confirms it.
+//! The receiving side: gathers the connections, counts what arrives, confirms it.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -43,7 +43,7 @@ struct Incoming {
 /// `stop` ends it early. Where the system chose the port, `on_port` gets the place.
 ///
 /// # Errors
-/// No sender comes, it was started with other numbers, a connection is lost, or nothing moves for too long.
+/// No sender connects, it was started with other numbers, a connection is lost, or nothing moves for too long.
 pub fn receive(
     test: &Test,
     listen: Option<&Address>,

@@ -3,7 +3,7 @@
 use ropewalk_model::Nanos;
 use ropewalk_proto::rapid::monitor::{Score, SleepAverage, THRESHOLD, UleHistory};
 
-/// Who has the processor.
+/// What has the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The receiver.

@@ -31,7 +31,7 @@ pub struct Transfer {
     pub rate: u64,
     /// What the path carries.
     pub path: u64,
-    /// Bytes that may wait before the path; what comes beyond is lost.
+    /// Bytes that may wait before the path; what arrives beyond is lost.
     pub path_queue: u64,
     /// Round trip.
     pub rtt_ns: u64,
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub lost: u64,
     /// How long loops had the processor at a time.
     pub loop_slices_ns: Vec<u64>,
-    /// Times between losses, while bytes were coming: the paper's lossless intervals.
+    /// Times between losses, while bytes were arriving: the paper's lossless intervals.
     pub lossless_ns: Vec<u64>,
     /// The scheduler's rating of the receiver, every 10 ms.
     pub levels: Vec<(u64, f64)>,

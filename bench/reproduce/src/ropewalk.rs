@@ -287,7 +287,7 @@ impl Agents {
         self.agents.remove(position).process.kill().map(drop)
     }
 
-    /// Stops an agent (SIGSTOP) until [`Paused::go_on`]; the caller sees to it that this comes before its end.
+    /// Stops an agent (SIGSTOP) until [`Paused::go_on`]; the caller calls it before the agent's end.
     pub fn pause(&self, name: &str) -> Result<Paused> {
         let agent = self.agents.iter().find(|agent| agent.name == name);
         let pid = agent
@@ -339,7 +339,7 @@ impl Agents {
     }
 
     /// Runs a master command (`copy ...` or `transfer ...`) to its end; `--json` and the token are added. `watch` sees every
-    /// event as it comes, with the agents to act upon.
+    /// event as it arrives, with the agents to act upon.
     ///
     /// Whatever the outcome, it is in the report; [`Moved::complete`] makes anything but success an error.
     pub fn run(

@@ -322,8 +322,8 @@ impl Connected {
             .map_err(|_| std::io::Error::other("another host answers there"))
     }
 
-    /// Whether the peer takes streams there. Strangers, and the peer's namesakes on networks of the same addresses, have
-    /// no proof of it.
+    /// Whether the peer takes streams there. Other hosts, such as one that has the peer's address in another network,
+    /// have no proof of it.
     pub fn is_answered(&self, member: &Member, via: &Via) -> bool {
         self.greet(member, via, 0).is_ok()
     }

@@ -1,4 +1,4 @@
-//! A connection that was accepted: what kinds there are, where it comes from, and why it may be closed without an answer.
+//! A connection that was accepted: what kinds there are, its source, and why it may be closed without an answer.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Where received bytes go, and where sent bytes come from: the store behind the lane's traits.
+//! Where received bytes are written, and where sent bytes are read: the store behind the lane's traits.
 
 use std::error::Error;
 use std::os::unix::ffi::OsStringExt as _;

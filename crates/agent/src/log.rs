@@ -1,7 +1,7 @@
-//! What a standing agent says about itself: one line for each transfer that begins or ends, each refusal, and the
-//! connections of strangers, of those so many a second.
+//! The log of an agent that listens: one line for each transfer that begins or ends, each refusal, and
+//! unauthenticated connections, of those so many a second.
 //!
-//! A thread of its own writes, so that a reader of the log that stands still holds nothing up: lines that do not fit
+//! A thread of its own writes, so that a reader of the log that stops holds nothing up: lines that do not fit
 //! into the queue are counted, and the count is written later.
 
 use std::sync::Arc;
@@ -72,12 +72,12 @@ impl Log {
         Ok((Self(Some(Queue { lines, lost })), Writer { ended }))
     }
 
-    /// Something that only peers with a token or certificate bring about.
+    /// Something that only peers with a token or certificate cause.
     pub fn say(&self, text: impl FnOnce() -> String) {
         self.push(text, false);
     }
 
-    /// Something that anybody can bring about.
+    /// Something that any peer can cause.
     pub fn stranger(&self, text: impl FnOnce() -> String) {
         self.push(text, true);
     }

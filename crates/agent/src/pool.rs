@@ -104,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// The next connection of this sender and rail that is still there; in words when none comes.
+    /// The next connection of this sender and rail that is still there; in words when there is none.
     pub fn take(&self, has_ended: &AtomicBool, from: (u32, u32)) -> Result<DataSocket, String> {
         let until = Instant::now() + READY_TIMEOUT;
         let mut senders = self.senders.lock();

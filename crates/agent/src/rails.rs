@@ -3,7 +3,7 @@
 //! A pair of nodes is first connected as the host's routing has it. Then other pairs of interfaces are tried, until each
 //! usable interface on either side has a rail: one with the same network on both sides before one through a router, and
 //! one between two that have none yet before one that shares an end. What does not connect is no rail. Speeds need
-//! not be known: rails pull their work, so two that share an uplink just bring half as much each.
+//! not be known: rails pull their work, so two that share an uplink just carry half as much each.
 //!
 //! A rail's sockets are bound to its interface's address here, and to the interface itself where the kernel lets
 //! programs do so without privilege (Linux 5.7 on). The peer does the same at its end.

@@ -10,9 +10,9 @@
 //!
 //! The sender keeps one connection ready for each receiver that asked; where the two have several interfaces, one for each rail
 //! that it finds, which its preface numbers. Preface and answer are authentic under the transfer's
-//! secret, so strangers fill no place here, and hosts that have the receiver's address in another network are passed
-//! over; that both are the nodes they say they are shows in the pair's handshake, and for streams in the keys that come
-//! from it.
+//! secret, so unauthenticated peers fill no place here, and hosts that have the receiver's address in another network are passed
+//! over; that both are the nodes they say they are shows in the pair's handshake, and for streams in the keys that are
+//! derived from it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -23,6 +23,6 @@ pub(crate) struct Shared {
     pub streams: Mutex<HashMap<[u8; 16], Arc<Stream>>>,
     pub stages: Option<StageConfig>,
     pub shutdown: watch::Receiver<bool>,
-    /// For connections within this host, and for those that come through the master.
+    /// For connections within this host, and for those through the master.
     pub local_doors: Arc<Doors>,
 }

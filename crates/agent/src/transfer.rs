@@ -1,4 +1,4 @@
-//! One node's part in one transfer: what it holds open, who may pull from it, what it fetches.
+//! One node's part in one transfer: what it holds open, which nodes may pull from it, what it fetches.
 
 use std::net::IpAddr;
 use std::sync::Arc;

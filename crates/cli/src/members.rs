@@ -1,4 +1,4 @@
-//! `join` and `leave`: nodes come to a running transfer of this user, or go.
+//! `join` and `leave`: nodes join a running transfer of this user, or leave it.
 
 use std::io::Write as _;
 use std::path::PathBuf;

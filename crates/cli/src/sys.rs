@@ -1,4 +1,4 @@
-//! The few system calls that the standard library has no safe form of, and a word on standard output.
+//! The few system calls that the standard library has no safe form of, and notes on standard output.
 
 use std::io::{IsTerminal as _, Write as _};
 

@@ -62,7 +62,7 @@ fn read(path: &Path) -> Result<[u8; TOKEN_LEN]> {
     parse(text.trim()).with_context(|| format!("{shown} is not a token file: it must hold 64 hexadecimal digits; make one with `ropewalk agent --new-token FILE`"))
 }
 
-/// The bytes that hexadecimal digits stand for; `None` unless there are exactly `N` pairs.
+/// The bytes of hexadecimal digits; `None` unless there are exactly `N` pairs.
 pub fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
     <[u8; N]>::try_from(from_hex(text)?).ok()
 }

@@ -153,7 +153,7 @@ pub struct Observation {
 pub struct BlastSeen {
     /// Datagrams that were sent, as sequence numbers show, and did not arrive.
     pub lost: u64,
-    /// Datagrams that this host's socket had no room for; they are among the lost.
+    /// Datagrams that this host's socket had no space for; they are among the lost.
     pub dropped: u64,
     /// How often the monitor asked the sender to suspend.
     pub suspensions: u32,

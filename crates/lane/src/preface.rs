@@ -39,7 +39,7 @@ pub enum Kind {
     Edge = 6,
 }
 
-/// Who connects, for what.
+/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preface {
     /// What the connection is for.

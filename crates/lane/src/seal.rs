@@ -3,7 +3,7 @@
 //! The record number is the nonce and is never sent; both ends count. The header is associated
 //! data, payload and hash are encrypted. After [`RECORDS_PER_KEY`] records both ends move to the
 //! next key by themselves, so a record key found later opens nothing older. The secret of the pair, from which every
-//! stream's first key comes, is kept while streams may join: it opens all of the transfer until that is over, when it
+//! stream's first key is derived, is kept while streams may join: it opens all of the transfer until that is over, when it
 //! is wiped.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

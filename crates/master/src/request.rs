@@ -17,7 +17,7 @@ pub use ropewalk_tuner::PolicyName;
 pub struct Request {
     /// Label for people (`id` of a specification file).
     pub label: Option<String>,
-    /// Everybody who takes part. Order does not change the result.
+    /// All nodes of the transfer. Order does not change the result.
     pub nodes: Vec<NodeRequest>,
     /// How the nodes' objects relate to the data space.
     pub mapping: Mapping,
@@ -176,7 +176,7 @@ pub struct DatagramOptions {
 pub struct Options {
     /// Streams per pair of nodes; `None`: four, fewer where a node has many pairs, or what `streams_policy` finds best.
     pub streams: Option<u32>,
-    /// Who chooses the number of streams where it is not given.
+    /// What chooses the number of streams where it is not given.
     pub streams_policy: Option<PolicyName>,
     /// How a node's data is spread over its streams.
     pub striping: Striping,
@@ -200,7 +200,7 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Whether delivered means on stable storage.
     pub sync: bool,
-    /// What becomes of a file that stands where rows are written.
+    /// What becomes of an existing file where rows are written.
     pub existing: Existing,
     /// Whether what an incomplete copy leaves stays under its temporary name.
     pub keep_partial: bool,
@@ -247,7 +247,7 @@ pub enum Striping {
 }
 
 impl Options {
-    /// Who chooses the number of streams while bytes flow; `None` where it stays.
+    /// What chooses the number of streams while bytes flow; `None` where it stays.
     #[must_use]
     pub fn tuned_by(&self) -> Option<PolicyName> {
         let is_free = self.streams.is_none() && self.striping == Striping::Pull;

@@ -1,4 +1,4 @@
-//! Transfers of one user, started on one host, that cross the same path: who else is there.
+//! Transfers of one user, started on one host, that cross the same path: how many there are.
 //!
 //! Each master whose streams are tuned keeps a small file in a folder of the user: the networks its bytes leave and reach,
 //! and how many streams it has. The file is locked while its master lives, so that no lost master counts as alive.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-/// Why an operation failed. Sorted by who must act: the caller, the peer, the network.
+/// Why an operation failed. Sorted by the party that must act: the caller, the peer, the network.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {

@@ -12,8 +12,8 @@
 //! number of the link (4 bytes), the window of its writer (8 bytes), little endian. Of two links of a rail the one
 //! with the higher number counts.
 //!
-//! Where records are sealed, the nonces are X25519 keys, and the keys of the records come from their secret and the token:
-//! who finds the token later cannot read what was recorded, and who does not have it cannot sit in between.
+//! Where records are sealed, the nonces are X25519 keys, and the keys of the records are derived from their secret and the
+//! token: a later owner of the token cannot read what was recorded, and a peer without it cannot relay the connection.
 
 use ropewalk_lane::exchange::{Exchange, is_equal, transcript};
 use ropewalk_lane::preface::{self, Kind, MacKey, PREFACE_LEN, Preface};

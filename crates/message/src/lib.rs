@@ -2,7 +2,7 @@
 //!
 //! A **rail** is a pair of addresses, one of each host, with one TCP connection at a time. A message below
 //! the cut-off goes whole over the best rail, by the caller's own thread. A longer one is cut into fragments that
-//! rails pull as they have room, so that a faster one carries more; fragments leave from the caller's memory and
+//! rails pull as they have space, so that a faster one carries more; fragments leave from the caller's memory and
 //! land in the receiving caller's. A rail that fails gives its fragments to the others, is tried again, and is
 //! taken back. Messages arrive once, whole and in the order they were begun.
 //!

@@ -1,7 +1,7 @@
 //! One connection of a rail: whole frames out, whole frames in, never waiting but in `poll`.
 //!
 //! The holder of [`Link::writer`] may send, the holder of [`Link::reader`] may receive: a rail's own threads, or
-//! callers, who save the hand-over between threads. Neither lock is waited for by a thread that holds the
+//! callers, which saves the hand-over between threads. Neither lock is waited for by a thread that holds the
 //! session's state.
 
 use std::io;

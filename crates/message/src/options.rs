@@ -20,7 +20,7 @@ pub enum Mode {
     Enhanced,
 }
 
-/// Where the cut-off of [`Mode::Enhanced`] comes from.
+/// The origin of the cut-off of [`Mode::Enhanced`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOff {
     /// Measured by the connecting end at the start, unless it is [remembered](Options::cut_offs), then refined by both
@@ -43,7 +43,7 @@ pub struct Options {
     pub local: Vec<IpAddr>,
     /// How messages use the rails.
     pub mode: Mode,
-    /// Where the cut-off comes from.
+    /// The origin of the cut-off.
     pub cut_off: CutOff,
     /// File in which the connecting end remembers cut-offs, so that the next socket between the same hosts and rails need
     /// not measure; made with its folder where it is missing. `None`, as by default, writes and uses none: a

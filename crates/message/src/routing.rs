@@ -1,5 +1,5 @@
-//! Rails that are not different ways: the host's routing decides by which interface packets leave, whatever address they
-//! come from, unless a rule says otherwise.
+//! Rails that are not different ways: the host's routing decides by which interface packets leave, whatever their source
+//! address, unless a rule says otherwise.
 
 use std::net::IpAddr;
 

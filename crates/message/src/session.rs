@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One lock guards the state and is held for no system call but the bell's, which does not wait, nor while tasks are woken
-//! (`session/locked.rs`). Lock order: reader or writer of a link, then state. A caller who waits reads the link that small
-//! messages come on; its own thread stays away meanwhile and for [`LEASE`] after, so that a ping-pong wakes no other thread. What
+//! (`session/locked.rs`). Lock order: reader or writer of a link, then state. A caller that waits reads the link on which
+//! small messages arrive; its own thread stays away meanwhile and for [`LEASE`] after, so that a ping-pong wakes no other thread. What
 //! that costs: an acknowledgement that no answer carries may be [`LEASE`] late.
 
 use std::collections::BTreeMap;
@@ -57,9 +57,9 @@ pub(crate) struct State {
     pub links: Vec<Option<Arc<Link>>>,
     /// Bytes of messages on their way.
     pub sources: BTreeMap<u64, Arc<Source>>,
-    /// Memory of the caller who receives, until the next message begins to come.
+    /// Memory of the caller that receives, until the next message begins to arrive.
     pub offer: Option<Arc<Place>>,
-    /// The message that comes into a caller's memory.
+    /// The message that is received into a caller's memory.
     pub claimed: Option<(u64, Arc<Place>)>,
     /// A caller leaves, and what was received into its memory is not in `kept` yet: no caller may receive.
     pub leaving: bool,
@@ -70,7 +70,7 @@ pub(crate) struct State {
     long_started: u64,
     pub mode: Mode,
     pub cut_off: cutoff::Standing,
-    /// The rail that small messages come on.
+    /// The rail on which small messages arrive.
     pub favourite: RailId,
     /// Callers in `poll`: the bell wakes them, and stays rung until the last of them has left. Callers in `changed`.
     polling: usize,
@@ -83,12 +83,12 @@ pub(crate) struct State {
     /// Since when no rail works, and why the last one failed.
     pub down: Option<(time::Instant, String)>,
     pub lost: bool,
-    /// Tasks that wait, and what one that waits for a message has room for.
+    /// Tasks that wait, and how much memory one that waits for a message has.
     pub wakers: Wakers,
     pub wanted: Option<u64>,
     /// Why each rail that is down is.
     pub causes: Vec<Option<String>>,
-    /// Bytes of messages that each rail brought, and carried.
+    /// Bytes of messages that each rail received, and sent.
     pub brought: Vec<u64>,
     pub carried: Vec<u64>,
 }

@@ -288,7 +288,7 @@ impl MessageSocket {
     }
 
     /// Receives the next message into `room` and gives its length; `None` when the peer has announced the end.
-    /// Fragments come straight into `room`, whose bytes beyond the message may be overwritten when messages are cancelled.
+    /// Fragments are received straight into `room`, whose bytes beyond the message may be overwritten when messages are cancelled.
     ///
     /// # Errors
     /// [`MessageError::TooLong`] and [`MessageError::Deadline`]: the message stays, nothing is lost.
@@ -300,7 +300,7 @@ impl MessageSocket {
     }
 
     /// Receives the next message into memory of its own, of at most `most` bytes; else as
-    /// [`receive`](Self::receive). What comes before its length is known is copied once.
+    /// [`receive`](Self::receive). What arrives before its length is known is copied once.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

@@ -1,9 +1,9 @@
-//! Host lists: `node[1-4,7].site` stands for five hosts.
+//! Host lists: `node[1-4,7].site` is five hosts.
 //!
 //! A comma outside brackets separates hosts, too. Numbers keep their padding: `[01-10]` gives `01` to `10`.
 //! An address such as `[::1]` is not a list: brackets that hold a colon are left as they are.
 
-/// Most hosts one list may stand for; a slip such as `[0-999999999]` must be an error, not a full memory.
+/// Most hosts of one list; a slip such as `[0-999999999]` must be an error, not a full memory.
 pub const HOSTS_MAX: usize = 65_536;
 
 /// Why a host list could not be expanded.
@@ -37,12 +37,12 @@ pub enum HostListError {
     TooMany(String),
 }
 
-/// Lists the hosts that `list` stands for, in the order written; later brackets count fastest.
+/// Expands `list` to its hosts, in the order written; later brackets count fastest.
 ///
 /// Cost O(hosts listed). Repeated hosts are kept.
 ///
 /// # Errors
-/// [`HostListError`] for lists that cannot be read or stand for more than [`HOSTS_MAX`] hosts.
+/// [`HostListError`] for lists that cannot be read or have more than [`HOSTS_MAX`] hosts.
 pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
     let mut hosts = Vec::new();
     for item in split_outside_brackets(list)? {

@@ -4,7 +4,7 @@
 //! lie in many objects (a tree) and an object may begin anywhere in it, so nothing that uses a
 //! layout may assume that neighbours in the data space are neighbours on disk.
 //!
-//! Left out on purpose: paths, open files, who holds what.
+//! Left out on purpose: paths, open files, which node holds what.
 
 use crate::{Range, RangeSet};
 

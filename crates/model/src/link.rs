@@ -1,6 +1,6 @@
 //! Limits on what some nodes send to others, by the nodes' names: caps of pairs, and trunks that several pairs share.
 //!
-//! Names, and not positions, because nodes come and go while a transfer runs.
+//! Names, and not positions, because nodes join and leave while a transfer runs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a planner is asked: who holds what, who wants what, and how fast each is.
+//! What a planner is asked: what each node holds, what it wants, and how fast it is.
 //!
 //! Plain data. Speeds are bytes per second; a speed or cap of 0 means that the node, pair or trunk
 //! carries nothing. Indices (`usize`) are positions in [`Problem::senders`] and [`Problem::receivers`].

@@ -11,16 +11,16 @@
 //! * Ranges are inclusive, `A-B`, or `A+LENGTH` where the length may carry a unit (`0+4GiB`).
 //! * `#` outside quotes starts a comment, anywhere on a line. Quotes hide spaces and `#`; there are no
 //!   escapes inside them. In `file://` URIs, `%23` and its like stand for bytes; a plain absolute path is
-//!   taken as it stands.
+//! taken as it is.
 //! * Several rows with one Host:Port are one node: what it has or wants is the union of its rows.
 //! * Files of one name on several writers are replicas and put equal bytes at equal offsets. A reader, or a
 //!   shared destination, takes each byte once: a second copy on one host needs an agent of its own.
-//! * After the range come words `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
+//! * The range is followed by fields `key=value`, an extension that leaves the paper's files valid: `up=RATE` and
 //!   `down=RATE` (the node's speed), `dest=NAME` (readers that share one destination), `interface=NAME`
 //!   (one that the node may use, by name, address or network; several may be given).
 //! * Rows `cap FROM TO RATE` and `trunk NAME RATE from NODES to NODES`, an extension too, say what pairs of nodes, and links
 //!   that several pairs share, carry in that direction: plans and bounds follow them. Nodes are written as in other rows,
-//!   host lists such as `a[1-4]:7420,b:7420` stand for several, and a host without a port for all nodes on it.
+//!   host lists such as `a[1-4]:7420,b:7420` name several, and a host without a port for all nodes on it.
 //!
 //! The file keeps the paper's words writer and reader. Left out on purpose: tokens and secrets; a
 //! specification file may be mailed about.
@@ -82,7 +82,7 @@ pub struct Row {
     pub range: Range,
     /// What the row says about its node beyond the paper's columns.
     pub hints: Hints,
-    /// Line in the file, from 1; 0 for rows that come from elsewhere.
+    /// Line in the file, from 1; 0 for rows that are not from a file.
     pub line: u32,
 }
 

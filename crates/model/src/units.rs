@@ -272,7 +272,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A size for people in decimal units, as rates are: `20.5 MB`. For reports and tables, where sizes stand beside each other;
+/// A size for people in decimal units, as rates are: `20.5 MB`. For reports and tables, where sizes are beside each other;
 /// [`Bytes`] prints the unit in which a size is a round number, for what people typed.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {

@@ -116,10 +116,10 @@ pub fn encode(kind: Kind, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Makes a frame of bytes that leave room for its header in front.
+/// Makes a frame of bytes that leave space for its header in front.
 ///
 /// # Panics
-/// Without that room.
+/// Without that space.
 pub fn put_header(frame: &mut [u8], kind: Kind, stream: u32) {
     let len = (frame.len() - HEADER_LEN) as u32;
     frame[0] = kind.number();

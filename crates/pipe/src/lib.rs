@@ -203,7 +203,7 @@ impl Pipe {
             .map_err(|error| shared.give_up(number, &error))
     }
 
-    /// Opens a stream whose bytes go to a socket and come from there; returns once the other end has taken it. Bytes of
+    /// Opens a stream whose bytes are written to and read from a socket; returns once the other end has taken it. Bytes of
     /// both directions are added to `tally`.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Request {
         Ok(stream)
     }
 
-    /// Takes the stream; its bytes go to a socket and come from there. Those of both directions are added to `tally`.
+    /// Takes the stream; its bytes are written to and read from a socket. Those of both directions are added to `tally`.
     ///
     /// # Errors
     /// [`PipeError`] when the pipe is closed.

@@ -139,7 +139,7 @@ impl Entry {
         Some(())
     }
 
-    /// No more bytes come; `None` when that was said before.
+    /// No more bytes follow; `None` when that was sent before.
     pub fn ended(&mut self) -> Option<()> {
         if self.is_ended {
             return None;

@@ -1,6 +1,6 @@
 //! Whether a transfer can do without nodes that were not reached.
 //!
-//! Decided before anything is opened, so only from what was asked for: sources that are replicas stand in for each other;
+//! Decided before anything is opened, so only from what was asked for: sources that are replicas replace each other;
 //! destinations and parts that no other host has. What sources are is found by comparing them, where it is not stated: two that are left
 //! show whether they are replicas, one does not.
 

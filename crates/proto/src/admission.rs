@@ -1,6 +1,6 @@
-//! Which connections keep their place before they have proved who they are, and what is logged about the others.
+//! Which unauthenticated connections keep their place, and what is logged about the others.
 //!
-//! A listener that refuses newcomers while its places are full is locked by a stranger who holds them all. So
+//! A listener that refuses newcomers while its places are full is locked by an unauthenticated peer that holds them all. So
 //! everything is accepted, and where there are too many the oldest gives way: a peer that means to speak does so
 //! within a round trip, and a newcomer is likelier to be one. A source that holds most gives way first, so one address
 //! cannot crowd out the others; beyond its share it keeps a place no longer than a peer needs to speak. The driver looks
@@ -23,10 +23,10 @@ const KEPT_TIME: Nanos = Nanos::from_millis(500);
 /// Bits of an IPv6 address that name a network: one host has all addresses below.
 const HOST_BITS: u32 = 64;
 
-/// Lines a second about what strangers do; the rest is counted.
+/// Lines a second about unauthenticated connections; the rest is counted.
 pub const STRANGER_LINES_PER_SECOND: u32 = 5;
 
-/// Who shares a share: an address, or a user of this host.
+/// Origin of connections that have one share together: an address, or a user of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// A host. All addresses of an IPv6 network of 64 bits are one.
@@ -91,7 +91,7 @@ impl Admission {
         ticket
     }
 
-    /// The connection that must give way now; `None` while all have room. Cost O(sources).
+    /// The connection that must give way now; `None` while there are places for all. Cost O(sources).
     #[must_use]
     pub fn gives_way(&self, now: Instant) -> Option<Ticket> {
         let most = self.held.values().max_by_key(|held| {

@@ -1,7 +1,7 @@
 //! Every code by which a program learns how a transfer ended or why it could not go on: one table for the exit status of
 //! commands, the control protocol and JSON.
 //!
-//! Codes of the wire come in groups of ten by who must act, and are only ever added.
+//! Codes of the wire are in groups of ten by the party that must act, and are only ever added.
 //!
 //! | JSON `outcome` | exit status |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `refused` | 4 |
 //! | `cancelled` | 130 |
 //!
-//! | JSON `error_kind` | wire | who must act |
+//! | JSON `error_kind` | wire | party that must act |
 //! |---|---|---|
 //! | `usage` | 10 | caller |
 //! | `specification` | 11 | caller |
@@ -39,7 +39,7 @@ pub const EXIT_REFUSED: u8 = 4;
 /// Exit status after Ctrl-C or SIGTERM.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// Who must act on an error.
+/// The party that must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// Whoever asked: the request cannot be carried out as it is.
@@ -61,7 +61,7 @@ pub const OUTCOMES: [(Outcome, &str, u8); 5] = [
     (Outcome::Cancelled, "cancelled", EXIT_INTERRUPTED),
 ];
 
-/// Kinds of errors: as JSON names them, their code on the wire, and who must act.
+/// Kinds of errors: as JSON names them, their code on the wire, and the party that must act.
 pub const ERRORS: [(ErrorKind, &str, u32, Actor); 10] = [
     (ErrorKind::Usage, "usage", 10, Actor::Caller),
     (ErrorKind::Specification, "specification", 11, Actor::Caller),
@@ -99,7 +99,7 @@ impl ErrorKind {
         row.map_or(Self::Other, |(kind, ..)| *kind)
     }
 
-    /// Who must act.
+    /// The party that must act.
     #[must_use]
     pub fn actor(self) -> Actor {
         let row = ERRORS.iter().find(|(kind, ..)| *kind == self);

@@ -66,14 +66,14 @@ const INHERITED_PART: u64 = 16;
 /// Speed assumed for a lane nobody has measured yet, in bytes per second. Only ratios matter.
 const RATE_UNKNOWN: f64 = 12.5e6;
 
-/// A stretch of ready bytes together with everybody who can supply it.
+/// A stretch of ready bytes and the peers that can supply it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRun {
     /// Bytes not yet asked for.
     pub range: Range,
     /// Lanes whose peer holds the range; the first is the planned one.
     pub holders: Vec<LaneId>,
-    /// How freely others could carry it later: what can least comes first.
+    /// How freely others could carry it later: the least is first.
     pub choices: u32,
 }
 
@@ -153,7 +153,7 @@ impl Ledger {
         self.has_slow_streams = has_slow_streams;
     }
 
-    /// Makes room for one more peer and returns its number.
+    /// Adds a peer and returns its number.
     pub fn add_lane(&mut self) -> LaneId {
         let lane = self.lanes.push(Lane::to(self.lanes.next_number()));
         self.check_call();
@@ -315,7 +315,7 @@ impl Ledger {
         backlog.max(overdue)
     }
 
-    /// Records that a lane brought a unit whole and checked.
+    /// Records that a unit was received over a lane, whole and checked.
     pub fn delivered(&mut self, lane: LaneId, range: Range, now: Instant) -> Delivery {
         if let Some(l) = self.lanes.get_mut(lane) {
             l.put_down(range.len(), now);
@@ -611,7 +611,7 @@ impl Ledger {
         self.check_call();
     }
 
-    /// Lanes without work of their own stand by from now on; the others count as planned.
+    /// Lanes without work of their own are in reserve from now on; the others count as planned.
     pub fn settle(&mut self) {
         for lane in self.lanes.rows_mut() {
             lane.planned = !lane.ready.is_empty();

@@ -11,7 +11,7 @@
 //!     +------------------+  link failed, or the peer could not use the copy
 //! ```
 //!
-//! * [`Sender`]: rails pull the next fragment when they have room, so a faster one takes more.
+//! * [`Sender`]: rails pull the next fragment when they have space, so a faster one takes more.
 //! * [`Receiver`]: duplicates are dropped, order is kept, credit bounds what the application has not asked for.
 //! * [`cutoff`]: from which size on several rails are faster than one (section 3).
 //! * [`RailHealth`](crate::node::RailHealth): when a rail counts as failed and when it is tried again.

@@ -5,7 +5,7 @@
 //!      |            ^  all received |  synced   |  read back |   renamed  |  reported |
 //!      |            |               |           |            |            |           |
 //!      |            +---------------+-----------+------------+------------+-----------+
-//!      |                    a revision brings more work
+//!      |                    a revision has more work
 //!      +--> reported with an error, also from every state to the right but Done --> Failed
 //!                                      the master ends the transfer, from every state --> Ended
 //! ```

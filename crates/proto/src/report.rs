@@ -158,7 +158,7 @@ pub struct NodeProgress {
     pub bits_per_second: f64,
 }
 
-/// The final word on a transfer.
+/// The result of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Unique id of the transfer.
@@ -512,7 +512,7 @@ pub struct PairReport {
 pub struct BlastReport {
     /// Datagrams sent, repeated ones among them, that are missing.
     pub lost_datagrams: u64,
-    /// Of these, those that the receiving socket had no room for: sequence numbers that went missing while its counter of
+    /// Of these, those that the receiving socket had no space for: sequence numbers that went missing while its counter of
     /// drops moved, which counts merged packets.
     pub dropped_datagrams: u64,
     /// Datagrams received twice, late or damaged, or were not the peer's.

@@ -115,7 +115,7 @@ pub struct Facts {
     pub receiver: String,
     /// The peer, which sends.
     pub sender: String,
-    /// The peer's addresses in its own order. One may stand there several times, for several interfaces of this host.
+    /// The peer's addresses in its own order. One may be there several times, for several interfaces of this host.
     pub addresses: Vec<SocketAddr>,
     /// What the lanes of the transfer are.
     pub lanes: Lanes,
@@ -416,7 +416,7 @@ impl Route {
         dials_over && self.reverse.is_over() && has_last
     }
 
-    /// Whether dialling has brought nothing and the sender was asked: then why data does not go directly.
+    /// Whether dialling has failed and the sender was asked: then why data does not go directly.
     #[must_use]
     pub fn why_not_direct(&self) -> String {
         let Some(dials) = &self.dials else {

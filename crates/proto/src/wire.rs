@@ -14,7 +14,7 @@
 //! and is followed by `length` bytes of payload, then 32 bytes of BLAKE3 when [`flags::HASH`] is
 //! set, then the trailer: CRC-64/NVME of all before it on a plain lane (8 bytes), the cipher's tag on
 //! a sealed one (16 bytes; header is associated data, payload and hash are encrypted in place).
-//! The trailer stands last so that a plain payload can leave by `sendfile`.
+//! The trailer is last so that a plain payload can leave by `sendfile`.
 //!
 //! What is left out on purpose: the transfer's id (a stream joins exactly one transfer) and
 //! anything that would need parsing before its length is known.

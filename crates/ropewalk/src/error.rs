@@ -9,7 +9,7 @@ use ropewalk_proto::codes::Actor;
 use ropewalk_proto::report::{ErrorKind, Report};
 use ropewalk_sched::PlanError;
 
-/// Why an operation failed, sorted by who must act.
+/// Why an operation failed, sorted by the party that must act.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

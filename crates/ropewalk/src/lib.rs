@@ -8,7 +8,7 @@
 //! | be a stage of `ropewalk stream`: a function of blocks | [`each_block`] |
 //! | send messages over several interfaces | [`MessageListener`], [`MessageSocket`] |
 //!
-//! Every operation fails with one [`Error`], sorted by who must act. `examples/` has a program for each.
+//! Every operation fails with one [`Error`], sorted by the party that must act. `examples/` has a program for each.
 //!
 //! ```
 //! use ropewalk::ByteRate;

@@ -98,7 +98,7 @@ impl Transfer {
         self
     }
 
-    /// One more destination, the copy's own path. What stands there is replaced.
+    /// One more destination, the copy's own path. What is there is replaced.
     #[must_use]
     pub fn to(mut self, place: Place) -> Self {
         let object = object(&place);
@@ -143,7 +143,7 @@ impl Transfer {
     /// Carries it out and waits for its end. Not from within a runtime of tokio: see [`Transfer::run_async`].
     ///
     /// # Errors
-    /// Whatever the outcome is but [`Outcome::Done`], sorted by who must act; the report is in the error.
+    /// Whatever the outcome is but [`Outcome::Done`], sorted by the party that must act; the report is in the error.
     pub fn run(self) -> Result<Report, Error> {
         runtime()?.block_on(self.run_async())
     }

@@ -1,7 +1,7 @@
 //! Moves the cuts between long pieces to whole chunks where that costs no time.
 //!
 //! A chunk cut between two senders is checked as two units and read from two disks. Bytes count
-//! first, though: a node that sets the predicted time, or would come to, keeps its exact share.
+//! first, though: a node that sets the predicted time, or would set it, keeps its exact share.
 
 use ropewalk_model::{Assignment, CHUNK_LEN, Loads, Problem, Range, Schedule};
 

@@ -37,7 +37,7 @@ const SPREAD_COST: f64 = 1.005;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Auto;
 
-/// How good a plan is, and who made it.
+/// How good a plan is, and which scheduler made it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quality {
     /// Name of the scheduler that made the plan: "optimal" or "fast".

@@ -1,6 +1,6 @@
 //! Which node sends which bytes to which: the schedulers, and the bound that no schedule can beat.
 //!
-//! Pure: a [`Problem`] goes in, a [`Schedule`] in whole bytes comes out. Shares are chosen in floating
+//! Pure: makes a [`Schedule`] in whole bytes of a [`Problem`]. Shares are chosen in floating
 //! point and accounted in integers, and every plan passes [`verify`]. Source: CEP section 3.2.
 //! Left out on purpose: what happens while bytes move. Weights are soft there; see the ledger.
 

@@ -18,10 +18,10 @@ use crate::{Certified, Fast, Greedy, PlanError, Scheduler, bound};
 /// Shares so that the last byte arrives as early as it can, in whole bytes.
 ///
 /// No node's load is more than 4 bytes over its speed × the least time. Where only node speeds count,
-/// each side is a maximum flow in whole bytes, and what sets one side's time leaves room on the other: each side,
+/// each side is a maximum flow in whole bytes, and what sets one side's time leaves rate on the other: each side,
 /// and within it whatever lies outside the tightest set, is planned for its own least time as far as that
 /// costs little. Pieces are few and runs long: replicas of equal speed and receivers of equal speed that share
-/// a destination come out one to one. Cost: 1 to about 15 maximum flows over rows and stretches.
+/// a destination are paired one to one. Cost: 1 to about 15 maximum flows over rows and stretches.
 ///
 /// Source: the linear programming algorithm of CEP section 3.2. Differs: flows and cuts instead of a linear
 /// program where they suffice, which is almost always.

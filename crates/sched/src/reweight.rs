@@ -1,7 +1,7 @@
 //! Nearly even shares of a side without a flow, and a proof of how near.
 //!
-//! A member takes a share of each atom proportional to its weight; who is loaded above its speed loses
-//! weight, who is below gains, and again. Sums over members of an atom and over atoms of a member go through a
+//! A member takes a share of each atom proportional to its weight; one that is loaded above its speed
+//! loses weight, one below gains, and again. Sums over members of an atom and over atoms of a member go through a
 //! binary tree over the atoms, so a round costs O(runs × log) whatever the number of pairs. The proof is Hall's
 //! condition: the atoms that only the most loaded members can carry need at least bytes / speed.
 

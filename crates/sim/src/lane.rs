@@ -45,7 +45,7 @@ impl Lane {
         }
     }
 
-    /// Lets bytes come until now.
+    /// Lets bytes arrive until now.
     pub fn advance(&mut self, now: Instant) {
         self.come += self.rate * now.since(self.advanced_at).0 as f64 / 1e9;
         self.advanced_at = now;

@@ -15,7 +15,7 @@
 //!
 //! **Time** goes in steps of a fixed length ([`Scenario::step_time`]), but a step costs only what happens in it:
 //! a lane's rate is constant until a lane starts or stops near it, so each receiver sleeps until its next unit
-//! is complete, a message comes, or it has to look at its plan. Rates change at steps only. That makes what
+//! is complete, a message arrives, or it has to look at its plan. Rates change at steps only. That makes what
 //! an agent learns up to a step late and keeps the cost of 10^5 nodes at O(units × log); bytes are exact,
 //! since what a lane has carried beyond a unit counts for its next one.
 //!

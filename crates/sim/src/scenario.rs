@@ -84,7 +84,7 @@ pub struct Event {
 /// One transfer to simulate. Fields may be set before [`Scenario::run`].
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The nodes as the master gets them; nodes that join later come last.
+    /// The nodes as the master gets them; nodes that join later are last.
     pub nodes: Vec<NodeSetup>,
     /// True speed of each node at the start.
     pub speeds: Vec<Speed>,

@@ -118,7 +118,7 @@ fn fingerprint(header: &Header) -> u128 {
 /// Runs a stream to its end. The same scenario gives the same result.
 ///
 /// # Panics
-/// When the stream stands still, which is an error of the machine.
+/// When the stream stops, which is an error of the machine.
 #[must_use]
 pub fn run_stages(scenario: &StageScenario) -> StagesEnded {
     let mut world = World::new(scenario);

@@ -62,7 +62,7 @@ impl fmt::Display for Operation {
 /// Why a source, sink, manifest or root could not do its work.
 ///
 /// Cloneable, because a store that failed returns its first error again. Paths print quoted and
-/// escaped, so that a name with a line break or with bytes that are not UTF-8 stays one word.
+/// escaped, so that a name with a line break or with bytes that are not UTF-8 is on one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -36,7 +36,7 @@ pub struct SinkFile {
     pub renames: bool,
     /// Permission bits of the source, where it has any.
     pub mode: Option<u32>,
-    /// What stands under the final name keeps its other bytes.
+    /// The file under the final name keeps its other bytes.
     pub keeps_rest: bool,
 }
 
@@ -347,10 +347,10 @@ impl Row {
     }
 }
 
-/// Whether a file of rows may take the place of what stands at a path, as far as that shows before anything is made.
+/// Checks whether a file of rows may replace what is at a path, as far as that is known before anything is made.
 ///
 /// * `path`: the final name, resolved (as [`crate::Roots`] returns it).
-/// * `longest`: the most bytes that what stands there may have; `None`: any number.
+/// * `longest`: the most bytes that what is there may have; `None`: any number.
 ///
 /// # Errors
 /// [`StoreError::Exists`] for what is no file, [`StoreError::Longer`] for one that is too long, [`StoreError::ParentMissing`].

@@ -43,7 +43,7 @@ pub struct Entry {
     pub mtime_nanoseconds: u32,
 }
 
-/// The mode of a root that stands for no folder: its things go into the destination, which keeps its own mode and time.
+/// The mode of a root that is no folder: its things go into the destination, which keeps its own mode and time.
 pub const MODE_OF_NONE: u32 = 0o100_000;
 
 /// What an entry is.

@@ -1,4 +1,4 @@
-//! Where a copy or a row will stand, in words that two hosts can compare, and the proof that both see one place.
+//! Where a copy or a row will be, in a form that two hosts can compare, and the proof that both see one place.
 //!
 //! ```text
 //!  /mnt/lustre/set/x   nothing there from `set` on:  the folder /mnt/lustre, by its inode, and `set/x`
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! An inode's number alone proves nothing: file systems of one make have many in common. So where two hosts name the
-//! same number and the same rest, each leaves a **mark** in the folder, under one name: who finds it made sees what the
-//! other sees. A mark is a symbolic link that leads nowhere, since a link comes into being with its text.
+//! same number and the same rest, each leaves a **mark** in the folder, under one name: a host that finds it made sees
+//! what the other sees. A mark is a symbolic link that leads nowhere, since a link is made with its text.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -71,7 +71,7 @@ impl Place {
     /// Leaves the mark of a transfer here, or gives the text of the one that another node has left.
     ///
     /// * `id`: of the transfer (letters, digits, `-`, `_`), the same on every node.
-    /// * `text`: who leaves it; not empty.
+    /// * `text`: of the node that leaves it; not empty.
     ///
     /// `None` also where none can be left (no right to write there, a file system without links): nothing is proved then.
     ///

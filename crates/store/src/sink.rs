@@ -10,7 +10,7 @@ use crate::error::StoreError;
 
 /// Something that takes bytes of the data space from many threads at once.
 ///
-/// Bytes may come in any order and again. A sink that failed to write stays failed: every later
+/// Bytes may be written in any order and again. A sink that failed to write stays failed: every later
 /// call gives the first error again, because what it reported safe before may be all there is.
 pub trait Sink: Send + Sync {
     /// Writes bytes from the data-space `offset` on; they may span several objects. Not yet on
@@ -98,7 +98,7 @@ pub struct Landed {
     pub bits_not_kept: u64,
 }
 
-/// Room for bytes in a file of a sink.
+/// Space for bytes in a file of a sink.
 #[derive(Debug, Clone)]
 pub struct SinkExtent {
     /// The open file; use positioned calls, the offset is shared by all threads.

@@ -1,4 +1,4 @@
-//! Where bytes come from: files and trees. Memory is in [`crate::PatternSource`].
+//! Sources of bytes: files and trees. Memory is in [`crate::PatternSource`].
 
 use std::ffi::OsStr;
 use std::fs::File;

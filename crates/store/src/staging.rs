@@ -290,7 +290,7 @@ pub fn remove_temporary(path: &Path, id: &str) {
 /// * `path`: resolved (as [`crate::Roots`] returns it). The folder above it must exist.
 ///
 /// # Errors
-/// [`StoreError::ParentMissing`], [`StoreError::Exists`] when something else stands there, else what the system reported.
+/// [`StoreError::ParentMissing`], [`StoreError::Exists`] when something else is there, else what the system reported.
 pub fn make_folder(path: &Path) -> Result<bool, StoreError> {
     let failed = |operation, errno| StoreError::from_errno(operation, path, errno);
     // The root is always there and has no name.

@@ -11,7 +11,7 @@
 //! Staging inside an existing folder keeps renames on one file system when DEST is a mount point, and
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
-//! something else or the other way round; what stands in the way is reported before the first byte.
+//! something else or the other way round; what cannot be replaced is reported before the first byte.
 //! A merge that fails half way can be committed again by the same sink.
 //!
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
@@ -98,7 +98,7 @@ impl TreeSink {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when parts hold the same path, [`StoreError::Exists`] for the first
-    /// entry that cannot replace what stands in DEST, [`StoreError::ParentMissing`],
+    /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
     pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
         let (entries, layout) = merge(parts)?;

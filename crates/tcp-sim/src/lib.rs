@@ -5,7 +5,7 @@
 //!  Scenario ──run()──▶ Outcome, traces
 //!     │
 //!     ├ Topology   links (queue, rate, latency, loss) and routes   topology.rs, topology_file.rs
-//!     ├ FlowSpec   who sends how many packets from when            scenario.rs
+//!     ├ FlowSpec how many packets a flow sends from when            scenario.rs
 //!     └ Profile    timers, first window, headers, delayed ACKs     profile.rs
 //!
 //!  run.rs     the loop: deliver a packet, end a transmission, expire a timer
@@ -17,7 +17,7 @@
 //! one knows nothing but packets. They share no code.
 //!
 //! **Time** is seconds in binary floating point, added up in the same order as in the simulator that the paper
-//! used. Drops under a drop-tail queue hang on which of two packets comes first, and where sums of latencies are equal
+//! used. Drops under a drop-tail queue hang on which of two packets arrives first, and where sums of latencies are equal
 //! on paper, rounding decides; with integer ticks the choice would be another one. Events at equal times keep the order
 //! in which they were scheduled. Nothing is lost by it: a run is a pure function of its scenario.
 

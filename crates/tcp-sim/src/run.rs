@@ -120,7 +120,7 @@ impl<'s> Run<'s> {
         Ok(number)
     }
 
-    /// The connection sends nothing new any more; what is under way is brought to its end.
+    /// The connection sends nothing new any more; what is under way is still delivered.
     pub fn close(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let core = &mut flow.sender.core;

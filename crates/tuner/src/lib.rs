@@ -12,7 +12,7 @@
 //!                                 database  nearest situations, simulated or seen
 //! ```
 //!
-//! Pure: time and counters come from the caller, and who runs the simulations is the caller's affair.
+//! Pure: the caller gives time and counters, and has simulations run as it likes.
 
 #![forbid(unsafe_code)]
 

@@ -61,7 +61,7 @@ impl Interval {
     }
 }
 
-/// What a policy is asked about: a path, and who shares it.
+/// What a policy is asked about: a path, and what shares it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Situation {
     /// Nodes that have something to move.
@@ -187,7 +187,7 @@ impl Path {
         worse.map(|one| one.0).fold(0.0, f64::max)
     }
 
-    /// Whether more streams cannot bring much.
+    /// Whether more streams cannot gain much.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full

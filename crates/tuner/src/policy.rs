@@ -98,8 +98,8 @@ pub struct Question {
 pub struct Answer {
     /// What was asked.
     pub question: Question,
-    /// Part of the path's rate that each setting brought, in the question's order; those that were not reached are
-    /// missing.
+    /// Part of the path's rate that each setting reached, in the question's order; those that were not simulated
+    /// are missing.
     pub shares: Vec<f64>,
 }
 

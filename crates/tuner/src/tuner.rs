@@ -79,7 +79,7 @@ const FALL: f64 = 0.7;
 const RISE: f64 = 1.3;
 
 /// Streams of each of so many nodes at the beginning, by the round trip; `None` where it is short. Of what they would have
-/// alone they open their part only where other transfers share the path: those give up theirs when this one comes.
+/// alone they open their part only where other transfers share the path: those give up theirs when this one begins.
 #[must_use]
 pub fn far_streams(nodes: u32, others: u32, rtt_seconds: f64) -> Option<u32> {
     let total = (TOTAL_FIRST_PER_SECOND * rtt_seconds).clamp(TOTAL_FIRST.0, TOTAL_FIRST.1);
@@ -196,7 +196,7 @@ impl Tuner {
         self.taught.kept()
     }
 
-    /// Nodes come, end or leave. The streams of each stay what they are until the next look.
+    /// Nodes join, end or leave. The streams of each stay what they are until the next look.
     pub fn set_nodes(&mut self, nodes: u32) {
         if nodes != self.limits.nodes && nodes > 0 {
             let total = f64::from(self.setting.total());
@@ -206,7 +206,7 @@ impl Tuner {
         }
     }
 
-    /// Other transfers come to the path or leave it: all streams of the path are shared by all, in equal parts.
+    /// Other transfers begin or end on the path: all streams of the path are shared by all, in equal parts.
     pub fn set_others(&mut self, others: Others) {
         let (before, now) = (1 + self.others.transfers, 1 + others.transfers);
         self.others = others;

@@ -41,7 +41,7 @@ pub struct Lateness {
 /// What the kernel or the relay dropped is not part of what was offered to the link, and makes the run invalid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionCounters {
-    /// What the link did; its fields stand beside the others in JSON.
+    /// What the link did; its fields are beside the others in JSON.
     #[serde(flatten)]
     pub link: LinkCounters,
     /// How late packets were delivered.

@@ -180,10 +180,10 @@ impl Trunk {
         self.shared.links()[direction.index()].clone()
     }
 
-    /// Changes directions by words, such as `rate=50Mbit delay=20ms`; all words or none. In force on return.
+    /// Changes directions by pairs such as `rate=50Mbit delay=20ms`; all pairs or none. In force on return.
     ///
     /// # Errors
-    /// [`LabError::BadDescription`] for a wrong word, [`LabError::System`] when the relay does not answer.
+    /// [`LabError::BadDescription`] for a wrong pair, [`LabError::System`] when the relay does not answer.
     pub fn change(&self, directions: &[Direction], words: &str) -> Result<(), LabError> {
         self.shared.change(directions, words)
     }

@@ -34,7 +34,7 @@ pub struct LinkSpec {
     pub overhead_bytes: u32,
     /// From the end of a packet's transmission to its arrival.
     pub delay_microseconds: u64,
-    /// Room for packets that wait; has no effect without a rate.
+    /// Space for packets that wait; has no effect without a rate.
     pub queue: QueueLimit,
     /// Packets lost on the way at random.
     pub loss: Loss,
@@ -110,7 +110,7 @@ impl LinkSpec {
     /// Applies one `key=value` pair of a live change; see [`Trunk`](super::Trunk) for the keys.
     ///
     /// # Errors
-    /// [`LabError::BadDescription`] shows the word and the forms that would do.
+    /// [`LabError::BadDescription`] shows the pair and the forms that would do.
     pub fn apply(&mut self, word: &str) -> Result<(), LabError> {
         let wrong = |forms: &str| LabError::description(format!("{word:?}: write {forms}"));
         let (key, value) = word.split_once('=').ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Reaching the receiver: every way that its name stands for, all of them again until it listens.
+//! Reaching the receiver: every address that its name has, all of them again until it listens.
 //!
 //! Ways are begun one after the other with a short head start each, and the first that connects wins, so that an
 //! address that swallows everything does not use up the time of those behind it (RFC 8305 does the same).

@@ -32,7 +32,7 @@ pub(super) struct Stream {
     /// A mode.
     pub method: String,
     pub messages: u64,
-    /// Until the other end's word that it has everything was back.
+    /// Until the other end's confirmation that it has everything was received.
     pub seconds: f64,
     pub bits_per_second: f64,
     pub cpu_percent: f64,

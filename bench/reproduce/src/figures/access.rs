@@ -8,7 +8,7 @@
 //! * `8 senders`: 8 senders with windows; 8 fast receivers take anything and are never the narrow side.
 //!
 //! Receivers share one destination. Node i of n may access k/n of the data from i/n on, wrapping, and slow and fast
-//! nodes stand alternately or in two blocks. Which node moves what is the scheduler's choice, wherever windows
+//! nodes alternate or are in two blocks. Which node moves what is the scheduler's choice, wherever windows
 //! overlap; the more they do, the more of it fast nodes can take.
 
 use std::collections::BTreeMap;

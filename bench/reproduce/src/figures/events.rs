@@ -1,7 +1,7 @@
-//! What a transfer makes of changes on the way: a sender slows, a receiver stands still, nodes join, nodes die.
+//! What a transfer makes of changes on the way: a sender slows, a receiver stops, nodes join, nodes die.
 //!
 //! Four senders and four receivers of mixed speeds share one destination; all hold all and may take all. The change
-//! comes when half of the bytes are delivered. The time is compared with the least time of the network as it changed
+//! is made when half of the bytes are delivered. The time is compared with the least time of the network as it changed
 //! (see `changed`), the change at its measured moment. Links have no more to give; a stopped agent's kernel still fills
 //! its buffers, which can make a share of a second.
 

@@ -2,7 +2,7 @@
 //!
 //! Ten slow hosts (20 Mbit/s) and six fast ones (200 Mbit/s), half senders, half receivers, are added as pairs: 1+0 ...
 //! 5+0, 5+1 ... 5+3. All senders hold everything and the receivers share one destination, so that the scheduler
-//! may choose who moves what. The paper moved 1 GB; here bytes are scaled to the rates, so that each point takes
+//! may choose which node moves what. The paper moved 1 GB; here bytes are scaled to the rates, so that each point takes
 //! about equally long, and for uniform striping to its own rate.
 
 use std::fmt::Write as _;

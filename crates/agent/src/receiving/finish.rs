@@ -1,4 +1,4 @@
-//! Makes bytes safe while they come, and reports when all have.
+//! Makes bytes safe while they arrive, and reports when all have.
 
 use std::sync::Arc;
 use std::time::Duration;

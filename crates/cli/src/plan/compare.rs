@@ -48,7 +48,7 @@ pub(crate) struct Line {
 pub(crate) struct Timed {
     /// It passed [`verify`].
     pub schedule: Schedule,
-    /// Who made it; not `auto`, which leaves that to others.
+    /// The scheduler that made it; not `auto`, which leaves that to others.
     pub scheduler: &'static str,
     /// Time to make it, without the check.
     pub planning: Duration,

@@ -1,4 +1,4 @@
-//! Applies the changes of `plan --what-if` to a transfer. Pure: a problem goes in, another comes out.
+//! Applies the changes of `plan --what-if` to a transfer. Pure: makes a problem of another.
 //!
 //! Left out on purpose: whether the result can be planned. That a removal leaves bytes without holder is
 //! found by the planner, which names the ranges.

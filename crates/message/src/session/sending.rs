@@ -1,4 +1,4 @@
-//! What goes out: messages, fragments, acknowledgements, and who sends them.
+//! What is sent: messages, fragments, acknowledgements, and by which thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

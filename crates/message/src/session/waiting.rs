@@ -1,4 +1,4 @@
-//! Callers who wait: the first of them reads the link that small messages come on.
+//! Callers that wait: the first of them reads the link on which small messages arrive.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;

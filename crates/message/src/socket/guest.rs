@@ -1,4 +1,4 @@
-//! The memory of a caller who receives.
+//! The memory of a caller that receives.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

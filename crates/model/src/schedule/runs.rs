@@ -11,7 +11,7 @@ use crate::segment::member_key;
 
 use super::{Assignment, Schedule};
 
-/// Bytes a receiver asks one sender for, and who else could send all of them.
+/// Bytes a receiver asks one sender for, and which others could send all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiverRun {
     /// The bytes; never empty.
@@ -25,8 +25,8 @@ pub struct ReceiverRun {
 /// For each receiver, its share of the schedule as runs ordered by offset, with at most `spares_max`
 /// other holders each.
 ///
-/// Spares are those with the most sending speed left over by the plan, less what they already stand
-/// by for, so that the failure of one sender does not fall on one other alone. A run is cut where its
+/// Spares are those with the most sending speed left over by the plan, less what they are spares of
+/// already, so that the failure of one sender does not fall on one other alone. A run is cut where its
 /// holders change. Deterministic; ties go to the lowest sender. Cost O(rows × log + runs × log²), and for
 /// each closed pair a step more.
 #[must_use]

@@ -31,7 +31,7 @@ pub struct SpecError {
 /// Everything found wrong with a specification file; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecErrors {
-    /// In the order of the file; those about the file as a whole come last.
+    /// In the order of the file; those about the file as a whole are last.
     pub errors: Vec<SpecError>,
     /// How many more there were than are listed.
     pub more: usize,

@@ -5,9 +5,9 @@ use std::ops::Range as Span;
 /// A word of a line; quotes are taken off, and hide spaces and `#`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
-    /// What the word says.
+    /// Its text.
     pub text: String,
-    /// Where it stands: bytes of the whole file, quotes included.
+    /// Where it is: bytes of the whole file, quotes included.
     pub span: Span<usize>,
     /// Whether any part of it was quoted.
     pub quoted: bool,

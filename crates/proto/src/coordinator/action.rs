@@ -11,7 +11,7 @@ use crate::report::Outcome;
 /// Actions for which room is kept while there are none.
 const ACTIONS_KEPT: usize = 16;
 
-/// Where the speeds of the plan come from.
+/// The origin of the plan's speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// The user said.
@@ -22,7 +22,7 @@ pub enum Basis {
     None,
 }
 
-/// Why planning is asked for, and which nodes stand behind the positions of the problem.
+/// Why planning is asked for, and which nodes the positions of the problem mean.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Purpose {
     /// The first plan of the transfer; otherwise new owners for some ranges.

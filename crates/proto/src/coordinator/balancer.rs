@@ -1,4 +1,4 @@
-//! Moves work while bytes flow, when that brings the end nearer.
+//! Moves work while bytes flow, when the transfer then ends earlier.
 //!
 //! The first plan follows the speeds known then, which may be guesses, and nodes slow down, join and leave. While
 //! bytes flow receivers show what they get (`observe`), from which follows what nodes can carry (`estimate`). Now and
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! 1. *recall*: receivers that would be late give up bytes they have not asked for yet;
-//! 2. *plan*: what was returned is planned as one problem, over the room that the work kept leaves every node (`deal`);
+//! 2. *plan*: what was returned is planned as one problem, over the rates that the work kept leaves every node (`deal`);
 //! 3. *revise*: every receiver learns what is new for it, and when to be done.
 //!
 //! In the meantime all go on with what they kept or have under way, so a round costs messages and no time. Where
@@ -25,7 +25,7 @@
 //! CEP section 3.2).
 //!
 //! No flapping: a gain must exceed the error of what is observed; the time between rounds is a part of the time
-//! left; and a round that brought hardly anything doubles it until one does, or a node comes or goes, or
+//! left; and a round that gained hardly anything doubles it until one does, or a node joins or leaves, or
 //! much more could be saved than before.
 //!
 //! Nothing here sends a message or changes a node: the balancer sees the transfer through a [`View`] and has a state

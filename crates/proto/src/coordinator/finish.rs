@@ -1,4 +1,4 @@
-//! When a transfer is over, who gives files their names, and who removes what is of no use.
+//! When a transfer is over, which node gives files their names, and which one removes what is of no use.
 //!
 //! ```text
 //!  a copy of one node   complete: it has named it itself      else: it removes what it wrote

@@ -1,4 +1,4 @@
-//! Receivers that share a destination: who they are, what they want together, what of it is safe.
+//! Receivers that share a destination: which nodes, what they want together, what of it is safe.
 
 use std::collections::BTreeMap;
 

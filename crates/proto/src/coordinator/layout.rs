@@ -1,4 +1,4 @@
-//! Lays sources out in the data space and says who holds and wants what.
+//! Lays sources out in the data space and determines what each node holds and wants.
 
 use std::collections::BTreeMap;
 

@@ -192,7 +192,7 @@ impl Node {
         forgotten
     }
 
-    /// No plan brings these ranges any more.
+    /// No plan has these ranges any more.
     pub fn forfeit(&mut self, ranges: &RangeSet) {
         let asked = RangeSet::from_ranges(self.asked());
         self.forfeited = self.forfeited.union(&ranges.difference(&asked));

@@ -1,10 +1,10 @@
 //! Rows of writers that say of different files that both hold some bytes of the data space, at different offsets.
 //!
 //! That is right where files are windows of one set of data (CEP section 3.2: any writer that holds a byte may send it), and
-//! a slip of the pen in a column otherwise: then it depends on who is fast which file's bytes arrive. Where the offsets are
+//! a slip of the pen in a column otherwise: then the speeds of nodes determine which file's bytes arrive. Where the offsets are
 //! the same, sizes and times of the files are compared, as those of replicas. Here they show nothing, so some of the bytes
 //! that both are said to hold are read at both ends before the start: the first, the middle and the last of an overlap.
-//! Bytes that differ elsewhere are found, or not, when both copies of a unit happen to come.
+//! Bytes that differ elsewhere are found, or not, when both copies of a unit happen to arrive.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Do two nodes write to one place without a declaration that they share it? Found out before anything moves.
 //!
 //! Agents say of each final path which folder is there, by its number, and the rest of the path. Where two say the same
-//! they may see one file system, or two that are numbered alike; then both are asked to leave a mark, and who finds the
-//! other's sees the same place. What is wrong there:
+//! they may see one file system, or two that are numbered alike; then both are asked to leave a mark, and a node that
+//! finds the other's mark sees the same place. What is wrong there:
 //!
 //! | destinations | one place is |
 //! | --- | --- |

@@ -86,7 +86,7 @@ impl Streams {
 /// What became of the number of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuned {
-    /// Who decided.
+    /// What decided.
     pub policy: PolicyName,
     /// How often receivers got another number.
     pub changes: u32,
@@ -121,7 +121,7 @@ impl Coordinator {
         }
     }
 
-    /// Where the bytes come from and go to, as far as nodes have opened.
+    /// Sources and destinations of the bytes, as far as nodes have opened.
     pub fn ends(&self) -> Ends {
         let addresses = |is_end: fn(&super::Node) -> bool| {
             let nodes = self

@@ -51,12 +51,12 @@ impl Ledger {
         self.lanes.get(lane).map_or(0, |l| l.ready_bytes)
     }
 
-    /// When the lane last brought a unit, or began to after a pause; `None` before it began.
+    /// When a unit was last received over the lane, or began to be after a pause; `None` before.
     pub fn moved_at(&self, lane: LaneId) -> Option<Instant> {
         self.lanes.get(lane).and_then(|l| l.moved_at)
     }
 
-    /// When the lane last brought a unit; `None` before the first.
+    /// When a unit was last received over the lane; `None` before the first.
     pub fn brought_at(&self, lane: LaneId) -> Option<Instant> {
         self.lanes.get(lane).and_then(|l| l.brought_at)
     }

@@ -161,7 +161,7 @@ impl Header {
         }
     }
 
-    /// Bytes of the message that a DATA frame brings.
+    /// Bytes of the message that a DATA frame has.
     #[must_use]
     pub fn range(&self) -> Range {
         fragment_range(self.message_len, self.fragment_len, self.fragment)

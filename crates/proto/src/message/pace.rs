@@ -38,7 +38,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The rail has brought `bytes` that were given to it at `taken_at`; `busy` says whether the train goes on.
+    /// The rail has delivered `bytes` that were given to it at `taken_at`; `busy` says whether the train goes on.
     pub fn delivered(&mut self, bytes: u64, taken_at: Instant, now: Instant, busy: bool) {
         match self.since {
             None => {

@@ -110,7 +110,7 @@ pub enum Broken {
 /// An acknowledgement to be sent on a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Frames that the link has brought, modulo 2^32.
+    /// Frames received over the link, modulo 2^32.
     pub frames: u32,
     /// Fragments that arrived.
     pub entries: Vec<Entry>,
@@ -219,7 +219,7 @@ impl Receiver {
         self.room().saturating_add(discarded)
     }
 
-    /// Bytes and costs of those that are kept that may come from `base` on.
+    /// Bytes and costs of messages that may be received from number `base` on and are kept.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.claimed.saturating_add(self.window)

@@ -155,7 +155,7 @@ impl Sender {
         (at < self.messages.len()).then_some(at)
     }
 
-    /// The next fragment for a rail that has room, or `None` when it can do nothing useful now: ask again after
+    /// The next fragment for a rail that has space, or `None` when it can do nothing useful now: ask again after
     /// any news.
     ///
     /// A slow rail leaves the last fragments to faster ones that will have them there before it would.
@@ -335,7 +335,7 @@ impl Sender {
         }
     }
 
-    /// The rail's link has brought the peer its first `frames` frames, modulo 2^32. Fragments among them that did
+    /// The peer has received the first `frames` frames over the rail's link, modulo 2^32. Fragments among them that did
     /// not arrive become ready.
     pub fn processed(&mut self, rail: RailId, frames: u32, now: Instant) {
         while let Some(r) = self.rails.get_mut(rail)
@@ -473,7 +473,7 @@ impl Sender {
         self.rails.get(rail).is_some_and(|r| !r.transit.is_empty())
     }
 
-    /// Speed of a rail while it had work, bytes per second; `None` before it brought anything.
+    /// Speed of a rail while it had work, bytes per second; `None` before it delivered anything.
     #[must_use]
     pub fn bytes_per_second(&self, rail: RailId) -> Option<f64> {
         self.rails.get(rail)?.pace.bytes_per_second()

@@ -253,12 +253,12 @@ impl Receiving {
         }
     }
 
-    /// A granted unit will not come on this stream: it was cancelled.
+    /// A granted unit will not arrive on this stream: it was cancelled.
     pub fn handle_returned(&mut self, lane: LaneId, range: Range, now: Instant) {
         self.handle_closed(lane, &[range], now);
     }
 
-    /// A stream of the lane is closed: these granted units will not come on it.
+    /// A stream of the lane is closed: these granted units will not arrive on it.
     pub fn handle_closed(&mut self, lane: LaneId, ranges: &[Range], now: Instant) {
         self.now = now;
         for range in ranges {

@@ -35,10 +35,10 @@ const SEARCH_TIME_MAX: Nanos = Nanos::from_secs(3);
 const NEVER: Nanos = Nanos(u64::MAX);
 
 /// Units asked for on one stream and not received, whatever their bytes: a small file is a unit. The grants have to fit into
-/// the buffers of the connection (40 bytes each), as neither end reads while it waits for room to write ...
+/// the buffers of the connection (40 bytes each), as neither end reads while it waits for space to write ...
 pub const UNITS_OUTSTANDING_MAX: usize = 2048;
 
-/// ... but beside datagrams, where both do. A round trip brings no more than this.
+/// ... but beside datagrams, where both do. No more than this is received in a round trip.
 pub const UNITS_OUTSTANDING_DATAGRAMS: usize = 8192;
 
 /// How a lane was connected.
@@ -591,7 +591,7 @@ impl Node {
         self.apply_streams(now);
     }
 
-    /// The master wants so many streams; see [`Streams::set`]. Those that are too many bring what they were asked for first.
+    /// The master wants so many streams; see [`Streams::set`]. Those that are too many deliver what they were asked for first.
     pub fn set_streams(&mut self, count: Option<u32>, now: Instant) {
         let lanes = self.lanes.at_work();
         self.lanes.streams.set(count, lanes);

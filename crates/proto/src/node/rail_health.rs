@@ -10,8 +10,8 @@
 //!
 //! A kernel reports most failures late or never: an own interface that goes down is silence, too. So
 //! a rail is taken for dead when bytes are unacknowledged and nothing moved for a while; the time is
-//! shorter when the kernel has already sent them again twice. A process that stands still is silent, too,
-//! while its kernel acknowledges: what comes from a peer is watched for itself. A false alarm costs a few bytes
+//! shorter when the kernel has already sent them again twice. A process that is stopped is silent, too,
+//! while its kernel acknowledges: what is received from a peer is watched for itself. A false alarm costs a few bytes
 //! sent twice and a connection.
 //!
 //! A receiving stream of a transfer sends nothing that could be acknowledged: what it has asked for and not received
@@ -74,7 +74,7 @@ impl Silence {
         (self.moved_at, self.heard_at) = (now, now);
     }
 
-    /// Whether the connection has to be given up. A kernel acknowledges for a process that stands still: a peer from which
+    /// Whether the connection has to be given up. A kernel acknowledges for a process that is stopped: a peer from which
     /// nothing is received for `peer_timeout`, and 3 s at least, is silent, too.
     pub fn is_too_long(&mut self, seen: Seen, peer_timeout: Nanos, now: Instant) -> bool {
         if seen.received != self.heard {

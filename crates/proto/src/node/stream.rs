@@ -169,7 +169,7 @@ pub(super) struct Stream {
     pub cancels: Vec<u32>,
     /// How long it has received nothing of what it was asked for.
     pub silence: Silence,
-    /// Units it has brought since it was opened.
+    /// Units received over it since it was opened.
     pub units: u64,
     /// It is to be closed for this reason.
     pub verdict: Option<Break>,

@@ -25,7 +25,7 @@ pub struct Wanted {
     pub hash: bool,
 }
 
-/// Which comes first, units that were not sent yet or repairs.
+/// Which are first, units that were not sent yet or repairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// As RBUDP was published: the whole blast, then what was lacking. What is asked for is the blast.

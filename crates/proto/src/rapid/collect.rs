@@ -1,6 +1,6 @@
 //! What the receiver has of the units it asked for, and when it says what it lacks.
 //!
-//! A datagram counts once, whenever and however often it comes, and only for a unit that is asked for and not whole: copies,
+//! A datagram counts once, whenever and however often it arrives, and only for a unit that is asked for and not whole: copies,
 //! late ones and replayed ones change nothing.
 
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ impl Collect {
         self.ended.retain(|other| *other != id);
     }
 
-    /// Units whose round is not out, as far as is known: their datagrams should be coming.
+    /// Units whose round is not out, as far as is known: their datagrams should be arriving.
     #[must_use]
     pub fn open(&self) -> usize {
         self.units.len() - self.ended.len()
@@ -166,7 +166,7 @@ impl Collect {
         }
     }
 
-    /// When a round that has ended is to be looked at again, if nothing comes.
+    /// When a round that has ended is to be looked at again, if nothing arrives.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
         let ended = self.ended.iter().filter_map(|id| self.units.get(id)?.ended);

@@ -141,7 +141,7 @@ pub struct Follow {
 
 impl Follow {
     /// Keeps below `rate` (`None`: no bound but what the receiver says; `first_rate` until it does). With `expects`, messages are to
-    /// come; otherwise the rate is kept.
+    /// arrive; otherwise the rate is kept.
     #[must_use]
     pub fn new(rate: Option<ByteRate>, first_rate: ByteRate, expects: bool, now: Instant) -> Self {
         Self {

@@ -45,7 +45,7 @@ pub struct Sample {
     pub buffer: u64,
     /// What the socket's own counter of drops says. It counts packets as the kernel merged them, not datagrams.
     pub drops: u64,
-    /// Whether datagrams should be coming: units are owed, and this is neither before a blast nor between two rounds.
+    /// Whether datagrams should be arriving: units are owed, and this is neither before a blast nor between two rounds.
     pub blasting: bool,
     /// The round trip is this long at least, as far as is known.
     pub rtt: Nanos,

@@ -6,7 +6,7 @@ use super::{Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, Scan};
 use crate::version::Version;
 
 impl Manifest {
-    /// The tree in whose root the given trees and files lie side by side. The root stands for no folder: what the copy
+    /// The tree in whose root the given trees and files lie side by side. The root is no folder: what the copy
     /// goes into keeps its mode and time.
     ///
     /// * `things`: name and manifest of each, in any order.

@@ -1,4 +1,4 @@
-//! The manifest as bytes, and the checks on bytes that come from a peer.
+//! The manifest as bytes, and the checks on bytes from a peer.
 //!
 //! ```text
 //!  "RWMF" | version u16 | reserved u16 = 0 | entries u32

@@ -46,7 +46,7 @@ pub(crate) struct Core {
     pub is_timer_new: bool,
     /// Packets to send, in order; the caller takes them.
     pub outbox: Vec<i64>,
-    /// Duplicates that stand for a loss.
+    /// Duplicates that mean a loss.
     pub duplicate_acks: u32,
     initial_window: u32,
     initial_window_after_loss: u32,
@@ -228,7 +228,7 @@ impl Core {
         self.acked > self.recover || self.acked == 0
     }
 
-    /// Counts a duplicate; true for the one that stands for a loss.
+    /// Counts a duplicate; true for the one that means a loss.
     pub fn count_duplicate(&mut self) -> bool {
         self.duplicates += 1;
         self.duplicates == self.duplicate_acks

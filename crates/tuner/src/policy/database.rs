@@ -1,4 +1,4 @@
-//! Situations and what so many streams brought there: simulated ones are shipped, seen ones are added.
+//! Situations and the rates that numbers of streams reached there: simulated ones are shipped, seen ones are added.
 
 use super::{Answer, Policy, PolicyName, TOTALS, fewest};
 use crate::Situation;
@@ -24,7 +24,7 @@ const LESSONS_MAX: usize = 2000;
 /// Losses below this are none.
 const LOSS_MIN: f64 = 1e-4;
 
-/// What so many streams brought in one situation.
+/// The rates that numbers of streams reached in one situation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lesson {
     /// Nodes, segments in the path, segments in its queue, round trip, loss, window: what situations are compared by.

@@ -1,5 +1,5 @@
 //! A rail dies in the middle of a stream of messages, in four ways, at either end, and returns: is everything there
-//! once and in order, how long does nothing come, how fast is it before, without and after, when does the rail carry again.
+//! once and in order, how long does nothing arrive, how fast is it before, without and after, when does the rail carry again.
 //!
 //! It is the first rail, which the socket prefers for small messages and acknowledgements.
 

@@ -1,4 +1,4 @@
-//! Figure 9: datagrams take 60 % of one of two rails of 100 Mbit/s; who gets what is left.
+//! Figure 9: datagrams take 60 % of one of two rails of 100 Mbit/s; how the rest is shared.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the monitor costs, with and without soft real time, and how evenly data comes with and without it.
+//! What the monitor costs, with and without soft real time, and how evenly data arrives with and without it.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! What else the receiver's processor has to do: infinite loops, loops that come and go, an isosurface extraction.
+//! What else the receiver's processor has to do: infinite loops, loops that start and stop, an isosurface extraction.
 //!
 //! Loads are threads of this program, on the receiver's processor and in its session, so that the scheduler weighs them as it
 //! weighs the receiver.

@@ -1,5 +1,5 @@
 //! The trunk is halved, or another transfer begins on it, half way: how long until its queue drops no more than before,
-//! goodput before and after, who gets what and how soon.
+//! goodput before and after, how it is shared and how soon.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::ScopedJoinHandle;

@@ -1,4 +1,4 @@
-//! Equal parts a stream (PSockets, and the paper's simulation) against pulled fragments: where its collapse comes from.
+//! Equal parts a stream (PSockets, and the paper's simulation) against pulled fragments: the cause of its collapse.
 
 use crate::bench::Bench;
 use crate::table::{Table, number, number_or_more};

@@ -1,7 +1,7 @@
 //! Shares out what a round recalled.
 //!
 //! Work that moves between receivers goes over lanes that the new owners have, as far as their senders hold it and
-//! have room. A new lane that carries little takes speed from a lane that was planned to have all of it: moving
+//! have rate left. A new lane that carries little takes speed from a lane that was planned to have all of it: moving
 //! bytes between two pairs that are both busy would cost what it gains. The rest is planned as one problem.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub(in crate::coordinator) struct Work {
     pub takers: Vec<(u32, RangeSet)>,
     /// What senders and receivers have left for it.
     pub room: Room,
-    /// Of copies of their own that failed: no plan brings it any more.
+    /// Of copies of their own that failed: no plan has it any more.
     pub forfeited: Vec<(u32, RangeSet)>,
 }
 

@@ -1,7 +1,7 @@
 //! Receivers that are far ahead wait for those that are behind.
 //!
-//! TCP may divide a busy sender among its lanes as it likes, for many seconds. Who gets more than its part is done
-//! early, who gets less is left with more than it can take in the end, and then senders stand idle. So while a
+//! TCP may divide a busy sender among its lanes as it likes, for many seconds. A receiver that gets more than its
+//! part is done early, one that gets less is left with more than it can take in the end, and then senders are idle. So while a
 //! lane lags behind what its receiver needs of it, those that share its busy sender and are ahead of what they need
 //! are limited to that. It costs nothing while the sender stays busy; when it does not, the one that lags is held up by
 //! itself or by its path, which shows now, and the limits end.

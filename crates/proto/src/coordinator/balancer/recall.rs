@@ -17,7 +17,7 @@ const ANSWER_TIME_MAX: Nanos = Nanos(1_500_000_000);
 pub(in crate::coordinator) struct Settled {
     /// In what time receivers should be done; `None`: as before.
     pub expected: Option<Nanos>,
-    /// Lanes without work stand by from now on.
+    /// Lanes without work are in reserve from now on.
     pub settle: bool,
     /// Those that gave something up.
     pub givers: BTreeSet<u32>,

@@ -7,7 +7,7 @@
 //! What is remembered is used as it is, and corrected by real messages from then on. After [`AGE_SECONDS_MAX`] it is found
 //! again. Dates are Unix time from the caller; one from the future counts as now.
 //!
-//! Left out on purpose: who is at an address. A host that takes over the address of another is given its cut-off until
+//! Left out on purpose: which host is at an address. A host that takes over the address of another is given its cut-off until
 //! messages show a better one, or the age does.
 
 use core::net::{IpAddr, SocketAddr};

@@ -53,7 +53,7 @@ struct Source {
 #[derive(Clone, Debug)]
 pub struct Standing {
     cut_off: CutOff,
-    /// Whether it follows measurements and the peer's word.
+    /// Whether it follows measurements and the peer's messages.
     follows: bool,
     rails: Vec<RailEnds>,
     /// `None` for a value that nobody found over these rails.
@@ -84,7 +84,7 @@ impl Standing {
         self.cut_off.value()
     }
 
-    /// Whether it follows measurements and the peer's word.
+    /// Whether it follows measurements and the peer's messages.
     #[must_use]
     pub fn follows(&self) -> bool {
         self.follows

@@ -4,7 +4,7 @@ use ropewalk_model::{Range, RangeSet};
 
 use crate::message::MESSAGES_MAX;
 
-/// Runs of numbers that are remembered: all that can be on their way, and three times as many for callers who ask late. 64 KiB.
+/// Runs of numbers that are remembered: all that can be on their way, and three times as many for callers that ask late. 64 KiB.
 pub const CANCELLED_MAX: usize = 4 * MESSAGES_MAX;
 
 /// The last runs of numbers.

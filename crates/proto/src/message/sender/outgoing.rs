@@ -17,7 +17,7 @@ pub enum Spread {
     Balanced,
 }
 
-/// What a number in the sequence of messages stands for.
+/// What a number in the sequence of messages means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A message.

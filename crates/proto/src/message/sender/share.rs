@@ -1,4 +1,4 @@
-//! Who carries how much of a balanced message: how long fragments are, how many of them a rail holds, and when it
+//! How much of a balanced message each rail carries: how long fragments are, how many of them a rail holds, and when it
 //! leaves the rest to others.
 
 use ropewalk_model::Instant;

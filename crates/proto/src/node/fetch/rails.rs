@@ -77,7 +77,7 @@ impl Receiving {
         }
     }
 
-    /// A rail that failed has brought a unit again.
+    /// A unit was received again over a rail that had failed.
     pub fn note_retaken(&mut self, lane: LaneId) {
         let name = self.peer_name(lane);
         self.note(format!("one rail to {name} works again"));
@@ -98,7 +98,7 @@ impl Receiving {
         self.other_rails(lane).next().is_some()
     }
 
-    /// Whether another rail to the same peer has brought a unit within the last second: silence on this one is its own then.
+    /// Whether a unit was received over another rail to the same peer within the last second: silence on this one is its own then.
     pub fn other_rail_moves(&self, lane: LaneId, now: Instant) -> bool {
         let moves = |rail: LaneId| {
             let brought = self.ledger.brought_at(rail);

@@ -210,7 +210,7 @@ impl Replicas {
 }
 
 impl Receiving {
-    /// What is to be compared; before the plan comes. The same `seed` chooses the same units.
+    /// What is to be compared; before the plan is received. The same `seed` chooses the same units.
     pub fn compare(&mut self, mode: Compare, seed: u64) {
         self.replicas.mode = mode;
         self.replicas.seed = mix(seed);

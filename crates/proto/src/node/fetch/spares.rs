@@ -5,7 +5,7 @@
 //! both sides, and take sending speed that the plan gave to others. They open when work falls to
 //! them (a sender is lost or refuses), and when the node falls behind its plan; then they take work
 //! until it has caught up. Where no speed was known there is no plan to fall behind: then they open
-//! early and take what they can, which shows the master who is fast, until it settles a plan.
+//! early and take what they can, which shows the master which nodes are fast, until it settles a plan.
 
 use std::collections::VecDeque;
 
@@ -127,7 +127,7 @@ impl Spares {
         self.exploring
     }
 
-    /// Lanes become others now: what is under way on the old ones comes first.
+    /// Lanes become others now: what is under way on the old ones is first.
     pub fn settle(&mut self, now: Instant) {
         self.exploring = false;
         self.patient_until = now + SETTLE_TIME;

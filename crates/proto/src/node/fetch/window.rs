@@ -27,7 +27,7 @@ pub(super) const WINDOW_UNMEASURED_MAX: u64 = 2 << 20;
 pub const UNITS_PER_TAKE_MAX: usize = 64;
 
 impl Receiving {
-    /// What to grant next on a stream of `lane` that has `outstanding` bytes granted and not come.
+    /// What to grant next on a stream of `lane` that has `outstanding` bytes granted and not received.
     ///
     /// Hands out nothing while the stream has more than half its share of the window, so that
     /// small units are granted in batches.

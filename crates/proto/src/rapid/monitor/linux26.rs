@@ -4,7 +4,7 @@
 //! - The formula of step (e) is garbled in print. Read as `(MAX_AVG_SLEEP - CURR_AVG_SLEEP) / (MAX_PRIO - CURR_DYN_PRIO)`: time of
 //!   average over levels. Time slept counts once for each level that is missing, so sleeping for that long
 //!   gives the average back, which is its stated aim. Where no level is missing the divisor is one.
-//! - Step (c) learns only while datagrams should be coming.
+//! - Step (c) learns only while datagrams should be arriving.
 //! - An empty queue teaches nothing, and suspends nothing but over round trips that are longer than a step: there the pause has to
 //!   begin before the queue shows a need for it, at a level that has cost packets before.
 //! - Section 3.4: up to 100 ms of round trip it fires one level early; above, it times the steps and fires a round trip

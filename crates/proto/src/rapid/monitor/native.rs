@@ -1,4 +1,4 @@
-//! A monitor for the fair schedulers of today (EEVDF and its forerunner), which keep no memory of who slept.
+//! A monitor for the fair schedulers of today (EEVDF and its forerunner), which keep no record of which task slept.
 //!
 //! What such a kernel reports, and what is made of it:
 //! - **Share.** Over a window, `run / (run + wait)` is the part of a processor that the receiver gets, long before it needs all of
@@ -6,12 +6,12 @@
 //!   rate, sent ahead of the round trip in which it will be needed.
 //! - **Headroom.** `1 - (run + wait) / wall`. Once nothing is left, what the receiver takes is all that it can take, and that
 //!   is the better measure of the ceiling.
-//! - **Occupancy** of the socket's queue, alive to the packet. Full, it brakes, unless the word would come too late:
+//! - **Occupancy** of the socket's queue, alive to the packet. Full, it brakes, unless the message would arrive too late:
 //!   a pause is worth it while the free part of the buffer lasts longer than a round trip. Otherwise it steers: a little
 //!   in the queue means that the receiver never waits.
 //! - **Drops** confirm what the others said too late.
 //!
-//! The word takes half a round trip and the bytes another half: the queue that counts is the one of then. What is on its way is known
+//! The message takes half a round trip and the bytes another half: the queue that counts is the one of then. What is on its way is known
 //! from the ceilings sent during the last round trip, and what will be taken by then from what is taken now.
 //!
 //! A fair scheduler gives a receiver that paused no credit, so a pause here only lets the queue drain; the ceiling does the work.
@@ -120,7 +120,7 @@ const SUSPEND_TIME_MAX: Nanos = Nanos::from_millis(100);
 const SUSPEND_TIME_UNKNOWN: Nanos = Nanos::from_millis(8);
 
 /// Receive buffer, in the kernel's count, for this rate and `competitors` other tasks that want the processor: what
-/// comes while each of them has a time slice of 4 ms, at least two slices' worth. A datagram of 1500 bytes takes 1.57 times its
+/// arrives while each of them has a time slice of 4 ms, at least two slices' worth. A datagram of 1500 bytes takes 1.57 times its
 /// payload.
 #[must_use]
 pub fn receive_buffer(rate: ByteRate, competitors: u32) -> u64 {
