@@ -9,7 +9,8 @@ use crate::control::{Peer, Run};
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
 
-fn unit_at(offset: u64) -> Range {
+/// The unit around an offset.
+pub(super) fn unit_at(offset: u64) -> Range {
     let start = offset / CHUNK_LEN * CHUNK_LEN;
     Range::new(start, start + CHUNK_LEN)
 }

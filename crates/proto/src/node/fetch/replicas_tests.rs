@@ -4,19 +4,12 @@ use ropewalk_model::CHUNK_LEN;
 
 use super::*;
 use crate::control::{Holding, Plan, Run, Stretch};
+use crate::node::tests::unit_at;
 
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
 const RIGHT: [u8; 32] = [1; 32];
 const WRONG: [u8; 32] = [2; 32];
-
-fn unit_at(offset: u64) -> Range {
-    let start = offset / CHUNK_LEN * CHUNK_LEN;
-    Range {
-        start,
-        end: start + CHUNK_LEN,
-    }
-}
 
 fn peer(node: u32) -> Peer {
     Peer {

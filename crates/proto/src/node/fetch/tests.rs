@@ -5,6 +5,7 @@ use ropewalk_model::{CHUNK_LEN, Instant, Nanos, Number, Range, RangeSet};
 use super::window::{WINDOW_UNITS, WINDOW_UNMEASURED_MAX};
 use super::*;
 use crate::control::{Plan, Revision, Run, Stretch, range};
+use crate::node::tests::unit_at;
 
 const START: Instant = Instant::ZERO;
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -12,14 +13,6 @@ const SECOND: Nanos = Nanos::from_secs(1);
 /// How long bytes take at so many per second.
 fn time(bytes: u64, speed: u64) -> Nanos {
     Nanos(bytes * SECOND.0 / speed)
-}
-
-fn unit_at(offset: u64) -> Range {
-    let start = offset / CHUNK_LEN * CHUNK_LEN;
-    Range {
-        start,
-        end: start + CHUNK_LEN,
-    }
 }
 
 fn peer(node: u32) -> Peer {

@@ -5,16 +5,12 @@ use ropewalk_model::{CHUNK_LEN, RangeSet};
 use super::*;
 use crate::control::{Plan, Revision, Run};
 use crate::node::fetch::Receiving;
+use crate::node::tests::unit_at;
 use crate::node::{Duties, End, Wish};
 
 const START: Instant = Instant::ZERO;
 const MS: Nanos = Nanos::from_millis(1);
 const SECOND: Nanos = Nanos::from_secs(1);
-
-fn unit_at(offset: u64) -> Range {
-    let start = offset / CHUNK_LEN * CHUNK_LEN;
-    Range::new(start, start + CHUNK_LEN)
-}
 
 fn run(first: u64, units: u64, sender: u32) -> Run {
     Run {
