@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::processes::{assert_gone, family, kill, kill_at_once, stages, temporary};
+use common::processes::{assert_gone, family, kill, kill_at_once, processes, stages, temporary};
 use common::{Moving, Place, bytes};
 use ropewalk_proto::stage::shuffle::{part_name, partition_of};
 
@@ -309,9 +309,15 @@ fn what_killed_nodes_left_is_removed() {
     moving.until_received(1);
     let all = family(moving.child.id() as i32);
     assert_eq!(temporary(place.dir.path()).len(), 2);
-    kill_at_once(&all);
+    let agents = processes(&["agent", "--one-shot"]);
+    let agents: Vec<i32> = all
+        .iter()
+        .copied()
+        .filter(|pid| agents.contains(pid))
+        .collect();
+    kill_at_once(&agents);
+    assert_eq!(moving.end().0, 1);
     assert_gone(&all);
-    drop(moving);
     assert_eq!(temporary(place.dir.path()).len(), 2);
     std::fs::remove_file(place.path("in1/zeros")).unwrap();
     place.run(&words(2, &[])).assert_status(0);
