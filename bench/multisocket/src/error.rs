@@ -55,7 +55,7 @@ pub enum MultisocketError {
         /// Why the last attempt failed.
         source: io::Error,
     },
-    /// Who listens there is no multisocket receiver, or says nothing.
+    /// What listens there is no multisocket receiver, or sends nothing.
     #[error("{place} does not answer as a multisocket receiver does: {why}")]
     Foreign {
         /// Where.
@@ -71,7 +71,7 @@ pub enum MultisocketError {
         /// What the receiver was told.
         receiver: Shape,
     },
-    /// The receiver is about to receive from somebody else.
+    /// The receiver is about to receive from another sender.
     #[error("the receiver at {place} has another sender; try again when it is done")]
     Busy {
         /// Where.
@@ -89,13 +89,13 @@ pub enum MultisocketError {
         /// This side's version.
         ours: u32,
     },
-    /// No sender came.
+    /// No sender connected.
     #[error("no sender connected within {seconds} s; give more time with --wait")]
     NobodyCame {
         /// How long the receiver waited.
         seconds: u64,
     },
-    /// A sender came, but not with all of its connections.
+    /// A sender connected, but not with all of its connections.
     #[error("only {came} of {expected} connections arrived within {seconds} s of the first")]
     Incomplete {
         /// Connections that came.

@@ -41,11 +41,11 @@ pub(crate) enum Answer {
     Welcome,
     /// All connections are there.
     Go,
-    /// This many bytes came.
+    /// This many bytes were received.
     Done(u64),
     /// The numbers of the sides differ.
     Differs,
-    /// Another sender came first.
+    /// Another sender was first.
     Busy,
     /// The receiver speaks this version only.
     Version(u32),

@@ -39,7 +39,7 @@ enum Line {
         text: String,
         stranger: bool,
     },
-    /// Nothing comes after it.
+    /// Nothing follows it.
     Last,
 }
 

@@ -14,7 +14,7 @@ use crate::AgentError;
 
 /// Something the node holds, opened.
 pub(crate) enum OpenSource {
-    /// A tree or file; its place in the data space comes with the plan.
+    /// A tree or file; the plan has its place in the data space.
     Tree {
         root: TreeRoot,
         scan: Scan,

@@ -49,7 +49,7 @@ pub use streaming::{StageProgram, StreamEvent, StreamRequest, stream};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MasterError {
-    /// Nobody answers there.
+    /// Nothing answers there.
     #[error("cannot reach {node} at {address}: {reason}")]
     Unreachable {
         /// Name of the node.

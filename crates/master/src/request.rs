@@ -239,7 +239,7 @@ pub enum RemoteProgram {
 /// How the data of a node is spread over its streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Striping {
-    /// Each stream asks for the next unit when it has room: slow ones bring less.
+    /// Each stream asks for the next unit when it has space: slow ones carry less.
     #[default]
     Pull,
     /// Each has an equal part, and keeps it (PSockets): the slowest is the end. The number of streams and the plan stay.

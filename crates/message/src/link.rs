@@ -88,9 +88,9 @@ pub(crate) trait Frames {
 pub(crate) enum Landing {
     /// The memory of a waiting caller.
     Place(Arc<Place>),
-    /// Kept until somebody asks for the message.
+    /// Kept until a caller asks for the message.
     Kept(Kept),
-    /// There is no room: it has to come again.
+    /// There is no space: it has to be sent again.
     Refused,
     /// Thrown away.
     Nowhere,

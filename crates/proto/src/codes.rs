@@ -42,7 +42,7 @@ pub const EXIT_INTERRUPTED: u8 = 130;
 /// The party that must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// Whoever asked: the request cannot be carried out as it is.
+    /// The caller: the request cannot be carried out as it is.
     Caller,
     /// The operator of another node: its disk, its files, its agent.
     Peer,

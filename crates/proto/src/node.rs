@@ -96,7 +96,7 @@ pub enum Event {
 pub enum Task {
     /// Nothing before this time, unless something is handed in; `None`: not at any time.
     Wait(Option<Instant>),
-    /// Bring all that was received to stable storage; then [`Node::handle_synced`].
+    /// Write all that was received to stable storage; then [`Node::handle_synced`].
     Sync(Promise),
     /// Read all that was received back from the sink and compare; then [`Node::handle_read_back`].
     ReadBack,

@@ -61,14 +61,14 @@ pub enum FrameKind {
     Hello = 6,
     /// Datagram lanes, from the receiver: its socket's port in `code`, the longest datagram in `offset`.
     Ready = 7,
-    /// Datagram lanes, from the receiver: `code` is the longest datagram that came through.
+    /// Datagram lanes, from the receiver: `code` is the longest datagram that was received.
     Probed = 8,
     /// Datagram lanes, from the sender: round `code` of a unit is out, `offset` is the next sequence number, the payload
     /// the unit's hash with the first round.
     Round = 9,
     /// Datagram lanes, from the receiver: what round `code` left lacking, as a bitmap; no payload: nothing.
     Lacking = 10,
-    /// Datagram lanes, from the receiver: its monitor's word.
+    /// Datagram lanes, from the receiver: its monitor's message.
     Pace = 11,
     /// The BLAKE3 of a granted unit, as the payload, in place of its bytes.
     Digest = 12,

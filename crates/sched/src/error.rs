@@ -9,7 +9,7 @@ use ropewalk_model::range::{Range, RangeSet};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Nobody usable can send some of the wanted bytes.
+    /// No usable node can send some of the wanted bytes.
     #[error("no sender can send {}; add a sender that holds these bytes and can reach the reader, or ask for less", describe(.missing))]
     Uncovered {
         /// For each destination (its shared name, or the receiver's): all such bytes. Never empty.

@@ -78,10 +78,10 @@ pub enum LineError {
     /// A time.
     #[error(transparent)]
     Time(#[from] TimeError),
-    /// A queue, as it stands in the file.
+    /// A queue, as in the file.
     #[error("{0}: write a number of packets")]
     Queue(String),
-    /// A loss, as it stands in the file.
+    /// A loss, as in the file.
     #[error("{0}: write a probability as 0.001")]
     Loss(String),
     /// A number of streams.

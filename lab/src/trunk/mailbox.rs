@@ -19,9 +19,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum Request {
     Counters(Sender<RelayCounters>),
-    /// Counts anew.
+    /// Counts from zero.
     Reset(Sender<RelayCounters>),
-    /// Changes the link; the answer comes when it is in force.
+    /// Changes the link; the answer is sent when it is in force.
     Set(Box<LinkSpec>, Sender<RelayCounters>),
     Stop,
 }

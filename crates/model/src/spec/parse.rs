@@ -110,7 +110,7 @@ pub(super) struct RowSpans {
 /// What a text is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// A whole transfer: somebody has data, somebody wants it.
+    /// A whole transfer: nodes have data, nodes want it.
     Transfer,
     /// Rows that are added to a transfer.
     Added,

@@ -18,7 +18,7 @@ pub enum Basis {
     Declared,
     /// The interfaces say.
     Interface,
-    /// Nobody knows: equal guesses; the bound comes from observation afterwards.
+    /// None is known: equal guesses; the bound is observed afterwards.
     None,
 }
 
@@ -54,7 +54,7 @@ pub enum Action {
         /// It takes one as from any peer.
         sender: u32,
     },
-    /// Tell the user.
+    /// Report to the user.
     Note(String),
     /// Simulate this beside the transfer and answer with [`Coordinator::handle_simulated`]; a wish, not a need.
     Simulate(ropewalk_tuner::Question),

@@ -26,7 +26,7 @@ pub(super) enum NodeLife {
     Ready,
     /// It has a plan.
     Working(Duty),
-    /// Its part has ended, well or not; more work may come.
+    /// Its part has ended, well or not; more work may follow.
     Done(Duty),
     /// It was sent its end.
     Closing(Order),
@@ -80,7 +80,7 @@ pub(super) enum Event {
     Leave,
     /// It is sent its end.
     Finish(Order),
-    /// Its final report came.
+    /// Its final report was received.
     Finished,
     /// It is gone.
     Lose,

@@ -121,7 +121,7 @@ pub enum Mapping {
         /// How several destinations relate.
         destinations: Destinations,
     },
-    /// Every object comes with explicit rows (`transfer`).
+    /// Every object has explicit rows (`transfer`).
     Rows,
 }
 

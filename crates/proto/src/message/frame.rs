@@ -49,7 +49,7 @@ pub enum Kind {
     /// A fragment.
     Data = 16,
     /// Fragments that arrived, 16 bytes each: message, first fragment, count. `fragment_len` is the number of
-    /// DATA, CANCEL and END frames that the link of this frame has brought, modulo 2^32.
+    /// DATA, CANCEL and END frames received over the link of this frame, modulo 2^32.
     Ack = 17,
     /// The message will not be completed; those behind it may be delivered.
     Cancel = 18,

@@ -26,7 +26,7 @@ pub enum Landing {
         /// Another link was bringing the same fragment: from now on this one alone may write it.
         taken_over: bool,
     },
-    /// Its bytes came before, or belong to a message that is over or only measures.
+    /// Its bytes were received before, or belong to a message that is over or only measures.
     Nowhere,
 }
 
@@ -44,16 +44,16 @@ pub enum Arrival {
 /// The message that is to be handed out next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// Nothing of it has come.
+    /// Nothing of it was received.
     Unknown,
-    /// Some of it has come.
+    /// Some of it was received.
     Partial {
         /// Number of the message.
         message: u64,
         /// Bytes of the message.
         length: u64,
     },
-    /// All of it has come.
+    /// All of it was received.
     Whole {
         /// Number of the message.
         message: u64,
@@ -84,7 +84,7 @@ pub enum Broken {
         /// Its length.
         length: u64,
     },
-    /// More has come than all that begins within the credit.
+    /// More was received than all that begins within the credit.
     #[error("message {message} is more than the credit of {credit} bytes allows to be kept")]
     Window {
         /// Number of the message.

@@ -48,14 +48,14 @@ const NOTES_MAX: usize = 50;
 pub enum Event {
     /// Open a lane to this peer.
     Connect(LaneId, Peer),
-    /// Tell the streams of this lane that a copy they carry is useless.
+    /// Notify the streams of this lane that a copy they carry is useless.
     Cancel(LaneId, Range),
     /// No known holder is left for these ranges: ask the master. The peers that are lost or refused them, and what one of
     /// those said that refused, empty when none did.
     Need(RangeSet, Vec<u32>, String),
     /// Something happened that belongs in the report.
     Note(String),
-    /// Every byte that can come has come and was checked. Sync, then report.
+    /// Every byte that can be received was received and checked. Sync, then report.
     Complete,
     /// A unit cannot be had intact; the node's part has failed.
     Failed(String),
@@ -74,7 +74,7 @@ pub enum Take {
     Units(Vec<Unit>),
     /// Nothing now; ask again when something changes or at this time.
     Wait(Option<Instant>),
-    /// Nothing will come on this lane any more.
+    /// Nothing more will arrive on this lane.
     Closed,
 }
 

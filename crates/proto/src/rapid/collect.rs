@@ -29,9 +29,9 @@ pub struct Place {
 /// Why a datagram is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// It came before.
+    /// It was received before.
     Duplicate,
-    /// Its unit is whole, or nobody asked for it.
+    /// Its unit is whole, or was not asked for.
     Late,
     /// It lies across the unit's borders or the cuts between datagrams. No sender of ours makes such.
     Misplaced,

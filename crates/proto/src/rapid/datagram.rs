@@ -28,7 +28,7 @@ pub enum DatagramKind {
     Probe = 2,
     /// Opens the path for the other direction.
     Knock = 3,
-    /// A monitor's word; see [`Feedback`](super::Feedback).
+    /// A monitor's message; see [`Feedback`](super::Feedback).
     Feedback = 4,
 }
 

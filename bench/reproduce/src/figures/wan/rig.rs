@@ -20,7 +20,7 @@ pub(super) const ACCESS: u64 = 200_000_000;
 pub(super) enum Streams {
     /// So many for each pair of nodes.
     Fixed(u32),
-    /// A policy, or nobody (`off`).
+    /// A policy, or none (`off`).
     Tuned(&'static str),
 }
 
