@@ -1,6 +1,6 @@
 //! What each side says at the end.
 //!
-//! The line has the original's form. Its fields `u`, `s`, `im` and `sw` come from getrusage, of the process as a whole.
+//! The line has the original's form. Its fields `u`, `s`, `im` and `sw` are from getrusage, of the process as a whole.
 //! The attachment does not explain `im` and `sw`. Both of its processes show nearly the same `im` (162 and 160), so
 //! it is no count of messages, which would be far apart between a sender and a receiver, but memory; and their `sw` is 0
 //! after 40 s of waiting for sockets, so it counts swaps, not switches. Here `im` is the most memory that was resident at

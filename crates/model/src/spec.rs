@@ -10,7 +10,7 @@
 //!
 //! * Ranges are inclusive, `A-B`, or `A+LENGTH` where the length may carry a unit (`0+4GiB`).
 //! * `#` outside quotes starts a comment, anywhere on a line. Quotes hide spaces and `#`; there are no
-//!   escapes inside them. In `file://` URIs, `%23` and its like stand for bytes; a plain absolute path is
+//!   escapes inside them. In `file://` URIs, `%23` and its like are bytes; a plain absolute path is
 //!   taken as it is.
 //! * Several rows with one Host:Port are one node: what it has or wants is the union of its rows.
 //! * Files of one name on several writers are replicas and put equal bytes at equal offsets. A reader, or a
