@@ -40,6 +40,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = uncontrolled() {
+        return status;
+    }
     match Arguments::parse().command {
         Command::Multisocket(args) => ExitCode::from(ropewalk_multisocket::run(&args)),
         Command::Pingpong(args) => end(pingpong::run(&args)),
@@ -52,6 +55,18 @@ fn main() -> ExitCode {
             print!("{page}");
             ExitCode::SUCCESS
         })),
+    }
+}
+
+/// For `reproduce pressure`: the commands of `ropewalk` that a stream needs, with processes that have no flow control on datagrams.
+fn uncontrolled() -> Option<ExitCode> {
+    match std::env::args_os().nth(1)?.to_str()? {
+        "stream" | "agent" => Some(ropewalk_cli::main()),
+        "stage" => Some(match ropewalk_stage::run_with(ropewalk_stage::Flow::None) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }),
+        _ => None,
     }
 }
 

@@ -67,6 +67,7 @@ pub(crate) struct Agents {
     program: PathBuf,
     scratch: PathBuf,
     token_file: PathBuf,
+    runs_programs: bool,
     agents: Vec<Agent>,
 }
 
@@ -178,8 +179,25 @@ impl Agents {
             program: site.ropewalk.clone(),
             scratch: site.scratch.clone(),
             token_file,
+            runs_programs: false,
             agents: Vec::new(),
         })
+    }
+
+    /// Agents that are started from now on run programs of masters.
+    pub fn running_programs(self) -> Self {
+        Self {
+            runs_programs: true,
+            ..self
+        }
+    }
+
+    /// With another program in the place of `ropewalk`.
+    pub fn with_program(self, program: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            ..self
+        }
     }
 
     /// Starts an agent that serves these folders (`DIR` or `DIR:rw`); `listen` is an address and port.
@@ -194,6 +212,9 @@ impl Agents {
         command
             .args(["agent", "--listen", listen, "--token-file"])
             .arg(&self.token_file);
+        if self.runs_programs {
+            command.arg("--run-programs");
+        }
         let scratch = self.scratch.display().to_string();
         let none = [scratch];
         let roots = if roots.is_empty() { &none[..] } else { roots };

@@ -487,7 +487,15 @@ mod tests {
             (&["n[1-1025]"], "1025 nodes are more than 1024"),
             (&["localhost", "--block", "63"], "64 bytes to 16 MiB"),
             (&["localhost", "--groups", "1"], "2..=64"),
-            (&["localhost", "--lane", "rapid"], "auto, tcp, unix or shm"),
+            (
+                &["localhost", "--lane", "mpi"],
+                "auto, tcp, unix, shm, rbudp or rapid",
+            ),
+            (&["localhost", "--lane", "rbudp"], "--rate 1.6Gbit"),
+            (
+                &["localhost", "--lane", "tcp", "--rate", "1Gbit"],
+                "--lane rapid",
+            ),
         ] {
             let error = parse(words).unwrap_err().to_string();
             assert!(error.contains(text), "{words:?}: {error}");

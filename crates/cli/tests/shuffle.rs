@@ -74,6 +74,7 @@ fn lines_are_dealt_by_key() {
             &["--partitions", "5", "--lane", "tcp", "--block", "1000B"],
         ),
         (2, &["--partitions", "5", "--lane", "shm"]),
+        (2, &["--partitions", "5", "--lane", "rapid"]),
         (3, &["--partitions", "5", "--memory", "128KiB", "--sort"]),
     ] {
         for by_field in [false, true] {

@@ -28,6 +28,14 @@ fn every_block_arrives_once() {
         &["--lane", "shm", "--block", "4MiB", "--memory", "16MiB"],
         &["--lane", "tcp"],
         &["--lane", "tcp", "--plain"],
+        &["--lane", "rbudp", "--rate", "2Gbit"],
+        &[
+            "--lane", "rbudp", "--rate", "2Gbit", "--plain", "--block", "4KiB",
+        ],
+        &["--lane", "rapid"],
+        &["--lane", "rapid", "--rate", "1Gbit", "--plain"],
+        &["--lane", "rapid", "--memory", "128KiB", "--groups", "5"],
+        &["--lane", "rapid", "--block", "4MiB", "--memory", "16MiB"],
         &["--deal", "keyed"],
         &["--local", "B-C"],
         &["--memory", "128KiB", "--groups", "5"],
@@ -69,6 +77,67 @@ fn every_block_arrives_once() {
             "{options:?}"
         );
         assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+    }
+}
+
+/// Datagrams go where TCP would: within this host, too, sealed unless it is not wanted; the report counts what was sent again.
+#[test]
+fn datagrams_are_reported() {
+    let place = Place::new();
+    for (options, is_encrypted) in [
+        (&["--lane", "rapid"][..], true),
+        (&["--lane", "rbudp", "--rate", "1Gbit", "--plain"], false),
+    ] {
+        let words = [
+            "stream",
+            "localhost",
+            "localhost",
+            "--size",
+            "8MiB",
+            "--json",
+        ];
+        let report = place
+            .run(&[&words[..], options].concat())
+            .assert_status(0)
+            .report();
+        assert_eq!(report["encrypted"], is_encrypted);
+        let again = |value: &Value| value["retransmitted_bytes"].as_u64().unwrap();
+        let of = |name: &str| {
+            report[name]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(again)
+                .sum::<u64>()
+        };
+        assert_eq!(again(&report), of("stages"));
+        assert_eq!(again(&report), of("processes"));
+    }
+}
+
+/// A process never sends more than its rate: what its datagrams carry in a time is bounded from above.
+#[test]
+fn rates_bound_processes() {
+    let place = Place::new();
+    for options in [&["--lane", "rbudp"][..], &["--lane", "rapid"]] {
+        let words = [
+            "stream",
+            "localhost",
+            "--size",
+            "8MiB",
+            "--rate",
+            "80Mbit",
+            "--json",
+        ];
+        let report = place
+            .run(&[&words[..], options].concat())
+            .assert_status(0)
+            .report();
+        for process in &report["processes"].as_array().unwrap()[..2] {
+            let bits = process["sent_bytes"].as_f64().unwrap() * 8.0;
+            let rate = bits / process["seconds"].as_f64().unwrap();
+            assert!(rate < 84e6, "{options:?}: {rate}");
+        }
     }
 }
 

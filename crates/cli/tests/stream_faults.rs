@@ -8,8 +8,21 @@ use common::{Moving, Place, wait_for};
 /// A process that is killed is named, and nothing stays: no process, no file.
 #[test]
 fn a_killed_process_is_named() {
-    for (lane, number) in [("unix", 1), ("tcp", 1), ("unix", 0), ("tcp", 2)] {
+    for (lane, number) in [
+        ("unix", 1),
+        ("tcp", 1),
+        ("unix", 0),
+        ("tcp", 2),
+        ("rapid", 0),
+        ("rapid", 1),
+        ("rbudp", 1),
+        ("rbudp", 2),
+    ] {
         let place = Place::new();
+        let rate: &[&str] = match lane {
+            "rbudp" => &["--rate", "1Gbit"],
+            _ => &[],
+        };
         let words = [
             "stream",
             "localhost",
@@ -23,7 +36,7 @@ fn a_killed_process_is_named() {
             "--exec",
             "B=cat",
         ];
-        let mut moving = Moving::start(&place, &words);
+        let mut moving = Moving::start(&place, &[&words[..], rate].concat());
         moving.until_received(2);
         let all = family(moving.child.id() as i32);
         let stages = stages(moving.child.id() as i32);

@@ -1,13 +1,16 @@
-//! A wire that damages what it receives, for tests: one flipped bit, a cut, or silence.
+//! A wire that damages what it receives, and a socket that loses, repeats and reorders datagrams, for tests.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::half::Handle;
 use crate::receive::Receiver;
+use crate::udp::Inbox;
+use crate::udp::shared::{Carrier, Queued, Sent};
 use crate::wire::{Interest, Wire};
 use crate::{LaneError, Protection, ReceiveHalf, tcp};
 
@@ -127,5 +130,58 @@ impl<W: Wire> Wire for Faulty<W> {
 
     fn handle(&self) -> io::Result<Arc<dyn Handle>> {
         self.inner.handle()
+    }
+}
+
+/// What becomes of a datagram of data: by its number, and as it was sent. What is returned leaves in its place.
+pub type Fate = Box<dyn FnMut(u64, Vec<u8>) -> Vec<Vec<u8>> + Send>;
+
+/// A socket whose datagrams of data meet a fate; others leave as they are.
+pub fn carrier(inner: Box<dyn Carrier>, fate: Fate) -> Box<dyn Carrier> {
+    Box::new(Fated {
+        inner,
+        fate,
+        count: 0,
+    })
+}
+
+struct Fated {
+    inner: Box<dyn Carrier>,
+    fate: Fate,
+    count: u64,
+}
+
+impl Carrier for Fated {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+
+    fn send(&mut self, to: &SocketAddr, bytes: &[u8], segment: u16) -> io::Result<Sent> {
+        for datagram in bytes.chunks(segment.max(1).into()) {
+            let leaves = match datagram.first() {
+                Some(1) => {
+                    self.count += 1;
+                    (self.fate)(self.count - 1, datagram.to_vec())
+                }
+                _ => vec![datagram.to_vec()],
+            };
+            for datagram in leaves {
+                // A socket without room loses it.
+                self.inner.send(to, &datagram, datagram.len() as u16)?;
+            }
+        }
+        Ok(Sent::All)
+    }
+
+    fn receive(&mut self, inbox: &mut Inbox) -> io::Result<usize> {
+        self.inner.receive(inbox)
+    }
+
+    fn queued(&self) -> Queued {
+        self.inner.queued()
+    }
+
+    fn port(&self) -> u16 {
+        self.inner.port()
     }
 }

@@ -16,6 +16,8 @@
 //! The receiver checks each datagram straight into the memory of its unit; a unit whose datagrams are all there is hashed and handed to
 //! the landing whole. Memory is what is granted at most, and what is incomplete in practice.
 //!
+//! [`shared`] is a socket for many edges of a stream, whose rounds are [`ropewalk_proto::stage::datagrams`].
+//!
 //! Constructors make the socket only; the handshake takes place in the first call that waits, so that an error of it
 //! is one of the stream.
 
@@ -25,18 +27,22 @@ mod monitor;
 mod protect;
 mod receive;
 mod send;
+pub mod shared;
 mod sys;
 
 use std::net::TcpStream;
 
+pub use monitor::Times;
+pub use protect::{Direction, Opener, Sealer, trailer_len};
 use ropewalk_model::ByteRate;
 pub use ropewalk_proto::rapid::Order;
 use ropewalk_proto::rapid::monitor::{Kind, Monitor};
+pub use sys::{BATCH, Inbox, wake_on_time};
 
 use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
 /// Rate of a lane with a monitor before the monitor has spoken, where none is set: 1 Gbit/s, for some tens of milliseconds.
-const FIRST_RATE: ByteRate = ByteRate(125_000_000);
+pub const FIRST_RATE: ByteRate = ByteRate(125_000_000);
 
 /// How a lane sends and watches. Both ends must be given the same.
 #[derive(Clone, Copy, Debug)]

@@ -223,6 +223,7 @@ impl Driver {
                 programs: programs.collect(),
                 lane: self.request.options.lane.into(),
                 plain: self.request.options.plain,
+                rate: self.request.options.datagrams.rate.unwrap_or(0),
                 shuffle: self.request.shuffle.as_ref().map(Shuffle::message),
             };
             self.send(node as u32, to_agent::Body::StreamOpen(open));
@@ -384,6 +385,7 @@ fn progress(status: &StageStatus) -> Progress {
         resident_max: status.resident_max,
         is_syncing: status.syncing,
         sealed: status.sealed,
+        retransmitted: status.retransmitted,
         records: account(status.records.as_ref()),
         records_of_one: (status.records_least, status.records_most),
         has_ended: status.ended,
@@ -440,6 +442,7 @@ fn report(
         block_bytes: request.block,
         encrypted: (0..request.groups)
             .any(|group| run.group(group).iter().any(|one| one.sealed > 0)),
+        retransmitted_bytes: stages.iter().map(|stage| stage.retransmitted_bytes).sum(),
         accounted: outcome == Outcome::Done,
         bound_by: bound.map(|stage| stage.stage.clone()),
         processes: run.processes(request.groups, &names),

@@ -17,12 +17,14 @@
 //! * [`deal`]: which process of the next group gets a block
 //! * [`account`]: counts, bytes and a hash that does not depend on order, of all blocks in and out
 //! * [`frame`]: blocks, credit and ends on the wire
+//! * [`datagrams`]: both ends of an edge whose blocks go as datagrams
 //! * [`run`]: the master's view: phases of a stream, which failure is the cause, whether every block arrived once
 //! * [`report`]: what a stream reports
 //! * [`shuffle`]: records, their keys and partitions
 
 pub mod account;
 pub mod credit;
+pub mod datagrams;
 pub mod deal;
 pub mod frame;
 pub mod process;

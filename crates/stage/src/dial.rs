@@ -45,6 +45,23 @@ struct Failed {
     is_final: bool,
 }
 
+/// A connection that was made.
+pub(crate) struct Connected {
+    pub socket: OwnedFd,
+    /// `None` where it is not sealed.
+    pub keys: Option<StreamKeys>,
+}
+
+impl Connected {
+    /// As the sender of an edge uses the keys.
+    pub fn sealed(&self) -> Option<Sealed> {
+        self.keys.as_ref().map(|keys| Sealed {
+            incoming: Records::new(&keys.toward_sender),
+            outgoing: Records::new(&keys.toward_receiver),
+        })
+    }
+}
+
 /// What all edges of a process have in common.
 pub(crate) struct Dial<'s> {
     pub secret: &'s EdgeSecret,
@@ -59,10 +76,7 @@ pub(crate) struct Dial<'s> {
 
 impl Dial<'_> {
     /// Connects to the processes of the next group on these nodes, [`AT_ONCE`] at a time; each has a name for errors.
-    pub fn connect_all(
-        &self,
-        targets: &[(&Peer, String)],
-    ) -> Result<Vec<(OwnedFd, Option<Sealed>)>, StageError> {
+    pub fn connect_all(&self, targets: &[(&Peer, String)]) -> Result<Vec<Connected>, StageError> {
         let mut connected = Vec::new();
         for part in targets.chunks(AT_ONCE) {
             let results = std::thread::scope(|scope| {
@@ -88,7 +102,7 @@ impl Dial<'_> {
     }
 
     /// Connects to the process of the next group on this node; several times, since an agent may be busy or a packet lost.
-    fn connect(&self, peer: &Peer, name: &str) -> Result<(OwnedFd, Option<Sealed>), StageError> {
+    fn connect(&self, peer: &Peer, name: &str) -> Result<Connected, StageError> {
         let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
         let began = Instant::now();
         loop {
@@ -113,9 +127,9 @@ impl Dial<'_> {
     }
 
     /// Tries each address once.
-    fn try_once(&self, peer: &Peer) -> Result<(OwnedFd, Option<Sealed>), Failed> {
+    fn try_once(&self, peer: &Peer) -> Result<Connected, Failed> {
         let failed = |is_final: bool| move |reason: String| Failed { reason, is_final };
-        if self.lane != LaneKind::Tcp {
+        if !matches!(self.lane, LaneKind::Tcp | LaneKind::Rbudp | LaneKind::Rapid) {
             match unix::connect(&unix::agent_name(&peer.instance)) {
                 Ok(socket) => {
                     // What both users could read anyway need not be sealed.
@@ -148,7 +162,7 @@ impl Dial<'_> {
         Err(failed(false)(reasons.join("; ")))
     }
 
-    fn try_address(&self, text: &str, node: u32) -> Result<(OwnedFd, Option<Sealed>), String> {
+    fn try_address(&self, text: &str, node: u32) -> Result<Connected, String> {
         let address = text
             .parse::<SocketAddr>()
             .map_err(|error| error.to_string())?;
@@ -207,19 +221,17 @@ fn is_own(socket: &UnixStream) -> bool {
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// As the sender of an edge uses the keys.
 fn finish(
     socket: impl Into<OwnedFd>,
     keys: StreamKeys,
     is_sealed: bool,
-) -> Result<(OwnedFd, Option<Sealed>), String> {
+) -> Result<Connected, String> {
     let socket = socket.into();
     rustix::io::ioctl_fionbio(&socket, true).map_err(|error| error.to_string())?;
-    let sealed = is_sealed.then(|| Sealed {
-        incoming: Records::new(&keys.toward_sender),
-        outgoing: Records::new(&keys.toward_receiver),
-    });
-    Ok((socket, sealed))
+    Ok(Connected {
+        socket,
+        keys: is_sealed.then_some(keys),
+    })
 }
 
 /// Sockets whose reads end in time.
@@ -311,9 +323,8 @@ mod tests {
             answer.join().unwrap();
         }
         let nowhere = Peer::default();
-        let error = dial
-            .connect_all(&[(&nowhere, "B on x".into())])
-            .unwrap_err();
+        let error = dial.connect_all(&[(&nowhere, "B on x".into())]);
+        let error = error.err().unwrap();
         assert!(
             error
                 .to_string()

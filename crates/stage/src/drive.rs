@@ -7,11 +7,12 @@ use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
 use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::deal::{Deal, mix};
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, Header};
-use ropewalk_proto::stage::process::{Process, Role, Wait};
+use ropewalk_proto::stage::process::{Process, Role, Violation, Wait};
 use ropewalk_proto::stage::shuffle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::datagrams::Datagrams;
 use crate::ends::{Filled, Source, records};
 use crate::error::StageError;
 use crate::inbound::{Arrival, Inbound};
@@ -29,6 +30,14 @@ pub(crate) const KEY_LEN: usize = 16;
 /// Blocks that are given to the program, the file or nothing in one round.
 const TAKEN_MAX: usize = 64;
 
+/// What connects a process with others.
+pub(crate) struct Edges {
+    pub inputs: Vec<Option<Inbound>>,
+    pub outputs: Vec<Outbound>,
+    /// Where blocks go as datagrams.
+    pub datagrams: Option<Datagrams>,
+}
+
 pub(crate) struct Drive<'a> {
     agent: &'a Agent,
     machine: Process<Buffer>,
@@ -36,6 +45,8 @@ pub(crate) struct Drive<'a> {
     // `None` once it has ended.
     inputs: Vec<Option<Inbound>>,
     outputs: Vec<Outbound>,
+    // Where contents of blocks go as datagrams.
+    datagrams: Option<Datagrams>,
     ends: Ends,
     block: usize,
     // Of the fingerprints.
@@ -54,13 +65,18 @@ impl<'a> Drive<'a> {
     pub fn new(
         agent: &'a Agent,
         machine: Process<Buffer>,
-        inputs: Vec<Option<Inbound>>,
-        outputs: Vec<Outbound>,
+        edges: Edges,
         ends: Ends,
         block: usize,
         key: [u8; 32],
     ) -> Self {
+        let Edges {
+            inputs,
+            outputs,
+            datagrams,
+        } = edges;
         Self {
+            datagrams,
             readable: vec![true; inputs.len()],
             credited: vec![true; outputs.len()],
             agent,
@@ -83,6 +99,7 @@ impl<'a> Drive<'a> {
         if self.machine.role() == Role::Source {
             self.meter.begin();
         }
+        self.greet()?;
         loop {
             let mut has_moved = false;
             if self.hears {
@@ -99,6 +116,21 @@ impl<'a> Drive<'a> {
             }
             self.sleep(has_moved)?;
         }
+    }
+
+    /// Both ends of each edge name their sockets of datagrams, where those are used.
+    fn greet(&mut self) -> Result<(), StageError> {
+        let Some(datagrams) = &mut self.datagrams else {
+            return Ok(());
+        };
+        datagrams.greet(&mut self.inputs, &mut self.outputs);
+        if !datagrams.is_credited() {
+            for (number, output) in self.outputs.iter().enumerate() {
+                let granted = self.machine.credit(number, u64::MAX, false);
+                granted.map_err(|violation| output.violation(violation))?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether all blocks have gone on and the program or file has ended, too.
@@ -135,22 +167,39 @@ impl<'a> Drive<'a> {
                 continue;
             };
             let (machine, key, meter) = (&mut self.machine, &self.key, &mut self.meter);
+            let datagrams = &mut self.datagrams;
             has_read |= input.read(&mut self.pool, |arrival| {
                 match arrival {
                     Arrival::Block(header, body) => {
                         meter.begin();
-                        let fingerprint = fingerprint(key, &header);
-                        let dealt_by = key_of(machine.deals(), &body[..header.length as usize]);
-                        machine.arrive(number, header, fingerprint, dealt_by, body)?;
+                        arrive(machine, key, number, header, body)?;
                     }
-                    Arrival::Want => machine.want(number),
-                    Arrival::End(blocks, bytes) => machine.end(number, blocks, bytes)?,
+                    Arrival::Frame(Frame::Want) => machine.want(number),
+                    Arrival::Frame(Frame::End { blocks, bytes }) => {
+                        machine.end(number, blocks, bytes)?;
+                    }
+                    Arrival::Frame(frame) => {
+                        if let Some(datagrams) = datagrams {
+                            datagrams.told(number, frame)?;
+                        }
+                    }
                 }
                 Ok(!machine.has_ended(number))
             })?;
             if self.machine.has_ended(number) {
                 *place = None;
+                if let Some(datagrams) = &mut self.datagrams {
+                    datagrams.end(number);
+                }
             }
+        }
+        if let Some(datagrams) = &mut self.datagrams {
+            let (machine, key, meter) = (&mut self.machine, &self.key, &mut self.meter);
+            let deliver = |number, header, body| {
+                meter.begin();
+                arrive(machine, key, number, header, body)
+            };
+            has_read |= datagrams.receive(&mut self.inputs, &mut self.pool, deliver)?;
         }
         Ok(has_read)
     }
@@ -229,43 +278,87 @@ impl<'a> Drive<'a> {
 
     fn write(&mut self) -> Result<bool, StageError> {
         let mut has_written = false;
-        for (number, output) in self.outputs.iter_mut().enumerate() {
-            if output.is_over {
-                continue;
+        for number in 0..self.outputs.len() {
+            if !self.outputs[number].is_over {
+                has_written |= self.answers(number)?;
+                has_written |= self.deal(number)?;
             }
-            let machine = &mut self.machine;
-            if std::mem::take(&mut self.credited[number]) {
-                let mut revoked = None;
-                output.read(|granted, on_demand| {
-                    revoked = revoked.or(machine.credit(number, granted, on_demand).err());
-                })?;
-                if let Some(violation) = revoked {
-                    return Err(StageError::Violation {
-                        peer: output.peer.clone(),
-                        violation,
-                    });
+        }
+        if let Some(datagrams) = &mut self.datagrams {
+            has_written |= datagrams.send(&mut self.outputs)?;
+            for output in self.outputs.iter_mut().filter(|output| output.has_unsent()) {
+                // Frames without content.
+                has_written |= output.write(drop)?;
+            }
+        }
+        Ok(has_written)
+    }
+
+    /// Reads what the receiver of an edge has sent; whether a buffer is free now.
+    fn answers(&mut self, number: usize) -> Result<bool, StageError> {
+        if !std::mem::take(&mut self.credited[number]) {
+            return Ok(false);
+        }
+        let mut has_freed = false;
+        let output = &mut self.outputs[number];
+        let (machine, pool, datagrams) = (&mut self.machine, &mut self.pool, &mut self.datagrams);
+        let peer = output.peer.clone();
+        output.read(|frame, body| {
+            let heard = match (frame, &mut *datagrams) {
+                (Frame::Credit { granted, on_demand }, _) => {
+                    machine.credit(number, granted, on_demand)
+                }
+                (frame, Some(datagrams)) => datagrams.hear(number, frame, body).map(|whole| {
+                    if let Some(held) = whole {
+                        pool.give(machine.sent(number, held));
+                        has_freed = true;
+                    }
+                }),
+                // Nothing else has a sense in this direction.
+                (_, None) => Ok(()),
+            };
+            heard.map_err(|violation| StageError::Violation {
+                peer: peer.clone(),
+                violation,
+            })
+        })?;
+        Ok(has_freed)
+    }
+
+    /// Takes blocks that an edge has credit for, and writes what the socket has room for.
+    fn deal(&mut self, number: usize) -> Result<bool, StageError> {
+        let (machine, output) = (&mut self.machine, &mut self.outputs[number]);
+        let mut has_written = false;
+        loop {
+            match &mut self.datagrams {
+                Some(datagrams) => {
+                    while datagrams.is_open(number)
+                        && let Some(held) = machine.next_send(number)
+                    {
+                        datagrams.push(number, held);
+                    }
+                }
+                None => {
+                    while output.has_room()
+                        && let Some(held) = machine.next_send(number)
+                    {
+                        output.push(held);
+                    }
                 }
             }
-            loop {
-                while output.has_room()
-                    && let Some(held) = machine.next_send(number)
-                {
-                    output.push(held);
-                }
-                if machine.poll_want(number) {
-                    output.push_frame(&Frame::Want);
-                }
-                if let Some((blocks, bytes)) = machine.poll_end(number) {
-                    output.push_frame(&Frame::End { blocks, bytes });
-                }
-                if !output.has_unsent() {
-                    break;
-                }
-                let pool = &mut self.pool;
-                has_written |= output.write(|held| pool.give(machine.sent(number, held)))?;
-                if output.has_unsent() {
-                    break;
-                }
+            if machine.poll_want(number) {
+                output.push_frame(&Frame::Want);
+            }
+            if let Some((blocks, bytes)) = machine.poll_end(number) {
+                output.push_frame(&Frame::End { blocks, bytes });
+            }
+            if !output.has_unsent() {
+                break;
+            }
+            let pool = &mut self.pool;
+            has_written |= output.write(|held| pool.give(machine.sent(number, held)))?;
+            if output.has_unsent() {
+                break;
             }
         }
         Ok(has_written)
@@ -275,7 +368,12 @@ impl<'a> Drive<'a> {
     fn grant(&mut self) -> Result<(), StageError> {
         for (number, place) in self.inputs.iter_mut().enumerate() {
             let Some(input) = place else { continue };
-            if let Some((granted, on_demand)) = self.machine.poll_credit(number) {
+            let credit = self.machine.poll_credit(number);
+            if let (Some((granted, _)), Some(datagrams)) = (credit, &mut self.datagrams) {
+                datagrams.grant(number, granted / self.block as u64);
+            }
+            let is_credited = self.datagrams.as_ref().is_none_or(Datagrams::is_credited);
+            if let Some((granted, on_demand)) = credit.filter(|_| is_credited) {
                 input.send_credit(granted, on_demand)?;
             } else if input.has_unsent() {
                 input.flush()?;
@@ -314,6 +412,10 @@ impl<'a> Drive<'a> {
             let flags = output.link.flags(output.has_unsent());
             fds.push(PollFd::new(&output.link, flags));
         }
+        if let Some(datagrams) = &self.datagrams {
+            let (fd, flags) = datagrams.waited_for();
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        }
         match &self.ends {
             Ends::Sink(sink) => fds.extend(sink.syncs().map(readable)),
             Ends::Program(shell) => {
@@ -345,9 +447,10 @@ impl<'a> Drive<'a> {
             Ends::Sink(sink) if sink.is_behind() => Wait::Work,
             _ => self.machine.wait(),
         };
+        let due = self.datagrams.as_ref().and_then(Datagrams::patience);
         let patience = match self.arm()? {
             true => Duration::ZERO,
-            false => patience,
+            false => due.map_or(patience, |due| due.min(patience)),
         };
         let mut fds = self.waited_for();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
@@ -390,11 +493,17 @@ impl<'a> Drive<'a> {
                 *credited = true;
             }
         }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.is_readable |= events.next().unwrap_or(false);
+        }
         Ok(())
     }
 
     fn report(&mut self) {
         self.reported = Instant::now();
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.tick(&mut self.inputs, &self.outputs);
+        }
         let [elapsed, waited_input, waited_output] = self.meter.times();
         let (records, records_least, records_most) = records(&self.ends);
         // Files are read or written, though no block moves.
@@ -422,6 +531,7 @@ impl<'a> Drive<'a> {
                 .iter()
                 .filter(|output| output.is_sealed())
                 .count() as u32,
+            retransmitted: self.datagrams.as_ref().map_or(0, |one| one.again),
         }));
     }
 }
@@ -432,6 +542,18 @@ fn account(account: Account) -> StageAccount {
         bytes: account.bytes,
         sum: account.sum.to_le_bytes().to_vec(),
     }
+}
+
+/// A verified block is here.
+fn arrive(
+    machine: &mut Process<Buffer>,
+    key: &[u8; 32],
+    input: usize,
+    header: Header,
+    body: Buffer,
+) -> Result<(), Violation> {
+    let dealt_by = key_of(machine.deals(), &body[..header.length as usize]);
+    machine.arrive(input, header, fingerprint(key, &header), dealt_by, body)
 }
 
 /// Deals a new block.

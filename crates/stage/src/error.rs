@@ -30,6 +30,16 @@ pub enum StageError {
         /// What the system said.
         reason: String,
     },
+    /// Datagrams do not pass.
+    #[error(
+        "no datagram passes between here and {peer}, UDP port {} of {}; permit UDP between the hosts, or use --lane tcp", address.port(), address.ip()
+    )]
+    Blocked {
+        /// Which process.
+        peer: String,
+        /// Its socket.
+        address: std::net::SocketAddr,
+    },
     /// A peer broke the rules of credit or counts.
     #[error("{peer} {violation}")]
     Violation {

@@ -27,10 +27,8 @@ pub(crate) struct Sealed {
 pub(crate) enum Arrival {
     /// A verified block.
     Block(Header, Buffer),
-    /// The sender wants credit.
-    Want,
-    /// No more blocks; so many and so many bytes were sent.
-    End(u64, u64),
+    /// Anything else.
+    Frame(Frame),
 }
 
 pub(crate) struct Inbound {
@@ -45,7 +43,7 @@ pub(crate) struct Inbound {
     frame: Option<Frame>,
     body: Body,
     body_have: usize,
-    // Credit that the socket had no room for.
+    // Frames that the socket had no room for.
     unsent: Vec<u8>,
 }
 
@@ -212,34 +210,49 @@ impl Inbound {
         }
         let arrival = match (frame, body) {
             (Frame::Block(header), Body::Block(buffer, _)) => {
-                let content = &buffer[..header.length as usize];
-                if crc64(&[&head[..CHECKED_LEN], content]) != header.check {
-                    return Err(StageError::Damaged {
-                        peer: self.peer.clone(),
-                        identity: header.identity,
-                    });
-                }
+                self.verify(&header, &buffer)?;
                 Arrival::Block(header, buffer)
             }
-            (Frame::End { blocks, bytes }, _) => Arrival::End(blocks, bytes),
-            // Credit has no sense in this direction; it is counted as nothing.
-            (Frame::Want | Frame::Credit { .. } | Frame::Block(_), _) => Arrival::Want,
+            (frame, _) => Arrival::Frame(frame),
         };
-        handle(arrival).map_err(|violation| StageError::Violation {
+        handle(arrival).map_err(|violation| self.violation(violation))
+    }
+
+    pub fn violation(&self, violation: Violation) -> StageError {
+        StageError::Violation {
             peer: self.peer.clone(),
             violation,
-        })
+        }
+    }
+
+    /// Compares a block with its checksum.
+    pub fn verify(&self, header: &Header, buffer: &[u8]) -> Result<(), StageError> {
+        let content = &buffer[..header.length as usize];
+        if crc64(&[&header.encode()[..CHECKED_LEN], content]) != header.check {
+            return Err(StageError::Damaged {
+                peer: self.peer.clone(),
+                identity: header.identity,
+            });
+        }
+        Ok(())
     }
 
     /// Sends credit, as far as the socket has room.
     pub fn send_credit(&mut self, granted: u64, on_demand: bool) -> Result<(), StageError> {
-        let head = Frame::Credit { granted, on_demand }.encode();
-        self.unsent.extend_from_slice(&head);
-        if let Some(sealed) = &mut self.sealed {
-            self.unsent
-                .extend_from_slice(&sealed.outgoing.seal(&head, &mut []));
-        }
+        self.push(&Frame::Credit { granted, on_demand }, &[]);
         self.flush()
+    }
+
+    /// Takes a frame that [`Inbound::flush`] sends.
+    pub fn push(&mut self, frame: &Frame, body: &[u8]) {
+        let head = frame.encode();
+        self.unsent.extend_from_slice(&head);
+        let at = self.unsent.len();
+        self.unsent.extend_from_slice(body);
+        if let Some(sealed) = &mut self.sealed {
+            let tag = sealed.outgoing.seal(&head, &mut self.unsent[at..]);
+            self.unsent.extend_from_slice(&tag);
+        }
     }
 
     /// Whether credit waits for the socket.

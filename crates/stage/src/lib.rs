@@ -15,6 +15,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod conformance;
+mod datagrams;
 mod dial;
 mod drive;
 mod ends;
@@ -35,4 +38,5 @@ mod tests;
 
 pub use error::StageError;
 pub use program::{each_block, each_block_of};
-pub use setup::run;
+pub use ropewalk_proto::stage::datagrams::Flow;
+pub use setup::{run, run_with};

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
-use ropewalk_proto::stage::frame::{Frame, HEADER_LEN};
-use ropewalk_proto::stage::process::Held;
+use ropewalk_proto::stage::frame::{ANSWER_MAX, Frame, HEADER_LEN};
+use ropewalk_proto::stage::process::{Held, Violation};
 
 use crate::error::StageError;
 use crate::inbound::Sealed;
@@ -16,6 +16,9 @@ const GATHER_MAX: usize = 32;
 
 /// Bytes that are taken from the machine before they are written: one call's worth. What is taken cannot be sealed again.
 const TAKEN_MAX: usize = 256 << 10;
+
+/// Bytes of frames that are read in one call.
+const AHEAD_LEN: usize = 4 << 10;
 
 /// A frame that is being sent.
 struct Piece {
@@ -48,9 +51,8 @@ pub(crate) struct Outbound {
     // Bytes of all pieces, and those of the first that are written.
     taken: usize,
     written: usize,
-    // Part of a credit frame.
-    credit: [u8; HEADER_LEN + TAG_LEN],
-    credit_have: usize,
+    // Frames of the receiver, of which the last may be there in part.
+    ahead: Vec<u8>,
     /// All blocks and the end are written, and the receiver has read them and closed the connection.
     pub is_over: bool,
     is_ended: bool,
@@ -66,8 +68,7 @@ impl Outbound {
             pieces: VecDeque::new(),
             taken: 0,
             written: 0,
-            credit: [0; HEADER_LEN + TAG_LEN],
-            credit_have: 0,
+            ahead: Vec::new(),
             is_over: false,
             is_ended: false,
             is_shut: false,
@@ -78,6 +79,13 @@ impl Outbound {
         StageError::Lost {
             peer: self.peer.clone(),
             reason,
+        }
+    }
+
+    pub fn violation(&self, violation: Violation) -> StageError {
+        StageError::Violation {
+            peer: self.peer.clone(),
+            violation,
         }
     }
 
@@ -176,47 +184,64 @@ impl Outbound {
         Ok(has_written)
     }
 
-    /// Reads credit; `handle` gets what was granted.
-    pub fn read(&mut self, mut handle: impl FnMut(u64, bool)) -> Result<(), StageError> {
-        let whole = HEADER_LEN + if self.sealed.is_some() { TAG_LEN } else { 0 };
+    /// Reads frames; `handle` gets each with its body.
+    pub fn read(
+        &mut self,
+        mut handle: impl FnMut(Frame, &[u8]) -> Result<(), StageError>,
+    ) -> Result<(), StageError> {
         loop {
-            let room = &mut self.credit[self.credit_have..whole];
-            match self.link.receive(&mut [IoSliceMut::new(room)]) {
+            let have = self.ahead.len();
+            self.ahead.resize(have + AHEAD_LEN, 0);
+            let read = self
+                .link
+                .receive(&mut [IoSliceMut::new(&mut self.ahead[have..])]);
+            let count = *read.as_ref().unwrap_or(&0);
+            self.ahead.truncate(have + count);
+            match read {
                 Ok(0) if self.is_ended && self.pieces.is_empty() => {
                     self.is_over = true;
                     return Ok(());
                 }
                 Ok(0) => return Err(self.lost("it was closed early".into())),
-                Ok(count) => self.credit_have += count,
+                Ok(_) => self.take(&mut handle)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error.to_string())),
             }
-            if self.credit_have < whole {
-                continue;
-            }
-            self.credit_have = 0;
-            let (head, tag) = self.credit.split_at_mut(HEADER_LEN);
-            let head: &[u8; HEADER_LEN] = (&*head).try_into().expect("a header's bytes");
-            if let Some(sealed) = &mut self.sealed {
-                sealed
-                    .incoming
-                    .open(head, tag)
-                    .map_err(|_| StageError::Forged {
-                        peer: self.peer.clone(),
-                    })?;
-            }
-            match Frame::decode(head) {
-                Ok(Frame::Credit { granted, on_demand }) => handle(granted, on_demand),
-                // Nothing else has a sense in this direction.
-                Ok(_) => {}
-                Err(source) => {
-                    return Err(StageError::Frame {
-                        peer: self.peer.clone(),
-                        source,
-                    });
-                }
-            }
         }
+    }
+
+    /// Takes the frames that are whole.
+    fn take(
+        &mut self,
+        handle: &mut impl FnMut(Frame, &[u8]) -> Result<(), StageError>,
+    ) -> Result<(), StageError> {
+        let tag = if self.sealed.is_some() { TAG_LEN } else { 0 };
+        let mut at = 0;
+        while let Some((head, rest)) = self.ahead[at..].split_first_chunk_mut::<HEADER_LEN>() {
+            let frame = Frame::decode(head).map_err(|source| StageError::Frame {
+                peer: self.peer.clone(),
+                source,
+            })?;
+            let len = frame.answer_len().ok_or_else(|| StageError::TooLong {
+                peer: self.peer.clone(),
+                length: u32::from_le_bytes(std::array::from_fn(|i| head[8 + i])),
+                longest: ANSWER_MAX,
+            })?;
+            if rest.len() < len + tag {
+                break;
+            }
+            let body = &mut rest[..len + tag];
+            if let Some(sealed) = &mut self.sealed {
+                let opened = sealed.incoming.open(head, body);
+                opened.map_err(|_| StageError::Forged {
+                    peer: self.peer.clone(),
+                })?;
+            }
+            handle(frame, &body[..len])?;
+            at += HEADER_LEN + len + tag;
+        }
+        drop(self.ahead.drain(..at));
+        Ok(())
     }
 }

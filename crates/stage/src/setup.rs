@@ -10,11 +10,16 @@ use std::thread::JoinHandle;
 
 use ropewalk_lane::edge::EdgeSecret;
 use ropewalk_lane::packets::{Packet, Packets};
-use ropewalk_lane::seal::{Records, derive};
+use ropewalk_lane::seal::{Records, StreamKeys, derive};
+use ropewalk_lane::udp::shared::{self, Shared};
+use ropewalk_lane::udp::wake_on_time;
+use ropewalk_lane::{Check, Protection};
+use ropewalk_model::ByteRate;
 use ropewalk_proto::control::{
     self, DealKind, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageSetup,
     StreamFailed, StreamOpen, ToStage, from_stage, to_stage,
 };
+use ropewalk_proto::stage::datagrams::{Flow, MTU_MAX};
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::process::{Process, Role, Settings};
 use ropewalk_proto::stage::shuffle::Shuffle;
@@ -24,9 +29,11 @@ use ropewalk_proto::stage::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
+use socket2::SockRef;
 
-use crate::dial::Dial;
-use crate::drive::Drive;
+use crate::datagrams::{self, Datagrams, Edge};
+use crate::dial::{Connected, Dial};
+use crate::drive::{Drive, Edges};
 use crate::ends::{Appending, Lines, Sink, Source};
 use crate::error::StageError;
 use crate::inbound::{Inbound, Sealed};
@@ -35,6 +42,11 @@ use crate::outbound::Outbound;
 use crate::parts::Parts;
 use crate::records::Dealing;
 use crate::shell::Shell;
+
+/// Receive buffer of a socket of datagrams at least and at most, in the kernel's count, which is up to twice that of contents.
+const RECEIVE_MIN: u64 = 1 << 20;
+/// See [`RECEIVE_MIN`].
+const RECEIVE_MAX: u64 = 64 << 20;
 
 /// The agent at the other end of standard input.
 pub(crate) struct Agent {
@@ -102,6 +114,12 @@ impl Agent {
 /// program has started.
 #[must_use]
 pub fn run() -> bool {
+    run_with(Flow::Credit)
+}
+
+/// As [`run`], with another flow control of datagrams: for measurements, of which all processes of a stream have to be part.
+#[must_use]
+pub fn run_with(flow: Flow) -> bool {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return false;
     };
@@ -109,7 +127,7 @@ pub fn run() -> bool {
         packets: Packets::from(input),
         group: 0,
     };
-    let is_well = run_for(&mut agent);
+    let is_well = run_for(&mut agent, flow);
     let (own, group) = (getpid(), getpgrp());
     if own == group {
         let _ = kill_process_group(group, Signal::KILL);
@@ -117,8 +135,8 @@ pub fn run() -> bool {
     is_well
 }
 
-fn run_for(agent: &mut Agent) -> bool {
-    match carry_out(agent) {
+fn run_for(agent: &mut Agent, flow: Flow) -> bool {
+    match carry_out(agent, flow) {
         Ok(()) => true,
         Err(StageError::Ended) => false,
         Err(error) => {
@@ -130,7 +148,7 @@ fn run_for(agent: &mut Agent) -> bool {
     }
 }
 
-fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
+fn carry_out(agent: &mut Agent, flow: Flow) -> Result<(), StageError> {
     let Some((to_stage::Body::Setup(setup), _)) = agent.wait(None)? else {
         return Err(StageError::Agent("it does not begin with a setup".into()));
     };
@@ -149,7 +167,8 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
         mut edges,
         outputs,
     } = Connections::collect(agent, &plan)?;
-    let mut inputs = Vec::new();
+    let (outputs, to) = outputs.into_iter().unzip();
+    let (mut inputs, mut from) = (Vec::new(), Vec::new());
     for node in &plan.before {
         let Some((descriptor, edge)) = edges.remove(node) else {
             return Err(StageError::Agent(format!(
@@ -157,14 +176,17 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
             )));
         };
         let name = plan.name(&peers, *node, group.wrapping_sub(1));
-        inputs.push(Some(plan.inbound(descriptor, &edge, name)?));
+        let (input, edge) = plan.inbound(descriptor, &edge, name)?;
+        inputs.push(Some(input));
+        from.push(edge);
     }
+    let datagrams = plan.datagrams(flow, to, from)?;
     let settings = Settings {
         role: plan.role,
         node: plan.stream.node,
         group,
         inputs: inputs.len(),
-        outputs: outputs.len(),
+        outputs: plan.after.len(),
         block: plan.block,
         buffers: plan.stream.buffers as usize,
         deal: match plan.stream.deal() {
@@ -175,16 +197,12 @@ fn carry_out(agent: &mut Agent) -> Result<(), StageError> {
         seed: plan.stream.seed,
     };
     let key = derive(&plan.stream.secret, "ropewalk stream account", &[]);
-    Drive::new(
-        agent,
-        Process::new(settings),
+    let edges = Edges {
         inputs,
         outputs,
-        ends,
-        plan.block,
-        key,
-    )
-    .run()
+        datagrams,
+    };
+    Drive::new(agent, Process::new(settings), edges, ends, plan.block, key).run()
 }
 
 /// The connections of a process.
@@ -192,7 +210,8 @@ struct Connections {
     peers: Arc<[control::Peer]>,
     // By node: those that the agent has accepted.
     edges: BTreeMap<u32, (OwnedFd, StageEdge)>,
-    outputs: Vec<Outbound>,
+    // Each with what its datagrams need, where it has some.
+    outputs: Vec<(Outbound, Option<Edge>)>,
 }
 
 impl Connections {
@@ -237,14 +256,12 @@ impl Connections {
     }
 }
 
-/// A connection to a process of the next group, which has a name for errors.
-type Connected = (OwnedFd, Option<Sealed>, String);
-
 /// A thread that connects to the processes of the next group.
 struct Dialling {
     // Can be read once the thread has ended.
     ended: PipeReader,
-    thread: JoinHandle<Result<Vec<Connected>, StageError>>,
+    // Connections to processes of the next group, which have names for errors.
+    thread: JoinHandle<Result<Vec<(Connected, String)>, StageError>>,
 }
 
 impl Dialling {
@@ -266,7 +283,7 @@ impl Dialling {
         })
     }
 
-    fn finish(self) -> Result<Vec<Connected>, StageError> {
+    fn finish(self) -> Result<Vec<(Connected, String)>, StageError> {
         self.thread
             .join()
             .unwrap_or_else(|panic| resume_unwind(panic))
@@ -394,7 +411,7 @@ impl Plan {
         Ok(Ends::Sink(Sink::Parts(Box::new(parts))))
     }
 
-    fn connect(&self, peers: &[control::Peer]) -> Result<Vec<Connected>, StageError> {
+    fn connect(&self, peers: &[control::Peer]) -> Result<Vec<(Connected, String)>, StageError> {
         let secret = EdgeSecret::new(&self.stream.secret);
         let stream = self.stream.stream.as_slice().try_into();
         let (Some(secret), Ok(stream)) = (secret, stream) else {
@@ -418,19 +435,78 @@ impl Plan {
             targets.push((peer, self.name(peers, *node, self.group + 1)));
         }
         let connected = dial.connect_all(&targets)?;
-        let connected = connected.into_iter().zip(targets);
-        Ok(connected
-            .map(|((socket, sealed), (_, name))| (socket, sealed, name))
-            .collect())
+        let names = targets.into_iter().map(|(_, name)| name);
+        Ok(connected.into_iter().zip(names).collect())
     }
 
-    /// Connections that this process has made.
-    fn outputs(&self, connected: Vec<Connected>) -> Result<Vec<Outbound>, StageError> {
-        let outputs = connected.into_iter().map(|(socket, sealed, name)| {
-            let link = Link::sending(socket, self.is_shared()).map_err(taking_over)?;
-            Ok(Outbound::new(link, name, sealed))
+    /// Connections that this process has made, each with what its datagrams need, where it has some.
+    fn outputs(
+        &self,
+        connected: Vec<(Connected, String)>,
+    ) -> Result<Vec<(Outbound, Option<Edge>)>, StageError> {
+        let outputs = connected.into_iter().map(|(connected, name)| {
+            let sealed = connected.sealed();
+            let edge = self.edge(&connected.socket, connected.keys)?;
+            let link = Link::sending(connected.socket, self.is_shared()).map_err(taking_over)?;
+            Ok((Outbound::new(link, name, sealed), edge))
         });
         outputs.collect()
+    }
+
+    /// What an edge's datagrams need; `None` where it has none.
+    fn edge(&self, socket: &OwnedFd, keys: Option<StreamKeys>) -> Result<Option<Edge>, StageError> {
+        if !self.stream.lane().is_of_datagrams() {
+            return Ok(None);
+        }
+        let peer = SockRef::from(socket).peer_addr().map_err(taking_over)?;
+        let Some(peer) = peer.as_socket() else {
+            return Err(StageError::Agent(
+                "it gave a connection without addresses".into(),
+            ));
+        };
+        let longest = shared::longest(socket, &peer, MTU_MAX).map_err(taking_over)?;
+        Ok(Some(Edge {
+            protection: keys.map_or(Protection::Plain(Check::Fragment), Protection::Sealed),
+            peer,
+            longest,
+            packet: shared::overhead(&peer),
+        }))
+    }
+
+    /// The socket of all edges, where they have datagrams.
+    fn datagrams(
+        &self,
+        flow: Flow,
+        outs: Vec<Option<Edge>>,
+        ins: Vec<Option<Edge>>,
+    ) -> Result<Option<Datagrams>, StageError> {
+        if !self.stream.lane().is_of_datagrams() {
+            return Ok(None);
+        }
+        // All that senders have credit for finds room.
+        let credit = self.stream.buffers.saturating_mul(self.stream.block);
+        let buffer = credit.saturating_mul(2).clamp(RECEIVE_MIN, RECEIVE_MAX);
+        let buffer = (flow == Flow::Credit).then_some(buffer);
+        let socket = Shared::open(buffer).map_err(|source| StageError::System {
+            doing: "opening a socket for datagrams",
+            source,
+        })?;
+        // Rates are kept with short sleeps.
+        wake_on_time();
+        let settings = datagrams::Settings {
+            is_watched: self.stream.lane() == LaneKind::Rapid,
+            rate: Some(ByteRate(self.stream.rate)).filter(|rate| rate.0 > 0),
+            flow,
+            // BLOCK_MAX fits.
+            block: self.block as u32,
+        };
+        let (outs, ins) = (outs.into_iter().flatten(), ins.into_iter().flatten());
+        Ok(Some(Datagrams::new(
+            Box::new(socket),
+            settings,
+            outs.collect(),
+            ins.collect(),
+        )))
     }
 
     /// Blocks cross shared memory.
@@ -444,10 +520,15 @@ impl Plan {
         socket: OwnedFd,
         edge: &StageEdge,
         name: String,
-    ) -> Result<Inbound, StageError> {
-        let sealed = sealed(edge)?;
+    ) -> Result<(Inbound, Option<Edge>), StageError> {
+        let keys = keys(edge)?;
+        let sealed = keys.as_ref().map(|keys| Sealed {
+            incoming: Records::new(&keys.toward_receiver),
+            outgoing: Records::new(&keys.toward_sender),
+        });
+        let edge = self.edge(&socket, keys)?;
         let link = Link::receiving(socket, self.is_shared()).map_err(taking_over)?;
-        Ok(Inbound::new(link, name, sealed, self.block))
+        Ok((Inbound::new(link, name, sealed, self.block), edge))
     }
 }
 
@@ -459,23 +540,23 @@ fn taking_over(source: std::io::Error) -> StageError {
 }
 
 /// The keys of an edge; `None` where it is not sealed.
-fn sealed(edge: &StageEdge) -> Result<Option<Sealed>, StageError> {
-    let sealed = match (
+fn keys(edge: &StageEdge) -> Result<Option<StreamKeys>, StageError> {
+    match (
         edge.toward_receiver.as_slice(),
         edge.toward_sender.as_slice(),
     ) {
-        ([], []) => None,
-        (incoming, outgoing) => {
-            let (Ok(incoming), Ok(outgoing)) = (incoming.try_into(), outgoing.try_into()) else {
+        ([], []) => Ok(None),
+        (toward_receiver, toward_sender) => {
+            let keys = (toward_receiver.try_into(), toward_sender.try_into());
+            let (Ok(toward_receiver), Ok(toward_sender)) = keys else {
                 return Err(StageError::Agent("its connection has no keys".into()));
             };
-            Some(Sealed {
-                incoming: Records::new(incoming),
-                outgoing: Records::new(outgoing),
-            })
+            Ok(Some(StreamKeys {
+                toward_receiver,
+                toward_sender,
+            }))
         }
-    };
-    Ok(sealed)
+    }
 }
 
 #[cfg(test)]
@@ -496,10 +577,13 @@ mod tests {
         let (packets, theirs) = Packets::pair().unwrap();
         SockRef::from(&packets).set_send_buffer_size(1).unwrap();
         let process = std::thread::spawn(move || {
-            run_for(&mut Agent {
-                packets: theirs,
-                group: 0,
-            })
+            run_for(
+                &mut Agent {
+                    packets: theirs,
+                    group: 0,
+                },
+                Flow::Credit,
+            )
         });
         let send = |body, descriptor: Option<BorrowedFd<'_>>| {
             let message = control::encode(&ToStage { body: Some(body) });

@@ -121,8 +121,10 @@ fn receive(
                 Arrival::Block(header, body) => {
                     blocks.push(body[..header.length as usize].to_vec())
                 }
-                Arrival::Want => panic!("no sender asks"),
-                Arrival::End(count, bytes) => {
+                Arrival::Frame(Frame::End {
+                    blocks: count,
+                    bytes,
+                }) => {
                     has_ended = true;
                     assert_eq!(count, blocks.len() as u64);
                     assert_eq!(
@@ -130,6 +132,7 @@ fn receive(
                         blocks.iter().map(|block| block.len() as u64).sum::<u64>()
                     );
                 }
+                Arrival::Frame(frame) => panic!("no sender says {frame:?}"),
             }
             Ok(!has_ended)
         })?;
@@ -226,12 +229,16 @@ fn credit_and_ends_cross_back() {
         inbound.send_credit(5000, true).unwrap();
         let mut seen = Vec::new();
         outbound
-            .read(|granted, on_demand| seen.push((granted, on_demand)))
+            .read(|frame, _| {
+                seen.push(frame);
+                Ok(())
+            })
             .unwrap();
-        assert_eq!(seen, [(3000, false), (5000, true)]);
+        let credit = |granted, on_demand| Frame::Credit { granted, on_demand };
+        assert_eq!(seen, [credit(3000, false), credit(5000, true)]);
         drop(inbound);
         outbound.link.wake().unwrap();
-        let error = outbound.read(|_, _| {}).unwrap_err();
+        let error = outbound.read(|_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("B on x broke"), "{error}");
         outbound.push_frame(&Frame::End {
             blocks: 0,
@@ -249,7 +256,7 @@ fn credit_and_ends_cross_back() {
     // The receiver has read the end when it closes.
     std::io::Read::read_to_end(&mut &far, &mut Vec::new()).unwrap();
     drop(far);
-    outbound.read(|_, _| {}).unwrap();
+    outbound.read(|_, _| Ok(())).unwrap();
     assert!(outbound.is_over);
 }
 
@@ -283,7 +290,7 @@ fn blocks_cross_shared_memory() {
             outbound.write(|_| {}).unwrap();
             while !outbound.is_over {
                 wait_for(&mut outbound.link, false);
-                outbound.read(|_, _| {}).unwrap();
+                outbound.read(|_, _| Ok(())).unwrap();
             }
         });
         let mut pool = Pool::new(BLOCK);
@@ -300,9 +307,12 @@ fn blocks_cross_shared_memory() {
                         );
                         count += 1;
                     }
-                    Arrival::Want => {}
-                    Arrival::End(blocks, bytes) => {
-                        assert_eq!((blocks, bytes), (1, 2));
+                    Arrival::Frame(frame) => {
+                        let end = Frame::End {
+                            blocks: 1,
+                            bytes: 2,
+                        };
+                        assert_eq!(frame, end);
                         has_ended = true;
                     }
                 }

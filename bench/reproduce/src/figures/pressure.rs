@@ -15,12 +15,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bench::{Bench, Settings, Site};
+use crate::network::{self, MASTER};
 use crate::ropewalk::{Agents, Place, words};
 use crate::stats::{Summary, summary};
 use crate::table::{Cell, Table, number};
 
 /// What the slow process takes, in bits per second.
 const RATE: u64 = 50_000_000;
+
+/// The same where nodes are hosts of the lab with an interface of [`LINK`].
+const RATE_BEHIND_LINK: u64 = 10_000_000;
+
+/// Bits per second of an interface.
+const LINK: u64 = 100_000_000;
+
+/// What each process sends as datagrams at most, over what the slow process takes.
+const DATAGRAMS_OVER_RATE: u64 = 10;
 
 /// Seconds that a run takes at this rate.
 const SECONDS: u64 = 8;
@@ -39,8 +49,9 @@ const LATE_MAX: Duration = Duration::from_millis(20);
 
 const MIB: f64 = 1_048_576.0;
 
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 10] = [
     ("kind", "over"),
+    ("link_megabits_per_second", "links"),
     ("nodes", "nodes"),
     ("processes_a_node", "processes"),
     ("rate_median", "of B, median"),
@@ -48,6 +59,7 @@ const COLUMNS: [(&str, &str); 8] = [
     ("rate_max", "most"),
     ("resident_mebibytes_max", "MiB"),
     ("waited_min", "A waits, least"),
+    ("again_median", "again, of all"),
 ];
 
 /// Arguments of the hidden command `slow-reader`.
@@ -76,18 +88,37 @@ pub(crate) fn run_reader(args: &ReaderArgs) -> Result<()> {
     }
 }
 
+/// Datagrams without flow control: what finds no buffer is dropped and sent again. No product has it.
+const UNCONTROLLED: &str = "rbudp, no flow control";
+
 #[derive(Clone, Copy, Debug)]
 struct Case {
     kind: &'static str,
     nodes: usize,
     processes: usize,
+    // Nodes are hosts of the lab, each with an interface of `LINK`.
+    has_links: bool,
 }
 
 impl Case {
+    fn rate(self) -> u64 {
+        match self.has_links {
+            true => RATE_BEHIND_LINK,
+            false => RATE,
+        }
+    }
+
     fn key(self, round: usize) -> String {
+        let links = match self.has_links {
+            true => format!(", links of {LINK} bit/s"),
+            false => String::new(),
+        };
         format!(
-            "round {round}, {}, {} nodes of {} processes, one takes {RATE} bit/s, {SECONDS} s",
-            self.kind, self.nodes, self.processes
+            "round {round}, {}, {} nodes of {} processes, one takes {} bit/s, {SECONDS} s{links}",
+            self.kind,
+            self.nodes,
+            self.processes,
+            self.rate()
         )
     }
 }
@@ -100,6 +131,12 @@ struct Sample {
     resident_bytes_max: u64,
     /// Share of its time that the first group waited for room.
     waited: f64,
+    /// Bytes sent again as datagrams over those that processes have received.
+    #[serde(default)]
+    again: Option<f64>,
+    /// From the first block to the end.
+    #[serde(default)]
+    seconds: Option<f64>,
     /// Seconds, and bit/s of each group since the state before, over the number of nodes.
     states: Vec<(f64, Vec<f64>)>,
 }
@@ -111,6 +148,7 @@ fn cases(is_quick: bool) -> Vec<Case> {
         kind,
         nodes,
         processes,
+        has_links: false,
     };
     let mut cases: Vec<Case> = nodes
         .iter()
@@ -124,23 +162,65 @@ fn cases(is_quick: bool) -> Vec<Case> {
     for kind in ["tcp", "shm"] {
         cases.push(case(kind, 4, if is_quick { 4 } else { 8 }));
     }
+    for nodes in [2, 4] {
+        for kind in ["tcp", "rbudp", "rapid", UNCONTROLLED] {
+            let is_new = |one: &Case| (one.kind, one.nodes, one.processes) != (kind, nodes, 4);
+            if cases.iter().all(is_new) {
+                cases.push(case(kind, nodes, 4));
+            }
+        }
+    }
+    if ropewalk_lab::available().is_ok() {
+        cases.extend(["tcp", "rbudp", "rapid", UNCONTROLLED].map(|kind| Case {
+            has_links: true,
+            ..case(kind, 2, 4)
+        }));
+    }
     cases
 }
 
 fn measure(case: Case, site: &Site) -> Result<Sample> {
-    let agents = Agents::new(site)?;
-    let bytes = RATE / 8 * SECONDS / 65_536 * 65_536;
+    let mut agents = Agents::new(site)?.running_programs();
+    if case.kind == UNCONTROLLED {
+        agents = agents.with_program(&site.bench);
+    }
+    let rate = case.rate();
+    let lane = match case.kind {
+        "rbudp" | UNCONTROLLED => format!("rbudp --rate {}bit", rate * DATAGRAMS_OVER_RATE),
+        kind => kind.to_owned(),
+    };
+    let bytes = rate / 8 * SECONDS / 65_536 * 65_536;
     let last = group_name(case.processes as u32 - 1);
     let mut arguments = words(&format!(
-        "stream --groups {} --lane {} --size {bytes}B --seed 1 --exec",
-        case.processes, case.kind
+        "stream --groups {} --lane {lane} --size {bytes}B --seed 1 --exec",
+        case.processes
     ));
     arguments.push(format!(
-        "{last}=if [ $ROPEWALK_NODE = 1 ]; then exec '{}' reproduce slow-reader --rate {RATE}; else exec cat >/dev/null; fi",
+        "{last}=if [ $ROPEWALK_NODE = 1 ]; then exec '{}' reproduce slow-reader --rate {rate}; else exec cat >/dev/null; fi",
         site.bench.display()
     ));
-    arguments.extend(vec!["localhost".to_owned(); case.nodes]);
-    let (_, master) = agents.start_command(Place::Machine, &arguments)?;
+    let hosts: Vec<String> = (1..=case.nodes).map(|node| format!("n{node}")).collect();
+    let lab = match case.has_links {
+        true => {
+            let hosts = hosts.iter().map(|host| network::capped(host, LINK));
+            Some(network::lab(hosts, site)?)
+        }
+        false => None,
+    };
+    let place = match &lab {
+        Some(lab) => {
+            for host in &hosts {
+                agents.start_in(lab, host, &[])?;
+                arguments.push(agents.address(host).to_owned());
+            }
+            Place::Host(lab, MASTER)
+        }
+        None => {
+            arguments.extend(vec!["localhost".to_owned(); case.nodes]);
+            Place::Machine
+        }
+    };
+    let (_, master) = agents.start_command(place, &arguments)?;
     let ended = master.finish(RUN_MAX)?.success("the stream")?;
     let (mut totals, mut report) = (Vec::new(), Value::Null);
     for line in &ended.output {
@@ -169,7 +249,7 @@ fn measure(case: Case, site: &Site) -> Result<Sample> {
     };
     ensure!(to > from, "too few states were reported");
     let shares = before.iter().zip(after);
-    let shares = shares.map(|(a, b)| (b - a) * 8.0 / (to - from) / nodes / RATE as f64);
+    let shares = shares.map(|(a, b)| (b - a) * 8.0 / (to - from) / nodes / rate as f64);
     let stages = report["stages"].as_array().context("no stages")?;
     let resident = stages
         .iter()
@@ -178,8 +258,19 @@ fn measure(case: Case, site: &Site) -> Result<Sample> {
         shares: shares.collect(),
         resident_bytes_max: resident.max().unwrap_or(0),
         waited: stages[0]["waiting_for_output"].as_f64().unwrap_or(0.0),
+        again: again(&report),
+        seconds: Some(end),
         states,
     })
+}
+
+/// Bytes sent again over those that processes have received.
+fn again(report: &Value) -> Option<f64> {
+    let stages = report["stages"].as_array()?;
+    let received = stages
+        .iter()
+        .filter_map(|stage| stage["received_bytes"].as_f64());
+    Some(report["retransmitted_bytes"].as_f64()? / received.sum::<f64>())
 }
 
 /// Seconds, and what each group has dealt or, as the last, received by then.
@@ -214,11 +305,32 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         }
     }
     draw(&bench, &measured)?;
-    if let Some(all) = shares(measured.iter().flat_map(|(_, samples)| samples)) {
+    let (lost, kept): (Vec<_>, Vec<_>) = measured
+        .iter()
+        .partition(|(case, _)| case.kind == UNCONTROLLED);
+    let without_links = kept.iter().filter(|(case, _)| !case.has_links);
+    if let Some(all) = shares(without_links.flat_map(|(_, samples)| samples)) {
         bench.headline(
             "a last process of one node takes 50 Mbit/s: what each group of each stream carries a node, of that",
             format!("{:.3} ({:.3} to {:.3})", all.median, all.min, all.max),
         );
+    }
+    let again = |cases: &[&(Case, Vec<Sample>)]| {
+        let samples = cases.iter().flat_map(|(_, samples)| samples);
+        let all = summary(samples.filter_map(|one| one.again));
+        all.map(|all| format!("{:.3} ({:.3} to {:.3})", all.median, all.min, all.max))
+    };
+    for (name, cases) in [("with", kept), ("without", lost)] {
+        let cases: Vec<_> = cases
+            .into_iter()
+            .filter(|(case, _)| ["rbudp", "rapid", UNCONTROLLED].contains(&case.kind))
+            .collect();
+        if let Some(text) = again(&cases) {
+            bench.headline(
+                format!("the same over datagrams {name} flow control: bytes sent again, of those received"),
+                text,
+            );
+        }
     }
     bench.finish(&[table(&measured)])
 }
@@ -228,7 +340,10 @@ fn shares<'s>(samples: impl Iterator<Item = &'s Sample>) -> Option<Summary> {
 }
 
 fn table(all: &[(Case, Vec<Sample>)]) -> Table {
-    let mut table = Table::new("One last process takes B = 50 Mbit/s", &COLUMNS);
+    let mut table = Table::new(
+        "One last process takes B = 50 Mbit/s, behind links 10 Mbit/s",
+        &COLUMNS,
+    );
     for (case, samples) in all {
         let rates = shares(samples.iter());
         let resident = summary(
@@ -237,8 +352,10 @@ fn table(all: &[(Case, Vec<Sample>)]) -> Table {
                 .map(|one| one.resident_bytes_max as f64 / MIB),
         );
         let waited = summary(samples.iter().map(|one| one.waited));
+        let again = summary(samples.iter().filter_map(|one| one.again));
         table.row(vec![
             Cell::from(case.kind.to_owned()),
+            number(case.has_links.then_some(LINK as f64 / 1e6), 0),
             number(case.nodes as f64, 0),
             number(case.processes as f64, 0),
             number(rates.map(|all| all.median), 3),
@@ -246,13 +363,19 @@ fn table(all: &[(Case, Vec<Sample>)]) -> Table {
             number(rates.map(|all| all.max), 3),
             number(resident.map(|all| all.max), 1),
             number(waited.map(|all| all.min), 3),
+            number(again.map(|all| all.median), 3),
         ]);
     }
     table.note(
-        "All nodes are on this host. of B: what a group carries over its number of processes, from 15 to 60 % of a run; least and most of \
+        "of B: what a group carries over its number of processes, from 15 to 60 % of a run; least and most of \
          all groups and rounds.",
     );
     table.note("MiB: most memory of any process. A waits: share of its time that the first group waits for a buffer.");
+    table.note(
+        "links: nodes are hosts of the lab with an interface of so many Mbit/s; all other nodes are this host without limits. rbudp: each process sends \
+         at most 10 B. no flow control: receivers drop datagrams of blocks without a buffer, and senders repeat them. again: bytes sent again as \
+         datagrams over the bytes that all processes received.",
+    );
     table
 }
 

@@ -37,6 +37,9 @@ const PROCESSES: [usize; 5] = [2, 4, 8, 16, 32];
 /// Longest time of one run.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
+/// Rate of each process of rbudp: more than it reaches, so that credit is what bounds it.
+const RBUDP_RATE: &str = "40Gbit";
+
 /// First port of the links of chains.
 const PORT: u16 = 21_000;
 
@@ -67,7 +70,13 @@ enum Kind {
     Unix,
     /// Within one node only.
     Shm,
+    /// Beside chains over TCP: a bare chain of datagrams would lose blocks.
+    Rbudp,
+    /// As [`Kind::Rbudp`].
+    Rapid,
 }
+
+const KINDS: [Kind; 5] = [Kind::Tcp, Kind::Unix, Kind::Shm, Kind::Rbudp, Kind::Rapid];
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -75,7 +84,14 @@ impl Kind {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
             Self::Shm => "shm",
+            Self::Rbudp => "rbudp",
+            Self::Rapid => "rapid",
         }
+    }
+
+    /// Whether contents go as datagrams.
+    fn is_of_datagrams(self) -> bool {
+        matches!(self, Self::Rbudp | Self::Rapid)
     }
 }
 
@@ -115,6 +131,11 @@ impl Case {
         // Every block crosses as many sockets as there are edges; short blocks cost more.
         let all: u64 = if is_quick { 4 << 30 } else { 12 << 30 };
         let all = if self.block < 32 << 10 { all / 4 } else { all };
+        // Datagrams cost more, too.
+        let all = match self.kind.is_of_datagrams() {
+            true => all / 4,
+            false => all,
+        };
         let each = all / (self.nodes as u64 * (self.processes as u64 - 1));
         each.max(16 * self.block) / self.block * self.block
     }
@@ -159,6 +180,7 @@ fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sampl
             // Between nodes there is TCP only.
             let kind = match case.kind {
                 Kind::Unix if case.nodes > 1 => Kind::Tcp,
+                kind if kind.is_of_datagrams() => Kind::Tcp,
                 kind => kind,
             };
             let mut command = match lab {
@@ -261,6 +283,9 @@ fn stream(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Samp
     if case.kind != Kind::Unix {
         arguments.extend(["--lane".to_owned(), case.kind.name().to_owned()]);
     }
+    if case.kind == Kind::Rbudp {
+        arguments.extend(["--rate".to_owned(), RBUDP_RATE.to_owned()]);
+    }
     if !case.is_sealed {
         arguments.push("--plain".into());
     }
@@ -336,6 +361,21 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
             }
         }
     }
+    // A thin grid.
+    if nodes <= 2 {
+        for kind in [Kind::Rbudp, Kind::Rapid] {
+            for block in [4 << 10, 64 << 10, 1 << 20] {
+                cases.push(Case {
+                    kind,
+                    data: Data::Zeros,
+                    nodes,
+                    processes: 4,
+                    block,
+                    is_sealed: false,
+                });
+            }
+        }
+    }
     cases
 }
 
@@ -401,7 +441,7 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     let is_aimed = |case: &Case| {
         case.nodes == 1 && case.block >= 64 << 10 && case.data == Data::Zeros && !case.is_sealed
     };
-    for kind in [Kind::Tcp, Kind::Unix, Kind::Shm] {
+    for kind in KINDS {
         let of_kind = measured
             .iter()
             .filter(|one| one.case.kind == kind && is_aimed(&one.case));
@@ -493,6 +533,9 @@ fn table(all: &[Measured]) -> Table {
     table.note(
         "chain, stream: bytes that leave all last processes, Gbit/s. of chain: within a round.",
     );
+    table.note(format!(
+        "rbudp (each process at most {RBUDP_RATE}/s, which none reaches) and rapid are beside chains over TCP."
+    ));
     table.note("On several nodes unix is within a node, TCP between; their chains are TCP between nodes. Chains neither seal nor check nor use files.");
     table.note(
         "most/mean: of the group that is dealt least evenly. MiB: most memory of any process.",
@@ -508,7 +551,7 @@ fn draw(bench: &Bench, all: &[Measured]) -> Result<()> {
         .iter()
         .map(|block| format!("{} KiB", block >> 10))
         .collect();
-    for kind in [Kind::Tcp, Kind::Unix, Kind::Shm] {
+    for kind in KINDS {
         let mut series: Vec<Series> = Vec::new();
         let mut seen: Vec<(usize, usize)> = Vec::new();
         let is_shown =
@@ -578,8 +621,10 @@ mod tests {
         let zeros = all
             .iter()
             .filter(|case| case.data == Data::Zeros && !case.is_sealed);
+        let (sparse, zeros): (Vec<_>, Vec<_>) = zeros.partition(|case| case.kind.is_of_datagrams());
+        assert_eq!(sparse.len(), 2 * 2 * 3);
         // Shared memory is within a node.
-        assert_eq!(zeros.count(), (2 * 5 + 1) * 5 * 6);
+        assert_eq!(zeros.len(), (2 * 5 + 1) * 5 * 6);
         for case in all.iter().filter(|case| case.data == Data::Zeros) {
             let bytes = case.bytes_a_node(true);
             assert!(bytes.is_multiple_of(case.block) && bytes >= 16 * case.block);

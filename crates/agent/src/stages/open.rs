@@ -38,14 +38,10 @@ pub(super) fn check(open: &StreamOpen, runs_programs: bool) -> Result<(), AgentE
             "the stream's numbers are out of bounds; install the same Ropewalk on all hosts",
         ));
     }
-    if !matches!(
-        open.lane(),
-        LaneKind::Auto | LaneKind::Tcp | LaneKind::Unix | LaneKind::Shm
-    ) {
-        return Err(refused(format!(
-            "streams do not use {} lanes",
-            open.lane().name()
-        )));
+    if open.lane() == LaneKind::Rbudp && open.rate == 0 {
+        return Err(refused(
+            "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit",
+        ));
     }
     if !open.programs.is_empty() && !runs_programs {
         return Err(refused(

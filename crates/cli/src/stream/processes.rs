@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ropewalk_master::request::{LaneKind, NodeRequest, Options};
-use ropewalk_model::Bytes;
+use ropewalk_master::request::{DatagramOptions, LaneKind, NodeRequest, Options};
+use ropewalk_model::{ByteRate, Bytes};
 use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, MEMORY_MAX, NODES_MAX};
 
-use crate::options::ReachArgs;
+use crate::options::{ReachArgs, rate};
 
 /// Arguments that `stream` and `shuffle` have in common.
 #[derive(Args, Clone, Debug)]
@@ -20,12 +20,16 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory: Memory,
 
-    /// What processes are connected by: auto, tcp, unix or shm
+    /// What processes are connected by: auto, tcp, unix, shm, rbudp or rapid
     ///
     /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection) are for
-    /// nodes of one host
+    /// nodes of one host; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows the receiver, both within a host, too
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
     lane: LaneKind,
+
+    /// What each process sends as datagrams at most, over all of its connections: of rbudp the rate, of rapid a limit
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<ByteRate>,
 
     /// Do not encrypt blocks between hosts; for networks you trust
     ///
@@ -44,8 +48,25 @@ impl ProcessArgs {
         Ok(Options {
             plain: self.plain,
             lane: self.lane,
+            datagrams: self.datagrams()?,
             ..reaching.options(nodes)?
         })
+    }
+
+    /// The rate of a process's datagrams; refuses what does not go together.
+    fn datagrams(&self) -> Result<DatagramOptions> {
+        match self.rate {
+            None if self.lane == LaneKind::Rbudp => bail!(
+                "--lane rbudp sends at a fixed rate, which must be given: --rate 1.6Gbit; --lane rapid finds its own"
+            ),
+            Some(_) if !self.lane.is_of_datagrams() => {
+                bail!("--rate is for rbudp and rapid: add --lane rapid, or leave it out")
+            }
+            rate => Ok(DatagramOptions {
+                rate: rate.map(|rate| rate.0),
+                ..DatagramOptions::default()
+            }),
+        }
     }
 
     /// How many blocks the buffers of a process hold; so many nodes need two for each process at least.
@@ -109,7 +130,9 @@ fn lane(text: &str) -> Result<LaneKind, String> {
         "tcp" => Ok(LaneKind::Tcp),
         "unix" => Ok(LaneKind::Unix),
         "shm" => Ok(LaneKind::Shm),
-        _ => Err("streams use auto, tcp, unix or shm".into()),
+        "rbudp" => Ok(LaneKind::Rbudp),
+        "rapid" => Ok(LaneKind::Rapid),
+        _ => Err("streams use auto, tcp, unix, shm, rbudp or rapid".into()),
     }
 }
 

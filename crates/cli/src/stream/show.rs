@@ -264,8 +264,12 @@ fn stages(report: &StreamReport, is_full: bool) -> String {
     }
     if is_full {
         for one in &report.processes {
+            let again = match one.retransmitted_bytes {
+                0 => String::new(),
+                bytes => format!("; {} sent again", format_bytes(bytes)),
+            };
             out += &format!(
-                "    {} on {}: {} received, {} sent in {}; processor {}, memory {}\n",
+                "    {} on {}: {} received, {} sent in {}; processor {}, memory {}{again}\n",
                 one.stage,
                 escape::line(&one.node),
                 format_bytes(one.received_bytes),

@@ -1,6 +1,11 @@
-//! Streams between hosts of the lab: TCP between them, Unix sockets within.
+//! Streams between hosts of the lab: TCP or datagrams between them, Unix sockets within.
 
-use crate::hosts::{agent, bytes, lab, master};
+use std::time::Duration;
+
+use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, Loss, TrunkSpec};
+use ropewalk_lab::{LabBuilder, Topology};
+
+use crate::hosts::{agent, bytes, lab, master, rules};
 
 /// Files of three hosts, dealt over all of them, sealed and plain: every block once. A host without the stream's port is named.
 #[test]
@@ -21,7 +26,13 @@ fn files_stream_between_hosts() {
         .iter()
         .map(|host| agent(&lab, host, 7420, &["/data:rw"]))
         .collect();
-    for options in [&[][..], &["--plain"], &["--local", "A-B", "--lane", "tcp"]] {
+    for options in [
+        &[][..],
+        &["--plain"],
+        &["--local", "A-B", "--lane", "tcp"],
+        &["--lane", "rapid"],
+        &["--lane", "rbudp", "--rate", "200Mbit", "--plain"],
+    ] {
         let words = [
             "stream",
             "n1:7420",
@@ -64,6 +75,87 @@ fn unix_sockets_stay_on_their_host() {
     let error = report["error"].as_str().unwrap();
     assert!(
         error.contains("--lane unix is for nodes of one host"),
+        "{error}"
+    );
+}
+
+/// A tenth of all packets is lost between two hosts, of the connections too: every block arrives once, and what was lost was sent again.
+#[test]
+fn datagrams_cross_a_path_that_loses() {
+    if ropewalk_lab::skip("datagrams_cross_a_path_that_loses") {
+        return;
+    }
+    let link = LinkSpec::rate_bits(200_000_000)
+        .delay(Duration::from_millis(2))
+        .loss(Loss::independent(0.1));
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk: TrunkSpec::symmetric(link),
+    };
+    let lab = LabBuilder::from(Topology::clusters(&clusters))
+        .build()
+        .unwrap();
+    let hosts = ["a1", "b1"];
+    let mut sums = Vec::new();
+    for (seed, host) in hosts.iter().enumerate() {
+        let data = bytes((2 << 20) + (seed << 20));
+        std::fs::write(lab.path_in(host, "/data/in"), &data).unwrap();
+        sums.extend(data.chunks(64 << 10).map(<[u8]>::to_vec));
+    }
+    sums.sort();
+    let _agents = hosts.map(|host| agent(&lab, host, 7420, &["/data:rw"]));
+    for options in [
+        &["--lane", "rapid"][..],
+        &["--lane", "rbudp", "--rate", "100Mbit"],
+    ] {
+        let words = [
+            "stream",
+            "a1:7420",
+            "b1:7420",
+            "--from",
+            "/data/in",
+            "--to",
+            "/data/out",
+        ];
+        let (status, report) = master(&lab, "a1", &[&words[..], options].concat());
+        assert_eq!(status, Some(0), "{report:#}");
+        let mut out = Vec::new();
+        for host in hosts {
+            let data = std::fs::read(lab.path_in(host, "/data/out")).unwrap();
+            out.extend(data.chunks(64 << 10).map(<[u8]>::to_vec));
+        }
+        out.sort();
+        assert!(out == sums, "the blocks differ");
+        // Half of the blocks of two groups cross, and a tenth of those is lost.
+        let again = report["retransmitted_bytes"].as_u64().unwrap();
+        assert!(again > 100_000, "{report:#}");
+    }
+}
+
+/// Between hosts whose firewall drops UDP the error has both processes and the port, before any block has moved.
+#[test]
+fn closed_ports_of_datagrams_are_named() {
+    if ropewalk_lab::skip("closed_ports_of_datagrams_are_named") {
+        return;
+    }
+    if !std::path::Path::new("/usr/sbin/nft").exists() {
+        return eprintln!(
+            "SKIPPED closed_ports_of_datagrams_are_named: no nft; run scripts/install-test-tools"
+        );
+    }
+    let lab = lab(&["n1", "n2"], 500_000_000);
+    let drop = "table inet f {\nchain in {\ntype filter hook input priority 0\nmeta l4proto udp drop\n}\n}\n";
+    rules(&lab, "n2", drop);
+    let _agents = ["n1", "n2"].map(|host| agent(&lab, host, 7420, &["/data"]));
+    let words = [
+        "stream", "n1:7420", "n2:7420", "--size", "1MiB", "--lane", "rapid",
+    ];
+    let (status, report) = master(&lab, "n1", &words);
+    assert_eq!(status, Some(1), "{report:#}");
+    let error = report["error"].as_str().unwrap();
+    assert!(
+        error.contains("no datagram passes between here and") && error.contains("permit UDP"),
         "{error}"
     );
 }

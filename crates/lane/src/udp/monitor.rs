@@ -143,7 +143,7 @@ impl Monitoring {
             seen,
             requests: requests.clone(),
             ended: ended.clone(),
-            file: None,
+            times: Times::default(),
         };
         let thread = std::thread::Builder::new()
             .name("monitor".into())
@@ -190,8 +190,34 @@ struct Watch {
     seen: Arc<Seen>,
     requests: Arc<Mutex<Requests>>,
     ended: Arc<AtomicBool>,
+    times: Times,
+}
+
+/// Reads what the kernel counts of a thread of this process.
+#[derive(Debug, Default)]
+pub struct Times {
     // schedstat of the thread with this number.
     file: Option<(i32, File)>,
+}
+
+impl Times {
+    /// Time run and time waited for a processor, of this thread; `None` where the kernel does not count.
+    pub fn own(&mut self) -> Option<(Nanos, Nanos)> {
+        self.of(sys::thread_id())
+    }
+
+    fn of(&mut self, thread: i32) -> Option<(Nanos, Nanos)> {
+        if thread == 0 {
+            return None;
+        }
+        if self.file.as_ref().is_none_or(|(of, _)| *of != thread) {
+            let path = format!("/proc/self/task/{thread}/schedstat");
+            self.file = Some((thread, File::open(path).ok()?));
+        }
+        let mut text = [0; 80];
+        let length = self.file.as_ref()?.1.read_at(&mut text, 0).ok()?;
+        parse(text.get(..length)?)
+    }
 }
 
 impl Watch {
@@ -243,7 +269,7 @@ impl Watch {
 
     fn sample(&mut self, now: time::Instant) -> Option<Sample> {
         let thread = self.seen.thread.load(Acquire);
-        let (run, wait) = self.times(thread)?;
+        let (run, wait) = self.times.of(thread)?;
         let queue = sys::queue(&self.socket).unwrap_or_default();
         Some(Sample {
             now,
@@ -259,20 +285,6 @@ impl Watch {
             blasting: self.seen.blasting.load(Acquire),
             rtt: self.seen.rtt(),
         })
-    }
-
-    /// Time run and time waited for a processor, of a thread of this process.
-    fn times(&mut self, thread: i32) -> Option<(Nanos, Nanos)> {
-        if thread == 0 {
-            return None;
-        }
-        if self.file.as_ref().is_none_or(|(of, _)| *of != thread) {
-            let path = format!("/proc/self/task/{thread}/schedstat");
-            self.file = Some((thread, File::open(path).ok()?));
-        }
-        let mut text = [0; 80];
-        let length = self.file.as_ref()?.1.read_at(&mut text, 0).ok()?;
-        parse(text.get(..length)?)
     }
 
     fn send(&mut self, message: &Feedback) {

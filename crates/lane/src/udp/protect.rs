@@ -46,7 +46,7 @@ fn nonce(sequence: u64) -> Nonce {
 
 /// Which direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub enum Direction {
     /// Data and probes.
     TowardReceiver,
     /// Feedback.
@@ -66,7 +66,8 @@ fn chain(protection: &Protection, direction: Direction) -> Option<Chain> {
 }
 
 /// Bytes after the payload.
-pub(super) fn trailer_len(protection: &Protection) -> usize {
+#[must_use]
+pub fn trailer_len(protection: &Protection) -> usize {
     match protection {
         Protection::Plain(_) => CHECKSUM_LEN,
         Protection::Sealed(_) => TAG_LEN,
@@ -80,12 +81,20 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
 }
 
 /// Protects what one end sends.
-pub(super) struct Sealer {
+pub struct Sealer {
     keys: Option<(Chain, LessSafeKey)>,
     next: u64,
 }
 
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sealer({})", self.next)
+    }
+}
+
 impl Sealer {
+    /// From the first datagram on.
+    #[must_use]
     pub fn new(protection: &Protection, direction: Direction) -> Self {
         let keys = chain(protection, direction).map(|mut chain| {
             let key = chain.advance();
@@ -95,11 +104,15 @@ impl Sealer {
     }
 
     /// The number of the next datagram.
+    #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.next
     }
 
     /// Finishes a datagram: header with [`Sealer::next_sequence`], payload, room for the trailer.
+    ///
+    /// # Panics
+    /// When it is shorter than header and trailer.
     pub fn seal(&mut self, datagram: &mut [u8]) {
         let sequence = self.next;
         self.next += 1;
@@ -132,11 +145,19 @@ struct Keys {
 }
 
 /// Checks what the other end sent.
-pub(super) struct Opener {
+pub struct Opener {
     keys: Option<Box<Keys>>,
 }
 
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opener(hidden)")
+    }
+}
+
 impl Opener {
+    /// From the first datagram on.
+    #[must_use]
     pub fn new(protection: &Protection, direction: Direction) -> Self {
         let keys = chain(protection, direction).map(|mut chain| {
             let now = chain.advance();

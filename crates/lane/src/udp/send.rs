@@ -365,8 +365,10 @@ fn leave(frames: &mut Frames, open: &mut Open, out: &[u8]) -> Result<(), LaneErr
     while !left.is_empty() {
         let segment = open.datagram as u16;
         let result = match open.way {
-            Way::Segmented => sys::send_segmented(&open.socket, left, segment).map(|()| left.len()),
-            Way::Many => sys::send_many(&open.socket, left, segment),
+            Way::Segmented => {
+                sys::send_segmented(&open.socket, None, left, segment).map(|()| left.len())
+            }
+            Way::Many => sys::send_many(&open.socket, None, left, segment),
         };
         match result {
             Ok(count) => left = &left[count..],

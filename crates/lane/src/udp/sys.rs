@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use ropewalk_model::Nanos;
 use ropewalk_sockopt::{get, get_bytes, set};
+use socket2::SockAddr;
 
-/// Datagrams that one call takes or gives.
-pub(super) const BATCH: usize = 16;
+/// Messages that one call takes or gives.
+pub const BATCH: usize = 16;
 /// Bytes of one received message: what receive offload puts together at most.
 pub(super) const MESSAGE_LEN: usize = 1 << 16;
 /// Datagrams of one segmented send that all kernels since 4.18 take.
@@ -87,8 +88,21 @@ pub(super) fn queue(socket: impl AsFd) -> io::Result<Queue> {
     })
 }
 
+/// The name of a message: where it goes, on a socket that is not connected.
+fn name(to: Option<&SockAddr>) -> (*mut libc::c_void, libc::socklen_t) {
+    match to {
+        None => (std::ptr::null_mut(), 0),
+        Some(to) => (to.as_ptr().cast_mut().cast(), to.len()),
+    }
+}
+
 /// Sends `bytes` as datagrams of `segment` bytes each, the last one may be shorter: one segmented send.
-pub(super) fn send_segmented(socket: impl AsFd, bytes: &[u8], segment: u16) -> io::Result<()> {
+pub(super) fn send_segmented(
+    socket: impl AsFd,
+    to: Option<&SockAddr>,
+    bytes: &[u8],
+    segment: u16,
+) -> io::Result<()> {
     let mut part = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -98,6 +112,7 @@ pub(super) fn send_segmented(socket: impl AsFd, bytes: &[u8], segment: u16) -> i
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
+    (message.msg_name, message.msg_namelen) = name(to);
     if bytes.len() > usize::from(segment) {
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: pure arithmetic.
@@ -112,7 +127,7 @@ pub(super) fn send_segmented(socket: impl AsFd, bytes: &[u8], segment: u16) -> i
             libc::CMSG_DATA(head).cast::<u16>().write_unaligned(segment);
         }
     }
-    // SAFETY: the message points to `bytes` and `control`, both live; the kernel only reads them.
+    // SAFETY: the message points to `bytes`, `control` and `to`, all live; the kernel only reads them.
     let sent = unsafe {
         libc::sendmsg(
             socket.as_fd().as_raw_fd(),
@@ -127,7 +142,12 @@ pub(super) fn send_segmented(socket: impl AsFd, bytes: &[u8], segment: u16) -> i
 }
 
 /// Sends `bytes` as datagrams of `segment` bytes each in one call; gives how many bytes left. For kernels without segmentation.
-pub(super) fn send_many(socket: impl AsFd, bytes: &[u8], segment: u16) -> io::Result<usize> {
+pub(super) fn send_many(
+    socket: impl AsFd,
+    to: Option<&SockAddr>,
+    bytes: &[u8],
+    segment: u16,
+) -> io::Result<usize> {
     // SAFETY: zero is a valid mmsghdr and iovec.
     let mut parts: [libc::iovec; SEGMENTS_MAX] = unsafe { zeroed() };
     // SAFETY: as above.
@@ -140,9 +160,13 @@ pub(super) fn send_many(socket: impl AsFd, bytes: &[u8], segment: u16) -> io::Re
         };
         messages[count].msg_hdr.msg_iov = &raw mut parts[count];
         messages[count].msg_hdr.msg_iovlen = 1;
+        (
+            messages[count].msg_hdr.msg_name,
+            messages[count].msg_hdr.msg_namelen,
+        ) = name(to);
         count += 1;
     }
-    // SAFETY: `count` messages point to live slices of `bytes`; the kernel writes only their msg_len.
+    // SAFETY: `count` messages point to live slices of `bytes` and to `to`; the kernel writes only their msg_len.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_fd().as_raw_fd(),
@@ -157,13 +181,27 @@ pub(super) fn send_many(socket: impl AsFd, bytes: &[u8], segment: u16) -> io::Re
 }
 
 /// Buffers for a batch of received messages.
-pub(super) struct Inbox {
+pub struct Inbox {
     bytes: Box<[u8]>,
     // Length and segment length of each message of the last batch.
     got: [(usize, usize); BATCH],
 }
 
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inbox")
+    }
+}
+
 impl Inbox {
+    /// Room for a batch.
+    #[must_use]
     pub fn new() -> Self {
         Self {
             bytes: vec![0; BATCH * MESSAGE_LEN].into(),
@@ -172,6 +210,7 @@ impl Inbox {
     }
 
     /// One that holds nothing and receives nothing.
+    #[must_use]
     pub fn empty() -> Self {
         Self {
             bytes: Box::default(),
@@ -179,7 +218,10 @@ impl Inbox {
         }
     }
 
-    /// Takes what is there, up to a batch; 0 when nothing is.
+    /// Takes what is there, up to [`BATCH`] messages; 0 when nothing is.
+    ///
+    /// # Errors
+    /// As the system says.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let mut controls = [Control([0; CONTROL_LEN]); BATCH];
         // SAFETY: zero is a valid iovec and mmsghdr.
@@ -265,7 +307,7 @@ pub(super) fn thread_time() -> Nanos {
 }
 
 /// Wake-ups of the calling thread come when they are asked for, not up to 50 microseconds later.
-pub(super) fn wake_on_time() {
+pub fn wake_on_time() {
     // SAFETY: plain numbers; the call changes one setting of the calling thread. Best effort.
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64) };
 }

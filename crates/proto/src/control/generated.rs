@@ -968,7 +968,6 @@ pub struct StreamOpen {
     pub to: ::prost::alloc::vec::Vec<u8>,
     #[prost(message, repeated, tag = "14")]
     pub programs: ::prost::alloc::vec::Vec<StageProgram>,
-    /// auto, TCP or Unix
     #[prost(enumeration = "LaneKind", tag = "15")]
     pub lane: i32,
     #[prost(bool, tag = "16")]
@@ -976,6 +975,9 @@ pub struct StreamOpen {
     /// `from` and `to` are folders: of files of records, and of partitions
     #[prost(message, optional, tag = "17")]
     pub shuffle: ::core::option::Option<StreamShuffle>,
+    /// bytes per second of a process's datagrams; 0: none is set
+    #[prost(uint64, tag = "18")]
+    pub rate: u64,
 }
 /// Records into partitions, by the hash of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1070,6 +1072,9 @@ pub struct StageStatus {
     pub records_least: u64,
     #[prost(uint64, tag = "14")]
     pub records_most: u64,
+    /// bytes of blocks that were sent again as datagrams
+    #[prost(uint64, tag = "15")]
+    pub retransmitted: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StageAccount {

@@ -79,6 +79,12 @@ impl Collect {
         }
     }
 
+    /// Bytes of a datagram's payload.
+    #[must_use]
+    pub fn payload(&self) -> u32 {
+        self.payload
+    }
+
     /// Expects a unit.
     pub fn expect(&mut self, id: u32, range: Range) {
         let have = Bitmap::new(datagrams(range.len(), self.payload));
@@ -110,6 +116,12 @@ impl Collect {
         self.units.get(&id).map_or(0, |unit| unit.have.ones())
     }
 
+    /// Whether all datagrams of an expected unit are there.
+    #[must_use]
+    pub fn is_whole(&self, id: u32) -> bool {
+        self.units.get(&id).is_some_and(|unit| unit.have.is_full())
+    }
+
     /// One more than the highest sequence number seen.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
@@ -122,23 +134,31 @@ impl Collect {
     /// [`Stray`] when it is not needed.
     pub fn place(&self, head: &Datagram) -> Result<Place, Stray> {
         let unit = self.units.get(&head.grant).ok_or(Stray::Late)?;
+        let place = self.place_in(unit.range, head)?;
+        match unit.have.get(place.index) {
+            true => Err(Stray::Duplicate),
+            false => Ok(place),
+        }
+    }
+
+    /// Where a datagram belongs in a unit of this range, expected or not.
+    ///
+    /// # Errors
+    /// [`Stray::Misplaced`] when it lies across the borders or cuts.
+    pub fn place_in(&self, range: Range, head: &Datagram) -> Result<Place, Stray> {
         let at = head
             .offset
-            .checked_sub(unit.range.start)
+            .checked_sub(range.start)
             .ok_or(Stray::Misplaced)?;
         let payload = u64::from(self.payload);
-        let rest = unit.range.len().saturating_sub(at);
+        let rest = range.len().saturating_sub(at);
         let length = u64::from(head.length);
         if at % payload != 0 || length == 0 || length != rest.min(payload) {
             return Err(Stray::Misplaced);
         }
-        let index = (at / payload) as u32;
-        if unit.have.get(index) {
-            return Err(Stray::Duplicate);
-        }
         Ok(Place {
             id: head.grant,
-            index,
+            index: (at / payload) as u32,
             at: at as usize,
             length: length as usize,
         })

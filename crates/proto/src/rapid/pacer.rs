@@ -49,6 +49,11 @@ impl Pacer {
         self.next_at = self.next_at.max(now);
     }
 
+    /// Nothing is to be sent now. Of the time until something is, a batch's is made up for, so that short bursts leave at once.
+    pub fn rest(&mut self, now: Instant) {
+        self.next_at = self.next_at.max(now.before(BATCH_TIME));
+    }
+
     /// Bytes that may leave now, in datagrams of `datagram` bytes; less than one when it is not time yet.
     #[must_use]
     pub fn allowance(&mut self, now: Instant, datagram: u64) -> u64 {
@@ -144,6 +149,20 @@ mod tests {
         assert!(sent.abs_diff(rate) < rate / 100);
         // Without anybody saying so, a few milliseconds at most.
         assert!(pacer.allowance(at(9), 1500) <= rate / 250);
+    }
+
+    /// After a rest a burst of a batch's time leaves at once, and no more.
+    #[test]
+    fn a_rest_leaves_a_batch() {
+        for rate in [10_000_000, 5_000_000_000] {
+            let mut pacer = Pacer::new(ByteRate(rate), START);
+            let now = START + SECOND;
+            pacer.rest(now);
+            assert_eq!(pacer.allowance(now, 1500), rate / 4000);
+            pacer.spend(rate / 4000);
+            pacer.rest(now);
+            assert_eq!(pacer.allowance(now, 1500), 0);
+        }
     }
 
     /// The lowest ceiling of a monitor and long datagrams: one of them takes longer than what is made up for.

@@ -1,9 +1,9 @@
-//! What crosses an edge: frames with a header of 32 bytes, little endian; only blocks have a body.
+//! What crosses an edge: frames with a header of 32 bytes, little endian; few have a body.
 //!
 //! ```text
 //!   0      1      2       4      8        12       16       24      32
 //!   +------+------+-------+------+--------+--------+--------+-------+---------+------------------+
-//!   | kind | flag | group | node | length | 0      | number | check | content | tag where sealed |
+//!   | kind | flag | group | node | length | round  | number | check | content | tag where sealed |
 //!   +------+------+-------+------+--------+--------+--------+-------+---------+------------------+
 //! ```
 //!
@@ -11,9 +11,19 @@
 //! and of its content, made where the block is made; every process verifies it before it passes the block on, and it is not made
 //! again on the way. In an End, `number` and `check` are the edge's blocks and bytes; in a Credit, `number` is all that was ever
 //! granted on the edge, in bytes, and the flag says that more is granted on request only.
+//!
+//! Where blocks go as datagrams ([`super::datagrams`]) there are no Block frames. Hello and Ready are about the sockets: port, longest datagram and, of
+//! a Ready, in `node` the lane's number; Probed has the length that passed. A Round says that a unit (`node`) of `length` bytes is out, with the number
+//! behind that of its last datagram; a Lacking has a bitmap of `length` bytes, none when the unit is whole; a Pace has a monitor's word.
+
+use super::BLOCK_MAX;
+use crate::rapid::{FEEDBACK_LEN, PAYLOAD_MIN};
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 32;
+
+/// Bytes behind the header of an answer at most: a bitmap of the longest block in the shortest datagrams.
+pub const ANSWER_MAX: usize = (BLOCK_MAX / PAYLOAD_MIN as u64 / 8) as usize + 1;
 
 /// The part of a header that a block's check covers.
 pub const CHECKED_LEN: usize = 24;
@@ -22,6 +32,12 @@ const BLOCK: u8 = 1;
 const WANT: u8 = 2;
 const END: u8 = 3;
 const CREDIT: u8 = 4;
+const HELLO: u8 = 5;
+const READY: u8 = 6;
+const PROBED: u8 = 7;
+const ROUND: u8 = 8;
+const LACKING: u8 = 9;
+const PACE: u8 = 10;
 
 /// Which block: unique in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +82,51 @@ pub enum Frame {
         /// More is granted when the sender asks.
         on_demand: bool,
     },
+    /// The sender's socket of datagrams.
+    Hello(Socket),
+    /// The receiver's.
+    Ready {
+        /// The edge's number in its datagrams.
+        lane: u32,
+        /// The socket.
+        socket: Socket,
+    },
+    /// The longest datagram that passed; 0 where none did.
+    Probed {
+        /// Its length with header and trailer.
+        datagram: u32,
+    },
+    /// A round of a unit is out.
+    Round {
+        /// Which unit: its block's number on the edge, which wraps.
+        unit: u32,
+        /// 0 at first.
+        round: u32,
+        /// Its bytes.
+        length: u32,
+        /// One more than its last datagram's number.
+        sequence: u64,
+    },
+    /// What the receiver lacks of a unit after a round.
+    Lacking {
+        /// Which unit.
+        unit: u32,
+        /// After which round.
+        round: u32,
+        /// Bytes of the bitmap that follows; 0 when the unit is whole.
+        length: u32,
+    },
+    /// A monitor's word follows.
+    Pace,
+}
+
+/// Where datagrams are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// At the address of the connection.
+    pub port: u16,
+    /// Longest datagram that its interface takes.
+    pub longest: u32,
 }
 
 /// Why 32 bytes are no header.
@@ -100,12 +161,49 @@ impl Frame {
             Self::Want => (WANT, false, 0, 0),
             Self::End { blocks, bytes } => (END, false, blocks, bytes),
             Self::Credit { granted, on_demand } => (CREDIT, on_demand, granted, 0),
+            Self::Hello(Socket { port, longest }) => (HELLO, false, port.into(), longest.into()),
+            Self::Ready {
+                socket: Socket { port, longest },
+                ..
+            } => (READY, false, port.into(), longest.into()),
+            Self::Probed { datagram } => (PROBED, false, datagram.into(), 0),
+            Self::Round { sequence, .. } => (ROUND, false, sequence, 0),
+            Self::Lacking { .. } => (LACKING, false, 0, 0),
+            Self::Pace => (PACE, false, 0, 0),
+        };
+        let (node, length, turn) = match *self {
+            Self::Ready { lane, .. } => (lane, 0, 0),
+            Self::Round {
+                unit,
+                round,
+                length,
+                ..
+            }
+            | Self::Lacking {
+                unit,
+                round,
+                length,
+            } => (unit, length, round),
+            _ => (0, 0, 0),
         };
         let mut out = [0; HEADER_LEN];
         (out[0], out[1]) = (kind, u8::from(flag));
+        out[4..8].copy_from_slice(&node.to_le_bytes());
+        out[8..12].copy_from_slice(&length.to_le_bytes());
+        out[12..16].copy_from_slice(&turn.to_le_bytes());
         out[16..24].copy_from_slice(&number.to_le_bytes());
         out[24..].copy_from_slice(&check.to_le_bytes());
         out
+    }
+
+    /// Bytes behind the header of a frame that goes to a sender; `None` where they are more than [`ANSWER_MAX`].
+    #[must_use]
+    pub fn answer_len(&self) -> Option<usize> {
+        match *self {
+            Self::Lacking { length, .. } => Some(length as usize).filter(|len| *len <= ANSWER_MAX),
+            Self::Pace => Some(FEEDBACK_LEN),
+            _ => Some(0),
+        }
     }
 
     /// Reads a header.
@@ -135,6 +233,32 @@ impl Frame {
                 granted: number,
                 on_demand: bytes[1] != 0,
             },
+            HELLO => Self::Hello(Socket {
+                port: number as u16,
+                longest: check as u32,
+            }),
+            READY => Self::Ready {
+                lane: four(4),
+                socket: Socket {
+                    port: number as u16,
+                    longest: check as u32,
+                },
+            },
+            PROBED => Self::Probed {
+                datagram: number as u32,
+            },
+            ROUND => Self::Round {
+                unit: four(4),
+                round: four(12),
+                length: four(8),
+                sequence: number,
+            },
+            LACKING => Self::Lacking {
+                unit: four(4),
+                round: four(12),
+                length: four(8),
+            },
+            PACE => Self::Pace,
             kind => return Err(FrameError { kind }),
         })
     }
@@ -147,6 +271,33 @@ mod tests {
     /// What was encoded reads back; other kinds are refused.
     #[test]
     fn frames_round_trip() {
+        let socket = Socket {
+            port: 50_000,
+            longest: 8972,
+        };
+        let round = Frame::Round {
+            unit: u32::MAX,
+            round: 3,
+            length: 70_000,
+            sequence: 1 << 50,
+        };
+        let lacking = Frame::Lacking {
+            unit: 7,
+            round: u32::MAX,
+            length: 256,
+        };
+        let ready = Frame::Ready { lane: 77, socket };
+        let probed = Frame::Probed { datagram: 1472 };
+        for frame in [
+            Frame::Hello(socket),
+            ready,
+            probed,
+            round,
+            lacking,
+            Frame::Pace,
+        ] {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
         let identity = Identity {
             node: 0x0102_0304,
             group: 63,
@@ -168,7 +319,10 @@ mod tests {
         for frame in [block, Frame::Want, end, credit(true), credit(false)] {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
         }
-        assert_eq!(Frame::decode(&[9; HEADER_LEN]), Err(FrameError { kind: 9 }));
+        assert_eq!(
+            Frame::decode(&[99; HEADER_LEN]),
+            Err(FrameError { kind: 99 })
+        );
         assert_eq!(&block.encode()[..4], [1, 0, 63, 0]);
     }
 }

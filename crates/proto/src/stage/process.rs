@@ -101,6 +101,9 @@ pub enum Violation {
         /// What arrived.
         received_bytes: u64,
     },
+    /// Answers about datagrams that were not sent.
+    #[error("answered what was not sent to it as datagrams")]
+    Datagrams,
     /// Less credit than before.
     #[error("took back credit that it had granted")]
     Revoked,

@@ -31,6 +31,8 @@ pub struct StreamReport {
     pub block_bytes: u64,
     /// Whether blocks were sealed between processes; where all are of one host and user they are not.
     pub encrypted: bool,
+    /// Bytes of blocks that all processes sent again as datagrams.
+    pub retransmitted_bytes: u64,
     /// Whether every block arrived once: from each group to the next, and through each process that passes blocks on.
     pub accounted: bool,
     /// The group that kept the others waiting.
@@ -81,6 +83,8 @@ pub struct StageReport {
     pub processor_seconds: f64,
     /// Memory of the process with most.
     pub resident_max_bytes: u64,
+    /// Bytes of blocks that its processes sent again as datagrams.
+    pub retransmitted_bytes: u64,
 }
 
 /// One process.
@@ -104,6 +108,8 @@ pub struct ProcessReport {
     pub processor_seconds: f64,
     /// Most memory.
     pub resident_max_bytes: u64,
+    /// Bytes of blocks that it sent again as datagrams.
+    pub retransmitted_bytes: u64,
 }
 
 impl StreamReport {
@@ -122,6 +128,7 @@ impl StreamReport {
             bits_per_second: 0.0,
             block_bytes,
             encrypted: false,
+            retransmitted_bytes: 0,
             accounted: false,
             bound_by: None,
             stages: Vec::new(),
@@ -174,6 +181,7 @@ impl StageReport {
                 .map(|one| one.resident_max)
                 .max()
                 .unwrap_or(0),
+            retransmitted_bytes: sum(|one| one.retransmitted),
         }
     }
 
@@ -222,6 +230,7 @@ impl Run {
                 waiting_for_output: share(one.waited_output.0, one.elapsed.0),
                 processor_seconds: one.processor.as_seconds(),
                 resident_max_bytes: one.resident_max,
+                retransmitted_bytes: one.retransmitted,
             })
         };
         (0..groups).flat_map(of).collect()

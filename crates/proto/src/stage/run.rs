@@ -78,6 +78,8 @@ pub struct Progress {
     pub is_syncing: bool,
     /// Edges to the next group that are sealed.
     pub sealed: u32,
+    /// Bytes of blocks that it sent again as datagrams.
+    pub retransmitted: u64,
     /// Of a shuffle: records that the first process read, or that the last one wrote.
     pub records: Account,
     /// Of them: least and most in one partition of the last process.
