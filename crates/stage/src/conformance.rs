@@ -198,7 +198,7 @@ impl Running {
                 }
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
-            assert!(Instant::now() < until, "it stands still");
+            assert!(Instant::now() < until, "nothing moves");
         }
         Err(self.thread.join().unwrap().to_string())
     }
@@ -380,7 +380,7 @@ const TROUBLES: [Trouble; 6] = [
             false => vec![datagram],
         })
     }),
-    ("each comes twice", || {
+    ("each is duplicated", || {
         Box::new(|_, datagram| vec![datagram.clone(), datagram])
     }),
     ("many are late", || {
@@ -406,7 +406,10 @@ fn troubles_are_repaired() {
                 let case = Case::new(lane, is_sealed, 64 << 10);
                 let again = passes(case, [3 << 20, 2 << 20], [Some(fate()), Some(fate())]);
                 // Copies do not have to be sent again, others do.
-                assert!(again > 0 || name == "each comes twice", "{name}: {case:?}");
+                assert!(
+                    again > 0 || name == "each is duplicated",
+                    "{name}: {case:?}"
+                );
             }
         }
     }
