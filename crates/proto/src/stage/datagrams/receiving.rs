@@ -243,6 +243,10 @@ impl Receiving {
             return Ok(());
         }
         self.begin(number, length);
+        if let Some(begun) = self.begun.get_mut(&number) {
+            // Should it become whole before this is answered, that is the answer.
+            begun.round = round;
+        }
         if let Some(collect) = &mut self.collect {
             collect.round_ended(unit, round, sequence, now);
         }
