@@ -29,10 +29,6 @@ const WORDS: &[(&str, &str)] = &[
     ("in vain", "useless"),
     ("of late", "lately, over the last second"),
     ("learnt", "measured, recorded"),
-];
-
-/// The same for pages, help and messages only: comments in code still have these.
-const WORDS_OF_TEXTS: &[(&str, &str)] = &[
     ("who", "which node, which user; a node that"),
     ("come", "arrive, be received, follow"),
     ("comes", "arrives, is received, follows"),
@@ -118,8 +114,8 @@ fn code(path: &Path) -> String {
     }
 }
 
-/// Refuses these words in these texts. Names in code (`tell_all`, `{came}`) are other words.
-fn assert_without(texts: &[Text], lists: &[&[(&str, &str)]]) {
+/// Refuses the words in these texts. Names in code (`tell_all`, `{came}`) are other words.
+fn assert_plain(texts: &[Text]) {
     assert!(texts.len() > 10, "no texts were found");
     let mut found = Vec::new();
     for text in texts {
@@ -131,7 +127,7 @@ fn assert_without(texts: &[Text], lists: &[&[(&str, &str)]]) {
             .flat_map(|word| [" ", word])
             .chain([" "])
             .collect();
-        for (word, instead) in lists.iter().copied().flatten() {
+        for (word, instead) in WORDS {
             let place = text.path.strip_prefix(root()).unwrap();
             let is_meant = EXCEPTIONS
                 .iter()
@@ -146,11 +142,6 @@ fn assert_without(texts: &[Text], lists: &[&[(&str, &str)]]) {
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
-}
-
-/// Refuses all words in texts for users.
-fn assert_plain(texts: &[Text]) {
-    assert_without(texts, &[WORDS, WORDS_OF_TEXTS]);
 }
 
 /// Paragraphs, rows of tables and points of lists.
@@ -270,7 +261,23 @@ fn messages_are_plain() {
     assert_plain(&texts);
 }
 
-/// The documentation of modules and of items that begin with `pub`.
+/// Documentation without its code: names in backticks and examples. Pictures stay.
+fn prose<'l>(lines: impl Iterator<Item = &'l str>) -> String {
+    let mut text = String::new();
+    let (mut is_fenced, mut is_example) = (false, false);
+    for line in lines {
+        if let Some(kind) = line.trim().strip_prefix("```") {
+            is_fenced = !is_fenced;
+            is_example = is_fenced && kind != "text";
+        } else if !is_example {
+            text.push_str(line);
+            text.push(' ');
+        }
+    }
+    text.split('`').step_by(2).collect::<Vec<_>>().join("_")
+}
+
+/// The documentation of modules, of items that begin with `pub`, and of variants.
 fn documentation(path: &Path) -> Vec<Text> {
     let code = code(path);
     let lines: Vec<&str> = code.lines().map(str::trim).collect();
@@ -283,14 +290,14 @@ fn documentation(path: &Path) -> Vec<Text> {
             at += 1;
             continue;
         };
-        let mut text = String::new();
         while at < lines.len() && lines[at].starts_with(mark) {
-            text.push_str(&lines[at][mark.len()..]);
-            text.push(' ');
             at += 1;
         }
+        let text = prose(lines[begin..at].iter().map(|line| &line[mark.len()..]));
         let item = lines[at..].iter().find(|line| !line.starts_with("#["));
-        if mark == "//!" || item.is_some_and(|item| item.starts_with("pub ")) {
+        let is_public =
+            |item: &&str| item.starts_with("pub ") || item.starts_with(char::is_uppercase);
+        if mark == "//!" || item.is_some_and(is_public) {
             found.push(Text {
                 path: path.to_owned(),
                 line: begin + 1,
@@ -307,5 +314,5 @@ fn public_documentation_is_plain() {
         .iter()
         .flat_map(|path| documentation(path))
         .collect();
-    assert_without(&texts, &[WORDS]);
+    assert_plain(&texts);
 }

@@ -117,7 +117,7 @@ impl EdgeSecret {
         (asked, preface)
     }
 
-    /// Which edge a preface asks for; `None` from a stranger.
+    /// Which edge a preface asks for; `None` where it was not made with the stream's secret.
     #[must_use]
     pub fn read(&self, preface: &[u8; PREFACE_LEN]) -> Option<Edge> {
         let head = Preface::parse(preface).ok()?;

@@ -363,13 +363,13 @@ impl Rings {
     /// Writes a prefix of the slices.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] where there is no room, [`io::ErrorKind::BrokenPipe`] where the peer has closed; others
+    /// [`io::ErrorKind::WouldBlock`] where there is no space, [`io::ErrorKind::BrokenPipe`] where the peer has closed; others
     /// where the peer's memory does not fit.
     pub fn put(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         Wire::send(self, slices, false)
     }
 
-    /// Whether bytes are there, or the peer's end, or, with `writes`, room. Where nothing is, the peer makes the socket
+    /// Whether bytes are there, or the peer's end, or, with `writes`, space. Where nothing is, the peer makes the socket
     /// readable as soon as something is.
     ///
     /// # Errors

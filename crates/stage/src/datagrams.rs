@@ -548,7 +548,7 @@ impl Datagrams {
         (self.carrier.as_fd(), flags)
     }
 
-    /// How long nothing is to be done unless something comes; `None`: as long as nothing comes.
+    /// How long nothing is to be done unless something arrives; `None`: as long as nothing arrives.
     pub fn patience(&self) -> Option<Duration> {
         let now = self.now();
         let probes = self.outs.iter().filter_map(|out| out.sending.probe_at());

@@ -237,7 +237,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Sends credit, as far as the socket has room.
+    /// Sends credit, as far as the socket has space.
     pub fn send_credit(&mut self, granted: u64, on_demand: bool) -> Result<(), StageError> {
         self.push(&Frame::Credit { granted, on_demand }, &[]);
         self.flush()
@@ -260,7 +260,7 @@ impl Inbound {
         !self.unsent.is_empty()
     }
 
-    /// Sends what the socket had no room for.
+    /// Sends what the socket had no space for.
     pub fn flush(&mut self) -> Result<(), StageError> {
         while !self.unsent.is_empty() {
             match self.link.send(&[IoSlice::new(&self.unsent)]) {

@@ -143,7 +143,7 @@ impl Outbound {
         self.pieces.push_back(piece);
     }
 
-    /// Writes what the socket has room for; `sent` gets each block that is written.
+    /// Writes what the socket has space for; `sent` gets each block that is written.
     pub fn write(&mut self, mut sent: impl FnMut(Held<Buffer>)) -> Result<bool, StageError> {
         let mut has_written = false;
         while !self.pieces.is_empty() {

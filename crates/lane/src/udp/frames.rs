@@ -162,7 +162,7 @@ impl Frames {
         self.ahead.held().is_empty()
     }
 
-    /// Waits for frames, for datagrams, for room for datagrams where `room` says so, and for room for frames that wait.
+    /// Waits for frames, for datagrams, with `room` for space for datagrams, and for space for frames that wait.
     pub fn wait(&mut self, udp: impl AsFd, room: bool, until: Instant) -> Result<(), LaneError> {
         let mut of_stream = PollFlags::IN;
         of_stream.set(PollFlags::OUT, !self.is_flushed());

@@ -58,7 +58,7 @@ pub(super) struct Seen {
     bytes: AtomicU64,
     next_sequence: AtomicU64,
     datagrams: AtomicU64,
-    /// Datagrams should be coming: set by the first one, cleared when all rounds are out.
+    /// Datagrams should be arriving: set by the first one, cleared when all rounds are out.
     pub blasting: AtomicBool,
     rtt_ns: AtomicU64,
     // The least echo of late; `NO_TRIP` before one came.

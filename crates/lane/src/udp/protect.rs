@@ -109,7 +109,7 @@ impl Sealer {
         self.next
     }
 
-    /// Finishes a datagram: header with [`Sealer::next_sequence`], payload, room for the trailer.
+    /// Finishes a datagram: header with [`Sealer::next_sequence`], payload, space for the trailer.
     ///
     /// # Panics
     /// When it is shorter than header and trailer.

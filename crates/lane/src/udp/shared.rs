@@ -22,7 +22,7 @@ const DATAGRAM_MAX: u32 = 65_000;
 pub enum Sent {
     /// All, or the path is gone for now and it is lost.
     All,
-    /// So many bytes; the socket has room for no more, and becomes writable.
+    /// So many bytes; the socket has space for no more, and becomes writable.
     Part(usize),
     /// Nothing; the interface's queue is full, whose end is not reported.
     Full,
@@ -35,7 +35,7 @@ pub struct Queued {
     pub bytes: u64,
     /// Its size.
     pub size: u64,
-    /// Packets that found no room.
+    /// Packets that found no space.
     pub drops: u64,
 }
 

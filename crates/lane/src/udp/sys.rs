@@ -200,7 +200,7 @@ impl std::fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// Room for a batch.
+    /// Space for a batch.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -306,7 +306,7 @@ pub(super) fn thread_time() -> Nanos {
     Nanos::from_secs(time.tv_sec as u64) + Nanos(time.tv_nsec as u64)
 }
 
-/// Wake-ups of the calling thread come when they are asked for, not up to 50 microseconds later.
+/// Wake-ups of the calling thread happen when they are asked for, not up to 50 microseconds later.
 pub fn wake_on_time() {
     // SAFETY: plain numbers; the call changes one setting of the calling thread. Best effort.
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64) };

@@ -2,7 +2,7 @@
 //!
 //! Where there is a buffer for every edge, each edge has a fixed share and gets a buffer back when its block has left the
 //! process. Where there are fewer buffers than edges, fixed shares could stop two processes that wait for each other's edges: a buffer is then
-//! granted only to a sender that has a block at hand and asks, first come, first served.
+//! granted only to a sender that has a block at hand and asks, in the order of requests.
 
 use std::collections::VecDeque;
 

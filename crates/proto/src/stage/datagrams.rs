@@ -2,7 +2,7 @@
 //! credit on top.
 //!
 //! A block is a unit: its content, then its header. The receiver does not ask for it: the sender numbers its units and begins one as soon as it has credit for it; so the receiver
-//! knows which numbers may come and has a buffer for each. The edge's connection carries everything but contents:
+//! knows which numbers may arrive and has a buffer for each. The edge's connection carries everything but contents:
 //!
 //! ```text
 //!   sender                                            receiver
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! In the edge's space a unit of length `L` lies at `L << 32`, so that the offset of each datagram says how long its unit is:
-//! the first one to come, whichever it is, finds its place.
+//! the first one to arrive, whichever it is, finds its place.
 //!
 //! Left out on purpose: sockets, keys and buffers (the `stage` and `lane` crates), and what a block is for ([`super::process`]).
 
@@ -34,7 +34,7 @@ pub use sending::{Next, Pace, Probing, Sending};
 use super::frame::HEADER_LEN;
 use crate::rapid::{DATAGRAM_HEADER_LEN, PAYLOAD_MIN};
 
-/// No datagram at all for so long while they are sent: they do not come through.
+/// No datagram at all for so long while they are sent: they do not pass.
 pub const BLOCKED_TIME: Nanos = Nanos::from_secs(5);
 
 /// Longest packets that are looked for. On loopback longer ones would fill a default receive buffer with a handful.

@@ -14,7 +14,7 @@
 //!
 //! Where blocks go as datagrams ([`super::datagrams`]) there are no Block frames. Hello and Ready are about the sockets: port, longest datagram and, of
 //! a Ready, in `node` the lane's number; Probed has the length that passed. A Round says that a unit (`node`) of `length` bytes is out, with the number
-//! behind that of its last datagram; a Lacking has a bitmap of `length` bytes, none when the unit is whole; a Pace has a monitor's word.
+//! behind that of its last datagram; a Lacking has a bitmap of `length` bytes, none when the unit is whole; a Pace has a monitor's message.
 
 use super::BLOCK_MAX;
 use crate::rapid::{FEEDBACK_LEN, PAYLOAD_MIN};
@@ -116,7 +116,7 @@ pub enum Frame {
         /// Bytes of the bitmap that follows; 0 when the unit is whole.
         length: u32,
     },
-    /// A monitor's word follows.
+    /// A monitor's message follows.
     Pace,
 }
 

@@ -363,7 +363,7 @@ impl<B> Process<B> {
         held
     }
 
-    /// Whether a block may be made here: there is a buffer, and the queue has room.
+    /// Whether a block may be made here: there is a buffer, and the queue has space.
     #[must_use]
     pub fn may_make(&self) -> bool {
         !self.is_closed && self.own < self.own_max && self.queued < self.queue_max

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A phase in which nothing happens for the stall time is a failure: no node opens, no block moves and no file is synced, or no node
-//! confirms. Once all blocks have arrived and files get their names, only what nodes report of that counts: an interruption then comes
+//! confirms. Once all blocks have arrived and files get their names, only what nodes report of that counts: an interruption is then
 //! too late, and processes may end.
 
 use ropewalk_model::{Instant, Nanos};

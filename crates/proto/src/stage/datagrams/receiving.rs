@@ -262,14 +262,14 @@ impl Receiving {
         });
     }
 
-    /// When a round that is out is to be looked at again, or a length reported, if nothing comes.
+    /// When a round that is out is to be looked at again, or a length reported, if nothing arrives.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
         let round = self.collect.as_ref().and_then(Collect::due_at);
         self.answer_at.into_iter().chain(round).min()
     }
 
-    /// Whether datagrams should be coming, as far as is known.
+    /// Whether datagrams should be arriving, as far as is known.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let collect = self.collect.as_ref();
@@ -312,7 +312,7 @@ impl Receiving {
         })
     }
 
-    /// Whether rounds go by and no datagram comes: a firewall, or a path, has closed.
+    /// Whether rounds go by and no datagram arrives: a firewall, or a path, has closed.
     #[must_use]
     pub fn is_blocked(&self, now: Instant) -> bool {
         let since = self.lacking_since.filter(|_| self.rounds >= BLOCKED_ROUNDS);

@@ -292,7 +292,7 @@ impl Sending {
         Ok(blast.outstanding() < before)
     }
 
-    /// A monitor's word.
+    /// A monitor's message.
     pub fn follow(&mut self, feedback: &Feedback, now: Instant) {
         if let Some(follow) = self.pace.as_mut().and_then(|pace| pace.follow.as_mut()) {
             follow.handle(feedback, now);
