@@ -169,6 +169,29 @@ fn fixed_records_are_dealt_by_key() {
     }
 }
 
+/// A partition that memory does not hold is sorted within 64 MiB, beside what the process takes anyway.
+#[test]
+fn sorting_keeps_to_its_memory() {
+    let place = Place::new();
+    let folder = place.path("in1");
+    std::fs::create_dir(&folder).unwrap();
+    let part = bytes(1 << 20, 1);
+    std::fs::write(folder.join("f"), part.repeat(96)).unwrap();
+    let resident = |options: &[&str]| {
+        let fixed = ["--partitions", "1", "--record", "fixed:64"];
+        let ran = place.run(&[&words(1, &fixed)[..], options].concat());
+        let report = ran.assert_status(0).report();
+        std::fs::remove_dir_all(place.path("out1")).unwrap();
+        let last = &report["processes"].as_array().unwrap()[1];
+        last["resident_max_bytes"].as_u64().unwrap()
+    };
+    let (process, sorting) = (resident(&[]), resident(&["--sort"]));
+    assert!(
+        (32 << 20..65 << 20).contains(&(sorting - process)),
+        "{sorting} bytes, of which {process} without sorting"
+    );
+}
+
 fn make_folders(place: &Place, text: &str) {
     for node in ["in1", "in2"] {
         std::fs::create_dir(place.path(node)).unwrap();

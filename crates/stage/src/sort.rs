@@ -1,4 +1,7 @@
 //! Sorts the records of a file in bounded memory: sorted runs, one behind the other in a file without a name, which are then merged.
+//!
+//! The bound holds for all that is in memory at once: while runs are made, records, their places and the buffers of one reader and
+//! one writer; while they are merged, a buffer and a record of each run and the buffer of one writer.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -14,8 +17,8 @@ use crate::records::read_record;
 /// Least and most that are read from a run at once.
 const READ_LEN: Range<usize> = 4 << 10..1 << 20;
 
-/// Written at once.
-const WRITE_LEN: usize = 256 << 10;
+/// Least and most that are written at once.
+const WRITE_LEN: Range<usize> = 4 << 10..256 << 10;
 
 /// How records are sorted: by key, then by the whole record, both byte by byte and without the ends of lines.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +26,15 @@ pub(crate) struct Order {
     records: Records,
     key: Key,
     longest: usize,
-    // Bytes that records and buffers take.
+    // Bytes that all of it takes.
     memory: usize,
+}
+
+/// Records in memory: as many as fit, in memory that is reserved once and used as far as it is written.
+struct Batch {
+    space: usize,
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
 }
 
 /// A record in memory.
@@ -72,13 +82,40 @@ impl Order {
         u64::from_be_bytes(front)
     }
 
-    /// Runs that are merged at once: each has its longest record and a buffer in memory.
-    fn together(&self) -> usize {
-        (self.memory / (self.longest + READ_LEN.start)).max(2)
+    fn write_len(&self) -> usize {
+        (self.memory / 16).clamp(WRITE_LEN.start, WRITE_LEN.end)
     }
 
-    fn reader<'f>(&self, file: &'f File, run: &Range<u64>, runs: usize) -> BufReader<Section<'f>> {
-        let len = (self.memory / runs).clamp(READ_LEN.start, READ_LEN.end);
+    /// A record that is being read, with one byte that would make it too long.
+    fn record_len(&self) -> usize {
+        self.longest + 1
+    }
+
+    /// Runs that are merged at once: each has its longest record and a buffer in memory.
+    fn together(&self) -> usize {
+        let each = self.record_len() + size_of::<Head>() + READ_LEN.start;
+        (self.memory.saturating_sub(self.write_len()) / each).max(2)
+    }
+
+    /// Bytes that are read from each of so many runs at once.
+    fn read_len(&self, runs: usize) -> usize {
+        let each = self.memory.saturating_sub(self.write_len()) / runs;
+        each.saturating_sub(self.record_len() + size_of::<Head>())
+            .clamp(READ_LEN.start, READ_LEN.end)
+    }
+
+    /// Bytes for the records of a run and their places. Half of the memory at least: what is less than buffers take has no bound.
+    fn space(&self) -> usize {
+        let beside = self.write_len() + self.first_len() + self.record_len();
+        self.memory.saturating_sub(beside).max(self.memory / 2)
+    }
+
+    /// Bytes of the file that are read at once while runs are made.
+    fn first_len(&self) -> usize {
+        (self.memory / 16).clamp(READ_LEN.start, READ_LEN.end)
+    }
+
+    fn reader<'f>(&self, file: &'f File, run: &Range<u64>, len: usize) -> BufReader<Section<'f>> {
         let section = Section {
             file,
             left: run.clone(),
@@ -98,48 +135,40 @@ impl Order {
         mut each: impl FnMut(&[u8]),
     ) -> io::Result<()> {
         let length = from.metadata()?.len();
-        let mut reader = self.reader(from, &(0..length), 1);
-        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
-        let mut record = Vec::new();
+        let mut reader = self.reader(from, &(0..length), self.first_len());
+        let mut batch = Batch::new(self.space(), length)?;
+        let mut record = Vec::with_capacity(self.record_len());
         let mut runs = Runs::default();
         loop {
             read_record(&mut reader, self.records, self.longest, &mut record)?;
-            let taken = bytes.len() + (entries.len() + 1) * size_of::<Entry>();
-            let is_full = taken + record.len() > self.memory && !entries.is_empty();
-            if record.is_empty() && runs.file.is_none() {
+            let is_last = record.is_empty();
+            if is_last && runs.file.is_none() {
                 // All of it is in memory.
-                let mut out = BufWriter::with_capacity(WRITE_LEN, to);
-                self.write(&mut bytes, &mut entries, |record| {
+                let mut out = BufWriter::with_capacity(self.write_len(), to);
+                self.write(&mut batch, |record| {
                     each(record);
                     out.write_all(record)
                 })?;
                 return out.flush();
             }
-            if is_full || record.is_empty() && !entries.is_empty() {
-                let mut out = runs.begin(&scratch)?;
-                let len = bytes.len() as u64;
-                self.write(&mut bytes, &mut entries, |record| out.write_all(record))?;
+            if !batch.entries.is_empty() && (is_last || !batch.holds(&record)) {
+                let mut out = runs.begin(&scratch, self.write_len())?;
+                let len = batch.bytes.len() as u64;
+                self.write(&mut batch, |record| out.write_all(record))?;
                 out.flush()?;
                 drop(out);
                 runs.end(len);
             }
-            if record.is_empty() {
+            if is_last {
                 break;
             }
-            entries.push(Entry {
-                front: self.front(&record),
-                // `memory` fits.
-                begin: bytes.len() as u32,
-                len: record.len() as u32,
-            });
-            bytes.extend_from_slice(&record);
+            batch.push(&record, self.front(&record));
         }
-        (bytes, entries) = (Vec::new(), Vec::new());
-        drop((bytes, entries));
+        drop((reader, batch, record));
         while runs.bounds.len() > self.together() {
             let mut fewer = Runs::default();
             for group in runs.bounds.chunks(self.together()) {
-                let mut out = fewer.begin(&scratch)?;
+                let mut out = fewer.begin(&scratch, self.write_len())?;
                 self.merge(&runs, group, |record| out.write_all(record))?;
                 out.flush()?;
                 drop(out);
@@ -147,7 +176,7 @@ impl Order {
             }
             runs = fewer;
         }
-        let mut out = BufWriter::with_capacity(WRITE_LEN, to);
+        let mut out = BufWriter::with_capacity(self.write_len(), to);
         self.merge(&runs, &runs.bounds, |record| {
             each(record);
             out.write_all(record)
@@ -158,10 +187,10 @@ impl Order {
     /// Gives the records in memory in their order, and forgets them.
     fn write(
         &self,
-        bytes: &mut Vec<u8>,
-        entries: &mut Vec<Entry>,
+        batch: &mut Batch,
         mut give: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
+        let Batch { bytes, entries, .. } = batch;
         let of = |entry: &Entry| &bytes[entry.begin as usize..][..entry.len as usize];
         entries.sort_unstable_by(|one, other| {
             let fronts = one.front.cmp(&other.front);
@@ -185,14 +214,13 @@ impl Order {
         let Some(file) = &runs.file else {
             return Ok(());
         };
-        let mut readers: Vec<_> = bounds
-            .iter()
-            .map(|run| self.reader(file, run, bounds.len()))
-            .collect();
+        let len = self.read_len(bounds.len().max(1));
+        let readers = bounds.iter().map(|run| self.reader(file, run, len));
+        let mut readers: Vec<_> = readers.collect();
         let mut heads = BinaryHeap::new();
         for (run, reader) in readers.iter_mut().enumerate() {
             let mut head = Head {
-                record: Vec::new(),
+                record: Vec::with_capacity(self.record_len()),
                 order: *self,
                 run,
             };
@@ -211,6 +239,43 @@ impl Order {
             }
         }
         Ok(())
+    }
+}
+
+impl Batch {
+    /// With so much space, for a file of so many bytes.
+    fn new(space: usize, length: u64) -> io::Result<Self> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+        // A record has a byte at least, and one more may have to be added: the end of the last line.
+        bytes.try_reserve_exact(space.min(length.saturating_add(1)))?;
+        entries.try_reserve_exact((space / (size_of::<Entry>() + 1) + 1).min(length))?;
+        Ok(Self {
+            space,
+            bytes,
+            entries,
+        })
+    }
+
+    /// Bytes that records and their places take.
+    fn taken(&self) -> usize {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+    }
+
+    /// Whether one more record fits.
+    fn holds(&self, record: &[u8]) -> bool {
+        self.taken() + record.len() + size_of::<Entry>() <= self.space
+    }
+
+    /// Adds a record; the first one even where it does not fit.
+    fn push(&mut self, record: &[u8], front: u64) {
+        self.entries.push(Entry {
+            front,
+            // `memory` fits.
+            begin: self.bytes.len() as u32,
+            len: record.len() as u32,
+        });
+        self.bytes.extend_from_slice(record);
     }
 }
 
@@ -246,13 +311,14 @@ impl Runs {
     fn begin(
         &mut self,
         scratch: impl Fn() -> io::Result<File>,
+        write_len: usize,
     ) -> io::Result<BufWriter<&mut File>> {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => scratch()?,
         };
         file.seek(SeekFrom::End(0))?;
-        Ok(BufWriter::with_capacity(WRITE_LEN, self.file.insert(file)))
+        Ok(BufWriter::with_capacity(write_len, self.file.insert(file)))
     }
 
     fn end(&mut self, len: u64) {
@@ -356,6 +422,34 @@ mod tests {
                 assert!(out == expected.as_bytes(), "{key:?} in {memory} bytes");
                 assert!(files.contains(&made), "{made} files in {memory} bytes");
             }
+        }
+    }
+
+    /// All that is in memory at once is within the bound, and what records take is reserved once.
+    #[test]
+    fn memory_is_bounded() {
+        let shuffle = shuffle(Records::Lines, Key::Whole);
+        for memory in [1 << 20, 64 << 20, 1 << 30] {
+            for longest in [60, 64 << 10, memory / 8] {
+                let order = Order::new(&shuffle, longest, memory);
+                let beside = order.first_len() + order.write_len() + order.record_len();
+                assert!(order.space() + beside <= memory, "{longest} in {memory}");
+                for runs in [2, order.together() / 2, order.together()] {
+                    let each = order.read_len(runs) + order.record_len() + size_of::<Head>();
+                    let all = runs * each + order.write_len();
+                    assert!(all <= memory, "{runs} runs of {longest} in {memory}: {all}");
+                }
+            }
+        }
+        for len in [1, 7, 100] {
+            let mut batch = Batch::new(10_000, 1 << 20).unwrap();
+            let places = |batch: &Batch| (batch.bytes.as_ptr(), batch.entries.as_ptr());
+            let reserved = places(&batch);
+            while batch.holds(&vec![1; len]) {
+                batch.push(&vec![1; len], 0);
+            }
+            assert!(batch.taken() <= 10_000 && batch.taken() + len + 24 > 10_000);
+            assert_eq!(places(&batch), reserved);
         }
     }
 
