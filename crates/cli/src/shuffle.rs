@@ -59,7 +59,8 @@ pub(crate) struct ShuffleArgs {
 
     /// Sort each partition by key, then by the whole record, byte by byte
     ///
-    /// Needs space beside --to for the largest partition twice, and 64 MiB of memory for each node, or --memory where that is more
+    /// Needs space beside --to for the largest partition twice, and 64 MiB of memory for each node, or --memory where that is more,
+    /// beside about 10 MiB of the process itself
     #[arg(long)]
     sort: bool,
 

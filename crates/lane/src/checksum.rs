@@ -38,9 +38,32 @@ impl Sum {
 /// CRC-64/NVME over several pieces, as plain frames have it.
 #[must_use]
 pub fn crc64(pieces: &[&[u8]]) -> u64 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut sum = Crc64::default();
     for piece in pieces {
-        digest.update(piece);
+        sum.update(piece);
     }
-    digest.finalize()
+    sum.value()
+}
+
+/// CRC-64/NVME over pieces that arrive one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Crc64(Digest);
+
+impl Default for Crc64 {
+    fn default() -> Self {
+        Self(Digest::new(CrcAlgorithm::Crc64Nvme))
+    }
+}
+
+impl Crc64 {
+    /// Adds the next piece.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all pieces so far.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.finalize()
+    }
 }

@@ -82,7 +82,7 @@ pub mod udp;
 pub mod unix;
 mod wire;
 
-pub use checksum::{Check, crc64};
+pub use checksum::{Check, Crc64, crc64};
 pub use error::LaneError;
 pub use frame_io::Protection;
 pub use half::{

@@ -6,6 +6,8 @@
 //!  socket:  one byte rings the bell of a peer that waits; its end is the stream's end
 //! ```
 //!
+//! Bytes can also be used where they lie, and go from one ring to another with one copy ([`Rings::copy_to`]).
+//!
 //! The receiver makes the memory and passes it over the connected Unix socket; nothing has a name, so that nothing is left
 //! when both processes are killed. Its size is sealed: a peer cannot cut it. Bytes are copied once in and once out. A side
 //! that has nothing to do says in the ring what it waits for and sleeps in `poll` on the socket, without spinning.
@@ -45,13 +47,15 @@ use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
 /// Bytes of the ring that data crosses: a unit of the largest size, and small enough to stay in a processor's cache.
 const DATA_LEN: usize = 1 << 20;
+/// Longest ring of data that a receiver makes.
+const DATA_MAX: usize = 4 << 20;
 /// Bytes of the ring of requests: all grants that may be outstanding, and the cancellation of each.
 const REQUESTS_LEN: usize = 192 << 10;
 /// Bytes in front of the rings: one page, with a line of 128 bytes for each of six counters.
 const HEADS_LEN: usize = 4096;
 const LINE: usize = 128;
-/// Bytes of the whole memory.
-const MEMORY_LEN: usize = HEADS_LEN + DATA_LEN + REQUESTS_LEN;
+/// Bytes of the memory beside the ring of data.
+const BESIDE_LEN: usize = HEADS_LEN + REQUESTS_LEN;
 // Neither end reads while it waits for room to write.
 const _: () = assert!(
     2 * (UNITS_OUTSTANDING_MAX + UNITS_PER_TAKE_MAX) * (HEADER_LEN + TAG_LEN) <= REQUESTS_LEN
@@ -101,18 +105,22 @@ pub fn send_half(
 
 /// Mapped memory that both processes see.
 #[derive(Debug)]
-struct Memory(NonNull<u8>);
+struct Memory {
+    start: NonNull<u8>,
+    // Of the ring of data: a power of two, so that counters may wrap.
+    data_len: usize,
+}
 
 // SAFETY: the mapping belongs to this value until it is dropped; all access is through atomics and the copies of `Ring`.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    fn map(file: &OwnedFd) -> io::Result<Self> {
+    fn map(file: &OwnedFd, data_len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the kernel chooses aliases nothing of this process.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                MEMORY_LEN,
+                BESIDE_LEN + data_len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 file,
@@ -120,15 +128,15 @@ impl Memory {
             )?
         };
         NonNull::new(start.cast())
-            .map(Self)
+            .map(|start| Self { start, data_len })
             .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))
     }
 
     /// A ring whose counters begin at `line` and whose bytes at `start`.
     fn ring(&self, line: usize, start: usize, len: usize) -> Ring {
-        debug_assert!(start + len <= MEMORY_LEN && (line + 3) * LINE <= HEADS_LEN);
+        debug_assert!(start + len <= BESIDE_LEN + self.data_len && (line + 3) * LINE <= HEADS_LEN);
         // SAFETY: both lie within the mapping, as asserted.
-        let at = |offset: usize| unsafe { self.0.add(offset) };
+        let at = |offset: usize| unsafe { self.start.add(offset) };
         Ring {
             head: at(line * LINE).cast(),
             tail: at((line + 1) * LINE).cast(),
@@ -143,7 +151,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and rings that point into it live in the same `Mapped`. An error would
         // mean that it is gone already.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), MEMORY_LEN) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), BESIDE_LEN + self.data_len) };
     }
 }
 
@@ -275,8 +283,8 @@ struct Mapped {
 
 impl Mapped {
     fn new(memory: Memory, is_receiver: bool) -> Self {
-        let data = memory.ring(0, HEADS_LEN, DATA_LEN);
-        let requests = memory.ring(3, HEADS_LEN + DATA_LEN, REQUESTS_LEN);
+        let data = memory.ring(0, BESIDE_LEN, memory.data_len);
+        let requests = memory.ring(3, HEADS_LEN, REQUESTS_LEN);
         let (inbound, outbound) = if is_receiver {
             (data, requests)
         } else {
@@ -305,19 +313,55 @@ pub struct Rings {
     unheard: u32,
 }
 
+/// What a side waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Bytes to read; 0: none.
+    pub bytes: usize,
+    /// Where there are no bytes at all, this side is woken for so many, or as soon as a peer that [arms](Rings::arm_for) sleeps.
+    pub batch: usize,
+    /// Bytes of room to write; 0: as much as is worth waking for.
+    pub room: Option<usize>,
+}
+
+impl Wanted {
+    /// Only that the peer ends.
+    pub const NONE: Self = Self {
+        bytes: 0,
+        batch: 0,
+        room: None,
+    };
+    /// Room, as much as is worth waking for.
+    pub const ROOM: Self = Self {
+        bytes: 0,
+        batch: 0,
+        room: Some(0),
+    };
+}
+
 impl Rings {
     /// Makes the memory and passes it to the peer: the end that receives data.
     ///
     /// # Errors
     /// When the memory cannot be made, or the socket does not take it.
     pub fn offer(bell: UnixStream) -> io::Result<Self> {
+        Self::offer_for(bell, 0)
+    }
+
+    /// As [`offer`](Self::offer), with a ring of data that holds a piece of so many bytes, up to 4 MiB, and part of the next.
+    ///
+    /// # Errors
+    /// As [`offer`](Self::offer).
+    pub fn offer_for(bell: UnixStream, piece: usize) -> io::Result<Self> {
+        let data_len = (piece + piece / 3).next_power_of_two();
+        let data_len = data_len.clamp(DATA_LEN, DATA_MAX);
         let file = memfd_create(
             "ropewalk-lane",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )?;
-        ftruncate(&file, MEMORY_LEN as u64)?;
+        ftruncate(&file, (BESIDE_LEN + data_len) as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        let memory = Memory::map(&file)?;
+        let memory = Memory::map(&file, data_len)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let files = [file.as_fd()];
@@ -375,18 +419,78 @@ impl Rings {
     /// # Errors
     /// Where the peer's memory does not fit.
     pub fn arm(&mut self, writes: bool) -> io::Result<bool> {
+        let wants = if writes { Wanted::ROOM } else { Wanted::NONE };
+        self.arm_for(Wanted { bytes: 1, ..wants })
+    }
+
+    /// As [`arm`](Self::arm), for as many bytes to read and as much room as are wanted. Before this side sleeps it rings for what
+    /// it wrote, however little that is.
+    ///
+    /// # Errors
+    /// Where the peer's memory does not fit.
+    pub fn arm_for(&mut self, wanted: Wanted) -> io::Result<bool> {
         if self.has_ended {
             return Ok(true);
         }
-        let interest = Interest {
-            read: 1,
-            write: writes,
-        };
-        match self.is_ready(interest) {
+        match self.is_armed(wanted) {
             // The peer's memory has not arrived; the socket is readable when it has.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             ready => ready,
         }
+    }
+
+    fn is_armed(&mut self, wanted: Wanted) -> io::Result<bool> {
+        let (bell, mapped) = self.parts()?;
+        let Mapped {
+            inbound, outbound, ..
+        } = mapped;
+        let bytes = wanted.bytes.min(inbound.len);
+        let room = match wanted.room {
+            Some(0) => outbound.worth(outbound.len),
+            Some(room) => room.min(outbound.len) as u32,
+            None => 0,
+        };
+        let is_ready = || -> io::Result<bool> {
+            Ok(bytes > 0 && inbound.filled()? >= bytes
+                || room > 0 && outbound.room()? >= room as usize)
+        };
+        if is_ready()? {
+            return Ok(true);
+        }
+        // What this side wrote is not followed by more for now.
+        if outbound.filled()? > 0 {
+            let _ = ring_bell(bell, &outbound.wants().bytes, usize::MAX);
+        }
+        // A part of what is wanted is followed by the rest; nothing may be followed by little, for which the peer rings when it sleeps.
+        let least = match bytes > 0 && inbound.filled()? == 0 {
+            true => bytes.max(wanted.batch).min(inbound.len / 2),
+            false => bytes,
+        };
+        let least = least as u32;
+        inbound.wants().bytes.store(least, Ordering::Relaxed);
+        outbound.wants().room.store(room, Ordering::Relaxed);
+        // As in `ring_bell`, the other way round.
+        fence(Ordering::SeqCst);
+        let is_ready = is_ready()?;
+        if is_ready {
+            inbound.wants().bytes.store(0, Ordering::Relaxed);
+            outbound.wants().room.store(0, Ordering::Relaxed);
+        }
+        Ok(is_ready)
+    }
+
+    /// Whether bytes are there; true as well where reading would fail.
+    #[must_use]
+    pub fn has_bytes(&self) -> bool {
+        let is_filled = |ring: &Ring| ring.filled().map_or(true, |filled| filled > 0);
+        let mapped = self.mapped.as_ref();
+        mapped.is_some_and(|mapped| is_filled(&mapped.inbound))
+    }
+
+    /// Whether the peer has closed; what it wrote before may still lie in the ring.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Takes note of what made the socket readable.
@@ -525,12 +629,14 @@ fn take_memory(bell: &UnixStream) -> io::Result<Memory> {
     // Without the seals the peer could cut the memory under this process.
     let seals = fcntl_get_seals(&file)?;
     let len = rustix::fs::fstat(&file)?.st_size;
-    if !seals.contains(SEALS) || u64::try_from(len) != Ok(MEMORY_LEN as u64) {
+    let data_len = usize::try_from(len).unwrap_or(0).saturating_sub(BESIDE_LEN);
+    let is_length = (DATA_LEN..=DATA_MAX).contains(&data_len) && data_len.is_power_of_two();
+    if !seals.contains(SEALS) || !is_length {
         return Err(wrong(
             "the peer's shared memory has another size, or is not sealed",
         ));
     }
-    Memory::map(&file)
+    Memory::map(&file, data_len)
 }
 
 impl AsFd for Rings {
@@ -609,5 +715,6 @@ impl Wire for Rings {
     }
 }
 
+mod in_place;
 #[cfg(test)]
 mod tests;

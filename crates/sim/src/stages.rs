@@ -411,7 +411,7 @@ impl<'s> World<'s> {
             frames.push(Frame::Block(held.header));
             machine.sent(output, held);
         }
-        if machine.poll_want(output) {
+        if machine.poll_want(output, false) {
             frames.push(Frame::Want);
         }
         if let Some((blocks, bytes)) = machine.poll_end(output) {

@@ -260,7 +260,7 @@ fn run(case: Case, files: [Vec<u8>; 2], fates: [Option<Fate>; 2]) -> (Vec<Ended>
                 incoming: Records::new(&keys.toward_receiver),
                 outgoing: Records::new(&keys.toward_sender),
             });
-            let link = Link::receiving(far, case.lane == Lane::Shm).unwrap();
+            let link = Link::receiving(far, case.lane == Lane::Shm, case.block).unwrap();
             let input = Inbound::new(link, format!("A on {number}"), sealed, case.block);
             inputs.push(Some(input));
             edges.push(case.edge(number));

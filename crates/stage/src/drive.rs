@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ropewalk_lane::crc64;
+use ropewalk_lane::shm::Wanted;
+
 use ropewalk_proto::control::{StageAccount, StageStatus, from_stage, to_stage};
 use ropewalk_proto::stage::account::Account;
 use ropewalk_proto::stage::deal::{Deal, mix};
@@ -13,11 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::datagrams::Datagrams;
-use crate::ends::{Filled, Source, records};
+use crate::ends::{Filled, Sink, Source, records};
 use crate::error::StageError;
-use crate::inbound::{Arrival, Inbound};
+use crate::inbound::{Arrival, Inbound, fingerprint};
 use crate::meter::{self, Meter};
 use crate::outbound::Outbound;
+use crate::passing::Passing;
 use crate::pool::{Buffer, Pool, TAG_LEN};
 use crate::setup::{Agent, Ends};
 
@@ -37,6 +40,11 @@ pub(crate) struct Edges {
     /// Where blocks go as datagrams.
     pub datagrams: Option<Datagrams>,
 }
+/// Rounds in which something moved before sockets and the agent are looked at: each look is a system call.
+const ROUNDS_MAX: u32 = 8;
+
+/// Bytes for which this process is woken where a ring was empty; for fewer it is when the sender sleeps.
+const BATCH_LEN: usize = 256 << 10;
 
 pub(crate) struct Drive<'a> {
     agent: &'a Agent,
@@ -59,6 +67,10 @@ pub(crate) struct Drive<'a> {
     // What is readable or writable, as far as known.
     readable: Vec<bool>,
     credited: Vec<bool>,
+    // Rounds since sockets were looked at.
+    rounds: u32,
+    // Where blocks take no buffer.
+    passing: Option<Passing>,
 }
 
 impl<'a> Drive<'a> {
@@ -77,6 +89,7 @@ impl<'a> Drive<'a> {
         } = edges;
         Self {
             datagrams,
+            passing: Passing::of(&inputs, &outputs, may_pass(&ends), block),
             readable: vec![true; inputs.len()],
             credited: vec![true; outputs.len()],
             agent,
@@ -91,6 +104,7 @@ impl<'a> Drive<'a> {
             reported: Instant::now(),
             is_done: false,
             hears: false,
+            rounds: 0,
         }
     }
 
@@ -105,7 +119,19 @@ impl<'a> Drive<'a> {
             if self.hears {
                 self.hear()?;
             }
-            has_moved |= self.read()?;
+            has_moved |= match &mut self.passing {
+                Some(passing) => {
+                    let (inputs, outputs) = (&mut self.inputs, &mut self.outputs);
+                    passing.pass(
+                        &mut self.machine,
+                        inputs,
+                        outputs,
+                        &self.key,
+                        &mut self.meter,
+                    )?
+                }
+                None => self.read()?,
+            };
             has_moved |= self.work()?;
             has_moved |= self.write()?;
             self.grant()?;
@@ -140,7 +166,11 @@ impl<'a> Drive<'a> {
         }
         match &mut self.ends {
             Ends::Program(shell) => Ok(shell.is_over()),
-            Ends::Sink(sink) => sink.finish(),
+            Ends::Sink(sink) => {
+                // Sorting takes as much again.
+                self.pool.clear();
+                sink.finish()
+            }
             Ends::Source(_) | Ends::Relay => Ok(true),
         }
     }
@@ -157,13 +187,18 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// Whether blocks should be read from connections; what datagrams bring has its own bound.
+    fn wants_more(&self) -> bool {
+        self.datagrams.is_some() || self.machine.wants_more()
+    }
+
     fn read(&mut self) -> Result<bool, StageError> {
         let mut has_read = false;
+        let wants_more = self.wants_more();
         for (number, place) in self.inputs.iter_mut().enumerate() {
-            let Some(input) = place
-                .as_mut()
-                .filter(|_| std::mem::take(&mut self.readable[number]))
-            else {
+            let is_readable = self.readable[number];
+            let wants = |input: &&mut Inbound| is_readable && (wants_more || input.is_broken);
+            let Some(input) = place.as_mut().filter(wants) else {
                 continue;
             };
             let (machine, key, meter) = (&mut self.machine, &self.key, &mut self.meter);
@@ -186,6 +221,7 @@ impl<'a> Drive<'a> {
                 }
                 Ok(!machine.has_ended(number))
             })?;
+            self.readable[number] = !input.is_drained();
             if self.machine.has_ended(number) {
                 *place = None;
                 if let Some(datagrams) = &mut self.datagrams {
@@ -294,7 +330,8 @@ impl<'a> Drive<'a> {
         Ok(has_written)
     }
 
-    /// Reads what the receiver of an edge has sent; whether a buffer is free now.
+    /// Reads what the receiver of an edge has sent; whether that lets a block go on: a buffer is free, or there is credit for what
+    /// has not arrived.
     fn answers(&mut self, number: usize) -> Result<bool, StageError> {
         if !std::mem::take(&mut self.credited[number]) {
             return Ok(false);
@@ -302,10 +339,13 @@ impl<'a> Drive<'a> {
         let mut has_freed = false;
         let output = &mut self.outputs[number];
         let (machine, pool, datagrams) = (&mut self.machine, &mut self.pool, &mut self.datagrams);
+        let waits = self.passing.as_ref().is_some_and(Passing::waits_for_credit);
         let peer = output.peer.clone();
         output.read(|frame, body| {
             let heard = match (frame, &mut *datagrams) {
                 (Frame::Credit { granted, on_demand }, _) => {
+                    // The block that waits for it lies before this process.
+                    has_freed |= waits;
                     machine.credit(number, granted, on_demand)
                 }
                 (frame, Some(datagrams)) => datagrams.hear(number, frame, body).map(|whole| {
@@ -346,13 +386,14 @@ impl<'a> Drive<'a> {
                     }
                 }
             }
-            if machine.poll_want(number) {
+            let waits = self.passing.as_ref().is_some_and(Passing::waits_for_credit);
+            if machine.poll_want(number, waits) {
                 output.push_frame(&Frame::Want);
             }
             if let Some((blocks, bytes)) = machine.poll_end(number) {
                 output.push_frame(&Frame::End { blocks, bytes });
             }
-            if !output.has_unsent() {
+            if !output.has_unsent() || output.is_full {
                 break;
             }
             let pool = &mut self.pool;
@@ -385,31 +426,61 @@ impl<'a> Drive<'a> {
     /// Looks what is ready without waiting, and has the others report when they are; whether anything is.
     fn arm(&mut self) -> Result<bool, StageError> {
         let mut is_ready = false;
+        let wants_more = self.wants_more();
         for (readable, input) in self.readable.iter_mut().zip(&mut self.inputs) {
-            if let Some(input) = input {
-                let armed = input.link.arm(input.has_unsent());
-                *readable = armed.map_err(|error| input.lost(error.to_string()))?;
-                is_ready |= *readable;
-            }
+            let Some(input) = input else { continue };
+            let bytes = match &self.passing {
+                Some(passing) => passing.wanted_bytes(),
+                None if wants_more || input.is_broken => 1,
+                None => 0,
+            };
+            let room = input.has_unsent().then_some(0);
+            let batch = BATCH_LEN;
+            let armed = input.link.arm(Wanted { bytes, batch, room });
+            let armed = armed.map_err(|error| input.lost(error.to_string()))?;
+            input.is_broken |= input.link.has_ended();
+            // Where blocks are passed on, what lies in the ring counts.
+            let is_read = self.passing.is_none() && (wants_more || input.is_broken);
+            *readable |= armed && is_read;
+            is_ready |= armed || *readable && is_read;
         }
         for (credited, output) in self.credited.iter_mut().zip(&mut self.outputs) {
-            let armed = output.link.arm(output.has_unsent());
-            *credited = armed.map_err(|error| output.lost(error.to_string()))?;
+            let room = match &self.passing {
+                Some(passing) if !output.has_unsent() => passing.wanted_room(),
+                _ => output.has_unsent().then_some(0),
+            };
+            let armed = output.link.arm(Wanted {
+                bytes: 1,
+                batch: 1,
+                room,
+            });
+            *credited |= armed.map_err(|error| output.lost(error.to_string()))?;
             is_ready |= *credited && !output.is_over;
         }
         Ok(is_ready)
+    }
+
+    /// Looks what rings hold, which takes no system call.
+    fn look(&mut self) {
+        for (readable, input) in self.readable.iter_mut().zip(&self.inputs) {
+            *readable |= input.as_ref().is_some_and(|input| input.link.has_bytes());
+        }
+        for (credited, output) in self.credited.iter_mut().zip(&self.outputs) {
+            *credited |= output.link.has_bytes();
+        }
     }
 
     /// What can be read or written: the agent, inputs, outputs that are not over, and the program or file.
     fn waited_for(&self) -> Vec<PollFd<'_>> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![PollFd::new(&self.agent.packets, PollFlags::IN)];
+        let wants_more = self.wants_more();
         for input in self.inputs.iter().flatten() {
-            let flags = input.link.flags(input.has_unsent());
+            let flags = input.link.flags(wants_more, input.has_unsent());
             fds.push(PollFd::new(&input.link, flags));
         }
         for output in self.outputs.iter().filter(|output| !output.is_over) {
-            let flags = output.link.flags(output.has_unsent());
+            let flags = output.link.flags(true, output.has_unsent());
             fds.push(PollFd::new(&output.link, flags));
         }
         if let Some(datagrams) = &self.datagrams {
@@ -430,27 +501,37 @@ impl<'a> Drive<'a> {
         fds
     }
 
-    /// Looks what can be read and written; waits until something can where nothing moved.
+    /// Looks what can be read and written, after some rounds; waits until something can where nothing moved.
     fn sleep(&mut self, has_moved: bool) -> Result<(), StageError> {
+        // Datagrams are looked at in each round.
+        let may_skip = self.rounds < ROUNDS_MAX && self.datagrams.is_none();
+        self.rounds += 1;
+        if may_skip && has_moved {
+            self.look();
+            return Ok(());
+        }
+        let is_ready = self.arm()?;
+        if may_skip && is_ready {
+            return Ok(());
+        }
+        self.rounds = 0;
         let due = self.reported + STATUS_EVERY;
         let began = Instant::now();
         if began >= due {
             self.report();
         }
-        let patience = match has_moved {
+        let patience = match has_moved || is_ready {
             true => Duration::ZERO,
             false => due
                 .saturating_duration_since(began)
                 .max(Duration::from_millis(1)),
         };
+        let due = self.datagrams.as_ref().and_then(Datagrams::patience);
+        let patience = due.map_or(patience, |due| due.min(patience));
         let wait = match &self.ends {
             Ends::Sink(sink) if sink.is_behind() => Wait::Work,
+            _ if self.passing.as_ref().is_some_and(Passing::waits_for_output) => Wait::Output,
             _ => self.machine.wait(),
-        };
-        let due = self.datagrams.as_ref().and_then(Datagrams::patience);
-        let patience = match self.arm()? {
-            true => Duration::ZERO,
-            false => due.map_or(patience, |due| due.min(patience)),
         };
         let mut fds = self.waited_for();
         let timeout = Timespec::try_from(patience).unwrap_or_default();
@@ -463,7 +544,7 @@ impl<'a> Drive<'a> {
                 });
             }
         }
-        let events: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         drop(fds);
         self.note(events)?;
         if !has_moved {
@@ -473,28 +554,32 @@ impl<'a> Drive<'a> {
     }
 
     /// Takes note of what was readable or writable, in the order of [`Drive::waited_for`].
-    fn note(&mut self, events: Vec<bool>) -> Result<(), StageError> {
+    fn note(&mut self, events: Vec<PollFlags>) -> Result<(), StageError> {
         let mut events = events.into_iter();
-        self.hears = events.next().unwrap_or(false);
+        let mut next = || events.next().unwrap_or(PollFlags::empty());
+        self.hears = !next().is_empty();
         for (readable, input) in self.readable.iter_mut().zip(&mut self.inputs) {
-            if let Some(input) = input
-                && events.next().unwrap_or(false)
-            {
+            let Some(input) = input else { continue };
+            let event = next();
+            if !event.is_empty() {
+                input.is_broken |= event.intersects(PollFlags::HUP | PollFlags::ERR);
                 let woken = input.link.wake();
                 woken.map_err(|error| input.lost(error.to_string()))?;
-                *readable = true;
+                *readable |= event != PollFlags::OUT;
             }
         }
         let outputs = self.credited.iter_mut().zip(&mut self.outputs);
         for (credited, output) in outputs.filter(|(_, output)| !output.is_over) {
-            if events.next().unwrap_or(false) {
+            let event = next();
+            if !event.is_empty() {
                 let woken = output.link.wake();
                 woken.map_err(|error| output.lost(error.to_string()))?;
-                *credited = true;
+                *credited |= event != PollFlags::OUT;
+                output.is_full = false;
             }
         }
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.is_readable |= events.next().unwrap_or(false);
+            datagrams.is_readable |= !next().is_empty();
         }
         Ok(())
     }
@@ -556,6 +641,11 @@ fn arrive(
     machine.arrive(input, header, fingerprint(key, &header), dealt_by, body)
 }
 
+/// Whether a process passes blocks on, or drops them, without a look at their content.
+fn may_pass(ends: &Ends) -> bool {
+    matches!(ends, Ends::Relay | Ends::Sink(Sink::Null))
+}
+
 /// Deals a new block.
 fn make(machine: &mut Process<Buffer>, key: &[u8; 32], buffer: Buffer, len: usize) {
     debug_assert!(len + TAG_LEN <= buffer.len());
@@ -568,13 +658,6 @@ fn make(machine: &mut Process<Buffer>, key: &[u8; 32], buffer: Buffer, len: usiz
     header.check = crc64(&[&header.encode()[..CHECKED_LEN], &buffer[..len]]);
     let dealt_by = key_of(machine.deals(), &buffer[..len]);
     machine.make(header, fingerprint(key, &header), dealt_by, buffer);
-}
-
-/// What a block adds to accounts: a keyed hash of its identity, length and checksum.
-fn fingerprint(key: &[u8; 32], header: &Header) -> u128 {
-    let hash = blake3::keyed_hash(key, &header.encode());
-    let (half, _) = hash.as_bytes().split_at(16);
-    half.try_into().map_or(0, u128::from_le_bytes)
 }
 
 /// The key of a block: its first bytes, or the number in them.

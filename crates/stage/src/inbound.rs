@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
-use ropewalk_lane::crc64;
+use ropewalk_lane::Crc64;
 use ropewalk_lane::seal::Records;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::Violation;
@@ -11,8 +11,11 @@ use crate::error::StageError;
 use crate::link::Link;
 use crate::pool::{Buffer, Pool, TAG_LEN};
 
-/// Blocks that are read from one edge before others have their turn.
-const READ_MAX: usize = 16;
+/// Bytes that are read from one edge before they are passed on and others have their turn: what a processor's cache keeps.
+const TURN_LEN: usize = 256 << 10;
+
+/// Bytes of a block that are read in one call, so that their checksum is computed while they are in the cache.
+const PART_LEN: usize = 256 << 10;
 
 /// Keys of one edge, as the receiver uses them.
 #[derive(Debug)]
@@ -31,6 +34,13 @@ pub(crate) enum Arrival {
     Frame(Frame),
 }
 
+/// What a block adds to accounts: a keyed hash of its identity, length and checksum.
+pub(crate) fn fingerprint(key: &[u8; 32], header: &Header) -> u128 {
+    let hash = blake3::keyed_hash(key, &header.encode());
+    let (half, _) = hash.as_bytes().split_at(16);
+    half.try_into().map_or(0, u128::from_le_bytes)
+}
+
 pub(crate) struct Inbound {
     pub link: Link,
     /// Of the process at the other end.
@@ -43,6 +53,11 @@ pub(crate) struct Inbound {
     frame: Option<Frame>,
     body: Body,
     body_have: usize,
+    // Of the header and what is read of the content; not used where the edge is sealed.
+    sum: Crc64,
+    is_drained: bool,
+    /// The connection has failed or ended: what is left there is read at once.
+    pub is_broken: bool,
     // Frames that the socket had no room for.
     unsent: Vec<u8>,
 }
@@ -75,8 +90,16 @@ impl Inbound {
             frame: None,
             body: Body::None,
             body_have: 0,
+            sum: Crc64::default(),
+            is_drained: false,
+            is_broken: false,
             unsent: Vec::new(),
         }
+    }
+
+    /// Whether records are opened in buffers.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
     }
 
     pub fn lost(&self, reason: String) -> StageError {
@@ -92,33 +115,40 @@ impl Inbound {
         pool: &mut Pool,
         mut handle: impl FnMut(Arrival) -> Result<bool, Violation>,
     ) -> Result<bool, StageError> {
-        let mut blocks = 0;
-        let mut has_read = false;
-        while blocks < READ_MAX {
+        let mut all = 0;
+        self.is_drained = false;
+        while all < TURN_LEN && !self.is_drained {
             let (read, wanted) = match self.receive() {
                 Ok((0, _)) => return Err(self.lost("it ended early".into())),
                 Ok(read) => read,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_drained = true;
+                    break;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(self.lost(error.to_string())),
             };
-            has_read = true;
-            blocks += 1;
+            all += read;
+            self.is_drained = read < wanted;
             if !self.advance(read, pool, &mut handle)? {
                 break;
             }
-            // The socket is empty.
-            if read < wanted {
-                break;
-            }
         }
-        Ok(has_read)
+        Ok(all > 0)
     }
 
-    /// Reads the rest of a body and the header behind it in one call; gives what was read and wanted.
+    /// Whether the last read took all that was there.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
+    /// Reads the next part of a body, or its rest and the header behind it, in one call; gives what was read and wanted.
     fn receive(&mut self) -> io::Result<(usize, usize)> {
-        let header = &mut self.header[self.header_have..];
-        let body = self.body.rest(self.body_have);
+        let mut header = &mut self.header[self.header_have..];
+        let mut body = self.body.rest(self.body_have);
+        if body.len() > PART_LEN {
+            (body, header) = (&mut body[..PART_LEN], &mut []);
+        }
         let wanted = body.len() + header.len();
         let mut slices = [IoSliceMut::new(body), IoSliceMut::new(header)];
         let slices = if slices[0].is_empty() {
@@ -137,7 +167,11 @@ impl Inbound {
         handle: &mut impl FnMut(Arrival) -> Result<bool, Violation>,
     ) -> Result<bool, StageError> {
         if self.frame.is_some() {
-            let part = read.min(self.body.rest(self.body_have).len());
+            let rest = self.body.rest(self.body_have);
+            let part = read.min(rest.len());
+            if self.sealed.is_none() {
+                self.sum.update(&rest[..part]);
+            }
             self.body_have += part;
             read -= part;
             if !self.body.rest(self.body_have).is_empty() {
@@ -179,6 +213,8 @@ impl Inbound {
             _ if tag > 0 => Body::Tag([0; TAG_LEN]),
             _ => Body::None,
         };
+        self.sum = Crc64::default();
+        self.sum.update(&self.header[..CHECKED_LEN]);
         self.frame = Some(frame);
         Ok(())
     }
@@ -193,9 +229,9 @@ impl Inbound {
             std::mem::replace(&mut self.body, Body::None),
         );
         let Some(frame) = frame else { return Ok(true) };
-        let head = frame.encode();
         let mut body = body;
         if let Some(sealed) = &mut self.sealed {
+            let head = frame.encode();
             let whole: &mut [u8] = match &mut body {
                 Body::None => &mut [],
                 Body::Tag(tag) => tag,
@@ -207,10 +243,13 @@ impl Inbound {
                 .map_err(|_| StageError::Forged {
                     peer: self.peer.clone(),
                 })?;
+            if let (Frame::Block(header), Body::Block(buffer, _)) = (&frame, &body) {
+                self.sum.update(&buffer[..header.length as usize]);
+            }
         }
         let arrival = match (frame, body) {
             (Frame::Block(header), Body::Block(buffer, _)) => {
-                self.verify(&header, &buffer)?;
+                self.compare(&header, self.sum)?;
                 Arrival::Block(header, buffer)
             }
             (frame, _) => Arrival::Frame(frame),
@@ -227,14 +266,21 @@ impl Inbound {
 
     /// Compares a block with its checksum.
     pub fn verify(&self, header: &Header, buffer: &[u8]) -> Result<(), StageError> {
-        let content = &buffer[..header.length as usize];
-        if crc64(&[&header.encode()[..CHECKED_LEN], content]) != header.check {
-            return Err(StageError::Damaged {
-                peer: self.peer.clone(),
-                identity: header.identity,
-            });
+        let mut sum = Crc64::default();
+        sum.update(&header.encode()[..CHECKED_LEN]);
+        sum.update(&buffer[..header.length as usize]);
+        self.compare(header, sum)
+    }
+
+    /// Compares the checksum of a block with that of what arrived.
+    fn compare(&self, header: &Header, sum: Crc64) -> Result<(), StageError> {
+        if sum.value() == header.check {
+            return Ok(());
         }
-        Ok(())
+        Err(StageError::Damaged {
+            peer: self.peer.clone(),
+            identity: header.identity,
+        })
     }
 
     /// Sends credit, as far as the socket has space.

@@ -27,6 +27,7 @@ mod link;
 mod meter;
 mod outbound;
 mod parts;
+mod passing;
 mod pool;
 mod program;
 mod records;

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use ropewalk_lane::shm::Rings;
+use ropewalk_lane::shm::{Rings, Wanted};
 use rustix::event::PollFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
@@ -19,11 +19,14 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// The end of an edge that receives blocks; `is_shared`: through memory that this end makes.
-    pub fn receiving(socket: OwnedFd, is_shared: bool) -> io::Result<Self> {
+    /// The end of an edge that receives frames of so many bytes at most; `is_shared`: through memory that this end makes.
+    pub fn receiving(socket: OwnedFd, is_shared: bool, longest: usize) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(match is_shared {
-            true => Self::Rings(Box::new(Rings::offer(UnixStream::from(socket))?)),
+            true => Self::Rings(Box::new(Rings::offer_for(
+                UnixStream::from(socket),
+                longest,
+            )?)),
             false => Self::Socket(socket),
         })
     }
@@ -68,18 +71,47 @@ impl Link {
     }
 
     /// What to wait for with `poll`.
-    pub fn flags(&self, writes: bool) -> PollFlags {
+    pub fn flags(&self, reads: bool, writes: bool) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, reads || !self.is_socket());
+        flags.set(PollFlags::OUT, writes && self.is_socket());
+        flags
+    }
+
+    /// Whether readiness shows in `poll` only.
+    pub fn is_socket(&self) -> bool {
+        matches!(self, Self::Socket(_))
+    }
+
+    /// The rings, where it is not a socket.
+    pub fn rings(&mut self) -> Option<&mut Rings> {
         match self {
-            Self::Socket(_) if writes => PollFlags::IN | PollFlags::OUT,
-            Self::Socket(_) | Self::Rings(_) => PollFlags::IN,
+            Self::Socket(_) => None,
+            Self::Rings(rings) => Some(rings),
+        }
+    }
+
+    /// Whether bytes are there, or the peer's end, where that shows without a system call.
+    pub fn has_bytes(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Rings(rings) => rings.has_bytes(),
+        }
+    }
+
+    /// Whether the peer has ended, as far as that shows here.
+    pub fn has_ended(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Rings(rings) => rings.has_ended(),
         }
     }
 
     /// Whether there is something to do without waiting; else the descriptor becomes ready when there is.
-    pub fn arm(&mut self, writes: bool) -> io::Result<bool> {
+    pub fn arm(&mut self, wanted: Wanted) -> io::Result<bool> {
         match self {
             Self::Socket(_) => Ok(false),
-            Self::Rings(rings) => rings.arm(writes),
+            Self::Rings(rings) => rings.arm_for(wanted),
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Outbound {
     written: usize,
     // Frames of the receiver, of which the last may be there in part.
     ahead: Vec<u8>,
+    /// The socket had no room; false again once it may have.
+    pub is_full: bool,
     /// All blocks and the end are written, and the receiver has read them and closed the connection.
     pub is_over: bool,
     is_ended: bool,
@@ -69,6 +71,7 @@ impl Outbound {
             taken: 0,
             written: 0,
             ahead: Vec::new(),
+            is_full: false,
             is_over: false,
             is_ended: false,
             is_shut: false,
@@ -163,7 +166,10 @@ impl Outbound {
                     has_written = true;
                     self.written += count;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_full = self.link.is_socket();
+                    break;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(self.lost(error.to_string())),
             }

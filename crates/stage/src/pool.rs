@@ -34,6 +34,11 @@ impl Pool {
         self.free.pop().unwrap_or_else(new)
     }
 
+    /// Frees the memory of all buffers that are not in use.
+    pub fn clear(&mut self) {
+        self.free = Vec::new();
+    }
+
     /// Takes a buffer back.
     pub fn give(&mut self, buffer: Buffer) {
         debug_assert_eq!(buffer.len(), self.block + TAIL_LEN);

@@ -21,6 +21,7 @@ use ropewalk_proto::control::{
 };
 use ropewalk_proto::stage::datagrams::{Flow, MTU_MAX};
 use ropewalk_proto::stage::deal::Deal;
+use ropewalk_proto::stage::frame::HEADER_LEN;
 use ropewalk_proto::stage::process::{Process, Role, Settings};
 use ropewalk_proto::stage::shuffle::Shuffle;
 use ropewalk_proto::stage::{
@@ -40,6 +41,7 @@ use crate::inbound::{Inbound, Sealed};
 use crate::link::Link;
 use crate::outbound::Outbound;
 use crate::parts::Parts;
+use crate::pool::TAG_LEN;
 use crate::records::Dealing;
 use crate::shell::Shell;
 
@@ -527,7 +529,8 @@ impl Plan {
             outgoing: Records::new(&keys.toward_sender),
         });
         let edge = self.edge(&socket, keys)?;
-        let link = Link::receiving(socket, self.is_shared()).map_err(taking_over)?;
+        let longest = HEADER_LEN + self.block + TAG_LEN;
+        let link = Link::receiving(socket, self.is_shared(), longest).map_err(taking_over)?;
         Ok((Inbound::new(link, name, sealed, self.block), edge))
     }
 }

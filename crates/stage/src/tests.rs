@@ -1,10 +1,11 @@
 //! Both ends of an edge over a pair of sockets: what is sent arrives, and what is changed on the way is found.
 
-use std::io::Write as _;
+use std::io::{IoSlice, Write as _};
 use std::os::unix::net::UnixStream;
 
 use ropewalk_lane::crc64;
 use ropewalk_lane::seal::Records;
+use ropewalk_lane::shm::Wanted;
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::{Process, Role, Settings};
@@ -13,7 +14,9 @@ use rustix::event::{PollFd, Timespec, poll};
 use crate::error::StageError;
 use crate::inbound::{Arrival, Inbound, Sealed};
 use crate::link::Link;
+use crate::meter::Meter;
 use crate::outbound::Outbound;
+use crate::passing::Passing;
 use crate::pool::{Buffer, Pool};
 
 const BLOCK: usize = 1000;
@@ -42,7 +45,7 @@ fn pair() -> (UnixStream, UnixStream) {
 /// The sending and the receiving end of an edge.
 fn links(is_shared: bool) -> (Link, Link) {
     let (near, far) = pair();
-    let receiving = Link::receiving(far.into(), is_shared).unwrap();
+    let receiving = Link::receiving(far.into(), is_shared, 2 * BLOCK).unwrap();
     (Link::sending(near.into(), is_shared).unwrap(), receiving)
 }
 
@@ -107,7 +110,7 @@ fn receive(
 ) -> Result<(Vec<Vec<u8>>, bool), StageError> {
     let (mut near, far) = pair();
     let mut inbound = Inbound::new(
-        Link::receiving(far.into(), false).unwrap(),
+        Link::receiving(far.into(), false, BLOCK).unwrap(),
         "A on x".into(),
         sealed(is_sealed, false),
         BLOCK,
@@ -330,10 +333,15 @@ fn blocks_cross_shared_memory() {
 
 /// As the loop of a process waits.
 fn wait_for(link: &mut Link, writes: bool) {
-    if link.arm(writes).unwrap() {
+    let wanted = Wanted {
+        bytes: 1,
+        batch: 64 << 10,
+        room: writes.then_some(0),
+    };
+    if link.arm(wanted).unwrap() {
         return;
     }
-    let flags = link.flags(writes);
+    let flags = link.flags(true, writes);
     let longest = Timespec {
         tv_sec: 60,
         tv_nsec: 0,
@@ -341,4 +349,166 @@ fn wait_for(link: &mut Link, writes: bool) {
     let ready = poll(&mut [PollFd::new(link, flags)], Some(&longest)).unwrap();
     assert_eq!(ready, 1, "the other side did not wake this one");
     link.wake().unwrap();
+}
+
+/// A process between two edges, and both edges' other ends.
+struct Between {
+    machine: Process<Buffer>,
+    inputs: [Option<Inbound>; 1],
+    outputs: [Outbound; 1],
+    passing: Passing,
+    before: Outbound,
+    after: Inbound,
+}
+
+impl Between {
+    fn new() -> Self {
+        let (before, near) = links(true);
+        let (far, after) = links(true);
+        let mut machine = Process::new(Settings {
+            role: Role::Relay,
+            node: 0,
+            group: 1,
+            inputs: 1,
+            outputs: 1,
+            block: BLOCK,
+            buffers: 8,
+            deal: Deal::Random,
+            seed: 0,
+        });
+        let mut inputs = [Some(Inbound::new(near, "A on x".into(), None, BLOCK))];
+        let outputs = [Outbound::new(far, "C on x".into(), None)];
+        let passing = Passing::of(&inputs, &outputs, true, BLOCK).unwrap();
+        let (granted, on_demand) = machine.poll_credit(0).unwrap();
+        let input = inputs[0].as_mut().unwrap();
+        input.send_credit(granted, on_demand).unwrap();
+        Self {
+            machine,
+            inputs,
+            outputs,
+            passing,
+            before: Outbound::new(before, "B on x".into(), None),
+            after: Inbound::new(after, "B on x".into(), None, BLOCK),
+        }
+    }
+
+    fn pass(&mut self) -> Result<bool, StageError> {
+        let Self {
+            machine,
+            inputs,
+            outputs,
+            passing,
+            ..
+        } = self;
+        passing.pass(machine, inputs, outputs, &[0; 32], &mut Meter::default())
+    }
+
+    /// What has arrived behind it.
+    fn arrived(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let mut all = Vec::new();
+        let read = self.after.read(&mut Pool::new(BLOCK), |arrival| {
+            if let Arrival::Block(header, body) = arrival {
+                all.push((header, body[..header.length as usize].to_vec()));
+            }
+            Ok(true)
+        });
+        read.unwrap();
+        all
+    }
+}
+
+/// A process passes blocks from ring to ring without a buffer, in order and as they are, as far as it has credit; what waits stays in
+/// the ring, and its counts are those of blocks in buffers.
+#[test]
+fn blocks_are_passed_on_where_they_lie() {
+    let mut between = Between::new();
+    let mut machine = source(&LENGTHS);
+    while let Some(held) = machine.next_send(0) {
+        between.before.push(held);
+    }
+    between
+        .before
+        .write(|held| drop(machine.sent(0, held)))
+        .unwrap();
+    assert!(!between.pass().unwrap(), "no credit");
+    assert!(between.passing.waits_for_credit() && between.passing.waits_for_output());
+    assert_eq!(between.passing.wanted_bytes(), 0);
+    between.machine.credit(0, 3 * BLOCK as u64, false).unwrap();
+    assert!(between.pass().unwrap());
+    let mut arrived = between.arrived();
+    assert_eq!(arrived.len(), 3);
+    between.machine.credit(0, 8 * BLOCK as u64, false).unwrap();
+    assert!(between.pass().unwrap());
+    assert!(!between.pass().unwrap());
+    assert!(!between.passing.waits_for_output());
+    arrived.extend(between.arrived());
+    let bytes: Vec<Vec<u8>> = arrived.into_iter().map(|(_, bytes)| bytes).collect();
+    let expected: Vec<Vec<u8>> = (1..)
+        .zip(LENGTHS)
+        .map(|(number, len)| vec![number; len])
+        .collect();
+    assert_eq!(bytes, expected);
+    let (received, dealt) = (between.machine.received(), between.machine.dealt());
+    assert_eq!(received, dealt);
+    assert_eq!(received.blocks, LENGTHS.len() as u64);
+    assert_eq!(between.machine.held(), 0);
+    // Buffers that were not needed are granted again: five are used of eight.
+    assert_eq!(
+        between.machine.poll_credit(0),
+        Some((13 * BLOCK as u64, false))
+    );
+    let (blocks, bytes) = machine.poll_end(0).unwrap();
+    between.before.push_frame(&Frame::End { blocks, bytes });
+    between.before.write(|_| {}).unwrap();
+    assert!(between.pass().unwrap());
+    assert!(between.inputs[0].is_none() && between.machine.poll_end(0).is_some());
+}
+
+/// A damaged block, one beyond the credit, one that is too long and an early end are errors before anything is passed on.
+#[test]
+fn what_is_wrong_is_not_passed_on() {
+    let all = bytes(&[100], false);
+    let check = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut between = Between::new();
+        between.machine.credit(0, 8 * BLOCK as u64, false).unwrap();
+        let mut changed = all.clone();
+        change(&mut changed);
+        let Link::Rings(rings) = &mut between.before.link else {
+            unreachable!()
+        };
+        rings.put(&[IoSlice::new(&changed)]).unwrap();
+        let error = between.pass().unwrap_err();
+        assert!(between.arrived().is_empty(), "{error}");
+        error
+    };
+    for at in [1, 2, 5, 17, 24, HEADER_LEN, HEADER_LEN + 99] {
+        let error = check(&|bytes| bytes[at] ^= 1);
+        assert!(
+            matches!(error, StageError::Damaged { .. }),
+            "byte {at}: {error}"
+        );
+    }
+    let error = check(&|bytes| bytes[10] = 1);
+    assert!(matches!(error, StageError::TooLong { .. }), "{error}");
+    let error = check(&|bytes| bytes[0] = 77);
+    assert!(matches!(error, StageError::Frame { .. }), "{error}");
+
+    let mut between = Between::new();
+    between.machine.credit(0, 99 * BLOCK as u64, false).unwrap();
+    let mut machine = source(&[1; 9]);
+    while let Some(held) = machine.next_send(0) {
+        between.before.push(held);
+    }
+    between.before.write(|_| {}).unwrap();
+    let error = between.pass().unwrap_err();
+    assert!(matches!(error, StageError::Violation { .. }), "{error}");
+    let mut between = Between::new();
+    drop(between.before);
+    between.inputs[0].as_mut().unwrap().link.wake().unwrap();
+    let (inputs, outputs) = (&mut between.inputs, &mut between.outputs);
+    let meter = &mut Meter::default();
+    let passed = between
+        .passing
+        .pass(&mut between.machine, inputs, outputs, &[0; 32], meter);
+    assert!(matches!(passed, Err(StageError::Lost { .. })));
 }

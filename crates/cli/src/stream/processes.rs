@@ -15,15 +15,16 @@ use crate::options::{ReachArgs, rate};
 pub(crate) struct ProcessArgs {
     /// Buffers of each process together: auto or a size
     ///
-    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache, and 16 MiB at most; over long paths a
-    /// process needs its part of rate times round trip
+    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache (2 MiB for one node without --lane tcp), and
+    /// 16 MiB at most; over long paths a process needs its part of rate times round trip
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory: Memory,
 
     /// What processes are connected by: auto, tcp, unix, shm, rbudp or rapid
     ///
-    /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection) are for
-    /// nodes of one host; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows the receiver, both within a host, too
+    /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection, 4.2 MiB
+    /// with blocks above 1.5 MiB) are for nodes of one host; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows the receiver, both
+    /// within a host, too
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
     lane: LaneKind,
 
@@ -71,7 +72,7 @@ impl ProcessArgs {
 
     /// How many blocks the buffers of a process hold; so many nodes need two for each process at least.
     pub fn buffers(&self, nodes: usize, block: Bytes) -> Result<u64> {
-        let memory = self.memory.bytes(nodes, block.0);
+        let memory = self.memory.bytes(nodes, block.0, self.lane);
         if memory.0 / block.0 < BUFFERS_MIN {
             bail!(
                 "--memory {memory} holds fewer than two blocks of {}; give --memory {} or more",
@@ -104,14 +105,23 @@ impl ProcessArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory(Option<Bytes>);
 
-/// Least and most that processes take by themselves. What is in use at once should fit a processor's cache: with 4 MiB a chain of
+/// Least and most that processes take by themselves. What is in use at once should fit a processor's cache: over TCP with 4 MiB a chain of
 /// four processes carried half of what it did with 512 KiB.
 const MEMORY_AUTO: std::ops::RangeInclusive<u64> = 512 << 10..=16 << 20;
 
+/// Least within one host: what the connections there hold, so that processes wake each other seldom.
+const MEMORY_WITHIN: u64 = 2 << 20;
+
 impl Memory {
-    fn bytes(self, nodes: usize, block: u64) -> Bytes {
+    fn bytes(self, nodes: usize, block: u64, lane: LaneKind) -> Bytes {
         let edges = BUFFERS_MIN * nodes as u64 * block;
-        let auto = edges.clamp(*MEMORY_AUTO.start(), *MEMORY_AUTO.end());
+        let is_within =
+            nodes == 1 && matches!(lane, LaneKind::Auto | LaneKind::Unix | LaneKind::Shm);
+        let least = match is_within {
+            true => MEMORY_WITHIN,
+            false => *MEMORY_AUTO.start(),
+        };
+        let auto = edges.clamp(least, *MEMORY_AUTO.end());
         self.0.unwrap_or(Bytes(auto.max(BUFFERS_MIN * block)))
     }
 }

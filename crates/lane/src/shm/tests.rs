@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::Crc64;
 
 fn pair() -> (Rings, Rings) {
     let (near, far) = UnixStream::pair().unwrap();
@@ -156,8 +157,10 @@ fn a_peer_that_writes_nonsense_ends_the_stream() {
 #[test]
 fn memory_that_can_change_its_size_is_refused() {
     for (len, seals) in [
-        (MEMORY_LEN, SealFlags::GROW),
-        (MEMORY_LEN / 2, SEALS),
+        (BESIDE_LEN + DATA_LEN, SealFlags::GROW),
+        (BESIDE_LEN + DATA_LEN / 2, SEALS),
+        (BESIDE_LEN + 3 * DATA_LEN, SEALS),
+        (BESIDE_LEN + 2 * DATA_MAX, SEALS),
         (4096, SEALS),
     ] {
         let (near, far) = UnixStream::pair().unwrap();
@@ -188,4 +191,131 @@ fn memory_that_can_change_its_size_is_refused() {
         .receive(&mut [IoSliceMut::new(&mut [0; 8])])
         .unwrap_err();
     assert!(error.to_string().contains("no shared memory"), "{error}");
+}
+
+/// Bytes go from ring to ring around the ends of both, with their checksum; the other side sees them once they are published, and
+/// they stay until they are consumed.
+#[test]
+fn bytes_go_from_ring_to_ring() {
+    const HEAD: usize = 5;
+    let (mut near, mut source) = pair();
+    let (mut sink, mut far) = pair();
+    let mut number = 0_usize;
+    // Several times around.
+    for round in 0..200 {
+        let len = round * 7919 % 100_000;
+        let bytes: Vec<u8> = (number..number + HEAD + len)
+            .map(|n| (n % 251) as u8)
+            .collect();
+        number += HEAD + len;
+        assert_eq!(source.put(&[IoSlice::new(&bytes)]).unwrap(), bytes.len());
+        let mut head = [0; HEAD];
+        assert!(near.look(&mut head).unwrap());
+        assert_eq!(head, bytes[..HEAD]);
+        let mut sum = Crc64::default();
+        assert!(
+            near.copy_to(HEAD, len, &mut sum, &mut far, b"head")
+                .unwrap()
+        );
+        assert_eq!(sum.value(), crate::crc64(&[&bytes[HEAD..]]));
+        let mut again = Crc64::default();
+        near.sum(HEAD, len, &mut again).unwrap();
+        assert_eq!(again.value(), sum.value());
+        assert!(!sink.has_bytes(), "not published");
+        far.publish(4 + len).unwrap();
+        near.consume(bytes.len()).unwrap();
+        assert!(!near.has_bytes());
+        let mut got = vec![0; 4 + len];
+        assert_eq!(
+            sink.take(&mut [IoSliceMut::new(&mut got)]).unwrap(),
+            got.len()
+        );
+        assert!(got[..4] == *b"head" && got[4..] == bytes[HEAD..]);
+    }
+}
+
+/// What does not fit is not copied; what is not there is neither used nor published.
+#[test]
+fn only_what_is_there_goes_on() {
+    let (mut near, mut source) = pair();
+    let (mut sink, mut far) = pair();
+    let kind = |result: io::Result<()>| result.unwrap_err().kind();
+    assert_eq!(
+        near.look(&mut [0]).unwrap_err().kind(),
+        io::ErrorKind::WouldBlock
+    );
+    source.put(&[IoSlice::new(&[1; 100])]).unwrap();
+    assert!(!near.look(&mut [0; 101]).unwrap());
+    let sum = &mut Crc64::default();
+    assert_eq!(kind(near.sum(1, 100, sum)), io::ErrorKind::InvalidInput);
+    assert_eq!(kind(near.consume(101)), io::ErrorKind::InvalidInput);
+    assert_eq!(kind(far.publish(DATA_LEN + 1)), io::ErrorKind::InvalidInput);
+    far.put(&[IoSlice::new(&vec![2; DATA_LEN - 99])]).unwrap();
+    assert!(!near.copy_to(0, 100, sum, &mut far, &[]).unwrap());
+    sink.take(&mut [IoSliceMut::new(&mut [0])]).unwrap();
+    assert!(near.copy_to(0, 100, sum, &mut far, &[]).unwrap());
+    drop(sink);
+    far.wake().unwrap();
+    let error = near.copy_to(0, 100, sum, &mut far, &[]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    drop(source);
+    near.wake().unwrap();
+    assert_eq!(near.filled(100).unwrap(), 100);
+    assert_eq!(
+        near.filled(101).unwrap_err().kind(),
+        io::ErrorKind::UnexpectedEof
+    );
+}
+
+/// A side that waits for a batch is woken by the batch, or by less once the peer goes to sleep; never missed, whichever was first.
+#[test]
+fn a_batch_is_waited_for_while_the_peer_works() {
+    let wanted = Wanted {
+        bytes: 10,
+        batch: 1000,
+        room: None,
+    };
+    let rings = |receiver: &Rings| recv(&receiver.bell, &mut [0; 9], RecvFlags::DONTWAIT).is_ok();
+    let (mut receiver, mut sender) = pair();
+    assert!(!receiver.arm_for(wanted).unwrap());
+    sender.put(&[IoSlice::new(&[1; 999])]).unwrap();
+    assert!(!rings(&receiver));
+    sender.put(&[IoSlice::new(&[1])]).unwrap();
+    assert!(rings(&receiver));
+    assert!(receiver.arm_for(wanted).unwrap());
+
+    let (mut receiver, mut sender) = pair();
+    assert!(!receiver.arm_for(wanted).unwrap());
+    sender.put(&[IoSlice::new(&[1; 20])]).unwrap();
+    assert!(!rings(&receiver));
+    assert!(!sender.arm_for(Wanted::NONE).unwrap());
+    assert!(rings(&receiver), "the peer sleeps");
+
+    // Less than the batch was there before: it counts, and a part is waited for to its end.
+    let (mut receiver, mut sender) = pair();
+    sender.put(&[IoSlice::new(&[1; 9])]).unwrap();
+    assert!(!sender.arm_for(Wanted::NONE).unwrap());
+    assert!(!receiver.arm_for(wanted).unwrap());
+    sender.put(&[IoSlice::new(&[1])]).unwrap();
+    assert!(rings(&receiver));
+    assert!(receiver.arm_for(wanted).unwrap());
+}
+
+/// A ring holds a piece that it was made for, whole, and both ends see the same length.
+#[test]
+fn rings_are_made_for_long_pieces() {
+    for (piece, holds) in [
+        (100, true),
+        (2 << 20, true),
+        (3 << 20, true),
+        ((4 << 20) + 1, false),
+    ] {
+        assert_eq!(Rings::holds(piece), holds);
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut receiver = Rings::offer_for(near, piece).unwrap();
+        let mut sender = Rings::accept(far).unwrap();
+        let sent = sender.put(&[IoSlice::new(&vec![1; piece])]).unwrap();
+        assert_eq!(sent == piece, holds);
+        assert_eq!(receiver.filled(1).unwrap(), sent);
+    }
 }

@@ -141,6 +141,12 @@ struct Output<B> {
     has_ended: bool,
 }
 
+impl<B> Output<B> {
+    fn has_credit(&self) -> bool {
+        self.used < self.granted
+    }
+}
+
 /// One process.
 #[derive(Debug)]
 pub struct Process<B> {
@@ -178,7 +184,11 @@ impl<B> Process<B> {
             Role::Program => buffers / 2,
             Role::Relay | Role::Sink => 0,
         };
-        let few = QUEUE_EACH * settings.outputs;
+        // Where all go to one output, more than one need not wait.
+        let few = match settings.outputs {
+            0 | 1 => 1,
+            outputs => QUEUE_EACH * outputs,
+        };
         let input = |_| Input {
             ready: VecDeque::new(),
             account: Account::default(),
@@ -312,6 +322,14 @@ impl<B> Process<B> {
         self.inputs[input].has_ended
     }
 
+    /// Whether more blocks should be received: those that have arrived are merged, and the queue has room. What is not received
+    /// yet waits at its sender, which credit permits, or in the connection, and takes no buffer here.
+    #[must_use]
+    pub fn wants_more(&self) -> bool {
+        let has_room = self.settings.role != Role::Relay || self.queued < self.queue_max;
+        self.ready.is_empty() && has_room
+    }
+
     /// Takes a block out of the merged inputs, for a program or file. Give it to [`Process::release`] when it is used.
     pub fn take(&mut self) -> Option<Held<B>> {
         let held = self.merge()?;
@@ -432,10 +450,12 @@ impl<B> Process<B> {
         Ok(())
     }
 
-    /// Whether the receiver of an output should be asked for credit now.
-    pub fn poll_want(&mut self, output: usize) -> bool {
+    /// Whether the receiver of an output should be asked for credit now. `waits`: a block for it has not arrived only because
+    /// it has none.
+    pub fn poll_want(&mut self, output: usize, waits: bool) -> bool {
         let to = &mut self.outputs[output];
-        let asks = to.on_demand && !to.has_asked && !to.queue.is_empty() && to.used == to.granted;
+        let has_block = waits || !to.queue.is_empty();
+        let asks = to.on_demand && !to.has_asked && has_block && !to.has_credit();
         to.has_asked |= asks;
         asks
     }
@@ -444,7 +464,13 @@ impl<B> Process<B> {
     #[must_use]
     pub fn can_send(&self, output: usize) -> bool {
         let to = &self.outputs[output];
-        !to.queue.is_empty() && to.used < to.granted
+        !to.queue.is_empty() && to.has_credit()
+    }
+
+    /// Whether a block that arrives now and goes to this output can be sent at once.
+    #[must_use]
+    pub fn can_pass(&self, output: usize) -> bool {
+        self.queued == 0 && self.ready.is_empty() && self.outputs[output].has_credit()
     }
 
     /// The next block to be sent on an output. Give it to [`Process::release`] once it is written.

@@ -173,7 +173,7 @@ impl World {
             from.sent(edge.output, held);
             has_moved = true;
         }
-        if from.poll_want(edge.output) {
+        if from.poll_want(edge.output, false) {
             edge.forward.push_back(Frame::Want);
             has_moved = true;
         }
@@ -396,6 +396,52 @@ fn pair() -> (Process<()>, Header) {
         check: 0,
     };
     (process, header)
+}
+
+/// A process receives no more while it cannot pass on what it has: blocks wait before it, not in its buffers. It does again as soon as
+/// one has gone on.
+#[test]
+fn a_process_that_cannot_pass_on_takes_no_more() {
+    let (_, header) = pair();
+    let mut relay = Process::new(Settings {
+        role: Role::Relay,
+        node: 0,
+        group: 1,
+        inputs: 1,
+        outputs: 1,
+        block: 1 << 20,
+        buffers: 8,
+        deal: Deal::Random,
+        seed: 0,
+    });
+    assert!(relay.poll_credit(0).is_some());
+    let arrive = |relay: &mut Process<()>| {
+        relay.arrive(0, header, 1, 0, ()).unwrap();
+        relay.relay();
+    };
+    assert!(relay.wants_more() && !relay.can_pass(0), "no credit");
+    arrive(&mut relay);
+    assert!(!relay.wants_more());
+    relay.credit(0, 2 << 20, false).unwrap();
+    assert!(!relay.can_pass(0), "behind another one");
+    let held = relay.next_send(0).unwrap();
+    assert!(relay.wants_more() && relay.can_pass(0));
+    relay.sent(0, held);
+    arrive(&mut relay);
+    assert!(relay.next_send(0).is_some());
+    assert!(!relay.can_pass(0), "no credit");
+    // Where it waits for more than credit, it asks only where that is needed.
+    assert!(!relay.poll_want(0, true));
+    relay.credit(0, 2 << 20, true).unwrap();
+    assert!(!relay.poll_want(0, false));
+    assert!(relay.poll_want(0, true) && !relay.poll_want(0, true));
+    let (mut sink, header) = pair();
+    assert!(sink.poll_credit(0).is_some());
+    sink.arrive(0, header, 1, 0, ()).unwrap();
+    assert!(!sink.wants_more());
+    let held = sink.take().unwrap();
+    assert!(sink.wants_more());
+    sink.release(held);
 }
 
 /// Peers that send without credit, after the end, or count wrongly are named as such.
