@@ -14,7 +14,7 @@ use ropewalk_proto::control::{
     Status, ToAgent, from_agent, to_agent,
 };
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
+    Action, Coordinator, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
 };
 use ropewalk_sim::{SECOND, Scenario};
 
@@ -60,7 +60,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
-        keep_partial: false,
+        incomplete: Incomplete::Removed,
         links: Vec::new(),
         source_name: String::new(),
     };

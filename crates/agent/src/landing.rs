@@ -147,6 +147,19 @@ impl SinkSet {
             .try_for_each(|placed| placed.sink.commit())
     }
 
+    /// As [`SinkSet::commit`] where bytes are missing, for the files that lack none. Whether any file has its name.
+    pub fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
+        let mut is_any_named = false;
+        for placed in &self.sinks {
+            let lacking = placed.ranges.intersection(missing);
+            is_any_named |= match lacking.is_empty() {
+                true => placed.sink.commit().map(|()| true)?,
+                false => placed.sink.commit_whole_files(&lacking)?,
+            };
+        }
+        Ok(is_any_named)
+    }
+
     /// What stood where the sinks gave files their names, all together.
     pub fn landed(&self) -> control::Landed {
         let mut all = control::Landed::default();

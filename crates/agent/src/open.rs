@@ -116,6 +116,7 @@ fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
         file_count: scan.manifest.file_count(),
         identities: Vec::new(),
         skipped: scan.skipped,
+        special: scan.special,
     };
     let source = OpenSource::Tree {
         root,

@@ -112,6 +112,8 @@ pub(crate) struct Fetch {
     // What was read back from the sink and found right.
     read_back: Mutex<RangeSet>,
     hash: bool,
+    // Its copy is its own, and files of it that lack no byte get their names however the transfer ends.
+    names_whole_files: bool,
 }
 
 impl Fetch {
@@ -160,6 +162,7 @@ impl Fetch {
             made_folders: Mutex::default(),
             read_back: Mutex::default(),
             hash: options.verify() >= Verify::Tree,
+            names_whole_files: plan.commit && plan.whole_files,
             member,
         })
     }
@@ -423,6 +426,34 @@ impl Fetch {
         };
         self.state.lock().node.handle_renamed(renamed.clone());
         renamed
+    }
+
+    /// Renames the files of an own copy that lack no byte, when the transfer ends and others do; what was written of those is
+    /// removed. Whether any file was renamed. In words when it fails.
+    pub fn commit_whole_files(&self) -> Result<bool, String> {
+        let mut state = self.state.lock();
+        let missing = state.node.missing_of_rename();
+        state.node.handle_end(End::default());
+        drop(state);
+        self.changed.notify_all();
+        let sinks = self.sinks().filter(|sinks| !sinks.is_shared());
+        let (Some(sinks), Some(missing)) = (sinks, missing) else {
+            return Ok(false);
+        };
+        let renamed = sinks.commit_whole_files(&missing);
+        let renamed = renamed.map_err(|error| error.to_string())?;
+        if renamed {
+            self.state.lock().node.handle_renamed(Ok(()));
+        }
+        Ok(renamed)
+    }
+
+    /// As [`Fetch::commit_whole_files`] where the master is gone and no order will be received.
+    pub fn commit_without_master(&self) -> Result<bool, String> {
+        match self.names_whole_files {
+            true => self.commit_whole_files(),
+            false => Ok(false),
+        }
     }
 
     /// What stood where files got their names; nothing where there are no sinks.

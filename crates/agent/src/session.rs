@@ -472,7 +472,7 @@ impl Session {
         self.finish_stream(false).await;
         if let Some(transfer) = self.transfer.take() {
             self.shared.transfers.lock().remove(&transfer.member.id);
-            let stop = move || transfer.stop(true, "the connection to its master ended");
+            let stop = move || transfer.stop_without_master();
             let _ = tokio::task::spawn_blocking(stop).await;
         }
     }

@@ -318,6 +318,18 @@ impl Transfer {
         self.end(discard, false, outcome);
     }
 
+    /// Ends the transfer where its master is gone.
+    pub fn stop_without_master(&self) {
+        let fetch = self.fetch.lock().clone();
+        let ended = "the connection to its master ended";
+        let outcome = match fetch.map(|fetch| fetch.commit_without_master()) {
+            None | Some(Ok(false)) => ended.to_owned(),
+            Some(Ok(true)) => format!("{ended}; complete files were renamed into place"),
+            Some(Err(error)) => format!("{ended}; no file was renamed: {error}"),
+        };
+        self.stop(true, &outcome);
+    }
+
     /// As [`Transfer::stop`]; with `shared`, files that other nodes write too are removed as well.
     /// The receiving side is let go, so that nothing of the transfer stays in memory.
     fn end(&self, discard: bool, shared: bool, outcome: &str) {
@@ -362,10 +374,13 @@ impl Transfer {
                 .map_or(Ok(()), |f| f.see_samples(&word.samples));
             // What nobody else sees is no part of a whole; what only could not be renamed is kept.
             discard |= seen.is_err();
-            match fetch.as_ref().map(|f| seen.and_then(|()| f.commit())) {
-                Some(Ok(())) => {
-                    finished.committed = true;
-                    finished.landed = fetch.as_ref().and_then(|f| f.landed());
+            let renamed = |fetch: &Arc<Fetch>| match word.whole_files {
+                true => fetch.commit_whole_files(),
+                false => fetch.commit().map(|()| true),
+            };
+            match fetch.as_ref().map(|f| seen.and_then(|()| renamed(f))) {
+                Some(Ok(renamed)) => {
+                    finished.committed = renamed;
                 }
                 Some(Err(error)) => finished.error = error,
                 None => {
@@ -373,6 +388,10 @@ impl Transfer {
                         "its part was ended before it could give the files their names".into();
                 }
             }
+        }
+        if word.commit {
+            // Also where a commit has failed after some of it.
+            finished.landed = fetch.as_ref().and_then(|f| f.landed());
         }
         let failed = fetch.as_ref().and_then(|fetch| fetch.failure());
         let failed = failed.or_else(|| Some(&finished.error).filter(|e| !e.is_empty()).cloned());

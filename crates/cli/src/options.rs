@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use ropewalk_master::request::{
-    self, DatagramOptions, Existing, LaneKind, MonitorKind, NodeRequest, Options, PolicyName,
-    Rails, Reach, RemoteProgram, Striping,
+    self, DatagramOptions, Existing, Incomplete, LaneKind, MonitorKind, NodeRequest, Options,
+    PolicyName, Rails, Reach, RemoteProgram, Striping,
 };
 use ropewalk_model::{ByteRate, Bytes};
 
@@ -157,6 +157,19 @@ pub(crate) struct MoveArgs {
         help_heading = "Safety"
     )]
     no_sync: bool,
+
+    /// Give no file of a copy its name unless the copy is complete
+    ///
+    /// Without it the files of an incomplete copy that lack no byte get their names, and what was written of the others is
+    /// removed
+    #[arg(
+        long,
+        conflicts_with = "keep_partial",
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Safety"
+    )]
+    atomic: bool,
 
     /// Keep the bytes of an incomplete copy, not remove them
     ///
@@ -580,7 +593,11 @@ impl MoveArgs {
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
             existing: Existing::default(),
-            keep_partial: self.keep_partial,
+            incomplete: match (self.keep_partial, self.atomic) {
+                (true, _) => Incomplete::Kept,
+                (false, true) => Incomplete::Removed,
+                (false, false) => Incomplete::WholeFiles,
+            },
             token,
             ssh_command: self.ssh.0.clone(),
             ask: sys::has_terminal(),

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command};
 
 use common::{DEADLINE, Moving, Place, bytes, wait_for};
@@ -94,7 +95,29 @@ fn signals_end_a_copy_cleanly() {
     }
 }
 
-/// When an interrupted command has ended, all of an incomplete copy is removed, or kept where that was asked for and named.
+/// Counts the files in the folders of a copy, each of which is whole.
+fn whole_files(copy: &Path) -> usize {
+    let names = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .collect::<Vec<_>>()
+    };
+    let folders = names(copy);
+    let files: Vec<_> = folders.iter().flat_map(|folder| names(folder)).collect();
+    for file in &files {
+        assert_eq!(
+            std::fs::read(file).unwrap(),
+            [b'x'; 200],
+            "{}",
+            file.display()
+        );
+    }
+    files.len()
+}
+
+/// When an interrupted command has ended, the files of an incomplete copy that are whole have their names; all of it is
+/// removed, or kept and named, where that was asked for.
 #[test]
 fn what_an_interrupted_copy_says_is_so() {
     let place = Place::new();
@@ -104,9 +127,9 @@ fn what_an_interrupted_copy_says_is_so() {
         std::fs::write(folder.join(file.to_string()), [b'x'; 200]).unwrap();
     }
     std::fs::create_dir(place.path("to")).unwrap();
-    for keeps in [false, true] {
+    for option in [Some("--atomic"), Some("--keep-partial"), None] {
         let mut args = vec!["copy", "set", "to/copy", "--limit", "300kB/s"];
-        args.extend(keeps.then_some("--keep-partial"));
+        args.extend(option);
         let mut moving = Moving::start(&place, &args);
         moving.until_delivered(600_000);
         signal(&moving.child, "INT");
@@ -119,8 +142,20 @@ fn what_an_interrupted_copy_says_is_so() {
             .iter()
             .map(|one| std::path::PathBuf::from(one["path"].as_str().unwrap()))
             .collect();
-        assert_eq!(names.len(), usize::from(keeps), "{report:#}");
-        assert_eq!(left, names, "{report:#}");
+        let copy = place.path("to/copy");
+        if option.is_some() {
+            let keeps = option == Some("--keep-partial");
+            assert_eq!(names.len(), usize::from(keeps), "{report:#}");
+            assert_eq!(left, names, "{report:#}");
+            for kept in names {
+                std::fs::remove_dir_all(kept).unwrap();
+            }
+            continue;
+        }
+        assert_eq!((names, left), (vec![copy.clone()], vec![]), "{report:#}");
+        let files = whole_files(&copy);
+        assert_eq!(report["destinations"][0]["files"], files, "{report:#}");
+        assert!((3000..10_000).contains(&files), "{files}");
     }
 }
 
@@ -146,7 +181,8 @@ fn wait_for_end(processes: &[String]) {
     });
 }
 
-/// However many files there are to remove, agents end after that: when the command is told to end, and when it is killed.
+/// However many files there are to name and to remove, agents end after that: when the command is interrupted, and when it is
+/// killed.
 #[test]
 fn agents_remove_all_before_they_end() {
     let place = Place::new();
@@ -168,8 +204,12 @@ fn agents_remove_all_before_they_end() {
         signal(&moving.child, name);
         moving.child.wait().unwrap();
         wait_for_end(&agents);
-        let left = std::fs::read_dir(place.path("to")).unwrap().count();
-        assert_eq!(left, 0, "{name} leaves temporary files");
+        let left = std::fs::read_dir(place.path("to")).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["copy"], "{name} leaves temporary files");
+        let files = whole_files(&place.path("to/copy"));
+        assert!((3000..20_000).contains(&files), "{name}: {files}");
+        std::fs::remove_dir_all(place.path("to/copy")).unwrap();
     }
 }
 

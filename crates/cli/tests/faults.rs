@@ -52,11 +52,15 @@ impl Agent {
     }
 
     fn names(&self) -> Vec<String> {
-        std::fs::read_dir(&self.root)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
-            .collect()
+        names(&self.root)
     }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 impl Drop for Agent {
@@ -387,14 +391,15 @@ fn a_source_that_changes_is_not_copied() {
 }
 
 /// One file of a tree that changes is named with the reason, once, in notes, error and missing files; its holder answered,
-/// so that nothing says it could not be reached; what came is removed, or kept on request, and then the place is told.
+/// so that nothing says it could not be reached. The other files have their names; all is removed, or kept, on request, and
+/// then the place is told.
 #[test]
 fn a_file_that_changes_is_named() {
-    for keep in [false, true] {
+    for option in [None, Some("--atomic"), Some("--keep-partial")] {
         let scene = Scene::new();
         let (a, c) = (scene.tree("a"), scene.receiver("c"));
         let mut ends = vec![a.at("big"), c.at("copy")];
-        ends.extend(keep.then(|| "--keep-partial".to_owned()));
+        ends.extend(option.map(str::to_owned));
         let mut copy = scene.copy(&ends);
         copy.until_delivered(LENGTH as u64 / 8);
         std::fs::write(a.root.join("big/f2"), vec![7; LENGTH / 3]).unwrap();
@@ -419,9 +424,30 @@ fn a_file_that_changes_is_named() {
             "{note}"
         );
         let left = report["left"].as_array().unwrap();
-        match keep {
-            false => assert_eq!((left.len(), c.names().len()), (0, 0), "{report:#}"),
-            true => {
+        assert_eq!(report["destinations"][0]["complete"], false);
+        match option {
+            None => {
+                assert_eq!(
+                    (left.len(), c.names()),
+                    (0, vec!["copy".to_owned()]),
+                    "{report:#}"
+                );
+                let (mut from, mut to) = (names(&a.root.join("big")), names(&c.root.join("copy")));
+                from.sort();
+                to.sort();
+                from.retain(|name| name != "f2");
+                assert_eq!(from, to);
+                for name in &to {
+                    let read = |root: &Path| std::fs::read(root.join(name)).unwrap();
+                    assert!(
+                        read(&a.root.join("big")) == read(&c.root.join("copy")),
+                        "{name}"
+                    );
+                }
+                assert_eq!(report["destinations"][0]["files"], to.len());
+            }
+            Some("--atomic") => assert_eq!((left.len(), c.names().len()), (0, 0), "{report:#}"),
+            Some(_) => {
                 let place = c.root.join(&c.names()[0]);
                 assert_eq!(left[0]["path"].as_str(), place.to_str());
                 assert_eq!(left[0]["certain"], true);

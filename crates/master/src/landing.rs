@@ -8,6 +8,8 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     let landing = &mut report.landing;
     for node in nodes {
         landing.temporary_names_left_out += node.skipped;
+        // Replicas have the same ones.
+        landing.special_files_left_out = landing.special_files_left_out.max(node.special);
         let Some(landed) = node.landed else { continue };
         landing.replaced_files += landed.replaced_files;
         // Each destination has a copy of the same.
@@ -35,6 +37,13 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         bits => report.notes.push(format!(
             "not kept: {bits} set-id bit{} (owners are not kept either)",
             plural(bits)
+        )),
+    }
+    match landing.special_files_left_out {
+        0 => {}
+        files => report.notes.push(format!(
+            "left out: {files} special file{} (sockets, pipes, devices) in the sources",
+            plural(files)
         )),
     }
     match landing.temporary_names_left_out {
@@ -76,6 +85,7 @@ mod tests {
             lost: None,
             landed,
             skipped,
+            special: 2 * skipped,
         }
     }
 
@@ -114,6 +124,7 @@ mod tests {
             [
                 "a: /tmp/b existed: merged, 1 file added, 2 replaced",
                 "not kept: 3 set-id bits (owners are not kept either)",
+                "left out: 2 special files (sockets, pipes, devices) in the sources",
                 "left out: 1 temporary name of other transfers (.NAME.ropewalk-ID) in the sources",
             ]
         );

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ropewalk_model::{Link, Range};
 
 pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Verify};
-pub use ropewalk_proto::coordinator::{Destinations, Mapping, Rails, Sources};
+pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Sources};
 pub use ropewalk_tuner::PolicyName;
 
 /// A transfer to be carried out.
@@ -202,8 +202,8 @@ pub struct Options {
     pub sync: bool,
     /// What becomes of an existing file where rows are written.
     pub existing: Existing,
-    /// Whether what an incomplete copy leaves stays under its temporary name.
-    pub keep_partial: bool,
+    /// What becomes of a copy that is not complete at the end.
+    pub incomplete: Incomplete,
     /// Token of agents that already run.
     pub token: Option<[u8; 32]>,
     /// The ssh command and its own options, for instance `ssh -F file`.
@@ -286,7 +286,7 @@ impl Default for Options {
             limit: None,
             sync: true,
             existing: Existing::default(),
-            keep_partial: false,
+            incomplete: Incomplete::default(),
             token: None,
             ssh_command: vec!["ssh".into()],
             ask: false,

@@ -207,7 +207,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         rails: options.rails.clone(),
         tune: options.tuned_by(),
         lessons: before.lessons.clone(),
-        keep_partial: options.keep_partial,
+        incomplete: options.incomplete,
         links: request.links.clone(),
         source_name: source_name(&request.nodes),
     };

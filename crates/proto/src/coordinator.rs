@@ -85,7 +85,9 @@ use phase::{Phase, Step};
 pub use places::{mark_text, parse_mark};
 pub use replicas::compare;
 pub use ropewalk_tuner::Others;
-pub use setup::{Destinations, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources};
+pub use setup::{
+    Destinations, Incomplete, Mapping, NodeSetup, Rails, Setup, SinkSetup, SourceSetup, Sources,
+};
 pub use streams::{Ends, Tuned};
 pub use summary::NodeSummary;
 use view::View;
@@ -318,8 +320,8 @@ impl Coordinator {
         }
         match self.phase {
             Phase::Moving | Phase::Finishing => {
-                let discard = !self.setup.keep_partial;
-                self.finish_all(discard, "the transfer was cancelled");
+                let incomplete = self.setup.incomplete;
+                self.finish_all(incomplete, "the transfer was cancelled");
             }
             // Nothing was made yet.
             Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning | Phase::Ended => {

@@ -49,6 +49,8 @@ pub enum Failure {
     Refused(String),
     /// Holders gave different contents for the same bytes.
     Differs(String),
+    /// Its sink is not as it was written, or its files could not be renamed.
+    Sink(String),
     /// Its disk, its memory, or a peer that sends damaged bytes.
     Other(String),
 }
@@ -57,7 +59,8 @@ impl Failure {
     /// The reason, in words.
     #[must_use]
     pub fn text(&self) -> &str {
-        let (Self::Refused(text) | Self::Differs(text) | Self::Other(text)) = self;
+        let (Self::Refused(text) | Self::Differs(text) | Self::Sink(text) | Self::Other(text)) =
+            self;
         text
     }
 }
@@ -308,6 +311,20 @@ impl Node {
         self.handle_failed(Failure::Differs(difference.describe(place)));
     }
 
+    /// What is missing, or may be overwritten, where the transfer ends and files that lack no byte may be renamed. `None` where none
+    /// may: contents that differ, or were to be compared or read back and were not, or a sink that is not as it should be.
+    #[must_use]
+    pub fn missing_of_rename(&self) -> Option<RangeSet> {
+        let is_trusted = match &self.failure {
+            Some(Failure::Refused(_) | Failure::Differs(_) | Failure::Sink(_)) => false,
+            Some(Failure::Other(_)) | None => self.early.is_none(),
+        };
+        let is_read_back =
+            !self.duties.reads_back || matches!(self.life, Life::Concluded | Life::Done);
+        let is_sound = is_trusted && is_read_back && self.fetch.is_compared();
+        is_sound.then(|| self.fetch.missing().union(&self.fetch.unsettled()))
+    }
+
     /// Something for the report.
     pub fn add_note(&mut self, text: String) {
         if !self.notes.contains(&text) {
@@ -366,7 +383,7 @@ impl Node {
     /// The sink was read back, and is as it should be, or not.
     pub fn handle_read_back(&mut self, found: Result<(), String>) {
         match found {
-            Err(text) => self.handle_failed(Failure::Other(text)),
+            Err(text) => self.handle_failed(Failure::Sink(text)),
             Ok(()) if self.life == Life::Checking => self.checked(),
             Ok(()) => {}
         }
@@ -375,7 +392,7 @@ impl Node {
     /// The files were renamed into place, as its own task or because the master said so; or why not.
     pub fn handle_renamed(&mut self, renamed: Result<(), String>) {
         match renamed {
-            Err(text) => self.handle_failed(Failure::Other(text)),
+            Err(text) => self.handle_failed(Failure::Sink(text)),
             Ok(()) => {
                 self.is_renamed = true;
                 if self.life == Life::Renaming {

@@ -356,6 +356,8 @@ pub struct DestinationReport {
     pub nodes: Vec<String>,
     /// All of its bytes are safe, and its files have their names.
     pub complete: bool,
+    /// Files and links that have their names: of a copy that is not complete, those that lack no byte.
+    pub files: u64,
     /// Why it is not, where a node said or showed it.
     pub error: Option<String>,
 }
@@ -390,6 +392,8 @@ pub struct LandingReport {
     pub bits_not_kept: u64,
     /// Temporary names of other transfers in source trees, left out.
     pub temporary_names_left_out: u64,
+    /// Sockets, pipes and devices in a source tree, left out.
+    pub special_files_left_out: u64,
 }
 
 /// A folder that stood at a destination.

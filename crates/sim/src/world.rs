@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Instant, Nanos, Problem, RangeSet, ReceiverRun, receiver_runs};
 use ropewalk_proto::coordinator::{
-    Action, Coordinator, Mapping, Planned, PlannedRun, Rails, Setup,
+    Action, Coordinator, Incomplete, Mapping, Planned, PlannedRun, Rails, Setup,
 };
 use ropewalk_proto::report::Outcome;
 use ropewalk_sched::{PlanError, Scheduler};
@@ -72,7 +72,7 @@ impl<'a> World<'a> {
             rails: Rails::default(),
             tune: None,
             lessons: Vec::new(),
-            keep_partial: false,
+            incomplete: Incomplete::Removed,
             links: Vec::new(),
             source_name: String::new(),
         };

@@ -462,6 +462,11 @@ impl StoreError {
         Self::from_errno(operation, path, errno)
     }
 
+    /// Whether there was no room for new bytes; not where a sync found that, as older bytes may be lost then.
+    pub(crate) fn is_full_disk(&self) -> bool {
+        matches!(self, Self::DiskFull { operation, .. } if *operation != Operation::Sync)
+    }
+
     /// The same error with the bytes that did not fit, when the disk is full.
     pub(crate) fn with_missing(self, bytes: u64) -> Self {
         match self {

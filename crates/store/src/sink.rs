@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ropewalk_model::Range;
+use ropewalk_model::{Range, RangeSet};
 
 use crate::error::StoreError;
 
@@ -65,6 +65,18 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// What stood in the way. Temporary files that have no final name yet are kept.
     fn commit(&self) -> Result<(), StoreError>;
+
+    /// Ends a transfer that lacks bytes of this sink: as [`Sink::commit`] for the files that lack none; temporary files of the
+    /// others are removed. Whether any file has its name. Nothing more is written after the call.
+    ///
+    /// * `missing`: bytes of the data space that were not written, or that nothing vouches for.
+    ///
+    /// # Errors
+    /// As [`Sink::commit`].
+    fn commit_whole_files(&self, _missing: &RangeSet) -> Result<bool, StoreError> {
+        self.discard();
+        Ok(false)
+    }
 
     /// What [`Sink::commit`] found at the destination and did there; nothing before it.
     fn landed(&self) -> Landed {

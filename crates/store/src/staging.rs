@@ -61,6 +61,8 @@ pub(crate) struct Staging<T> {
     /// Held during a sync: a second one must not return before the first, which took the marks.
     syncing: Mutex<()>,
     failure: OnceLock<StoreError>,
+    /// A sync has failed: what it was to cover is not safe, whatever failed before it.
+    sync_failure: OnceLock<StoreError>,
     /// No file is opened any more: that would make again what was renamed or removed. Held for reading while a file is
     /// opened, so that closing waits for it: a file made in a folder that is being removed would keep the folder, and all
     /// that would have been removed after it.
@@ -78,6 +80,7 @@ impl<T: Target> Staging<T> {
             dirty: Mutex::default(),
             syncing: Mutex::default(),
             failure: OnceLock::new(),
+            sync_failure: OnceLock::new(),
             closed: RwLock::new(false),
             ended: Mutex::new(false),
         }
@@ -195,7 +198,28 @@ impl<T: Target> Staging<T> {
         if dirty.is_empty() {
             return Ok(());
         }
-        self.sync_objects(&dirty).map_err(|error| self.fail(error))
+        self.sync_objects(&dirty).map_err(|error| {
+            let error = self.sync_failure.get_or_init(|| error).clone();
+            self.fail(error)
+        })
+    }
+
+    /// As [`Staging::sync`] for what was written before a write failed because the disk was full: that takes nothing back.
+    pub(crate) fn sync_written(&self) -> Result<(), StoreError> {
+        if !self.failure.get().is_some_and(StoreError::is_full_disk) {
+            return self.sync();
+        }
+        let _one_at_a_time = lock(&self.syncing);
+        if let Some(error) = self.sync_failure.get() {
+            return Err(error.clone());
+        }
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        match dirty.is_empty() {
+            true => Ok(()),
+            false => self
+                .sync_objects(&dirty)
+                .map_err(|error| self.sync_failure.get_or_init(|| error).clone()),
+        }
     }
 
     fn sync_objects(&self, dirty: &BTreeSet<u32>) -> Result<(), StoreError> {

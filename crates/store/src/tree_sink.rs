@@ -27,9 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range};
+use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -85,6 +85,10 @@ struct Tree {
     made: Mutex<HashMap<u64, u32>>,
     stood: Mutex<Stood>,
     landed: Mutex<Landed>,
+    /// Files that lack bytes: the commit leaves them out.
+    omitted: OnceLock<HashSet<u32>>,
+    /// A commit has ended well.
+    named: AtomicBool,
 }
 
 impl TreeSink {
@@ -137,6 +141,8 @@ impl TreeSink {
             made: Mutex::default(),
             stood: Mutex::default(),
             landed: Mutex::default(),
+            omitted: OnceLock::new(),
+            named: AtomicBool::new(false),
         };
         if inside {
             // Making the stage in it changes its time.
@@ -577,9 +583,39 @@ impl Sink for TreeSink {
         self.staging.sync()?;
         self.staging.check()?;
         self.staging.target.commit()?;
+        self.staging.target.named.store(true, Ordering::Release);
         self.staging.close();
         *ended = true;
         Ok(())
+    }
+
+    fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
+        let mut ended = lock(&self.staging.ended);
+        let tree = &self.staging.target;
+        if *ended {
+            return Ok(tree.named.load(Ordering::Acquire));
+        }
+        let lacks = |piece: &&Piece| !missing.clipped(piece.range).is_empty();
+        let pieces = self.staging.layout.pieces();
+        let omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
+        let is_whole = |(object, entry): (u32, &Entry)| {
+            commit::is_name_of_file(entry) && !omitted.contains(&object)
+        };
+        let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
+        if tree.root.is_none() || !is_any_whole {
+            drop(ended);
+            self.discard();
+            return Ok(false);
+        }
+        // Syncing opens files, and nothing is opened after this: what is still being written is left out.
+        let synced = self.staging.sync_written();
+        self.staging.close();
+        synced?;
+        tree.omit(omitted)?;
+        tree.commit()?;
+        tree.named.store(true, Ordering::Release);
+        *ended = true;
+        Ok(true)
     }
 
     fn landed(&self) -> Landed {

@@ -90,7 +90,10 @@ fn cancelled(report: &Report) -> String {
         named if named.is_empty() && !report.left.is_empty() => {
             "what is left is named below".to_owned()
         }
-        named if named.is_empty() => "the partial copy was removed".to_owned(),
+        named if named.is_empty() => match files_with_names(report) {
+            0 => "the partial copy was removed".to_owned(),
+            files => format!("{} complete, the rest is removed", are(files)),
+        },
         named => format!(
             "the copy of {} is complete, the rest is removed",
             listed(&named)
@@ -107,6 +110,18 @@ fn name(destination: &DestinationReport) -> String {
     escape::line(&name)
 }
 
+/// Files that have their names in copies that are not complete.
+fn files_with_names(report: &Report) -> u64 {
+    let incomplete = report.destinations.iter().filter(|one| !one.complete);
+    incomplete.map(|one| one.files).sum()
+}
+
+/// `1 file is`, `52,073 files are`.
+fn are(files: u64) -> String {
+    let verb = if files == 1 { "is" } else { "are" };
+    format!("{} {verb}", count(files, "file"))
+}
+
 fn complete(report: &Report) -> Vec<String> {
     let complete = report.destinations.iter().filter(|one| one.complete);
     complete.map(name).collect()
@@ -118,9 +133,12 @@ fn incomplete(report: &Report) -> String {
     let all = report.destinations.len();
     if all < 2 {
         let is_removed = all == 1 && !report.destinations[0].complete && report.left.is_empty();
-        let removed = match is_removed {
-            true => "; the copy is not complete and is removed (--keep-partial keeps it)",
-            false => "",
+        let removed = match (is_removed, files_with_names(report)) {
+            (true, 0) => {
+                "; the copy is not complete and is removed (--keep-partial keeps it)".to_owned()
+            }
+            (true, files) => format!("; {} complete, the rest is removed", are(files)),
+            (false, _) => String::new(),
         };
         return format!(
             "{size} moved in {}{removed}{}",
@@ -172,6 +190,19 @@ mod tests {
             headline(&report),
             "CANCELLED: 4.1 kB of 8.19 kB in 2 files were on stable storage; the partial copy was removed (My Data File)"
         );
+        report.destinations = vec![DestinationReport {
+            nodes: vec!["b".into()],
+            complete: false,
+            files: 1,
+            error: None,
+        }];
+        report.left.clear();
+        assert!(headline(&report).contains("; 1 file is complete, the rest is removed"));
+        report.outcome = Outcome::Partial;
+        report.destinations[0].files = 2;
+        assert!(headline(&report).contains("; 2 files are complete, the rest is removed"));
+        report.outcome = Outcome::Cancelled;
+        report.destinations.clear();
         report.delivered_bytes = 0;
         report.label = None;
         assert_eq!(
@@ -208,6 +239,7 @@ mod tests {
         let copy = |node: &str, error: Option<&str>| DestinationReport {
             nodes: vec![node.into()],
             complete: error.is_none(),
+            files: 0,
             error: error.map(Into::into),
         };
         report.destinations = vec![

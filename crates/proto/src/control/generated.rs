@@ -380,6 +380,9 @@ pub struct OpenedSource {
     /// temporary names of transfers that the tree holds and that are left out
     #[prost(uint64, tag = "6")]
     pub skipped: u64,
+    /// sockets, pipes and devices of the tree, which are left out
+    #[prost(uint64, tag = "7")]
+    pub special: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Identity {
@@ -449,6 +452,9 @@ pub struct Plan {
     /// that share the path: of those streams this one opens its part only
     #[prost(uint32, tag = "15")]
     pub other_transfers: u32,
+    /// with commit: when the master is gone, files that lack no byte are renamed
+    #[prost(bool, tag = "16")]
+    pub whole_files: bool,
     /// of each sink of rows: permission bits that all its sources give, plus one; 0 = not known
     #[prost(uint32, repeated, tag = "20")]
     pub sink_modes: ::prost::alloc::vec::Vec<u32>,
@@ -573,6 +579,9 @@ pub struct Finish {
     /// another node began to rename, and is gone: some may have its name already
     #[prost(bool, tag = "4")]
     pub again: bool,
+    /// with commit, of an own copy that lacks bytes: files that lack none are renamed, the others removed
+    #[prost(bool, tag = "5")]
+    pub whole_files: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ManifestQuery {

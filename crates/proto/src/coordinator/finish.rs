@@ -1,19 +1,21 @@
 //! When a transfer is over, which node gives files their names, and which one removes what is of no use.
 //!
 //! ```text
-//!  a copy of one node   complete: it has named it itself      else: it removes what it wrote
-//!  a shared copy        whole: one node names it, the others wait for that; when it dies, or cannot, the next one does
-//!                       else: all remove what they wrote
+//!  a copy of one node   complete: it has renamed it itself
+//!                       else: it renames the files that lack no byte, and removes what it wrote of the others
+//!  a shared copy        complete: one node renames it, the others wait for that; when it dies, or cannot, the next one does
+//!                       else: all remove what they wrote, since no node knows which files are complete
 //! ```
 //!
-//! With `keep_partial` nothing is removed, and the nodes report where it lies.
+//! With [`Incomplete::Removed`] no file of an incomplete copy is renamed, with [`Incomplete::Kept`] none is removed either;
+//! the nodes report where they lie.
 
 use ropewalk_model::Instant;
 
 use super::life::{Event, NodeLife, Order};
 use super::outcome::Failure;
 use super::phase::{Phase, Step};
-use super::{Coordinator, Node};
+use super::{Coordinator, Incomplete, Node};
 use crate::control::{self, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
@@ -68,7 +70,11 @@ impl Coordinator {
                 Some(group) => !whole[group as usize],
                 None => state.is_receiver() && !state.is_complete(),
             };
-            self.tell_finish(node, useless && !self.setup.keep_partial);
+            let is_own = state.group.is_none();
+            match useless {
+                true => self.end_incomplete(node, self.setup.incomplete, is_own),
+                false => self.tell_finish(node, false),
+            }
         }
         for (group, whole) in whole.into_iter().enumerate() {
             if whole {
@@ -115,11 +121,29 @@ impl Coordinator {
         let is_last = able.len() == 1;
         let order = Order {
             commit: true,
-            discard: is_last && !self.setup.keep_partial,
+            discard: is_last && self.setup.incomplete != Incomplete::Kept,
         };
         let finish = control::Finish {
             samples: self.samples_for(node),
             again: before.is_some(),
+            ..control::Finish::default()
+        };
+        self.close(node, order, finish);
+    }
+
+    /// Sends a node that lacks bytes its end.
+    ///
+    /// * `is_own`: it alone writes its copy, and knows which files lack none.
+    fn end_incomplete(&mut self, node: u32, incomplete: Incomplete, is_own: bool) {
+        if incomplete != Incomplete::WholeFiles || !is_own {
+            return self.tell_finish(node, incomplete != Incomplete::Kept);
+        }
+        let order = Order {
+            commit: true,
+            discard: true,
+        };
+        let finish = control::Finish {
+            whole_files: true,
             ..control::Finish::default()
         };
         self.close(node, order, finish);
@@ -195,7 +219,7 @@ impl Coordinator {
     /// are waited for.
     ///
     /// * `why`: nodes that join and are not ready are rejected with it.
-    pub(super) fn finish_all(&mut self, discard: bool, why: &str) {
+    pub(super) fn finish_all(&mut self, incomplete: Incomplete, why: &str) {
         self.enter(Step::Finish);
         self.ending.since = None;
         for node in 0..self.nodes.len() as u32 {
@@ -203,7 +227,9 @@ impl Coordinator {
             if life.is_opening() {
                 self.reject(node, why);
             } else if life.takes_part() {
-                self.tell_finish(node, discard);
+                let state = &self.nodes[node as usize];
+                let is_own = state.is_receiver() && state.group.is_none();
+                self.end_incomplete(node, incomplete, is_own);
             }
         }
         self.check_finished();

@@ -300,7 +300,7 @@ fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
-        keep_partial: false,
+        incomplete: Incomplete::Removed,
         links: Vec::new(),
         source_name: String::new(),
     };

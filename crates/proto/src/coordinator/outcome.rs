@@ -3,7 +3,7 @@
 
 use core::mem::{Discriminant, discriminant};
 
-use super::{Coordinator, Node, SinkSetup};
+use super::{Coordinator, Incomplete, Node, SinkSetup};
 use crate::control::{self, sink::Kind};
 use crate::report::{DestinationReport, ErrorKind, LeftReport, MissingFile};
 
@@ -114,10 +114,12 @@ impl Coordinator {
                 .filter(|node| node.group == Some(group as u32))
                 .collect();
             let complete = self.is_named(group as u32);
+            let landed = members.iter().find_map(|node| node.landed());
             let errors = members.iter().find_map(|node| node.trouble());
             out.push(DestinationReport {
                 nodes: members.iter().map(|node| node.setup.name.clone()).collect(),
                 complete,
+                files: named_files(landed),
                 error: errors.filter(|_| !complete),
             });
         }
@@ -127,6 +129,7 @@ impl Coordinator {
             out.push(DestinationReport {
                 nodes: vec![node.setup.name.clone()],
                 complete,
+                files: named_files(node.landed()),
                 error: node.trouble().filter(|_| !complete),
             });
         }
@@ -136,7 +139,7 @@ impl Coordinator {
     /// What stays under temporary names.
     pub fn left(&self) -> Vec<LeftReport> {
         let mut out: Vec<LeftReport> = Vec::new();
-        let kept = self.setup.keep_partial;
+        let kept = self.setup.incomplete == Incomplete::Kept;
         let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes| {
             out.push(LeftReport {
                 node: node.setup.name.clone(),
@@ -197,6 +200,11 @@ fn objects(sink: &SinkSetup) -> impl Iterator<Item = (Option<Discriminant<Kind>>
     let rows = sink.sink.rows.iter().filter(move |_| kind.is_none());
     copy.into_iter()
         .chain(rows.map(|row| (None, row.object.as_slice())))
+}
+
+/// Files and links that got their names.
+fn named_files(landed: Option<&control::Landed>) -> u64 {
+    landed.map_or(0, |landed| landed.added_files + landed.replaced_files)
 }
 
 impl Node {

@@ -65,11 +65,11 @@ fn a_refused_file_is_told_once_with_its_reason() {
     assert_eq!((files[0].file.as_str(), files.len(), more), ("f", 1, 2));
 }
 
-/// With `keep_partial` nothing is removed, and where it lies is told.
+/// With [`Incomplete::Kept`] nothing is removed, and where it lies is told.
 #[test]
 fn what_is_kept_is_told() {
     let mut c = begun(pair(), None);
-    c.setup.keep_partial = true;
+    c.setup.incomplete = Incomplete::Kept;
     for (at, node) in pair().iter().enumerate() {
         c.handle_message(at as u32, opened(node, 7), Instant(1));
     }
@@ -160,6 +160,42 @@ fn valid_bytes_are_known_where_there_is_one_object() {
         }));
         let left = coordinator.left();
         assert_eq!(left[0].valid_bytes, expected, "{b:?} and {c:?}, {shared}");
+    }
+}
+
+/// Of a copy that lacks bytes the node names the files that lack none; without any the transfer is partial all the same.
+#[test]
+fn whole_files_of_an_own_copy_are_named() {
+    for (committed, files) in [(true, 3), (false, 0)] {
+        let mut c = begun(pair(), None);
+        c.setup.incomplete = Incomplete::WholeFiles;
+        for (at, node) in pair().iter().enumerate() {
+            c.handle_message(at as u32, opened(node, 7), Instant(1));
+        }
+        let first = actions(&mut c);
+        answer(&mut c, first);
+        c.handle_message(1, refusal(50, 50, "gone"), Instant(11));
+        let asked = actions(&mut c);
+        answer(&mut c, asked);
+        c.handle_message(1, lacking(50, 50, "f"), Instant(12));
+        let last = actions(&mut c);
+        assert!(
+            matches!(sent(&last, 1)[..], [to_agent::Body::Finish(f)] if f.commit && f.discard && f.whole_files),
+            "{last:?}"
+        );
+        let finished = Finished {
+            committed,
+            landed: committed.then(|| control::Landed {
+                added_files: 2,
+                replaced_files: 1,
+                ..control::Landed::default()
+            }),
+            ..Finished::default()
+        };
+        c.handle_message(1, from(from_agent::Body::Finished(finished)), Instant(13));
+        assert_eq!(outcome(&finish(&mut c, 1)), Some(Outcome::Partial));
+        let copy = &c.destinations()[0];
+        assert_eq!((copy.complete, copy.files), (false, files));
     }
 }
 

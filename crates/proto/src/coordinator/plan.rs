@@ -10,7 +10,7 @@ use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 use super::balancer::{Room, Settled};
 use super::life::{Event, NodeLife};
 use super::phase::{Phase, Step};
-use super::{Action, Basis, Coordinator, Node, Planned, PlannedRun, Purpose};
+use super::{Action, Basis, Coordinator, Incomplete, Node, Planned, PlannedRun, Purpose};
 use crate::control::{self, Run, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
@@ -461,6 +461,7 @@ impl Coordinator {
         if plan.explore && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
+        plan.whole_files = self.setup.incomplete == Incomplete::WholeFiles;
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state
             .runs

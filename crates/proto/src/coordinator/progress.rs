@@ -105,15 +105,18 @@ impl Coordinator {
             return;
         }
         let commits = state.life().commits();
+        let is_own = state.group.is_none();
+        let lacks = is_own && !state.is_complete();
         let error = match finished.error.is_empty() {
-            true if commits && !finished.committed => {
+            // Where bytes are missing there may be no file that lacks none.
+            true if commits && !finished.committed && !lacks => {
                 "it did not rename the files into place; run the command again"
             }
             _ => finished.error.as_str(),
         };
         let error = error.to_owned();
-        state.finished = Some(Box::new(finished));
-        if commits {
+        self.nodes[node as usize].finished = Some(Box::new(finished));
+        if commits && !is_own {
             self.handle_named(node, &error);
         } else if !error.is_empty() {
             let text = format!("{}: {error}", self.name(node));

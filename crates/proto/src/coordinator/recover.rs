@@ -224,7 +224,7 @@ impl Coordinator {
         if state.life().is_opening() && self.phase == Phase::Moving {
             return self.reject(node, reason);
         }
-        let commits = state.life().commits();
+        let commits = state.life().commits() && state.group.is_some();
         state.lose(reason.to_owned());
         state.gone_at.get_or_insert(now);
         let (sender, receiver) = (state.is_sender(), state.is_receiver());

@@ -2,8 +2,8 @@
 
 use ropewalk_model::RangeSet;
 
-use super::Coordinator;
 use super::outcome::Failure;
+use super::{Coordinator, Incomplete};
 use crate::control::{self, Verify, to_agent};
 use crate::node::fetch::Compare;
 use crate::report::{ErrorKind, ReplicasReport};
@@ -92,7 +92,10 @@ impl Coordinator {
             kind: ErrorKind::Differing,
             text,
         });
-        self.finish_all(true, "the transfer failed before it was ready");
+        self.finish_all(
+            Incomplete::Removed,
+            "the transfer failed before it was ready",
+        );
     }
 
     /// What was compared; `None` where no byte that anybody wants has two holders.

@@ -23,12 +23,24 @@ pub struct Setup {
     pub tune: Option<ropewalk_tuner::PolicyName>,
     /// What earlier transfers taught the policy, one line each.
     pub lessons: Vec<String>,
-    /// What an incomplete copy leaves stays under its temporary name.
-    pub keep_partial: bool,
+    /// What becomes of a copy that is not complete at the end.
+    pub incomplete: Incomplete,
     /// What pairs and trunks are declared to carry; their nodes by name.
     pub links: Vec<Link>,
     /// The name of the sources' folder or file, when all have one; files of reports are named below it.
     pub source_name: String,
+}
+
+/// What becomes of a copy that is not complete at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Incomplete {
+    /// Files that lack no byte get their names; what was written of the others is removed.
+    #[default]
+    WholeFiles,
+    /// All of it is removed.
+    Removed,
+    /// All of it stays under its temporary name.
+    Kept,
 }
 
 /// Which interfaces carry data between two hosts.

@@ -39,6 +39,8 @@ pub struct NodeSummary<'a> {
     pub landed: Option<&'a Landed>,
     /// Temporary names of transfers that its sources leave out.
     pub skipped: u64,
+    /// Sockets, pipes and devices in its sources, left out.
+    pub special: u64,
 }
 
 impl Coordinator {
@@ -86,6 +88,12 @@ impl Coordinator {
                     .iter()
                     .flat_map(|o| &o.sources)
                     .map(|s| s.skipped)
+                    .sum(),
+                special: node
+                    .opened
+                    .iter()
+                    .flat_map(|o| &o.sources)
+                    .map(|s| s.special)
                     .sum(),
             })
             .collect()

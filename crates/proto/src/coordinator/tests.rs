@@ -156,7 +156,7 @@ pub(super) fn begun_over(
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),
-        keep_partial: false,
+        incomplete: Incomplete::Removed,
         links,
         source_name: String::new(),
     };
@@ -623,22 +623,27 @@ fn a_transfer_that_is_cancelled_early_ends_at_once() {
 }
 
 /// A cancelled transfer ends once all nodes have removed what is temporary, or are gone; where it is to be kept they remove
-/// nothing.
+/// nothing, and only where whole files are to have their names they rename those.
 #[test]
 fn a_cancelled_transfer_ends_when_nothing_is_left() {
-    for keeps in [false, true] {
+    for (incomplete, discard, commit) in [
+        (Incomplete::WholeFiles, true, true),
+        (Incomplete::Removed, true, false),
+        (Incomplete::Kept, false, false),
+    ] {
         let (mut c, _) = started(vec![
             node("a", &[(0, 100)], &[], None),
             node("b", &[], &[(0, 100)], None),
         ]);
-        c.setup.keep_partial = keeps;
+        c.setup.incomplete = incomplete;
         c.handle_cancel();
         c.handle_cancel();
         let asked = actions(&mut c);
         let [to_agent::Body::Finish(finish)] = &sent(&asked, 1)[..] else {
             panic!("{asked:?}")
         };
-        assert_eq!((finish.discard, finish.commit), (!keeps, false));
+        let asked_for = (finish.discard, finish.commit, finish.whole_files);
+        assert_eq!(asked_for, (discard, commit, commit));
         assert_eq!(outcome(&asked), None);
         c.handle_lost(0, "gone", Instant(0));
         assert_eq!(outcome(&actions(&mut c)), None);

@@ -315,3 +315,46 @@ fn early_revisions_wait_for_the_plan() {
     }
     assert_eq!(bench.node.take_done(START).unwrap().revision, 2);
 }
+
+/// What vouches for nothing lets no file be renamed when the transfer ends early; what is missing, or being written, is left
+/// out.
+#[test]
+fn files_are_renamed_where_the_rest_is_sound() {
+    let missing = |inputs: &[Input]| Bench::after(inputs).node.missing_of_rename();
+    let whole: &[Input] = &[Prepared, Received, Asked, Synced, ReadBack];
+    let done: &[Input] = &[
+        Prepared, Received, Asked, Synced, ReadBack, Renamed, Reported,
+    ];
+    assert_eq!(missing(&[]), None, "its sinks are not made");
+    assert_eq!(missing(&[Prepared, Received]), None, "not read back");
+    assert_eq!(missing(whole), None, "being renamed");
+    assert_eq!(missing(done), Some(RangeSet::new()));
+    let reason = || "disk".to_owned();
+    for failure in [Failure::Refused, Failure::Differs, Failure::Sink] {
+        let failure = failure(reason());
+        let mut bench = Bench::after(&[Prepared]);
+        bench.node.duties.reads_back = false;
+        bench.node.handle_failed(failure);
+        assert_eq!(bench.node.missing_of_rename(), None);
+    }
+    let mut bench = Bench::after(&[Prepared]);
+    bench.node.duties.reads_back = false;
+    bench.node.handle_failed(Failure::Other(reason()));
+    let all = RangeSet::from(Range::new(0, CHUNK_LEN));
+    assert_eq!(bench.node.missing_of_rename(), Some(all.clone()));
+    bench.receive();
+    assert_eq!(bench.node.missing_of_rename(), Some(RangeSet::new()));
+    // A late copy that is being written when the first one is counted.
+    let mut bench = Bench::after(&[Prepared]);
+    bench.node.duties.reads_back = false;
+    let writer = super::fetch::Writer {
+        lane: LaneId(0),
+        stream: 1,
+    };
+    let unit = Range::new(0, CHUNK_LEN);
+    assert!(bench.node.fetch_mut().begin_write(writer, unit));
+    bench.receive();
+    assert_eq!(bench.node.missing_of_rename(), Some(all));
+    bench.node.fetch_mut().end_write(writer, unit);
+    assert_eq!(bench.node.missing_of_rename(), Some(RangeSet::new()));
+}

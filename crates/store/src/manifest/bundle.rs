@@ -50,7 +50,7 @@ impl Scan {
     pub fn bundle(things: Vec<(Vec<u8>, Self)>) -> Result<Self, ManifestError> {
         let mut versions = vec![(Vec::new(), Version::UNKNOWN)];
         let mut manifests = Vec::new();
-        let mut skipped = 0;
+        let (mut skipped, mut special) = (0, 0);
         for (name, thing) in things {
             for (entry, version) in thing.manifest.entries.iter().zip(&*thing.versions) {
                 let path = [name.as_slice(), b"/", &entry.path];
@@ -62,6 +62,7 @@ impl Scan {
                 versions.push((path, *version));
             }
             skipped += thing.skipped;
+            special += thing.special;
             manifests.push((name, Arc::unwrap_or_clone(thing.manifest)));
         }
         let manifest = Manifest::bundle(manifests)?;
@@ -71,6 +72,7 @@ impl Scan {
             manifest: Arc::new(manifest),
             versions: versions.into_iter().map(|(_, version)| version).collect(),
             skipped,
+            special,
         })
     }
 }

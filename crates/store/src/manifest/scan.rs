@@ -28,6 +28,8 @@ pub struct Scan {
     pub versions: Arc<[Version]>,
     /// Temporary names of transfers (`.NAME.ropewalk-ID`) that were found and left out, with all below them.
     pub skipped: u64,
+    /// Sockets, pipes and devices below the root, which have no bytes that could be copied: left out.
+    pub special: u64,
 }
 
 impl Scan {
@@ -43,8 +45,8 @@ impl Scan {
     /// # Errors
     /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] with all files and
     /// folders that may not be read, [`StoreError::NoSize`] for the first file whose contents the system makes, else
-    /// [`StoreError`] with the path of the first thing that vanished, is a device, pipe or socket, or has a path too
-    /// long to be sent.
+    /// [`StoreError`] with the path of the first thing that vanished or has a path too long to be sent, and
+    /// [`StoreError::SpecialFile`] for a root that is a device, pipe or socket.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
@@ -57,6 +59,7 @@ impl Scan {
             system: None,
             found: Vec::new(),
             skipped: 0,
+            special: 0,
             unreadable: Vec::new(),
             unreadable_count: 0,
         };
@@ -84,7 +87,7 @@ impl Scan {
                 count: walk.unreadable_count,
             });
         }
-        let (mut found, skipped) = (walk.found, walk.skipped);
+        let (mut found, skipped, special) = (walk.found, walk.skipped, walk.special);
         found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
         let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
         let manifest = Manifest { entries };
@@ -96,6 +99,7 @@ impl Scan {
             manifest: Arc::new(manifest),
             versions: versions.into(),
             skipped,
+            special,
         })
     }
 }
@@ -117,6 +121,7 @@ struct Walk<'a> {
     system: Option<(u64, FileSystem)>,
     found: Vec<(Entry, Version)>,
     skipped: u64,
+    special: u64,
     unreadable: Vec<PathBuf>,
     unreadable_count: u64,
 }
@@ -195,7 +200,13 @@ impl Walk<'_> {
             full.extend_from_slice(name);
             let stat = sys::stat_entry(opened.as_fd(), name)
                 .map_err(|errno| self.failed(Operation::Inspect, &full, errno))?;
-            let mut entry = self.entry(full, &stat)?;
+            let mut entry = match self.entry(full, &stat) {
+                Err(StoreError::SpecialFile { .. }) => {
+                    self.special += 1;
+                    continue;
+                }
+                entry => entry?,
+            };
             if let EntryKind::Symlink { target } = &mut entry.kind {
                 let read = rustix::fs::readlinkat(&opened, name, Vec::new());
                 let read =

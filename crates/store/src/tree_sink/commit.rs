@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -51,8 +51,8 @@ impl Tree {
         let dest = if merge { Some(self.open_dest()?) } else { None };
         let mut folders = Folders::new(root.as_fd());
         let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
-        for (object, entry) in self.entries.iter().enumerate().skip(1) {
-            self.complete(&mut folders, moved.as_mut(), entry, object as u32)?;
+        for (object, entry) in self.kept().skip(1) {
+            self.complete(&mut folders, moved.as_mut(), entry, object)?;
         }
         self.sync_all(root, true)?;
         let lost = match &dest {
@@ -86,8 +86,46 @@ impl Tree {
         StoreError::from_errno(operation, &self.dest, errno)
     }
 
+    /// Leaves files out of the commit, and removes what was written of them. The set of the first call stays.
+    ///
+    /// # Errors
+    /// What kept one of them from being removed: it would be renamed with its folder.
+    pub(super) fn omit(&self, omitted: HashSet<u32>) -> Result<(), StoreError> {
+        let omitted = self.omitted.get_or_init(|| omitted);
+        let Some(root) = &self.root else {
+            return Ok(());
+        };
+        // New files may get the inodes of those that are removed.
+        lock(&self.made).retain(|_, object| !omitted.contains(object));
+        let mut folders = Folders::new(root.as_fd());
+        for &object in omitted {
+            let entry = &self.entries[object as usize];
+            let removed = folders
+                .parent(&entry.path)
+                .and_then(|(folder, name)| rustix::fs::unlinkat(folder, name, AtFlags::empty()));
+            match removed {
+                // Nothing of it was written.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => {
+                    let path = self.staged_path(entry);
+                    return Err(StoreError::from_errno(Operation::Remove, path, errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries that the commit is of, with their numbers; the first is the tree's folder.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        let omitted = self.omitted.get();
+        let is_kept = move |object: &u32| omitted.is_none_or(|all| !all.contains(object));
+        (0..)
+            .zip(&self.entries)
+            .filter(move |(object, _)| is_kept(object))
+    }
+
     fn count_all_as_added(&self) {
-        let files = self.entries.iter().filter(|entry| is_name_of_file(entry));
+        let files = self.kept().filter(|(_, entry)| is_name_of_file(entry));
         lock(&self.landed).added_files = files.count() as u64;
     }
 
@@ -116,7 +154,7 @@ impl Tree {
         }
         let dest = self.open_dest()?;
         let mut folders = Folders::new(dest.as_fd());
-        for entry in &self.entries {
+        for (_, entry) in self.kept() {
             if matches!(entry.kind, EntryKind::File { .. })
                 && self.stands(&mut folders, entry) != Some(true)
             {
@@ -316,7 +354,7 @@ impl Tree {
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
-        for entry in &self.entries {
+        for (_, entry) in self.kept() {
             let path = entry.path.as_slice();
             let Some(parent) = parent_of(path) else {
                 continue;
@@ -387,7 +425,8 @@ impl Tree {
             return rustix::fs::syncfs(base)
                 .map_err(|errno| StoreError::from_errno(Operation::Sync, path, errno));
         }
-        durable::for_each(&self.entries, |entry| {
+        let kept: Vec<&Entry> = self.kept().map(|(_, entry)| entry).collect();
+        durable::for_each(&kept, |entry| {
             if matches!(entry.kind, EntryKind::Symlink { .. }) {
                 return Ok(());
             }
@@ -423,7 +462,7 @@ impl Tree {
 }
 
 /// Whether an entry is a file or a link.
-fn is_name_of_file(entry: &Entry) -> bool {
+pub(super) fn is_name_of_file(entry: &Entry) -> bool {
     entry.kind != EntryKind::Directory
 }
 

@@ -165,7 +165,7 @@ impl Tree {
 
     /// Set-user and set-group bits that files of the source have.
     pub(super) fn bits_of_files(&self) -> u64 {
-        let files = self.entries.iter();
+        let files = self.kept().map(|(_, entry)| entry);
         files
             .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
             .map(|entry| u64::from((entry.mode & SET_BITS).count_ones()))

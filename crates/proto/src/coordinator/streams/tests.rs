@@ -32,7 +32,7 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         rails: Rails::default(),
         tune,
         lessons: Vec::new(),
-        keep_partial: false,
+        incomplete: Incomplete::Removed,
         links: Vec::new(),
         source_name: String::new(),
     };

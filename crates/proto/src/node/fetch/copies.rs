@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_model::{Instant, Range};
+use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::replicas::Difference;
 use super::{Event, Receiving};
@@ -94,6 +94,13 @@ impl Copies {
 }
 
 impl Receiving {
+    /// Bytes that a stream writes, or that are to be read again.
+    pub(in crate::node) fn unsettled(&self) -> RangeSet {
+        let writing = self.copies.writing.iter().map(|(_, range)| *range);
+        let rereads = self.copies.rereads.iter().map(|(range, ..)| *range);
+        RangeSet::from_ranges(writing.chain(rereads))
+    }
+
     /// A stream is about to write bytes. False when they are delivered already, and so are not to be written: the file may
     /// have its final name by now. Otherwise [`Receiving::end_write`] follows.
     pub fn begin_write(&mut self, writer: Writer, range: Range) -> bool {

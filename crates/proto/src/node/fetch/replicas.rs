@@ -558,7 +558,7 @@ impl Receiving {
     }
 
     /// Whether nothing that is to be compared is open.
-    pub(super) fn is_compared(&self) -> bool {
+    pub(in crate::node) fn is_compared(&self) -> bool {
         self.replicas.is_settled(self.digests.len())
     }
 
