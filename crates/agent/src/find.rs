@@ -169,7 +169,7 @@ fn find(ways: &Arc<Ways>, member: &Arc<Member>, peer: &Peer) -> Result<Arc<Conne
         lanes: match member.options.lane() {
             LaneKind::Auto => Lanes::Any,
             LaneKind::Tcp => Lanes::Tcp,
-            LaneKind::Unix | LaneKind::Shm => Lanes::Local,
+            LaneKind::Unix | LaneKind::Shm | LaneKind::Mpi => Lanes::Local,
             LaneKind::Rbudp | LaneKind::Rapid => Lanes::Datagrams,
         },
         is_restricted: member.is_restricted,

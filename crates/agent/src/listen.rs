@@ -405,6 +405,12 @@ async fn welcome<S: Incoming>(
                 () = place.taken() => Err(Refusal::GaveWay),
             }
         }
+        Kind::Rank => {
+            let part = shared.streams.lock().get(&head.transfer_id).cloned();
+            let part = part.ok_or(Refusal::NoTransfer)?;
+            let is_own = caller.reached_as.is_none() && caller.source == own_user();
+            stages::admit_rank(stream, &bytes, is_own, part).await
+        }
         // Message sockets have listeners of their own.
         Kind::Message => Err(Refusal::NoPreface),
     }

@@ -91,7 +91,9 @@ pub(crate) async fn serve_peer<S: Incoming>(
             }
             Ok(())
         }
-        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge => Err(Refusal::NoPreface),
+        Kind::Control | Kind::Message | Kind::Reversed | Kind::Edge | Kind::Rank => {
+            Err(Refusal::NoPreface)
+        }
     }
 }
 

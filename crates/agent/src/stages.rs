@@ -13,6 +13,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,12 +22,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
+use ropewalk_lane::mpi::join::{Place, RankKey};
 use ropewalk_lane::packets::{PACKET_MAX, Packet};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_proto::control::{
-    self, FromAgent, FromStage, LENGTH_LEN, StageCause, StageEdge, StageSetup, StageStatus,
-    StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus, from_agent,
-    from_stage, to_stage,
+    self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageRank, StageSetup,
+    StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus,
+    from_agent, from_stage, to_stage,
 };
 use ropewalk_proto::stage::group_name;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -36,12 +39,15 @@ use crate::AgentError;
 use crate::host::Host;
 use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
+use crate::streams::DataSocket;
 
+mod mpirun;
 mod open;
 mod process;
 #[cfg(test)]
 mod tests;
 
+use self::mpirun::Mpirun;
 use self::open::{Claim, Files, Output, refused};
 use self::process::{Process, SendError};
 
@@ -55,6 +61,8 @@ pub struct StageConfig {
     pub command: Vec<OsString>,
     /// Whether masters may have it run programs.
     pub runs_programs: bool,
+    /// A folder of this user for what is compiled for the MPI of this host; `None`: it is compiled each time.
+    pub cache: Option<PathBuf>,
 }
 
 /// One node's part in one stream.
@@ -64,6 +72,10 @@ pub(crate) struct Stream {
     secret: EdgeSecret,
     plain: bool,
     processes: Vec<Process>,
+    // Of ranks: what proves them; what starts them, on the first node; those that have given their places, by their group.
+    key: RankKey,
+    mpirun: Mutex<Option<Mpirun>>,
+    ranks: Mutex<HashMap<u32, UnixStream>>,
     // Wakes the watcher: packets wait for a process.
     wake: OwnedFd,
     // The newest of each process.
@@ -99,6 +111,8 @@ impl Stream {
         ) else {
             return Err(refused("the stream has no id or no secret"));
         };
+        let starts_ranks = open.lane() == LaneKind::Mpi && open.node == 0;
+        let mpirun = starts_ranks.then(|| Mpirun::find(config)).transpose()?;
         let files = Files::open(&open, &host.roots)?;
         let open = StreamOpen {
             length: files.length,
@@ -111,6 +125,9 @@ impl Stream {
             secret,
             plain: open.plain,
             processes: Vec::new(),
+            key: RankKey::of(&open.secret),
+            mpirun: Mutex::new(mpirun),
+            ranks: Mutex::default(),
             wake: wake.map_err(|error| refused(format!("cannot make an event: {error}")))?,
             statuses: Mutex::default(),
             output: Mutex::new(files.output),
@@ -178,7 +195,7 @@ impl Stream {
     }
 
     /// All nodes are ready: the processes connect.
-    pub fn start(&self, start: &StreamStart) {
+    pub fn start(self: &Arc<Self>, start: &StreamStart) {
         // Every node has looked for the claims of the others.
         *self.claim.lock() = None;
         let parts = start.parts(PACKET_MAX);
@@ -194,6 +211,42 @@ impl Stream {
                 self.fail(group, StageCause::Process, text);
             }
         }
+        if let Some(mpirun) = &mut *self.mpirun.lock() {
+            let agents = start.peers.iter().map(|peer| peer.instance.clone());
+            let agents: Vec<String> = agents.collect();
+            let own = self.clone();
+            let failed = move |cause, text| own.fail(0, cause, text);
+            let names = (&self.id, &self.key);
+            let begun = mpirun.start(names, self.processes.len(), &agents, failed);
+            if let Err(error) = begun {
+                let text = format!("mpirun cannot be started: {error}");
+                self.fail(0, StageCause::Process, text);
+            }
+        }
+    }
+
+    /// A rank of `mpirun` gives its place to the process of a group. Waits for it.
+    fn take_rank(&self, group: u32, socket: UnixStream) -> Result<(), Refusal> {
+        if group as usize >= self.processes.len() {
+            return Err(Refusal::WrongKey);
+        }
+        let timeout = socket.set_read_timeout(Some(PROOF_TIMEOUT));
+        let place = timeout.and_then(|()| Place::receive(&socket));
+        let place = place.map_err(|_| Refusal::Left)?;
+        let mut ranks = self.ranks.lock();
+        if self.is_over.load(Ordering::Acquire) || ranks.contains_key(&group) {
+            return Err(Refusal::WrongKey);
+        }
+        ranks.insert(group, socket);
+        drop(ranks);
+        let rank = StageRank {
+            place: place.encode(),
+        };
+        if let Err(error) = self.send_to(group, to_stage::Body::Rank(rank), place.socket) {
+            let text = format!("cannot be made a rank of mpirun: {error}");
+            self.fail(group, StageCause::Process, text);
+        }
+        Ok(())
     }
 
     /// Sends a process a message, or has the watcher send it as soon as the process reads.
@@ -231,6 +284,12 @@ impl Stream {
         self.kill();
         if let Some(watcher) = self.watcher.lock().take() {
             let _ = watcher.join();
+        }
+        // Ranks end when their connections do, and with them mpirun.
+        self.ranks.lock().clear();
+        let mpirun = self.mpirun.lock().take();
+        if let Some(mpirun) = mpirun {
+            mpirun.end();
         }
         *self.claim.lock() = None;
         let output = self.output.lock().take();
@@ -379,6 +438,22 @@ pub(crate) async fn admit<S: Incoming>(
         part.fail(edge.group, StageCause::Process, text);
     }
     Ok(())
+}
+
+/// A connection with the preface of a rank.
+pub(crate) async fn admit_rank<S: Incoming>(
+    stream: S,
+    preface: &[u8; PREFACE_LEN],
+    is_own: bool,
+    part: Arc<Stream>,
+) -> Result<(), Refusal> {
+    let group = part.key.read(preface).filter(|_| is_own);
+    let group = group.ok_or(Refusal::WrongKey)?;
+    let Ok(DataSocket::Unix(socket)) = stream.into_data() else {
+        return Err(Refusal::Left);
+    };
+    let taking = tokio::task::spawn_blocking(move || part.take_rank(group, socket));
+    taking.await.unwrap_or(Err(Refusal::Left))
 }
 
 impl std::fmt::Debug for Stream {

@@ -75,6 +75,9 @@ enum Command {
     /// One process of a stream; for agents
     #[command(hide = true)]
     Stage,
+    /// The place of a process of a stream; for mpirun
+    #[command(hide = true)]
+    Rank(stream::RankArgs),
     /// Show which node would send what to which, and how long it would take; nothing moves
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
@@ -128,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Stream(args) => end(stream::run(&args)),
         Command::Shuffle(args) => end(shuffle::run(&args)),
         Command::Stage => stream::stage(),
+        Command::Rank(args) => stream::rank(&args),
         Command::Agent(args) => end(agent::run(&args)),
         Command::Status(args) => end(status::status(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),

@@ -451,12 +451,15 @@ fn rails(text: &str) -> Result<Rails, String> {
 }
 
 fn lane(text: &str) -> Result<LaneKind, String> {
-    if let Some(kind) = LaneKind::ALL.into_iter().find(|kind| kind.name() == text) {
+    let kinds = LaneKind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| *kind != LaneKind::Mpi);
+    if let Some(kind) = kinds.clone().find(|kind| kind.name() == text) {
         return Ok(kind);
     }
-    let names = LaneKind::ALL.map(LaneKind::name).join(", ");
+    let names: Vec<&str> = kinds.map(LaneKind::name).collect();
+    let names = names.join(", ");
     Err(match text {
-        "mpi" => format!("{text} lanes are not built in this version; use one of {names}"),
+        "mpi" => format!("only streams use {text} (ropewalk stream); use one of {names}"),
         _ => format!("there is no such lane; use one of {names}"),
     })
 }
@@ -718,14 +721,11 @@ mod tests {
         }
     }
 
-    /// Choices that are not built are refused by name.
+    /// Choices that are none are refused by name.
     #[test]
-    fn unbuilt_choices_are_named() {
+    fn wrong_choices_are_named() {
         let error = lane("mpi").unwrap_err();
-        assert!(
-            error.contains("mpi") && error.contains("not built"),
-            "{error}"
-        );
+        assert!(error.contains("only streams use mpi"), "{error}");
         assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
         assert!(scheduler("best").unwrap_err().contains("no scheduler"));
     }

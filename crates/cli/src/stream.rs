@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -410,6 +410,34 @@ async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<Stream
     }
 }
 
+/// Arguments of `ropewalk rank`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RankArgs {
+    /// The stream
+    id: String,
+
+    /// Processes of each node
+    each: u32,
+
+    /// The library of MPI
+    library: PathBuf,
+
+    /// Agents of all nodes
+    #[arg(required = true)]
+    agents: Vec<String>,
+}
+
+/// The place of a process of a stream, started by mpirun.
+pub(crate) fn rank(args: &RankArgs) -> ExitCode {
+    match ropewalk_stage::join(&args.id, args.each, &args.agents, &args.library) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("ropewalk: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// One process of a stream, started by an agent.
 pub(crate) fn stage() -> ExitCode {
     match ropewalk_stage::run() {
@@ -487,9 +515,10 @@ mod tests {
             (&["n[1-1025]"], "1025 nodes are more than 1024"),
             (&["localhost", "--block", "63"], "64 bytes to 16 MiB"),
             (&["localhost", "--groups", "1"], "2..=64"),
+            (&["n1", "localhost", "--lane", "mpi"], "name localhost"),
             (
-                &["localhost", "--lane", "mpi"],
-                "auto, tcp, unix, shm, rbudp or rapid",
+                &["localhost", "--lane", "mem"],
+                "auto, tcp, unix, shm, mpi, rbudp or rapid",
             ),
             (&["localhost", "--lane", "rbudp"], "--rate 1.6Gbit"),
             (

@@ -2,22 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
 use common::processes::temporary;
-use common::{Moving, Place, bytes, start_agent};
+use common::{Moving, Place, blocks, bytes, start_agent};
 use serde_json::Value;
-
-/// The blocks of files, each with how often it is there.
-fn blocks(paths: &[std::path::PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
-    let mut all = BTreeMap::new();
-    for path in paths {
-        for block in std::fs::read(path).unwrap().chunks(len) {
-            *all.entry(block.to_vec()).or_default() += 1;
-        }
-    }
-    all
-}
 
 /// Two nodes and three groups: the files of both come out at both, every block once, whatever connects the processes.
 #[test]

@@ -80,7 +80,7 @@ fn slips_are_explained() {
         (&["copy", "n[1-2:/a", "/b"], "brackets"),
         (
             &["copy", "--lane", "mpi", "/a", "/b"],
-            "mpi lanes are not built",
+            "only streams use mpi",
         ),
         (&["copy", "--scheduler", "best", "/a", "/b"], "no scheduler"),
         (&["copy", "--limit", "5", "/a", "/b"], "bits or bytes"),

@@ -12,7 +12,7 @@
 //!      buffer / write                         read:   through a cache-sized buffer
 //! ```
 //!
-//! Constructors: [`tcp`], [`unix`], [`shm`], [`udp`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
+//! Constructors: [`tcp`], [`unix`], [`shm`], [`mpi`], [`udp`], [`mem`] (tests), [`faulty`] (tests). [`Protection`] says what
 //! guards the frames; both ends must be given the same. [`preface`] is what a connection begins
 //! with, before it becomes a stream; [`seal`] derives the keys.
 //!
@@ -66,6 +66,7 @@ mod half;
 pub mod interfaces;
 pub mod links;
 pub mod mem;
+pub mod mpi;
 pub mod open_files;
 pub mod packets;
 pub mod preface;

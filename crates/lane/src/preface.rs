@@ -37,6 +37,8 @@ pub enum Kind {
     Reversed = 5,
     /// An edge between two processes of a stream; see [`edge`](crate::edge).
     Edge = 6,
+    /// A rank of `mpirun` that becomes a process of a stream; see [`mpi::join`](crate::mpi::join).
+    Rank = 7,
 }
 
 /// What a connection is for.
@@ -125,6 +127,7 @@ impl Preface {
             4 => Kind::Message,
             5 => Kind::Reversed,
             6 => Kind::Edge,
+            7 => Kind::Rank,
             other => return Err(PrefaceError::Kind(other)),
         };
         Ok(Self {

@@ -158,7 +158,7 @@ impl Drop for Memory {
 /// One direction: a ring of bytes with one writing and one reading process.
 ///
 /// `head` counts the bytes written, `tail` those read; both only grow. `wants` has what a waiting side waits for: the bytes to
-/// be read in its lower half, the bytes of room in its upper.
+/// be read in its lower half, the bytes of space in its upper.
 #[derive(Debug)]
 struct Ring {
     head: NonNull<AtomicU64>,
@@ -172,7 +172,7 @@ struct Ring {
 struct Wants {
     /// Bytes that the reader waits for; 0 while it does not wait.
     bytes: AtomicU32,
-    /// Bytes of room that the writer waits for; 0 while it does not wait.
+    /// Bytes of space that the writer waits for; 0 while it does not wait.
     room: AtomicU32,
 }
 
@@ -219,7 +219,7 @@ impl Ring {
         bytes.clamp(1, self.len / 4) as u32
     }
 
-    /// Copies bytes in, as far as there is room.
+    /// Copies bytes in, as far as there is space.
     fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let room = self.room()?;
         let head = self.head().load(Ordering::Relaxed);
@@ -320,7 +320,7 @@ pub struct Wanted {
     pub bytes: usize,
     /// Where there are no bytes at all, this side is woken for so many, or as soon as a peer that [arms](Rings::arm_for) sleeps.
     pub batch: usize,
-    /// Bytes of room to write; 0: as much as is worth waking for.
+    /// Bytes of space to write; 0: as much as is worth waking for.
     pub room: Option<usize>,
 }
 
@@ -331,7 +331,7 @@ impl Wanted {
         batch: 0,
         room: None,
     };
-    /// Room, as much as is worth waking for.
+    /// Space, as much as is worth waking for.
     pub const ROOM: Self = Self {
         bytes: 0,
         batch: 0,
@@ -423,7 +423,7 @@ impl Rings {
         self.arm_for(Wanted { bytes: 1, ..wants })
     }
 
-    /// As [`arm`](Self::arm), for as many bytes to read and as much room as are wanted. Before this side sleeps it rings for what
+    /// As [`arm`](Self::arm), for as many bytes to read and as much space as are wanted. Before this side sleeps it rings for what
     /// it wrote, however little that is.
     ///
     /// # Errors

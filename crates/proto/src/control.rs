@@ -70,11 +70,12 @@ impl Verify {
 
 impl LaneKind {
     /// All.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Auto,
         Self::Tcp,
         Self::Unix,
         Self::Shm,
+        Self::Mpi,
         Self::Rbudp,
         Self::Rapid,
     ];
@@ -87,6 +88,7 @@ impl LaneKind {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
             Self::Shm => "shm",
+            Self::Mpi => "mpi",
             Self::Rbudp => "rbudp",
             Self::Rapid => "rapid",
         }

@@ -13,6 +13,7 @@ use ropewalk_lane::seal::{Records, StreamKeys};
 use ropewalk_lane::udp::shared::{Carrier, Shared};
 use ropewalk_lane::{Check, Protection};
 use ropewalk_model::ByteRate;
+use ropewalk_proto::control::LaneKind;
 use ropewalk_proto::control::{self, FromStage, LENGTH_LEN, StageStatus, from_stage};
 use ropewalk_proto::stage::datagrams::Flow;
 use ropewalk_proto::stage::deal::Deal;
@@ -61,6 +62,16 @@ impl Case {
             block,
             mtu: 1500,
             flow: Flow::Credit,
+        }
+    }
+
+    fn kind(&self) -> LaneKind {
+        match self.lane {
+            Lane::Unix => LaneKind::Unix,
+            Lane::Shm => LaneKind::Shm,
+            Lane::Tcp => LaneKind::Tcp,
+            Lane::Rbudp => LaneKind::Rbudp,
+            Lane::Rapid => LaneKind::Rapid,
         }
     }
 
@@ -238,7 +249,7 @@ fn run(case: Case, files: [Vec<u8>; 2], fates: [Option<Fate>; 2]) -> (Vec<Ended>
                 incoming: Records::new(&keys.toward_sender),
                 outgoing: Records::new(&keys.toward_receiver),
             });
-            let link = Link::sending(near, case.lane == Lane::Shm).unwrap();
+            let link = Link::sending(near, case.kind()).unwrap();
             Parts {
                 machine: case.machine(Role::Source, number.into(), 0, 1),
                 edges: Edges {
@@ -260,7 +271,7 @@ fn run(case: Case, files: [Vec<u8>; 2], fates: [Option<Fate>; 2]) -> (Vec<Ended>
                 incoming: Records::new(&keys.toward_receiver),
                 outgoing: Records::new(&keys.toward_sender),
             });
-            let link = Link::receiving(far, case.lane == Lane::Shm, case.block).unwrap();
+            let link = Link::receiving(far, case.kind(), case.block).unwrap();
             let input = Inbound::new(link, format!("A on {number}"), sealed, case.block);
             inputs.push(Some(input));
             edges.push(case.edge(number));

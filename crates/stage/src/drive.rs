@@ -181,7 +181,10 @@ impl<'a> Drive<'a> {
         match self.agent.receive()? {
             None => Ok(()),
             Some((
-                to_stage::Body::Setup(_) | to_stage::Body::Start(_) | to_stage::Body::Edge(_),
+                to_stage::Body::Setup(_)
+                | to_stage::Body::Start(_)
+                | to_stage::Body::Edge(_)
+                | to_stage::Body::Rank(_),
                 _,
             )) => Err(StageError::Agent("it has no sense after the start".into())),
         }
@@ -365,7 +368,7 @@ impl<'a> Drive<'a> {
         Ok(has_freed)
     }
 
-    /// Takes blocks that an edge has credit for, and writes what the socket has room for.
+    /// Takes blocks that an edge has credit for, and writes what the socket has space for.
     fn deal(&mut self, number: usize) -> Result<bool, StageError> {
         let (machine, output) = (&mut self.machine, &mut self.outputs[number]);
         let mut has_written = false;
@@ -470,6 +473,21 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// How long to wait where nothing is ready.
+    fn rest(&mut self, mut patience: Duration) -> Result<Duration, StageError> {
+        for input in self.inputs.iter_mut().flatten() {
+            let rest = input.link.rest();
+            let rest = rest.map_err(|error| input.lost(error.to_string()))?;
+            patience = patience.min(rest.unwrap_or(patience));
+        }
+        for output in self.outputs.iter_mut().filter(|output| !output.is_over) {
+            let rest = output.link.rest();
+            let rest = rest.map_err(|error| output.lost(error.to_string()))?;
+            patience = patience.min(rest.unwrap_or(patience));
+        }
+        Ok(patience)
+    }
+
     /// What can be read or written: the agent, inputs, outputs that are not over, and the program or file.
     fn waited_for(&self) -> Vec<PollFd<'_>> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -520,14 +538,18 @@ impl<'a> Drive<'a> {
         if began >= due {
             self.report();
         }
-        let patience = match has_moved || is_ready {
-            true => Duration::ZERO,
-            false => due
+        let is_idle = !has_moved && !is_ready;
+        let patience = match is_idle {
+            true => due
                 .saturating_duration_since(began)
                 .max(Duration::from_millis(1)),
+            false => Duration::ZERO,
         };
         let due = self.datagrams.as_ref().and_then(Datagrams::patience);
-        let patience = due.map_or(patience, |due| due.min(patience));
+        let mut patience = due.map_or(patience, |due| due.min(patience));
+        if is_idle {
+            patience = self.rest(patience)?;
+        }
         let wait = match &self.ends {
             Ends::Sink(sink) if sink.is_behind() => Wait::Work,
             _ if self.passing.as_ref().is_some_and(Passing::waits_for_output) => Wait::Output,

@@ -22,6 +22,9 @@ pub enum StageError {
         /// What was tried and what the system said.
         reason: String,
     },
+    /// This process did not become a rank.
+    #[error(transparent)]
+    Mpi(#[from] ropewalk_lane::mpi::MpiError),
     /// A connection ended before all blocks had passed.
     #[error("the connection to {peer} broke: {reason}")]
     Lost {

@@ -30,6 +30,7 @@ mod parts;
 mod passing;
 mod pool;
 mod program;
+mod rank;
 mod records;
 mod setup;
 mod shell;
@@ -39,5 +40,6 @@ mod tests;
 
 pub use error::StageError;
 pub use program::{each_block, each_block_of};
+pub use rank::join;
 pub use ropewalk_proto::stage::datagrams::Flow;
 pub use setup::{run, run_with};

@@ -1,10 +1,12 @@
-//! What an edge's bytes cross: a socket, or rings in shared memory whose bell is a socket.
+//! What an edge's bytes cross: a socket, or rings in shared memory or messages of MPI, whose bell is a socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use ropewalk_lane::mpi::Messages;
 use ropewalk_lane::shm::{Rings, Wanted};
+use ropewalk_proto::control::LaneKind;
 use rustix::event::PollFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
@@ -16,27 +18,27 @@ pub(crate) enum Link {
     Socket(OwnedFd),
     // Boxed: larger than a descriptor by far.
     Rings(Box<Rings>),
+    Messages(Box<Messages>),
 }
 
 impl Link {
-    /// The end of an edge that receives frames of so many bytes at most; `is_shared`: through memory that this end makes.
-    pub fn receiving(socket: OwnedFd, is_shared: bool, longest: usize) -> io::Result<Self> {
+    /// The end of an edge that receives frames of so many bytes at most; it makes the memory where that is shared.
+    pub fn receiving(socket: OwnedFd, lane: LaneKind, longest: usize) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(match is_shared {
-            true => Self::Rings(Box::new(Rings::offer_for(
-                UnixStream::from(socket),
-                longest,
-            )?)),
-            false => Self::Socket(socket),
+        Ok(match lane {
+            LaneKind::Shm => Self::Rings(Box::new(Rings::offer_for(socket.into(), longest)?)),
+            LaneKind::Mpi => Self::Messages(Box::new(Messages::receiving(socket.into())?)),
+            _ => Self::Socket(socket),
         })
     }
 
-    /// The end of an edge that sends blocks; `is_shared`: through memory that the other end makes.
-    pub fn sending(socket: OwnedFd, is_shared: bool) -> io::Result<Self> {
+    /// The end of an edge that sends blocks.
+    pub fn sending(socket: OwnedFd, lane: LaneKind) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(match is_shared {
-            true => Self::Rings(Box::new(Rings::accept(UnixStream::from(socket))?)),
-            false => Self::Socket(socket),
+        Ok(match lane {
+            LaneKind::Shm => Self::Rings(Box::new(Rings::accept(socket.into())?)),
+            LaneKind::Mpi => Self::Messages(Box::new(Messages::sending(socket.into())?)),
+            _ => Self::Socket(socket),
         })
     }
 
@@ -48,6 +50,7 @@ impl Link {
                 Ok(recvmsg(&*socket, slices, &mut none, RecvFlags::CMSG_CLOEXEC)?.bytes)
             }
             Self::Rings(rings) => rings.take(slices),
+            Self::Messages(messages) => messages.take(slices),
         }
     }
 
@@ -59,6 +62,7 @@ impl Link {
                 Ok(sendmsg(&*socket, slices, &mut none, SendFlags::NOSIGNAL)?)
             }
             Self::Rings(rings) => rings.put(slices),
+            Self::Messages(messages) => messages.put(slices),
         }
     }
 
@@ -83,10 +87,15 @@ impl Link {
         matches!(self, Self::Socket(_))
     }
 
-    /// The rings, where it is not a socket.
+    /// Whether bytes lie in memory that both ends map.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Rings(_))
+    }
+
+    /// The rings, where there are some.
     pub fn rings(&mut self) -> Option<&mut Rings> {
         match self {
-            Self::Socket(_) => None,
+            Self::Socket(_) | Self::Messages(_) => None,
             Self::Rings(rings) => Some(rings),
         }
     }
@@ -94,7 +103,7 @@ impl Link {
     /// Whether bytes are there, or the peer's end, where that shows without a system call.
     pub fn has_bytes(&self) -> bool {
         match self {
-            Self::Socket(_) => false,
+            Self::Socket(_) | Self::Messages(_) => false,
             Self::Rings(rings) => rings.has_bytes(),
         }
     }
@@ -104,6 +113,7 @@ impl Link {
         match self {
             Self::Socket(_) => false,
             Self::Rings(rings) => rings.has_ended(),
+            Self::Messages(messages) => messages.has_ended(),
         }
     }
 
@@ -112,6 +122,15 @@ impl Link {
         match self {
             Self::Socket(_) => Ok(false),
             Self::Rings(rings) => rings.arm_for(wanted),
+            Self::Messages(messages) => messages.arm(wanted.bytes > 0, wanted.room.is_some()),
+        }
+    }
+
+    /// How long to wait for the descriptor at most, where nothing is ready; `None`: any time.
+    pub fn rest(&mut self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Socket(_) | Self::Rings(_) => Ok(None),
+            Self::Messages(messages) => messages.rest(),
         }
     }
 
@@ -120,6 +139,7 @@ impl Link {
         match self {
             Self::Socket(_) => Ok(()),
             Self::Rings(rings) => rings.wake(),
+            Self::Messages(messages) => messages.wake(),
         }
     }
 }
@@ -129,6 +149,7 @@ impl AsFd for Link {
         match self {
             Self::Socket(socket) => socket.as_fd(),
             Self::Rings(rings) => rings.as_fd(),
+            Self::Messages(messages) => messages.as_fd(),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Outbound {
     written: usize,
     // Frames of the receiver, of which the last may be there in part.
     ahead: Vec<u8>,
-    /// The socket had no room; false again once it may have.
+    /// The socket had no space; false again once it may have.
     pub is_full: bool,
     /// All blocks and the end are written, and the receiver has read them and closed the connection.
     pub is_over: bool,

@@ -1,7 +1,7 @@
 //! Blocks that go from the ring where they arrive to the ring of the next process, or nowhere, and take no buffer.
 //!
-//! For a process with one edge in and at most one out, both over shared memory and not sealed. What waits for credit or room stays in the
-//! ring where it arrived, which its sender sees as less room.
+//! For a process with one edge in and at most one out, both over shared memory and not sealed. What waits for credit or space stays in the
+//! ring where it arrived, which its sender sees as less space.
 
 use std::io::ErrorKind;
 
@@ -26,7 +26,7 @@ enum Wait {
     Bytes(usize),
     /// Credit of the next process.
     Credit,
-    /// So much room in the next ring.
+    /// So much space in the next ring.
     Room(usize),
 }
 
@@ -46,11 +46,11 @@ impl Passing {
         let [Some(input)] = inputs else { return None };
         let is_open = match outputs {
             [] => true,
-            [output] => !output.link.is_socket() && !output.is_sealed(),
+            [output] => output.link.is_shared() && !output.is_sealed(),
             _ => false,
         };
         let fits = Rings::holds(HEADER_LEN + longest);
-        let is_open = is_open && !input.link.is_socket() && !input.is_sealed();
+        let is_open = is_open && input.link.is_shared() && !input.is_sealed();
         (may_pass && is_open && fits).then_some(Self {
             longest,
             wait: Wait::Bytes(HEADER_LEN),
@@ -75,7 +75,7 @@ impl Passing {
         !matches!(self.wait, Wait::Bytes(_))
     }
 
-    /// Room for which the process is to be woken.
+    /// Space for which the process is to be woken.
     pub fn wanted_room(&self) -> Option<usize> {
         match self.wait {
             Wait::Room(room) => Some(room),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ropewalk_lane::edge::EdgeSecret;
+use ropewalk_lane::mpi::{self, join::Place};
 use ropewalk_lane::packets::{Packet, Packets};
 use ropewalk_lane::seal::{Records, StreamKeys, derive};
 use ropewalk_lane::udp::shared::{self, Shared};
@@ -130,11 +131,45 @@ pub fn run_with(flow: Flow) -> bool {
         group: 0,
     };
     let is_well = run_for(&mut agent, flow);
+    end_group();
+    is_well
+}
+
+/// Ends what this process has started, and this process, where it leads its group.
+fn end_group() {
     let (own, group) = (getpid(), getpgrp());
     if own == group {
         let _ = kill_process_group(group, Signal::KILL);
     }
-    is_well
+}
+
+/// Has this process end with its agent, wherever it is: MPI waits for other ranks without an end.
+fn end_with(agent: &Agent) -> std::io::Result<()> {
+    let packets = agent.packets.as_fd().try_clone_to_owned()?;
+    let watch = move || {
+        loop {
+            let mut fds = [PollFd::new(&packets, PollFlags::empty())];
+            match poll(&mut fds, None) {
+                Ok(_) if !fds[0].revents().is_empty() => {
+                    end_group();
+                    std::process::exit(1);
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => std::process::exit(1),
+            }
+        }
+    };
+    let builder = std::thread::Builder::new().name("agent".into());
+    builder.spawn(watch).map(drop)
+}
+
+/// Makes this process a rank of MPI.
+fn become_rank(agent: &Agent, place: Place) -> Result<(), StageError> {
+    end_with(agent).map_err(|source| StageError::System {
+        doing: "starting a thread",
+        source,
+    })?;
+    Ok(mpi::start(place)?)
 }
 
 fn run_for(agent: &mut Agent, flow: Flow) -> bool {
@@ -163,6 +198,7 @@ fn carry_out(agent: &mut Agent, flow: Flow) -> Result<(), StageError> {
         return Err(StageError::Agent("its setup is empty".into()));
     };
     let plan = Arc::new(Plan::new(stream, group)?);
+    // Programs are started before this process becomes a rank: they are none.
     let ends = plan.ends()?;
     let Connections {
         peers,
@@ -225,6 +261,8 @@ impl Connections {
         let mut known = Vec::new();
         let mut dialling: Option<Dialling> = None;
         let mut outputs = None;
+        // A rank names itself on each connection.
+        let mut is_rank = plan.stream.lane() != LaneKind::Mpi;
         while outputs.is_none() || edges.len() < plan.before.len() {
             let ended = dialling.as_ref().map(|dialling| &dialling.ended);
             match agent.wait(ended)? {
@@ -234,10 +272,10 @@ impl Connections {
                 // In parts, of which each fits a packet.
                 Some((to_stage::Body::Start(start), _)) if peers.is_empty() => {
                     known.extend(start.peers);
-                    if known.len() >= plan.stream.nodes as usize {
-                        peers = std::mem::take(&mut known).into();
-                        dialling = Some(Dialling::start(plan.clone(), peers.clone())?);
-                    }
+                }
+                Some((to_stage::Body::Rank(rank), socket)) if !is_rank => {
+                    become_rank(agent, Place::decode(&rank.place, socket))?;
+                    is_rank = true;
                 }
                 Some(_) => {
                     return Err(StageError::Agent("it has no sense before the start".into()));
@@ -248,6 +286,10 @@ impl Connections {
                         .map(|connected| plan.outputs(connected))
                         .transpose()?;
                 }
+            }
+            if is_rank && peers.is_empty() && known.len() >= plan.stream.nodes as usize {
+                peers = std::mem::take(&mut known).into();
+                dialling = Some(Dialling::start(plan.clone(), peers.clone())?);
             }
         }
         Ok(Self {
@@ -449,7 +491,7 @@ impl Plan {
         let outputs = connected.into_iter().map(|(connected, name)| {
             let sealed = connected.sealed();
             let edge = self.edge(&connected.socket, connected.keys)?;
-            let link = Link::sending(connected.socket, self.is_shared()).map_err(taking_over)?;
+            let link = Link::sending(connected.socket, self.stream.lane()).map_err(taking_over)?;
             Ok((Outbound::new(link, name, sealed), edge))
         });
         outputs.collect()
@@ -511,11 +553,6 @@ impl Plan {
         )))
     }
 
-    /// Blocks cross shared memory.
-    fn is_shared(&self) -> bool {
-        self.stream.lane() == LaneKind::Shm
-    }
-
     /// A connection that the agent has accepted.
     fn inbound(
         &self,
@@ -530,7 +567,7 @@ impl Plan {
         });
         let edge = self.edge(&socket, keys)?;
         let longest = HEADER_LEN + self.block + TAG_LEN;
-        let link = Link::receiving(socket, self.is_shared(), longest).map_err(taking_over)?;
+        let link = Link::receiving(socket, self.stream.lane(), longest).map_err(taking_over)?;
         Ok((Inbound::new(link, name, sealed, self.block), edge))
     }
 }

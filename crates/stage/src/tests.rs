@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use ropewalk_lane::crc64;
 use ropewalk_lane::seal::Records;
 use ropewalk_lane::shm::Wanted;
+use ropewalk_proto::control::LaneKind;
 use ropewalk_proto::stage::deal::Deal;
 use ropewalk_proto::stage::frame::{CHECKED_LEN, Frame, HEADER_LEN, Header};
 use ropewalk_proto::stage::process::{Process, Role, Settings};
@@ -43,10 +44,10 @@ fn pair() -> (UnixStream, UnixStream) {
 }
 
 /// The sending and the receiving end of an edge.
-fn links(is_shared: bool) -> (Link, Link) {
+fn links(lane: LaneKind) -> (Link, Link) {
     let (near, far) = pair();
-    let receiving = Link::receiving(far.into(), is_shared, 2 * BLOCK).unwrap();
-    (Link::sending(near.into(), is_shared).unwrap(), receiving)
+    let receiving = Link::receiving(far.into(), lane, 2 * BLOCK).unwrap();
+    (Link::sending(near.into(), lane).unwrap(), receiving)
 }
 
 /// A process with these blocks to send and all the credit that they need.
@@ -82,7 +83,7 @@ fn source(blocks: &[usize]) -> Process<Buffer> {
 /// The bytes of an edge that carries these blocks, and its end.
 fn bytes(blocks: &[usize], is_sealed: bool) -> Vec<u8> {
     let (near, far) = pair();
-    let link = Link::sending(near.into(), false).unwrap();
+    let link = Link::sending(near.into(), LaneKind::Unix).unwrap();
     let mut outbound = Outbound::new(link, "B on x".into(), sealed(is_sealed, true));
     let mut machine = source(blocks);
     while let Some(held) = machine.next_send(0) {
@@ -110,7 +111,7 @@ fn receive(
 ) -> Result<(Vec<Vec<u8>>, bool), StageError> {
     let (mut near, far) = pair();
     let mut inbound = Inbound::new(
-        Link::receiving(far.into(), false, BLOCK).unwrap(),
+        Link::receiving(far.into(), LaneKind::Unix, BLOCK).unwrap(),
         "A on x".into(),
         sealed(is_sealed, false),
         BLOCK,
@@ -224,8 +225,12 @@ fn edges_that_break_are_errors() {
 /// Credit crosses an edge in the other direction; a receiver that goes before the end is an error, one after it is not.
 #[test]
 fn credit_and_ends_cross_back() {
-    for (is_sealed, is_shared) in [(false, false), (true, false), (false, true), (true, true)] {
-        let (near, far) = links(is_shared);
+    let lanes = [LaneKind::Unix, LaneKind::Shm];
+    for (is_sealed, lane) in [false, true]
+        .into_iter()
+        .flat_map(|is_sealed| lanes.map(|lane| (is_sealed, lane)))
+    {
+        let (near, far) = links(lane);
         let mut outbound = Outbound::new(near, "B on x".into(), sealed(is_sealed, true));
         let mut inbound = Inbound::new(far, "A on x".into(), sealed(is_sealed, false), BLOCK);
         inbound.send_credit(3000, false).unwrap();
@@ -249,7 +254,7 @@ fn credit_and_ends_cross_back() {
         });
     }
     let (near, far) = pair();
-    let link = Link::sending(near.into(), false).unwrap();
+    let link = Link::sending(near.into(), LaneKind::Unix).unwrap();
     let mut outbound = Outbound::new(link, "B on x".into(), None);
     outbound.push_frame(&Frame::End {
         blocks: 0,
@@ -269,7 +274,7 @@ fn blocks_cross_shared_memory() {
     const BLOCKS: usize = 3;
     const ROUNDS: usize = 1000;
     for is_sealed in [false, true] {
-        let (near, far) = links(true);
+        let (near, far) = links(LaneKind::Shm);
         let mut outbound = Outbound::new(near, "B on x".into(), sealed(is_sealed, true));
         let mut inbound = Inbound::new(far, "A on x".into(), sealed(is_sealed, false), BLOCK);
         let sender = std::thread::spawn(move || {
@@ -363,8 +368,8 @@ struct Between {
 
 impl Between {
     fn new() -> Self {
-        let (before, near) = links(true);
-        let (far, after) = links(true);
+        let (before, near) = links(LaneKind::Shm);
+        let (far, after) = links(LaneKind::Shm);
         let mut machine = Process::new(Settings {
             role: Role::Relay,
             node: 0,

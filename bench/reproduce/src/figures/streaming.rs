@@ -2,7 +2,7 @@
 //! and write blocks over the same kind of socket, in rounds: the chain, the stream, sealed where that differs; then all again.
 //!
 //! Processes a node are the groups of the stream. With several nodes each is a host of the lab (a namespace of this machine), without
-//! caps. A stream deals every block at random over all nodes; each edge of a bare chain leads to the next node, with one
+//! caps. Over MPI there are three points, beside a chain of the same MPI. A stream deals every block at random over all nodes; each edge of a bare chain leads to the next node, with one
 //! node to the same.
 
 use std::process::Command;
@@ -22,8 +22,10 @@ use crate::table::{Cell, Table, number};
 use ropewalk_plot::{self as plot, Series, Style, Titles};
 
 mod link;
+mod mpi;
 
 pub(crate) use self::link::{LinkArgs, run as run_link};
+use self::mpi::Mpi;
 
 /// Block sizes of the memo.
 const BLOCKS: [u64; 6] = [4 << 10, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -70,13 +72,22 @@ enum Kind {
     Unix,
     /// Within one node only.
     Shm,
+    /// The same, beside a bare chain over the same MPI.
+    Mpi,
     /// Beside chains over TCP: a bare chain of datagrams would lose blocks.
     Rbudp,
     /// As [`Kind::Rbudp`].
     Rapid,
 }
 
-const KINDS: [Kind; 5] = [Kind::Tcp, Kind::Unix, Kind::Shm, Kind::Rbudp, Kind::Rapid];
+const KINDS: [Kind; 6] = [
+    Kind::Tcp,
+    Kind::Unix,
+    Kind::Shm,
+    Kind::Mpi,
+    Kind::Rbudp,
+    Kind::Rapid,
+];
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -84,6 +95,7 @@ impl Kind {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
             Self::Shm => "shm",
+            Self::Mpi => "mpi",
             Self::Rbudp => "rbudp",
             Self::Rapid => "rapid",
         }
@@ -165,6 +177,37 @@ fn lab(nodes: usize, site: &Site) -> Result<Lab> {
     network::lab((0..nodes).map(|node| HostSpec::new(host(node))), site)
 }
 
+/// Runs the chain of a case over MPI.
+fn chain_over(mpi: &Mpi, case: Case, bytes: u64) -> Result<Sample> {
+    let command = mpi.chain(case.processes, case.block, bytes / case.block);
+    let output = Process::start(command)?.finish(RUN_MAX)?;
+    arrived(&[output.success("a chain over MPI")?.output])
+}
+
+/// What the last processes of chains printed.
+fn arrived(outputs: &[Vec<String>]) -> Result<Sample> {
+    let (mut began, mut ended, mut moved) = (u64::MAX, 0, 0);
+    for output in outputs {
+        let line = output.last().context("a chain printed nothing")?;
+        let line: Value = serde_json::from_str(line)?;
+        let field = |name: &str| {
+            line[name]
+                .as_u64()
+                .with_context(|| format!("no {name} in {line}"))
+        };
+        began = began.min(field("began")?);
+        ended = ended.max(field("ended")?);
+        moved += field("bytes")?;
+    }
+    Ok(Sample {
+        bytes: moved,
+        gigabits_per_second: moved as f64 * 8.0 / (ended - began).max(1) as f64,
+        imbalance: 1.0,
+        resident_bytes_max: 0,
+        report: Value::Null,
+    })
+}
+
 /// Runs the chains of a case: one begins at each node.
 fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sample> {
     let blocks = bytes / case.block;
@@ -217,30 +260,14 @@ fn chain(case: Case, bytes: u64, site: &Site, lab: Option<&Lab>) -> Result<Sampl
             }
         }
     }
-    let (mut began, mut ended, mut moved) = (u64::MAX, 0, 0);
+    let mut outputs = Vec::new();
     for process in last {
-        let output = process.finish(RUN_MAX)?.success("a chain")?.output;
-        let line = output.last().context("a chain printed nothing")?;
-        let line: Value = serde_json::from_str(line)?;
-        let field = |name: &str| {
-            line[name]
-                .as_u64()
-                .with_context(|| format!("no {name} in {line}"))
-        };
-        began = began.min(field("began")?);
-        ended = ended.max(field("ended")?);
-        moved += field("bytes")?;
+        outputs.push(process.finish(RUN_MAX)?.success("a chain")?.output);
     }
     for process in others {
         process.finish(RUN_MAX)?.success("a chain")?;
     }
-    Ok(Sample {
-        bytes: moved,
-        gigabits_per_second: moved as f64 * 8.0 / (ended - began).max(1) as f64,
-        imbalance: 1.0,
-        resident_bytes_max: 0,
-        report: Value::Null,
-    })
+    arrived(&outputs)
 }
 
 /// Runs the stream of a case.
@@ -362,18 +389,23 @@ fn cases(nodes: usize, is_quick: bool) -> Vec<Case> {
         }
     }
     // A thin grid.
+    let mut sparse = Vec::new();
+    if nodes == 1 {
+        sparse.push(Kind::Mpi);
+    }
     if nodes <= 2 {
-        for kind in [Kind::Rbudp, Kind::Rapid] {
-            for block in [4 << 10, 64 << 10, 1 << 20] {
-                cases.push(Case {
-                    kind,
-                    data: Data::Zeros,
-                    nodes,
-                    processes: 4,
-                    block,
-                    is_sealed: false,
-                });
-            }
+        sparse.extend([Kind::Rbudp, Kind::Rapid]);
+    }
+    for kind in sparse {
+        for block in [4 << 10, 64 << 10, 1 << 20] {
+            cases.push(Case {
+                kind,
+                data: Data::Zeros,
+                nodes,
+                processes: 4,
+                block,
+                is_sealed: false,
+            });
         }
     }
     cases
@@ -396,9 +428,11 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
         (true, Ok(())) => &[1, 2],
         (false, Ok(())) => &NODES,
     };
+    let mpi = Mpi::new(&site);
     let all: Vec<Case> = nodes
         .iter()
         .flat_map(|&nodes| cases(nodes, settings.quick))
+        .filter(|case| mpi.is_ok() || case.kind != Kind::Mpi)
         .collect();
     for case in &all {
         let bytes = case.bytes_a_node(settings.quick);
@@ -425,7 +459,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
                     ..case
                 };
                 let key = plain.key("chain", round, bytes);
-                chains.push(bench.point(&key, || chain(plain, bytes, &site, lab.as_ref())));
+                chains.push(bench.point(&key, || match &mpi {
+                    Ok(mpi) if case.kind == Kind::Mpi => chain_over(mpi, plain, bytes),
+                    _ => chain(plain, bytes, &site, lab.as_ref()),
+                }));
                 let key = case.key("stream", round, bytes);
                 streams.push(bench.point(&key, || stream(case, bytes, &site, lab.as_ref())));
             }
@@ -464,6 +501,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     if let Err(reason) = has_lab {
         table.note(format!("one node only: {reason}"));
     }
+    table.note(match &mpi {
+        Ok(mpi) => format!("mpi: {}.", mpi.name()),
+        Err(reason) => format!("mpi is missing: {reason}"),
+    });
     draw(&bench, &measured)?;
     bench.finish(&[table])
 }
@@ -622,9 +663,9 @@ mod tests {
             .iter()
             .filter(|case| case.data == Data::Zeros && !case.is_sealed);
         let zeros: Vec<&Case> = zeros.collect();
-        let is_sparse = |case: &&&Case| case.kind.is_of_datagrams();
+        let is_sparse = |case: &&&Case| case.kind.is_of_datagrams() || case.kind == Kind::Mpi;
         let sparse = zeros.iter().filter(is_sparse).count();
-        assert_eq!(sparse, 2 * 2 * 3);
+        assert_eq!(sparse, (2 * 2 + 1) * 3);
         // Shared memory is within a node.
         assert_eq!(zeros.len() - sparse, (2 * 5 + 1) * 5 * 6);
         for case in all.iter().filter(|case| case.data == Data::Zeros) {

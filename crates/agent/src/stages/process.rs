@@ -161,7 +161,10 @@ impl Process {
         // Its program ends with it, while its number cannot be another's yet.
         kill(&child);
         let status = child.wait();
-        Some(status.map_or_else(|error| error.to_string(), describe))
+        Some(status.map_or_else(
+            |error| error.to_string(),
+            |status| describe("its process", status),
+        ))
     }
 }
 
@@ -173,11 +176,11 @@ fn kill(child: &Child) {
 }
 
 /// How a process ended, as part of a sentence.
-fn describe(status: ExitStatus) -> String {
+pub(super) fn describe(what: &str, status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("its process ended with status {code}"),
-        (None, Some(signal)) => format!("its process was killed by signal {signal}"),
-        (None, None) => "its process ended".into(),
+        (Some(code), _) => format!("{what} ended with status {code}"),
+        (None, Some(signal)) => format!("{what} was killed by signal {signal}"),
+        (None, None) => format!("{what} ended"),
     }
 }
 

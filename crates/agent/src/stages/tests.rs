@@ -37,6 +37,7 @@ impl Bench {
             stages: Some(StageConfig {
                 command,
                 runs_programs: true,
+                cache: None,
             }),
         };
         let agent = Agent::bind(config).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ropewalk_master::request::{DatagramOptions, LaneKind, NodeRequest, Options};
+use ropewalk_master::request::{DatagramOptions, LaneKind, NodeRequest, Options, Reach};
 use ropewalk_model::{ByteRate, Bytes};
 use ropewalk_proto::stage::{BLOCK_MAX, BLOCK_MIN, BUFFERS_MIN, MEMORY_MAX, NODES_MAX};
 
@@ -15,16 +15,16 @@ use crate::options::{ReachArgs, rate};
 pub(crate) struct ProcessArgs {
     /// Buffers of each process together: auto or a size
     ///
-    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache (2 MiB for one node without --lane tcp), and
-    /// 16 MiB at most; over long paths a process needs its part of rate times round trip
+    /// auto: two blocks for each node, 512 KiB at least, which stay in a processor's cache (2 MiB for one node over Unix sockets or
+    /// shared memory), and 16 MiB at most; over long paths a process needs its part of rate times round trip
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory: Memory,
 
-    /// What processes are connected by: auto, tcp, unix, shm, rbudp or rapid
+    /// What processes are connected by: auto, tcp, unix, shm, mpi, rbudp or rapid
     ///
     /// auto: Unix sockets within a host, TCP between hosts; unix and shm (rings in shared memory, 1.2 MiB for each connection, 4.2 MiB
-    /// with blocks above 1.5 MiB) are for nodes of one host; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows the receiver, both
-    /// within a host, too
+    /// with blocks above 1.5 MiB) are for nodes of one host; mpi: messages of the Open MPI or MPICH whose mpirun is in PATH, for nodes
+    /// that are this host (localhost); rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows the receiver, both within a host, too
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = lane)]
     lane: LaneKind,
 
@@ -46,6 +46,13 @@ pub(crate) struct ProcessArgs {
 impl ProcessArgs {
     /// How nodes are reached, and what connects their processes.
     pub fn options(&self, reaching: &ReachArgs, nodes: &[NodeRequest]) -> Result<Options> {
+        let other = nodes.iter().find(|node| node.reach != Reach::Local);
+        if let Some(other) = other.filter(|_| self.lane == LaneKind::Mpi) {
+            bail!(
+                "--lane mpi is for nodes on this host, and {} may be another one; name localhost, several times, or use another lane",
+                other.name
+            );
+        }
         Ok(Options {
             plain: self.plain,
             lane: self.lane,
@@ -140,9 +147,10 @@ fn lane(text: &str) -> Result<LaneKind, String> {
         "tcp" => Ok(LaneKind::Tcp),
         "unix" => Ok(LaneKind::Unix),
         "shm" => Ok(LaneKind::Shm),
+        "mpi" => Ok(LaneKind::Mpi),
         "rbudp" => Ok(LaneKind::Rbudp),
         "rapid" => Ok(LaneKind::Rapid),
-        _ => Err("streams use auto, tcp, unix, shm, rbudp or rapid".into()),
+        _ => Err("streams use auto, tcp, unix, shm, mpi, rbudp or rapid".into()),
     }
 }
 

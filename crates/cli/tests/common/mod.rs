@@ -4,6 +4,7 @@
 
 pub mod processes;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -47,7 +48,10 @@ impl Place {
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("runtime"))
             .env("XDG_STATE_HOME", self.path("state"));
-        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        for other in ["XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
+            command.env_remove(other);
+        }
+        command.stdin(Stdio::null());
         command
     }
 
@@ -216,7 +220,11 @@ pub struct Moving {
 
 impl Moving {
     pub fn start(place: &Place, args: &[&str]) -> Self {
-        let mut command = place.command();
+        Self::start_as(place.command(), args)
+    }
+
+    /// The same of a command that has further settings.
+    pub fn start_as(mut command: Command, args: &[&str]) -> Self {
         let mut child = command
             .args(args)
             .arg("--json")
@@ -365,4 +373,15 @@ pub fn assert_golden(name: &str, text: &str) {
         text, expected,
         "{name} changed; if it is meant, run the tests with {UPDATE}=1"
     );
+}
+
+/// The blocks of files, each with how often it is there.
+pub fn blocks(paths: &[PathBuf], len: usize) -> BTreeMap<Vec<u8>, u32> {
+    let mut all = BTreeMap::new();
+    for path in paths {
+        for block in std::fs::read(path).unwrap().chunks(len) {
+            *all.entry(block.to_vec()).or_default() += 1;
+        }
+    }
+    all
 }

@@ -98,9 +98,9 @@ impl Rings {
         self.each_piece(skip, len, sum, |_, _| {})
     }
 
-    /// Copies `head`, and so many bytes behind the first `skip` while it adds them to a checksum, into the room of another ring.
+    /// Copies `head`, and so many bytes behind the first `skip` while it adds them to a checksum, into the space of another ring.
     /// There they are not seen before [`publish`](Self::publish), here they stay until [`consume`](Self::consume). False where
-    /// there is not enough room.
+    /// there is not enough space.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] where the bytes are not there, [`io::ErrorKind::BrokenPipe`] where the other peer has closed,
@@ -178,7 +178,7 @@ impl Rings {
     /// The peer may read so many bytes that were copied behind those that it sees.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where there is less room.
+    /// [`io::ErrorKind::InvalidInput`] where there is less space.
     pub fn publish(&mut self, len: usize) -> io::Result<()> {
         let (bell, Mapped { outbound, .. }) = self.parts()?;
         if outbound.room()? < len {

@@ -24,11 +24,12 @@ pub enum Kind {
     Tcp6,
     Unix,
     Shm,
+    Mpi,
     Blast4,
     Watched6,
 }
 
-pub const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 7] = [
     Kind::Mem,
     Kind::Tcp4,
     Kind::Tcp6,
@@ -38,8 +39,23 @@ pub const KINDS: [Kind; 7] = [
     Kind::Watched6,
 ];
 
+const STREAMS: [Kind; 5] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix, Kind::Shm];
+
+/// All kinds of this process: a rank of MPI has only that one.
+pub fn kinds() -> &'static [Kind] {
+    match super::mpi::is_rank() {
+        true => &[Kind::Mpi],
+        false => &KINDS,
+    }
+}
+
 /// Those that are streams.
-pub const STREAMS: [Kind; 5] = [Kind::Mem, Kind::Tcp4, Kind::Tcp6, Kind::Unix, Kind::Shm];
+pub fn streams() -> &'static [Kind] {
+    match super::mpi::is_rank() {
+        true => &[Kind::Mpi],
+        false => &STREAMS,
+    }
+}
 
 /// Makes one end's protection; both ends need their own.
 pub type Protect = Box<dyn Fn() -> Protection>;
@@ -102,6 +118,14 @@ pub fn pair(kind: Kind, protect: &Protect) -> (Box<dyn ReceiveHalf>, Box<dyn Sen
             (
                 shm::receive_half(near, protect()).unwrap(),
                 shm::send_half(far, protect()).unwrap(),
+            )
+        }
+        Kind::Mpi => {
+            super::mpi::start();
+            let (near, far) = UnixStream::pair().unwrap();
+            (
+                ropewalk_lane::mpi::receive_half(near, protect()).unwrap(),
+                ropewalk_lane::mpi::send_half(far, protect()).unwrap(),
             )
         }
         Kind::Unix => {

@@ -9,8 +9,8 @@ use ropewalk_lane::faulty::Fault;
 use ropewalk_lane::*;
 
 use super::ends::{
-    self, Generated, KINDS, LONG, Memory, Mode, STREAMS, contents, grant, pair, protections,
-    receive, tcp_pair,
+    self, Generated, LONG, Memory, Mode, contents, grant, kinds, pair, protections, receive,
+    streams, tcp_pair,
 };
 
 /// A receiving end with a fault, and its sender's thread.
@@ -210,7 +210,7 @@ fn silence_ends_after_patience() {
 fn a_receiver_that_does_not_read_is_given_up() {
     // Each end of a lane of datagrams waits 10 s for the other to be there: all at the same time.
     thread::scope(|scope| {
-        for kind in KINDS {
+        for &kind in kinds() {
             for (name, protect) in protections() {
                 let (mut receiver, mut sender) = pair(kind, &protect);
                 scope.spawn(move || {
@@ -239,7 +239,7 @@ fn a_receiver_that_does_not_read_is_given_up() {
 #[test]
 fn an_idle_sender_can_be_served_again() {
     // Both ends of a lane of datagrams have to be there before it can be idle; see `datagrams`.
-    for kind in STREAMS {
+    for &kind in streams() {
         let (_, protect) = protections().remove(2);
         let (mut receiver, mut sender) = pair(kind, &protect);
         let provider = Generated::new(Mode::Memory);
@@ -262,7 +262,7 @@ fn an_idle_sender_can_be_served_again() {
 /// A stopper wakes an end that waits, from another thread: it does not wait until it would be idle.
 #[test]
 fn a_stopper_wakes_both_ends() {
-    for kind in KINDS {
+    for &kind in kinds() {
         for of_receiver in [true, false] {
             let (_, protect) = protections().remove(1);
             let (mut receiver, mut sender) = pair(kind, &protect);

@@ -3,12 +3,13 @@
 mod datagrams;
 mod ends;
 mod faults;
+mod mpi;
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use ends::{KINDS, Kind, Memory, Refusing, contents, grant, pair, protections, receive};
+use ends::{Kind, Memory, Refusing, contents, grant, kinds, pair, protections, receive};
 use ropewalk_lane::*;
 use ropewalk_model::Range;
 
@@ -46,7 +47,7 @@ fn units_of_all_sizes_arrive() {
         ((1 << 60) + 7, (1 << 60) + 7 + (512 << 10) + 13),
         (9, 10),
     ];
-    for kind in KINDS {
+    for &kind in kinds() {
         for (name, protect) in protections() {
             for hash in [false, true] {
                 for (buffered, mode) in ends::MODES {
@@ -84,7 +85,7 @@ fn units_of_all_sizes_arrive() {
 #[test]
 fn hashes_come_without_bytes() {
     let ranges = [(7, 7), (3, 40_000), (1 << 60, (1 << 60) + (1 << 20))];
-    for kind in ends::STREAMS {
+    for &kind in ends::streams() {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let provider = ends::Generated::new(ends::Mode::File);
@@ -135,7 +136,7 @@ fn hashes_of_absent_bytes_are_missing() {
             Err(LaneError::Misuse(_))
         ));
     }
-    for kind in ends::STREAMS {
+    for &kind in ends::streams() {
         for (_, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let refusing = Refusing { from: 100, to: 200 };
@@ -159,7 +160,7 @@ fn hashes_of_absent_bytes_are_missing() {
 /// Thousands of small units, granted in windows, all arrive, and few system calls' worth of framing is added.
 #[test]
 fn many_small_units_arrive() {
-    for kind in KINDS {
+    for &kind in kinds() {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let seen = served(
@@ -201,7 +202,7 @@ fn many_small_units_arrive() {
 /// A unit the sender cannot serve is answered with its reason, and the units around it arrive.
 #[test]
 fn absent_units_are_reported_and_the_stream_goes_on() {
-    for kind in KINDS {
+    for &kind in kinds() {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let refusing = Refusing {
@@ -253,7 +254,7 @@ fn absent_units_are_reported_and_the_stream_goes_on() {
 /// Cancelled units end as units or as missing, each once, and most bytes are not sent.
 #[test]
 fn cancelled_units_are_answered_once() {
-    for kind in KINDS {
+    for &kind in kinds() {
         for (name, protect) in protections() {
             let (receiver, sender) = pair(kind, &protect);
             let seen = served(
@@ -369,7 +370,7 @@ fn idle_is_resumed() {
 /// units that go by datagrams are read in one go.
 #[test]
 fn what_came_is_counted_before_a_unit_is_whole() {
-    for kind in KINDS {
+    for &kind in kinds() {
         let (mut receiver, mut sender) = pair(kind, &protections()[0].1);
         let meter = receiver.stopper();
         let gate = ends::Gate::default();

@@ -1118,7 +1118,7 @@ pub struct StreamFinished {
 /// Between an agent and a process that it started, one message a packet.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToStage {
-    #[prost(oneof = "to_stage::Body", tags = "1, 2, 3")]
+    #[prost(oneof = "to_stage::Body", tags = "1, 2, 3, 4")]
     pub body: ::core::option::Option<to_stage::Body>,
 }
 /// Nested message and enum types in `ToStage`.
@@ -1132,7 +1132,17 @@ pub mod to_stage {
         /// a connection, whose descriptor is with the packet
         #[prost(message, tag = "3")]
         Edge(super::StageEdge),
+        /// of MPI; the launcher's socket, if it has one, is with the packet
+        #[prost(message, tag = "4")]
+        Rank(super::StageRank),
     }
+}
+/// What makes a process a rank of MPI.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageRank {
+    /// path of the library, and variables of the environment, each with a byte 0 before it
+    #[prost(bytes = "vec", tag = "1")]
+    pub place: ::prost::alloc::vec::Vec<u8>,
 }
 /// A connection that a process of the group before has made, after its handshake.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1225,6 +1235,8 @@ pub enum LaneKind {
     Rapid = 4,
     /// Rings in shared memory between processes of one host only.
     Shm = 5,
+    /// Messages of MPI between processes of one host only.
+    Mpi = 6,
 }
 impl LaneKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1239,6 +1251,7 @@ impl LaneKind {
             Self::Rbudp => "LANE_KIND_RBUDP",
             Self::Rapid => "LANE_KIND_RAPID",
             Self::Shm => "LANE_KIND_SHM",
+            Self::Mpi => "LANE_KIND_MPI",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1250,6 +1263,7 @@ impl LaneKind {
             "LANE_KIND_RBUDP" => Some(Self::Rbudp),
             "LANE_KIND_RAPID" => Some(Self::Rapid),
             "LANE_KIND_SHM" => Some(Self::Shm),
+            "LANE_KIND_MPI" => Some(Self::Mpi),
             _ => None,
         }
     }

@@ -322,7 +322,7 @@ impl<B> Process<B> {
         self.inputs[input].has_ended
     }
 
-    /// Whether more blocks should be received: those that have arrived are merged, and the queue has room. What is not received
+    /// Whether more blocks should be received: those that have arrived are merged, and the queue has space. What is not received
     /// yet waits at its sender, which credit permits, or in the connection, and takes no buffer here.
     #[must_use]
     pub fn wants_more(&self) -> bool {

@@ -1,0 +1,222 @@
+//! `mpirun`, for streams over lanes of MPI.
+//!
+//! ```text
+//!  agent of node 1 ── starts ──▶ mpirun ── starts ──▶ a rank for each process of all nodes, by node, then group
+//!  rank ── its place ──▶ agent of its node ──▶ process of its group, a child of the agent
+//! ```
+//!
+//! Ranks end when their agents close the connections, `mpirun` when all of its ranks have ended.
+
+use std::fs::DirBuilder;
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ropewalk_lane::mpi::join::{RANK_KEY, RankKey};
+use ropewalk_lane::mpi::{self, Installation};
+use ropewalk_lane::preface::random_bytes;
+use ropewalk_proto::control::StageCause;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::process::describe;
+use super::{StageConfig, refused};
+use crate::AgentError;
+
+/// `mpirun` ends within this time after its ranks, with its files; then it is asked to, then killed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+const TERM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes that `mpirun` said last, for errors.
+const SAID_MAX: usize = 2048;
+
+/// What a rank's own errors begin with.
+const OWN: &str = "ropewalk: ";
+
+/// Runs `mpirun` and removes its folder, also when the agent is killed meanwhile.
+const SCRIPT: &str = r#"d=$1; shift; "$@"; s=$?; rm -rf "$d"; exit $s"#;
+
+/// What the ranks of a stream are started with.
+pub(super) struct Mpirun {
+    installation: Installation,
+    // Runs a rank.
+    program: PathBuf,
+    folder: Folder,
+    child: Arc<Mutex<Option<Child>>>,
+    // Closed when `mpirun` has ended.
+    ended: Option<Receiver<()>>,
+}
+
+/// What files of MPI lie in; removed with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> std::io::Result<Self> {
+        let name: String = random_bytes::<8>()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let name = format!("ropewalk-mpi-{name}");
+        let make = |folder: PathBuf| {
+            let path = folder.join(&name);
+            DirBuilder::new().mode(0o700).create(&path).map(|()| path)
+        };
+        // Pages that ranks share are written to no disk there.
+        make("/dev/shm".into())
+            .or_else(|_| make(std::env::temp_dir()))
+            .map(Self)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // `mpirun` has removed it already, unless it was killed.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Mpirun {
+    /// Looks whether there is an MPI on this host.
+    pub fn find(config: &StageConfig) -> Result<Self, AgentError> {
+        let folder = Folder::make()
+            .map_err(|error| refused(format!("cannot make a folder for files of MPI: {error}")))?;
+        let installation = mpi::find(config.cache.as_deref(), &folder.0)
+            .map_err(|error| refused(format!("--lane mpi: {error}")))?;
+        // For `mpirun`, /proc/self/exe is another program.
+        let program = own_program(config).ok_or_else(|| refused("the agent has no program"))?;
+        Ok(Self {
+            installation,
+            program,
+            folder,
+            child: Arc::default(),
+            ended: None,
+        })
+    }
+
+    /// Starts ranks for all processes. `failed` gets why a rank did not join, and why `mpirun` has ended, whenever it does; that
+    /// explains less than the end of a process, which may be its cause.
+    ///
+    /// * `stream`: its id.
+    /// * `each`: processes of a node.
+    /// * `agents`: instance names of the agents of all nodes, in their order.
+    pub fn start(
+        &mut self,
+        (stream, key): (&[u8; 16], &RankKey),
+        each: usize,
+        agents: &[String],
+        failed: impl Fn(StageCause, String) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mpirun = self
+            .installation
+            .implementation
+            .mpirun(each * agents.len(), &self.folder.0);
+        let stream = u128::from_be_bytes(*stream);
+        let (mut output, input) = std::io::pipe()?;
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(&self.folder.0);
+        command.arg(mpirun.get_program()).args(mpirun.get_args());
+        for (name, value) in mpirun.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command.arg(&self.program).arg("rank");
+        command.arg(format!("{stream:032x}")).arg(each.to_string());
+        command.arg(&self.installation.shim).args(agents);
+        let child = command
+            .env(RANK_KEY, key.text())
+            .stdin(Stdio::null())
+            .stdout(input.try_clone()?)
+            .stderr(input)
+            .process_group(0)
+            .spawn()?;
+        // Its ends of the pipe are closed here.
+        drop(command);
+        *self.child.lock() = Some(child);
+        let (alive, ended) = mpsc::channel();
+        self.ended = Some(ended);
+        let child = self.child.clone();
+        let watch = move || {
+            let said = last_of(&mut output, |text| failed(StageCause::Process, text));
+            let child = child.lock().take();
+            let status = child.map(|mut child| child.wait());
+            drop::<mpsc::Sender<()>>(alive);
+            let status = match status {
+                Some(Ok(status)) => describe("mpirun", status),
+                Some(Err(error)) => error.to_string(),
+                None => "mpirun ended".into(),
+            };
+            let text = match said.is_empty() {
+                true => status,
+                false => format!("{status}: {said}"),
+            };
+            failed(StageCause::Peer, text);
+        };
+        std::thread::Builder::new()
+            .name("mpirun".into())
+            .spawn(watch)
+            .map(drop)
+    }
+
+    /// After all ranks have ended: waits for `mpirun`, which removes its files.
+    pub fn end(mut self) {
+        let Some(ended) = self.ended.take() else {
+            return;
+        };
+        let is_over = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected);
+        for (time, signal) in [(END_TIMEOUT, Signal::TERM), (TERM_TIMEOUT, Signal::KILL)] {
+            if is_over(time) {
+                return;
+            }
+            let child = self.child.lock();
+            let group = child
+                .as_ref()
+                .and_then(|child| i32::try_from(child.id()).ok());
+            if let Some(group) = group.and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, signal);
+            }
+        }
+        let _ = is_over(TERM_TIMEOUT);
+    }
+}
+
+/// The program of this agent's processes, as other processes find it.
+fn own_program(config: &StageConfig) -> Option<PathBuf> {
+    let program = Path::new(config.command.first()?);
+    Some(match program.strip_prefix("/proc/self") {
+        Ok(rest) => Path::new("/proc")
+            .join(std::process::id().to_string())
+            .join(rest),
+        Err(_) => program.to_owned(),
+    })
+}
+
+/// Reads to the end; gives the last lines. `refused` gets what a rank says that does not join: the others wait for it.
+fn last_of(output: &mut std::io::PipeReader, refused: impl Fn(String)) -> String {
+    let mut last = Vec::new();
+    let mut has_refused = false;
+    let mut bytes = [0; SAID_MAX];
+    while let Ok(count @ 1..) = output.read(&mut bytes) {
+        last.extend_from_slice(&bytes[..count]);
+        let text = String::from_utf8_lossy(&last);
+        let mut whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        if !has_refused && let Some(line) = whole.find_map(|line| line.strip_prefix(OWN)) {
+            has_refused = true;
+            refused(line.trim_end().to_owned());
+        }
+        let surplus = last.len().saturating_sub(SAID_MAX);
+        last.drain(..surplus);
+    }
+    let text = String::from_utf8_lossy(&last);
+    // What stands out in frames of dashes and equals signs.
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| line.chars().any(char::is_alphanumeric));
+    lines.collect::<Vec<_>>().join(" ")
+}
