@@ -492,6 +492,12 @@ mod tests {
         };
         let finished = transfer.finish(&word);
         assert!(!finished.committed && !finished.error.is_empty());
+        let word = control::Finish {
+            whole_files: true,
+            ..word
+        };
+        let finished = transfer.finish(&word);
+        assert!(!finished.committed && finished.error.is_empty());
     }
 
     /// The longest list of files that is sent fits into a message, and a longer one is refused with both numbers.

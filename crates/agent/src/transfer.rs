@@ -379,17 +379,15 @@ impl Transfer {
                 false => fetch.commit().map(|()| true),
             };
             match fetch.as_ref().map(|f| seen.and_then(|()| renamed(f))) {
-                Some(Ok(renamed)) => {
-                    finished.committed = renamed;
-                }
+                Some(Ok(renamed)) => finished.committed = renamed,
                 Some(Err(error)) => finished.error = error,
+                // Where bytes are missing it need not have begun.
+                None if word.whole_files => {}
                 None => {
                     finished.error =
                         "its part was ended before it could give the files their names".into();
                 }
             }
-        }
-        if word.commit {
             // Also where a commit has failed after some of it.
             finished.landed = fetch.as_ref().and_then(|f| f.landed());
         }

@@ -1,6 +1,6 @@
 //! Options that `copy`, `transfer` and `demo` share, and what the master makes of them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,15 +16,14 @@ use crate::desk;
 use crate::endpoint::host_of;
 use crate::ports::Ports;
 use crate::{sys, token};
+pub use values::remembering_file;
+use values::{
+    Mtu, Policy, ReceiveBuffer, Size, Streams, Words, host_rate, lane, lane_rate, mtu, prefetch,
+    rails, receive_buffer, streams, streams_policy, words,
+};
+pub(crate) use values::{cut_words, rate, scheduler, speeds_file};
 
-/// Streams a pair may have; more only cost memory.
-const STREAMS_MAX: u32 = 64;
-
-/// Least prefetch that still holds a fragment (64 KiB).
-const PREFETCH_MIN: u64 = 64 << 10;
-
-/// Least packet length: what IPv6 guarantees.
-const MTU_MIN: u32 = 1280;
+mod values;
 
 /// How bytes are moved and checked.
 #[derive(Args, Clone, Debug)]
@@ -347,222 +346,6 @@ pub(crate) enum ProgressArg {
     Never,
 }
 
-/// A size that prints exactly, for the help text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size(Bytes);
-
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0.to_string().replace(' ', ""))
-    }
-}
-
-/// A command line cut into words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Words(Vec<OsString>);
-
-fn prefetch(text: &str) -> Result<Size, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if size.0 < PREFETCH_MIN {
-        return Err(format!(
-            "at least {} is needed to hold a fragment",
-            Bytes(PREFETCH_MIN)
-        ));
-    }
-    Ok(Size(size))
-}
-
-/// Reads a rate above 0.
-pub(crate) fn rate(text: &str) -> Result<ByteRate, String> {
-    match text.parse::<ByteRate>() {
-        Ok(ByteRate(0)) => Err("a rate of 0 would never finish".to_owned()),
-        Ok(rate) => Ok(rate),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn lane_rate(text: &str) -> Result<ByteRate, String> {
-    match text.split_once('=') {
-        Some(_) => Err(format!(
-            "--rate is the rate of each rbudp or rapid lane; write --node-rate {text} to declare how fast a host is"
-        )),
-        None => rate(text),
-    }
-}
-
-/// Packet length; `None` has it found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mtu(Option<u32>);
-
-/// Longest packet that can be set.
-const MTU_MAX: u32 = 65_000;
-
-fn mtu(text: &str) -> Result<Mtu, String> {
-    match text.parse::<u32>() {
-        _ if text == "auto" => Ok(Mtu(None)),
-        Ok(bytes) if (MTU_MIN..=MTU_MAX).contains(&bytes) => Ok(Mtu(Some(bytes))),
-        _ => Err(format!(
-            "give auto or a number of bytes from {MTU_MIN} to {MTU_MAX}"
-        )),
-    }
-}
-
-/// Receive buffer; `None` by the lane's rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ReceiveBuffer(Option<u64>);
-
-/// Least and most that makes sense: a few datagrams, and what a kernel can count.
-const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 16 << 10..=1 << 30;
-
-fn receive_buffer(text: &str) -> Result<ReceiveBuffer, String> {
-    if text == "auto" {
-        return Ok(ReceiveBuffer(None));
-    }
-    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
-    if !RECEIVE_BUFFER.contains(&size.0) {
-        return Err(format!(
-            "give auto or a size from {} to {}",
-            Bytes(*RECEIVE_BUFFER.start()),
-            Bytes(*RECEIVE_BUFFER.end())
-        ));
-    }
-    Ok(ReceiveBuffer(Some(size.0)))
-}
-
-fn host_rate(text: &str) -> Result<(String, ByteRate), String> {
-    match text.rsplit_once('=') {
-        Some((host, speed)) if !host.is_empty() => Ok((host.to_owned(), rate(speed)?)),
-        _ => Err("write HOST=RATE, for instance a1=1Gbit".to_owned()),
-    }
-}
-
-fn rails(text: &str) -> Result<Rails, String> {
-    match text {
-        "auto" => Ok(Rails::All),
-        "one" => Ok(Rails::One),
-        _ if text.split(',').all(|name| !name.trim().is_empty()) => {
-            let names = text.split(',').map(|name| name.trim().to_owned());
-            Ok(Rails::Only(names.collect()))
-        }
-        _ => {
-            Err("write auto, one, or names, addresses or networks with commas between them".into())
-        }
-    }
-}
-
-fn lane(text: &str) -> Result<LaneKind, String> {
-    let kinds = LaneKind::ALL.into_iter();
-    let kinds = kinds.filter(|kind| *kind != LaneKind::Mpi);
-    if let Some(kind) = kinds.clone().find(|kind| kind.name() == text) {
-        return Ok(kind);
-    }
-    let names: Vec<&str> = kinds.map(LaneKind::name).collect();
-    let names = names.join(", ");
-    Err(match text {
-        "mpi" => format!("only streams use {text} (ropewalk stream); use one of {names}"),
-        _ => format!("there is no such lane; use one of {names}"),
-    })
-}
-
-/// Streams per pair; `None` for what fits the number of pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Streams(Option<u32>);
-
-fn streams(text: &str) -> Result<Streams, String> {
-    match text.parse::<u32>() {
-        _ if text == "auto" => Ok(Streams(None)),
-        Ok(count) if (1..=STREAMS_MAX).contains(&count) => Ok(Streams(Some(count))),
-        _ => Err(format!("give auto or a number from 1 to {STREAMS_MAX}")),
-    }
-}
-
-/// Who chooses the number of streams; `None`: no policy.
-#[derive(Clone, Copy, Debug)]
-struct Policy(Option<PolicyName>);
-
-fn streams_policy(text: &str) -> Result<Policy, String> {
-    match PolicyName::named(text) {
-        None if text == "off" => Ok(Policy(None)),
-        None => {
-            let names = PolicyName::ALL.map(PolicyName::name);
-            Err(format!(
-                "there is no such policy; use {} or off",
-                names.join(", ")
-            ))
-        }
-        policy => Ok(Policy(policy)),
-    }
-}
-
-/// Takes the names that the schedulers know.
-pub(crate) fn scheduler(text: &str) -> Result<String, String> {
-    ropewalk_sched::by_name(text)
-        .map(|_| text.to_owned())
-        .map_err(|error| error.to_string())
-}
-
-/// Cuts at white space; single and double quotes keep it, a backslash keeps the next character.
-pub(crate) fn cut_words(text: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        match (letter, quote) {
-            (letter, Some(open)) if letter == open => quote = None,
-            ('\'' | '"', None) => {
-                quote = Some(letter);
-                word.get_or_insert_default();
-            }
-            ('\\', None | Some('"')) => match letters.next() {
-                Some(next) => word.get_or_insert_default().push(next),
-                None => return Err("a backslash at the end escapes nothing".to_owned()),
-            },
-            (letter, None) if letter.is_whitespace() => words.extend(word.take()),
-            (letter, _) => word.get_or_insert_default().push(letter),
-        }
-    }
-    if quote.is_some() {
-        return Err("a quote is not closed".to_owned());
-    }
-    words.extend(word);
-    Ok(words)
-}
-
-/// Reads a command with its own options.
-fn words(text: &str) -> Result<Words, String> {
-    let words = cut_words(text)?;
-    if words.is_empty() {
-        return Err("name a command, for instance ssh".to_owned());
-    }
-    Ok(Words(words.into_iter().map(OsString::from).collect()))
-}
-
-/// A file in which something is remembered, `name` in the user's folder unless given; `None` for off, or when there
-/// is no home to keep it in.
-#[must_use]
-pub fn remembering_file(text: &OsStr, name: &str) -> Option<PathBuf> {
-    if text == "off" {
-        return None;
-    }
-    if text != "auto" {
-        return Some(PathBuf::from(text));
-    }
-    // Relative folders are to be ignored, says the XDG base directory specification.
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|folder| folder.is_absolute())
-    };
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
-    Some(state.join("ropewalk").join(name))
-}
-
-/// The file of remembered speeds.
-pub(crate) fn speeds_file(text: &OsStr) -> Option<PathBuf> {
-    remembering_file(text, "speeds.json")
-}
-
 impl MoveArgs {
     /// The master's options for these nodes; reads the token file when a node needs it.
     pub(crate) fn options(&self, nodes: &[NodeRequest]) -> Result<Options> {
@@ -692,62 +475,5 @@ impl MoveArgs {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Commands with their own options are cut as a shell would.
-    #[test]
-    fn words_are_cut_as_in_a_shell() {
-        let cut = |text| {
-            words(text).map(|words| {
-                words
-                    .0
-                    .into_iter()
-                    .map(|w| w.into_string().unwrap())
-                    .collect::<Vec<_>>()
-            })
-        };
-        assert_eq!(cut("ssh -F my.conf").unwrap(), ["ssh", "-F", "my.conf"]);
-        assert_eq!(
-            cut(r#" ssh  -o "A B" 'c"d' e\ f "" "#).unwrap(),
-            ["ssh", "-o", "A B", "c\"d", "e f", ""]
-        );
-        for text in ["", "  ", "ssh 'x", "ssh \\"] {
-            assert!(cut(text).is_err(), "{text}");
-        }
-    }
-
-    /// Choices that are none are refused by name.
-    #[test]
-    fn wrong_choices_are_named() {
-        let error = lane("mpi").unwrap_err();
-        assert!(error.contains("only streams use mpi"), "{error}");
-        assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
-        assert!(scheduler("best").unwrap_err().contains("no scheduler"));
-    }
-
-    /// Rates need a unit and a value; a host may contain an equals sign.
-    #[test]
-    fn rates_are_read() {
-        assert_eq!(
-            host_rate("a=b=1Gbit"),
-            Ok(("a=b".to_owned(), ByteRate(125_000_000)))
-        );
-        for text in ["a", "=1Gbit", "a=0", "a=5"] {
-            assert!(host_rate(text).is_err(), "{text}");
-        }
-        assert_eq!(lane_rate("1.6Gbit"), Ok(ByteRate(200_000_000)));
-        let error = lane_rate("a=1Gbit").unwrap_err();
-        assert!(error.contains("--node-rate a=1Gbit"), "{error}");
-        assert_eq!(mtu("9000"), Ok(Mtu(Some(9000))));
-        assert!(mtu("576").unwrap_err().contains("1280"));
-        assert_eq!(receive_buffer("4MiB"), Ok(ReceiveBuffer(Some(4 << 20))));
-        assert!(receive_buffer("1kB").is_err());
-        assert_eq!(prefetch("4MiB").unwrap().to_string(), "4MiB");
-        assert!(prefetch("1kB").unwrap_err().contains("64 KiB"));
     }
 }

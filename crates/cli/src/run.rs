@@ -182,7 +182,7 @@ fn handle(
     progress: &mut Progress,
     desk: Option<&Desk>,
 ) {
-    // Whoever reads of a transfer in the output may ask for it at once.
+    // A program that reads of a transfer in the output may ask for it at once.
     if let Some(desk) = desk {
         desk.handle(event);
     }

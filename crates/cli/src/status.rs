@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(format_id(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 
-    /// A transfer is told by its end, what it moves from where to where, and since when.
+    /// A line has the end of a transfer's id, what it moves from where to where, and since when.
     #[test]
     fn a_line_says_what_moves() {
         let answer = Answer {

@@ -121,8 +121,7 @@ fn a_single_file_is_named() {
     let ran = hosts
         .place
         .run(&["copy", "--json", &sources[0], &sources[1], &to]);
-    let report = ran.assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = ran.assert_status(1).error();
     assert!(
         error.starts_with("replicas differ: image bytes "),
         "{error}"
@@ -137,8 +136,7 @@ fn the_odd_one_is_told() {
     odd[2_000_000] ^= 1;
     let hosts = Hosts::new(&[&right, &odd, &right]);
     let report = hosts.copy(&[0, 1, 2], &["--verify", "replicas"]);
-    let report = report.assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = report.assert_status(1).error();
     assert!(error.contains("hold the same)"), "{error}");
     let (_, same) = error.split_once("equal (").unwrap();
     let odd = hosts.agents[1].at("");
@@ -200,8 +198,7 @@ fn a_shared_destination_fails_as_a_whole() {
         "--also-to",
         &second.at(&out),
     ]);
-    let report = ran.assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = ran.assert_status(1).error();
     assert!(error.starts_with("replicas differ: file bytes "), "{error}");
     let left = std::fs::read_dir(hosts.place.path("dst")).unwrap().count();
     assert_eq!(left, 0);

@@ -231,8 +231,7 @@ fn long_records_are_errors() {
     let long = format!("short\n{}\n", "x".repeat(1000));
     std::fs::write(place.path("in2/g"), long).unwrap();
     let ran = place.run(&words(2, &["--block", "1000B"]));
-    let report = ran.assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = ran.assert_status(1).error();
     for part in ["A on localhost 2", "g has", "byte 6", "--block"] {
         assert!(error.contains(part), "{part}: {error}");
     }
@@ -245,8 +244,7 @@ fn taken_places_are_refused() {
     let place = Place::new();
     make_folders(&place, "a\n");
     std::fs::create_dir(place.path("out2")).unwrap();
-    let report = place.run(&words(2, &[])).assert_status(4).report();
-    let error = report["error"].as_str().unwrap();
+    let error = place.run(&words(2, &[])).assert_status(4).error();
     assert!(
         error.contains("out2\" exists") && error.contains("remove it"),
         "{error}"
@@ -256,7 +254,7 @@ fn taken_places_are_refused() {
     for name in ["d1", "d2"] {
         std::os::unix::fs::symlink("d", place.path(name)).unwrap();
     }
-    let report = place
+    let error = place
         .run(&[
             "shuffle",
             "localhost",
@@ -268,8 +266,7 @@ fn taken_places_are_refused() {
             "d{node}/out",
         ])
         .assert_status(4)
-        .report();
-    let error = report["error"].as_str().unwrap();
+        .error();
     assert!(
         error.contains("d/out") && error.contains("{node}"),
         "{error}"
@@ -284,8 +281,7 @@ fn taken_places_are_refused() {
         "--to",
         "out",
     ];
-    let report = place.run(&words).assert_status(4).report();
-    let error = report["error"].as_str().unwrap();
+    let error = place.run(&words).assert_status(4).error();
     assert!(error.contains("absent"), "{error}");
 }
 

@@ -389,8 +389,7 @@ fn lines_stay_whole_between_nodes() {
     assert_eq!(found.len(), expected.len());
     let long = format!("short\n{}\n", "x".repeat(1000));
     std::fs::write(place.path("in2"), long).unwrap();
-    let report = place.run(&words).assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = place.run(&words).assert_status(1).error();
     assert!(
         error.starts_with("A on localhost 2")
             && error.contains("at byte 6")

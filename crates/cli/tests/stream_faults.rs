@@ -146,8 +146,7 @@ fn a_program_that_never_reads_is_named() {
             "--exec",
             "B=sleep 86321",
         ];
-        let report = place.run(&words).assert_status(1).report();
-        let error = report["error"].as_str().unwrap();
+        let error = place.run(&words).assert_status(1).error();
         assert!(
             error.starts_with("B: no block has moved for 4 s"),
             "{error}"
@@ -260,8 +259,7 @@ fn unread_blocks_are_an_error() {
         "--exec",
         "C=head -c 4 >/dev/null; sleep 1",
     ];
-    let report = place.run(&words).assert_status(1).report();
-    let error = report["error"].as_str().unwrap();
+    let error = place.run(&words).assert_status(1).error();
     // Ten blocks with a length of 4 bytes each, less the one length.
     assert!(
         error.starts_with("C on localhost: its program") && error.contains("10036 bytes"),

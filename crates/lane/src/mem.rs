@@ -1,7 +1,6 @@
 //! A pair of stream ends in one process, for tests of what drives them.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -115,14 +114,6 @@ impl Wire for MemoryWire {
         }
         self.shared.changed.notify_all();
         Ok(count)
-    }
-
-    fn send_file(&mut self, _file: &File, _offset: u64, _length: usize) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sends_files(&self) -> bool {
-        false
     }
 
     fn is_local(&self) -> bool {

@@ -17,7 +17,6 @@
 //! Messages are neither sealed nor checked here: the frames in them are, as on every other lane.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -639,14 +638,6 @@ impl Wire for Messages {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             taken => Ok(taken),
         }
-    }
-
-    fn send_file(&mut self, _file: &File, _offset: u64, _length: usize) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sends_files(&self) -> bool {
-        false
     }
 
     fn is_local(&self) -> bool {

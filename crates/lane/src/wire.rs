@@ -31,10 +31,14 @@ pub(crate) trait Wire: Send + 'static {
     fn send(&mut self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize>;
 
     /// Sends a prefix of the file's bytes without bringing them here; `Ok(0)` at the end of the file.
-    fn send_file(&mut self, file: &File, offset: u64, length: usize) -> io::Result<usize>;
+    fn send_file(&mut self, _file: &File, _offset: u64, _length: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Whether [`send_file`](Self::send_file) exists.
-    fn sends_files(&self) -> bool;
+    fn sends_files(&self) -> bool {
+        false
+    }
 
     /// Whether the peer runs on this host. Then a file's pages are copied by the receiving side in any
     /// case, which is slower from cold pages than from a buffer the sender has just filled (10 to

@@ -10,7 +10,7 @@ pub enum MessageError {
     /// The arguments cannot be meant.
     #[error("{0}")]
     Misuse(String),
-    /// Data would cross a network in the clear and nobody said that it may.
+    /// Data would cross a network unsealed, and `plain` was not set.
     #[error(
         "{address} is not on this host, and without a token nothing can be sealed; set a token at both ends, or `plain` for a network you trust"
     )]

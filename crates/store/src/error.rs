@@ -212,7 +212,7 @@ pub enum StoreError {
         /// The final name.
         path: PathBuf,
     },
-    /// The file into which a range was written was changed by somebody else meanwhile.
+    /// The file into which a range was written was changed by another program meanwhile.
     #[error(
         "{shown} was changed while a range was written into a copy of it; it is left as it is, do it again", shown = shown(path)
     )]

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use ropewalk_store::{FileSink, Manifest, Part, Sink, SinkFile, Source as _, StoreError, TreeSink};
+use ropewalk_model::{Layout, Piece, Range};
+use ropewalk_store::{FileSink, Manifest, Part, Sink, SinkFile, StoreError, TreeSink};
 
 mod support;
 use support::*;
@@ -67,34 +67,6 @@ fn full_disk_refuses_a_tree() {
             );
         }
         assert!(names(disk).is_empty());
-    });
-}
-
-/// A disk that is full takes back nothing of the files that are whole: they get their names.
-#[test]
-fn whole_files_on_a_full_disk_are_named() {
-    let (_keep, folder) = folder();
-    std::fs::write(folder.join("a"), bytes(1, 300 << 10)).unwrap();
-    std::fs::write(folder.join("b"), bytes(2, 600 << 10)).unwrap();
-    sys::on_small_disk(1 << 20, |disk| {
-        let to = disk.join("to");
-        let (source, sink) = tree_pair(&folder, &to, 0);
-        std::fs::write(disk.join("other"), bytes(3, 300 << 10)).unwrap();
-        let mut buf = vec![0; 300 << 10];
-        source.read_at(0, &mut buf).unwrap();
-        sink.write_at(0, &buf).unwrap();
-        let rest = 300 << 10;
-        let full = [0, 1].map(|half| sink.write_at((1 + half) * rest, &buf));
-        let error = full.into_iter().find_map(Result::err).unwrap();
-        assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
-        let missing = RangeSet::from(Range {
-            start: rest,
-            end: 3 * rest,
-        });
-        assert!(sink.commit_whole_files(&missing).unwrap());
-        assert_eq!(names(&to), ["a"]);
-        assert_eq!(std::fs::read(to.join("a")).unwrap(), bytes(1, 300 << 10));
-        assert_eq!(names(disk), ["other", "to"]);
     });
 }
 

@@ -52,8 +52,8 @@ fn write_files(out: &mut String, report: &Report) -> std::fmt::Result {
 
 /// Ranges of receivers that reported no files.
 fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
-    let told = |node: &str| report.missing_files.iter().any(|file| file.node == node);
-    for (receiver, ranges) in report.missing.iter().filter(|(node, _)| !told(node)) {
+    let names_files = |node: &str| report.missing_files.iter().any(|file| file.node == node);
+    for (receiver, ranges) in report.missing.iter().filter(|(node, _)| !names_files(node)) {
         let shown: Vec<String> = ranges
             .iter()
             .take(RANGES_MAX)

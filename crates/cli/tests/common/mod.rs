@@ -178,6 +178,11 @@ impl Ran {
             .collect()
     }
 
+    /// The error in the report at the end of `--json`.
+    pub fn error(&self) -> String {
+        self.report()["error"].as_str().unwrap().to_owned()
+    }
+
     /// The report at the end of `--json`.
     pub fn report(&self) -> Value {
         let last = self

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::{DATA_MAX, Mapped, Ring, Rings, ring_bell, start};
+use super::memory::{DATA_MAX, Mapped, Ring, start};
+use super::{Rings, ring_bell};
 use crate::Crc64;
 
 /// Bytes that are summed up and copied at a time: both find them in the processor's first cache.

@@ -70,9 +70,8 @@ impl Coordinator {
                 Some(group) => !whole[group as usize],
                 None => state.is_receiver() && !state.is_complete(),
             };
-            let is_own = state.group.is_none();
             match useless {
-                true => self.end_incomplete(node, self.setup.incomplete, is_own),
+                true => self.end_incomplete(node, self.setup.incomplete),
                 false => self.tell_finish(node, false),
             }
         }
@@ -131,10 +130,10 @@ impl Coordinator {
         self.close(node, order, finish);
     }
 
-    /// Sends a node that lacks bytes its end.
-    ///
-    /// * `is_own`: it alone writes its copy, and knows which files lack none.
-    fn end_incomplete(&mut self, node: u32, incomplete: Incomplete, is_own: bool) {
+    /// Sends a node its end where bytes are missing, or may be: a receiver of an own copy knows which of its files lack none.
+    fn end_incomplete(&mut self, node: u32, incomplete: Incomplete) {
+        let state = &self.nodes[node as usize];
+        let is_own = state.is_receiver() && state.group.is_none();
         if incomplete != Incomplete::WholeFiles || !is_own {
             return self.tell_finish(node, incomplete != Incomplete::Kept);
         }
@@ -227,9 +226,7 @@ impl Coordinator {
             if life.is_opening() {
                 self.reject(node, why);
             } else if life.takes_part() {
-                let state = &self.nodes[node as usize];
-                let is_own = state.is_receiver() && state.group.is_none();
-                self.end_incomplete(node, incomplete, is_own);
+                self.end_incomplete(node, incomplete);
             }
         }
         self.check_finished();

@@ -48,7 +48,7 @@ pub(super) struct Duty {
 /// What a node is to do at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Order {
-    /// Rename the files of its shared destination into place.
+    /// Rename files into place: all of its shared destination, or those of its own copy that lack no byte.
     pub commit: bool,
     /// Remove what it has written, which may take long.
     pub discard: bool,
@@ -161,7 +161,7 @@ impl NodeLife {
         }
     }
 
-    /// It was sent its end, to rename files into place.
+    /// It was sent its end, with files to rename into place.
     pub fn commits(self) -> bool {
         self.order().is_some_and(|order| order.commit)
     }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    const ORDERS: [Order; 3] = [
+    const ORDERS: [Order; 4] = [
         Order {
             commit: false,
             discard: false,
@@ -219,6 +219,10 @@ mod tests {
         },
         Order {
             commit: false,
+            discard: true,
+        },
+        Order {
+            commit: true,
             discard: true,
         },
     ];
