@@ -2,41 +2,53 @@
 
 mod common;
 
+use std::ops::Range;
+
+use common::processes::temporary;
 use common::{Place, bytes};
 
-/// Rows of Figure 2 below one folder, with a place for each node's address.
-fn figure_2(place: &Place, at: impl Fn(usize) -> String) -> String {
+/// Rows of Figure 2 below one folder, each range `times` as long as the paper's, with a place for each node's address.
+fn figure_2(place: &Place, times: usize, at: impl Fn(usize) -> String) -> String {
     let dir = place.text("");
     let rows = [
-        ("writer", "half1", 0, "0-1023"),
-        ("writer", "half1", 1024, "1024-2047"),
-        ("writer", "half2", 0, "2048-3071"),
-        ("writer", "half2", 1024, "3072-4095"),
-        ("reader", "copy1", 0, "0-2047"),
-        ("reader", "copy1b", 2048, "2048-4095"),
-        ("reader", "copy2", 0, "0-4095"),
+        ("writer", "half1", 0, 0..1024),
+        ("writer", "half1", 1024, 1024..2048),
+        ("writer", "half2", 0, 2048..3072),
+        ("writer", "half2", 1024, 3072..4096),
+        ("reader", "copy1", 0, 0..2048),
+        ("reader", "copy1b", 2048, 2048..4096),
+        ("reader", "copy2", 0, 0..4096),
     ];
-    let row = |(n, (kind, file, offset, range)): (usize, &(&str, &str, u32, &str))| {
-        format!("{kind} {} \"file://{dir}{file}\" {offset} {range}\n", at(n))
+    let row = |(n, (kind, file, offset, range)): (usize, (&str, &str, usize, Range<usize>))| {
+        let (offset, first, last) = (offset * times, range.start * times, range.end * times - 1);
+        let address = at(n);
+        format!("{kind} {address} \"file://{dir}{file}\" {offset} {first}-{last}\n")
     };
-    let rows: String = rows.iter().enumerate().map(row).collect();
+    let rows: String = rows.into_iter().enumerate().map(row).collect();
     format!("id \"My Data File\"\n{rows}")
 }
 
-fn make_halves(place: &Place) -> Vec<u8> {
-    let data = bytes(4096, 11);
-    std::fs::write(place.path("half1"), &data[..2048]).unwrap();
-    std::fs::write(place.path("half2"), &data[2048..]).unwrap();
+fn make_halves(place: &Place, times: usize) -> Vec<u8> {
+    let data = bytes(4096 * times, 11);
+    let (first, second) = data.split_at(data.len() / 2);
+    std::fs::write(place.path("half1"), first).unwrap();
+    std::fs::write(place.path("half2"), second).unwrap();
     data
 }
 
+/// Takes the copies away that it compares.
 fn assert_copies(place: &Place, data: &[u8]) {
-    assert_eq!(std::fs::read(place.path("copy1")).unwrap(), &data[..2048]);
-    assert_eq!(
-        &std::fs::read(place.path("copy1b")).unwrap()[2048..],
-        &data[2048..]
-    );
-    assert_eq!(std::fs::read(place.path("copy2")).unwrap(), data);
+    let take = |name: &str| {
+        let bytes = std::fs::read(place.path(name)).unwrap();
+        std::fs::remove_file(place.path(name)).unwrap();
+        bytes
+    };
+    let half = data.len() / 2;
+    assert!(take("copy1") == data[..half], "copy1 differs");
+    let second = take("copy1b");
+    assert!(second[half..] == data[half..], "copy1b differs");
+    assert!(second[..half].iter().all(|&byte| byte == 0), "no hole");
+    assert!(take("copy2") == data, "copy2 differs");
 }
 
 /// Figure 2 between agents that run already, named by address and token.
@@ -44,9 +56,9 @@ fn assert_copies(place: &Place, data: &[u8]) {
 fn figure_2_between_running_agents() {
     let place = Place::new();
     place.make_token();
-    let data = make_halves(&place);
+    let data = make_halves(&place, 1);
     let agents: Vec<_> = (0..7).map(|_| place.agent(place.dir.path())).collect();
-    let spec = figure_2(&place, |n| format!("127.0.0.1:{}", agents[n].port));
+    let spec = figure_2(&place, 1, |n| format!("127.0.0.1:{}", agents[n].port));
     std::fs::write(place.path("spec"), spec).unwrap();
     let report = place
         .run(&["transfer", "--json", "spec"])
@@ -60,14 +72,43 @@ fn figure_2_between_running_agents() {
     assert_eq!(report["pairs"].as_array().unwrap().len(), 8);
 }
 
+/// The paper's ranges, and longer ones that end within units, over each kind of lane: the bytes of every receiver are equal, and all
+/// pairs of the figure have that lane.
+#[test]
+fn figure_2_over_each_lane() {
+    for times in [1, 257] {
+        let place = Place::new();
+        place.make_token();
+        let data = make_halves(&place, times);
+        let agents: Vec<_> = (0..7).map(|_| place.agent(place.dir.path())).collect();
+        let at = |n: usize| format!("127.0.0.1:{}", agents[n].port);
+        std::fs::write(place.path("spec"), figure_2(&place, times, at)).unwrap();
+        for lane in ["tcp", "unix", "shm", "rbudp", "rapid"] {
+            let rate: &[&str] = match lane {
+                "rbudp" => &["--rate", "400Mbit"],
+                _ => &[],
+            };
+            let words = [&["transfer", "--json", "spec", "--lane", lane], rate].concat();
+            let report = place.run(&words).assert_status(0).report();
+            assert_copies(&place, &data);
+            assert_eq!(report["delivered_bytes"], 2 * data.len(), "{report:#}");
+            let pairs = report["pairs"].as_array().unwrap();
+            assert_eq!(pairs.len(), 8);
+            let has_lane = |pair: &serde_json::Value| pair["lane"] == lane;
+            assert!(pairs.iter().all(has_lane), "{lane}: {report:#}");
+            assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+        }
+    }
+}
+
 /// The same file without any agent running.
 #[test]
 fn figure_2_with_agents_started_here() {
     let place = Place::new();
-    let data = make_halves(&place);
+    let data = make_halves(&place, 1);
     std::fs::write(
         place.path("spec"),
-        figure_2(&place, |n| format!("host{n}:1")),
+        figure_2(&place, 1, |n| format!("host{n}:1")),
     )
     .unwrap();
     let out = place
@@ -109,7 +150,7 @@ fn copies_of_their_own_may_meet() {
 fn bad_specifications_are_refused() {
     let place = Place::new();
     let dir = place.text("");
-    make_halves(&place);
+    make_halves(&place, 1);
     let run = |text: &str| {
         std::fs::write(place.path("spec"), text).unwrap();
         place.run(&["transfer", "--start", "local", "spec"])

@@ -1,6 +1,8 @@
 //! Streams between hosts of the lab: TCP or datagrams between them, Unix sockets within.
 
-use crate::hosts::{agent, bytes, lab, master, rules};
+use ropewalk_proto::stage::shuffle::{part_name, partition_of};
+
+use crate::hosts::{PROGRAM, agent, bytes, lab, master, rules};
 
 /// Files of three hosts, dealt over all of them, sealed and plain: every block once. A host without the stream's port is named.
 #[test]
@@ -72,6 +74,74 @@ fn unix_sockets_stay_on_their_host() {
         error.contains("--lane unix is for nodes of one host"),
         "{error}"
     );
+}
+
+/// The records of two hosts in partitions by key over three hosts, whose agents are started over ssh: every record once, in the partition
+/// of its key, each partition on its host, sorted. No agent is left.
+#[test]
+fn shuffles_over_ssh() {
+    if ropewalk_lab::skip("shuffles_over_ssh") {
+        return;
+    }
+    if !std::path::Path::new("/usr/sbin/sshd").exists() {
+        return eprintln!("SKIPPED shuffles_over_ssh: no sshd; run scripts/install-test-tools");
+    }
+    let hosts = ["n1", "n2", "n3"];
+    let lab = lab(&hosts, 500_000_000);
+    let mut expected = Vec::new();
+    for (node, host) in hosts.iter().enumerate() {
+        lab.start_sshd(host).unwrap();
+        let folder = lab.path_in(host, "/data/in");
+        std::fs::create_dir(&folder).unwrap();
+        // One host has no records.
+        for file in 0..node {
+            let record = |n: usize| format!("{}\tk{}\t{node}.{file}", n % 7, n * 31 % 1009);
+            let records: Vec<String> = (0..20_000).map(record).collect();
+            std::fs::write(folder.join(format!("f{file}")), records.join("\n")).unwrap();
+            expected.extend(records);
+        }
+    }
+    expected.sort();
+    let words = [
+        "shuffle",
+        "--remote-path",
+        PROGRAM,
+        "n1",
+        "n2",
+        "n3",
+        "--from",
+        "/data/in",
+        "--to",
+        "/data/out",
+        "--key",
+        "2",
+        "--partitions",
+        "5",
+        "--sort",
+    ];
+    let (status, report) = master(&lab, "n1", &words);
+    assert_eq!(status, Some(0), "{report:#}");
+    let mut found: Vec<String> = Vec::new();
+    for number in 0..5 {
+        let host = hosts[number as usize % hosts.len()];
+        let path = lab.path_in(host, "/data/out").join(part_name(number));
+        let text = std::fs::read_to_string(path).unwrap();
+        let records: Vec<&str> = text.lines().collect();
+        let key = |record: &str| record.split('\t').nth(1).unwrap().to_owned();
+        assert!(records.is_sorted_by_key(|record| (key(record), *record)));
+        for record in &records {
+            assert_eq!(partition_of(key(record).as_bytes(), 5), number);
+        }
+        found.extend(records.into_iter().map(str::to_owned));
+    }
+    found.sort();
+    assert!(found == expected, "the records differ");
+    assert_eq!(report["shuffle"]["records"], expected.len());
+    assert_eq!(
+        (&report["accounted"], &report["encrypted"]),
+        (&true.into(), &true.into())
+    );
+    lab.close().unwrap();
 }
 
 /// A tenth of all datagrams is lost between two hosts: every block arrives once, and what was lost was sent again.
