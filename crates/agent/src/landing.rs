@@ -141,6 +141,12 @@ impl SinkSet {
         self.sinks.iter().try_for_each(|placed| placed.sink.sync())
     }
 
+    /// Bytes that the destinations have already.
+    pub fn present(&self) -> RangeSet {
+        let all = self.sinks.iter().map(|placed| placed.sink.present());
+        all.fold(RangeSet::new(), |all, present| all.union(&present))
+    }
+
     pub fn commit(&self) -> Result<(), StoreError> {
         self.sinks
             .iter()
@@ -170,6 +176,7 @@ impl SinkSet {
             all.added_files += landed.added_files;
             all.replaced_files += landed.replaced_files;
             all.bits_not_kept += landed.bits_not_kept;
+            all.unchanged_files += landed.unchanged_files;
         }
         all
     }

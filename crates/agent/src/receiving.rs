@@ -83,6 +83,9 @@ impl State {
     }
 }
 
+/// Ranges of a message that says what the destination has already: some hundred kilobytes.
+const PRESENT_MAX: usize = 20_000;
+
 /// Pauses before each new attempt to open a stream that broke.
 fn retries() -> impl Iterator<Item = Duration> {
     RETRY_PAUSES.into_iter().map(Duration::from)
@@ -210,7 +213,14 @@ impl Fetch {
                         }
                         return;
                     }
+                    let present = sinks.present();
+                    for ranges in control::stretches(&present).chunks(PRESENT_MAX) {
+                        let ranges = ranges.to_vec();
+                        let present = control::Present { ranges };
+                        fetch.member.send(from_agent::Body::Present(present));
+                    }
                     let mut state = fetch.state.lock();
+                    state.node.fetch_mut().handle_present(present);
                     let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     state.node.handle_prepared(&plan, now, &unit_at);

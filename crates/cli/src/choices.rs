@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use ropewalk_master::request::{Destinations, MonitorKind, Sources, Striping, Verify};
+use ropewalk_master::request::{Destinations, MonitorKind, Same, Sources, Striping, Verify};
 
 macro_rules! choices {
     ($(#[$attribute:meta])* $name:ident($of:ident) { $($value:ident: $help:literal),+ $(,)? }) => {
@@ -53,6 +53,14 @@ choices!(
         Sink: "Also each chunk read back from the receiver's disk",
         Replicas: "As tree, and all holders read and hash all they have: contents that differ end the transfer. With tree \
                    and sink a sample is compared",
+    }
+);
+
+choices!(
+    /// How files of the destination are compared with those of the sources.
+    SameArg(Same) {
+        Kept: "By size and modification time, as rsync does; links by their targets. Of a shared destination every file is sent",
+        Sent: "Not at all: every file is sent and replaced",
     }
 );
 

@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 13] = [
+const SENTENCES: [(&[&str], &str); 15] = [
     (
         &["-a", "--archive"],
         "contents, modes, times and symbolic links are always copied; owners, hard links and attributes are not kept in this version; leave it out",
@@ -28,7 +28,7 @@ const SENTENCES: [(&[&str], &str); 13] = [
     ),
     (
         &["-P", "--partial"],
-        "progress is shown on a terminal without it (--progress always shows it elsewhere); nothing is resumed in this version",
+        "progress is shown on a terminal without it (--progress always shows it elsewhere); the same command, run again, sends what is missing",
     ),
     (
         &["--delete"],
@@ -39,8 +39,17 @@ const SENTENCES: [(&[&str], &str); 13] = [
         "a tree is always copied whole in this version; name the folders to be copied",
     ),
     (
-        &["-u", "--update", "--ignore-existing", "--checksum"],
-        "every file is always sent, also one that is there already, in this version",
+        &["-u", "--update", "--ignore-existing"],
+        "a file that the destination has with another size or time is always replaced in this version; one of the same size and \
+         modification time is not sent",
+    ),
+    (
+        &["--checksum"],
+        "contents are not compared in this version; --check none sends every file, whatever the destination has",
+    ),
+    (
+        &["-I", "--ignore-times"],
+        "write --check none: every file is sent, whatever the destination has",
     ),
     (
         &["--port"],

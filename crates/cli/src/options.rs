@@ -11,7 +11,7 @@ use ropewalk_master::request::{
 };
 use ropewalk_model::{ByteRate, Bytes};
 
-use crate::choices::{MonitorArg, StripingArg, VerifyArg};
+use crate::choices::{MonitorArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
 use crate::ports::Ports;
@@ -147,6 +147,17 @@ pub(crate) struct MoveArgs {
         help_heading = "Safety"
     )]
     verify: VerifyArg,
+
+    /// How a file that the destination has already is found to be the same; then it is not sent
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "time",
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Safety"
+    )]
+    check: SameArg,
 
     /// Call bytes delivered before they are on stable storage
     #[arg(
@@ -379,6 +390,7 @@ impl MoveArgs {
             limit: self.limit.map(|rate| rate.0),
             sync: !self.no_sync,
             existing: Existing::default(),
+            same: self.check.0,
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,
                 (false, true) => Incomplete::Removed,

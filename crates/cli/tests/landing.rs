@@ -56,8 +56,12 @@ fn a_folder_that_stands_there_is_merged_into() {
     place
         .run(&["copy", "set", "all"])
         .assert_status(0)
-        .assert_says("all existed: merged, 0 files added, 2 replaced")
+        .assert_says("done: nothing to send, 2 files (2 B) unchanged")
         .assert_says("not kept: 1 set-id bit");
+    place
+        .run(&["copy", "--check", "none", "set", "all"])
+        .assert_status(0)
+        .assert_says("all existed: merged, 0 files added, 2 replaced");
     let ran = place.run(&["copy", "set", "new"]).assert_status(0);
     assert!(!ran.err().contains("merged"), "{}", ran.err());
     assert_eq!(mode(&place.path("new")), 0o750);

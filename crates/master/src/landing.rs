@@ -10,7 +10,9 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.temporary_names_left_out += node.skipped;
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
+        landing.unchanged_bytes += node.present;
         let Some(landed) = node.landed else { continue };
+        landing.unchanged_files += landed.unchanged_files;
         landing.replaced_files += landed.replaced_files;
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
@@ -20,13 +22,22 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
                 path: String::from_utf8_lossy(&landed.merged).into_owned(),
                 added_files: landed.added_files,
                 replaced_files: landed.replaced_files,
+                unchanged_files: landed.unchanged_files,
             });
         }
     }
-    for merged in &landing.merged {
+    // Where nothing was put into it, nothing was merged.
+    let is_merged = |merged: &&MergedReport| {
+        merged.unchanged_files == 0 || merged.added_files + merged.replaced_files > 0
+    };
+    for merged in landing.merged.iter().filter(is_merged) {
         let (node, path) = (&merged.node, &merged.path);
+        let unchanged = match merged.unchanged_files {
+            0 => String::new(),
+            files => format!(", {files} unchanged"),
+        };
         report.notes.push(format!(
-            "{node}: {path} existed: merged, {} file{} added, {} replaced",
+            "{node}: {path} existed: merged, {} file{} added, {} replaced{unchanged}",
             merged.added_files,
             plural(merged.added_files),
             merged.replaced_files
@@ -86,6 +97,7 @@ mod tests {
             landed,
             skipped,
             special: 2 * skipped,
+            present: 0,
         }
     }
 
@@ -105,6 +117,7 @@ mod tests {
             added_files: 1,
             replaced_files: 2,
             bits_not_kept: 3,
+            unchanged_files: 0,
         };
         let new = Landed {
             bits_not_kept: 3,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Link, Range};
 
-pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Verify};
+pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Same, Verify};
 pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Sources};
 pub use ropewalk_tuner::PolicyName;
 
@@ -202,6 +202,8 @@ pub struct Options {
     pub sync: bool,
     /// What becomes of an existing file where rows are written.
     pub existing: Existing,
+    /// What becomes of files of a tree that the destination has already.
+    pub same: Same,
     /// What becomes of a copy that is not complete at the end.
     pub incomplete: Incomplete,
     /// Token of agents that already run.
@@ -286,6 +288,7 @@ impl Default for Options {
             limit: None,
             sync: true,
             existing: Existing::default(),
+            same: Same::default(),
             incomplete: Incomplete::default(),
             token: None,
             ssh_command: vec!["ssh".into()],

@@ -186,6 +186,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         receive_buffer: options.datagrams.receive_buffer.unwrap_or(0),
         equal: options.striping == Striping::Equal,
         existing: options.existing.into(),
+        same: options.same.into(),
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request

@@ -101,6 +101,17 @@ impl LaneKind {
     }
 }
 
+impl Same {
+    /// As options write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "time",
+            Self::Sent => "none",
+        }
+    }
+}
+
 impl MonitorKind {
     /// As options write it.
     #[must_use]
@@ -142,6 +153,7 @@ impl Options {
                 self.existing,
                 Existing::try_from(self.existing).is_ok(),
             ),
+            ("same", self.same, Same::try_from(self.same).is_ok()),
         ] {
             if !is_known {
                 return Err(ControlError::Option { option, number });
@@ -259,6 +271,16 @@ pub fn range(start: u64, length: u64) -> Range {
         start,
         end: start.saturating_add(length),
     }
+}
+
+/// A run for each of the ranges, with the senders of `run`.
+pub(crate) fn parts_of(run: &Run, ranges: &RangeSet) -> Vec<Run> {
+    let part = |range: Range| Run {
+        start: range.start,
+        length: range.len(),
+        ..run.clone()
+    };
+    ranges.iter().map(part).collect()
 }
 
 /// A set from stretches from the wire.

@@ -238,6 +238,9 @@ impl Coordinator {
                 self.observe_streams(node, status.tcp.as_ref());
             }
             from_agent::Body::Need(need) if is_moving => self.handle_need(node, &need),
+            from_agent::Body::Present(present) if is_moving => {
+                self.handle_present(node, &control::range_set(&present.ranges));
+            }
             from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
             from_agent::Body::Released(released) if is_moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now);
@@ -275,6 +278,14 @@ impl Coordinator {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A node's own copy has had these bytes from the start. Of a shared copy no node can know that for the others.
+    fn handle_present(&mut self, node: u32, ranges: &RangeSet) {
+        let state = &mut self.nodes[node as usize];
+        if state.is_receiver() && state.group.is_none() {
+            state.have(ranges);
         }
     }
 

@@ -388,6 +388,12 @@ pub struct LandingReport {
     pub merged: Vec<MergedReport>,
     /// Files and links of all destinations that took the place of others.
     pub replaced_files: u64,
+    /// Files and links of all destinations that were there before, the same, and were not sent.
+    #[serde(default)]
+    pub unchanged_files: u64,
+    /// Their bytes, which `wanted_bytes` does not count.
+    #[serde(default)]
+    pub unchanged_bytes: u64,
     /// Set-user and set-group bits of a copy that it does not have, since owners are not kept either.
     pub bits_not_kept: u64,
     /// Temporary names of other transfers in source trees, left out.
@@ -407,6 +413,9 @@ pub struct MergedReport {
     pub added_files: u64,
     /// Files and links that took the place of others.
     pub replaced_files: u64,
+    /// Files and links that were there, the same, and stay.
+    #[serde(default)]
+    pub unchanged_files: u64,
 }
 
 /// What was compared of the contents of replicas. Sizes and times always are, before the start.

@@ -206,6 +206,12 @@ pub enum StoreError {
         /// The final name.
         path: PathBuf,
     },
+    /// A file of the destination that was the same as the source's at the start is another one at the end.
+    #[error("{shown} was the same file as in the source at the start and has changed since; the other files are in place, run the command again", shown = shown(path))]
+    ChangedAtDestination {
+        /// The final name.
+        path: PathBuf,
+    },
     /// The name of a folder that has to be a new one is taken.
     #[error("{shown} exists, and a new folder is to be written; remove it or choose another name", shown = shown(path))]
     NotNew {
@@ -499,6 +505,7 @@ impl StoreError {
             | Self::Overtaken { path }
             | Self::ReplacedMeanwhile { path }
             | Self::TakenMeanwhile { path }
+            | Self::ChangedAtDestination { path }
             | Self::NotNew { path }
             | Self::Changed { path, .. }
             | Self::OutsideRoot { path, .. }

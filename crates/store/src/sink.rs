@@ -59,6 +59,12 @@ pub trait Sink: Send + Sync {
         None
     }
 
+    /// Bytes that are not to be written: the destination has had the files that they are of from the start. They are part of
+    /// the layout.
+    fn present(&self) -> RangeSet {
+        RangeSet::new()
+    }
+
     /// Ends a complete transfer: bytes synced, modes and times set, final names given and made
     /// durable. Only when every wanted byte is written; on one node a path. A second call does nothing.
     ///
@@ -108,6 +114,8 @@ pub struct Landed {
     pub replaced_files: u64,
     /// Set-user and set-group bits of the source that nothing at the destination has.
     pub bits_not_kept: u64,
+    /// Files and links that were there before, the same, and stay as they were.
+    pub unchanged_files: u64,
 }
 
 /// Space for bytes in a file of a sink.

@@ -12,7 +12,8 @@
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
 //! something else or the other way round; what cannot be replaced is reported before the first byte.
-//! A merge that fails half way can be committed again by the same sink.
+//! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`]) leaves files and links
+//! that DEST has already where they are, and takes no byte of them.
 //!
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
 //! folder below one whose group is inherited (the set-group bit) has that group and that bit, as any program's there.
@@ -44,6 +45,7 @@ use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, tempo
 use crate::sys;
 
 mod commit;
+mod same;
 mod standing;
 pub use standing::Standing;
 use standing::Stood;
@@ -87,6 +89,8 @@ struct Tree {
     landed: Mutex<Landed>,
     /// Files that lack bytes: the commit leaves them out.
     omitted: OnceLock<HashSet<u32>>,
+    /// Files and links that DEST had at the start and that stay as they are.
+    unchanged: HashSet<u32>,
     /// A commit has ended well.
     named: AtomicBool,
 }
@@ -105,6 +109,26 @@ impl TreeSink {
     /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
     pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, shared, false)
+    }
+
+    /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
+    /// and modification time, a link of the same target. [`Sink::present`] has the bytes of these files. A commit gives them
+    /// the source's mode.
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`].
+    pub fn update(dest: &Path, parts: &[Part], id: &str) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, false, true)
+    }
+
+    fn make(
+        dest: &Path,
+        parts: &[Part],
+        id: &str,
+        shared: bool,
+        keeps_same: bool,
+    ) -> Result<Self, StoreError> {
         let (entries, layout) = merge(parts)?;
         let (parent, parent_path, name) = open_parent(dest)?;
         let temporary = temporary_name(&name, id)?;
@@ -142,20 +166,25 @@ impl TreeSink {
             stood: Mutex::default(),
             landed: Mutex::default(),
             omitted: OnceLock::new(),
+            unchanged: HashSet::new(),
             named: AtomicBool::new(false),
         };
         if inside {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
-        tree.check_replaceable()?;
+        let same = tree.survey()?;
+        if keeps_same {
+            tree.keep(&same);
+        }
         if shared && !single {
             tree.note_all_standing()?;
         }
-        if single {
-            tree.open_single()?;
-        } else {
-            tree.open_root(shared, layout.ranges().len_bytes())?;
+        let wanted = layout.ranges().len_bytes() - tree.present(&layout).len_bytes();
+        match single {
+            true if tree.unchanged.is_empty() => tree.open_single()?,
+            true => {}
+            false => tree.open_root(shared, wanted)?,
         }
         Ok(Self {
             staging: Staging::new(layout, tree),
@@ -242,43 +271,6 @@ impl Tree {
             found: sys::kind_in_words(found),
             wanted: wanted.in_words(),
         })
-    }
-
-    /// Looks for everything in DEST that the tree could not be merged over.
-    fn check_replaceable(&self) -> Result<(), StoreError> {
-        if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
-            return Ok(());
-        }
-        let dest = self.open_dest()?;
-        let mut folders = Folders::new(dest.as_fd());
-        let mut absent: HashSet<&[u8]> = HashSet::new();
-        for entry in &self.entries {
-            let Some(parent) = parent_of(&entry.path) else {
-                continue;
-            };
-            let found = if absent.contains(parent) {
-                None
-            } else {
-                folders.kind(&entry.path).map_err(|errno| {
-                    StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno)
-                })?
-            };
-            match found {
-                None if entry.kind == EntryKind::Directory => {
-                    absent.insert(&entry.path);
-                }
-                Some(found) if !replaceable(&entry.kind, found) => {
-                    let (path, wanted) = (self.final_path(entry), entry.kind.in_words());
-                    return Err(StoreError::Exists {
-                        path,
-                        found: sys::kind_in_words(found),
-                        wanted,
-                    });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn open_dest(&self) -> Result<OwnedFd, StoreError> {
@@ -575,6 +567,10 @@ impl Sink for TreeSink {
         self.staging.sync()
     }
 
+    fn present(&self) -> RangeSet {
+        self.staging.target.present(&self.staging.layout)
+    }
+
     fn commit(&self) -> Result<(), StoreError> {
         let mut ended = lock(&self.staging.ended);
         if *ended {
@@ -599,7 +595,8 @@ impl Sink for TreeSink {
         let pieces = self.staging.layout.pieces();
         let omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
         let is_whole = |(object, entry): (u32, &Entry)| {
-            commit::is_name_of_file(entry) && !omitted.contains(&object)
+            let is_new = !omitted.contains(&object) && !tree.unchanged.contains(&object);
+            commit::is_name_of_file(entry) && is_new
         };
         let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
         if tree.root.is_none() || !is_any_whole {

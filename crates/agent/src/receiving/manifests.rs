@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_lane::{Grant, Received};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use ropewalk_proto::control::{self, Verify};
+use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::node::Failure;
 use ropewalk_proto::wire::CHUNK_LEN;
 use ropewalk_store::{
@@ -170,7 +170,12 @@ impl Fetch {
             });
         }
         self.make_folder(&path, make_folder)?;
-        let sink = TreeSink::create(&path, &parts, id, shared).map_err(|error| refused(&error))?;
+        // What is the same for one node of a shared copy another one may see differently.
+        let sink = match self.member.options.same() == Same::Kept && !shared {
+            true => TreeSink::update(&path, &parts, id),
+            false => TreeSink::create(&path, &parts, id, shared),
+        };
+        let sink = sink.map_err(|error| refused(&error))?;
         if let Some(stood) = stood {
             sink.dest_was(stood);
         }

@@ -37,10 +37,21 @@ fn size(report: &Report) -> String {
     if report.delivered_bytes != report.wanted_bytes {
         out += &format!(" of {}", format_bytes(report.wanted_bytes));
     }
-    if report.files > 0 {
+    // How many of the files are sent is not known where some were there.
+    if report.files > 0 && report.landing.unchanged_files == 0 {
         out += &format!(" in {}", count(report.files, "file"));
     }
     out
+}
+
+/// What the destinations had already: `199 files (39.8 MB) unchanged`.
+fn unchanged(report: &Report) -> Option<String> {
+    let (files, bytes) = (
+        report.landing.unchanged_files,
+        report.landing.unchanged_bytes,
+    );
+    let size = format_bytes(bytes);
+    (files > 0).then(|| format!("{} ({size}) unchanged", count(files, "file")))
 }
 
 fn label(report: &Report) -> String {
@@ -70,11 +81,19 @@ fn sources(report: &Report) -> String {
 }
 
 fn done(report: &Report) -> String {
+    let time = format_seconds(report.seconds);
+    let unchanged = match unchanged(report) {
+        Some(unchanged) if report.wanted_bytes == 0 => {
+            let (sources, label) = (sources(report), label(report));
+            return format!("done: nothing to send, {unchanged}{sources}, {time}{label}");
+        }
+        Some(unchanged) => format!("; {unchanged}"),
+        None => String::new(),
+    };
     format!(
-        "done: {}{}, {}, {}{}",
+        "done: {}{}, {time}, {}{unchanged}{}",
         size(report),
         sources(report),
-        format_seconds(report.seconds),
         rate(report.bits_per_second),
         label(report)
     )
@@ -140,8 +159,9 @@ fn incomplete(report: &Report) -> String {
             (true, files) => format!("; {} complete, the rest is removed", are(files)),
             (false, _) => String::new(),
         };
+        let unchanged = unchanged(report).map_or_else(String::new, |text| format!("; {text}"));
         return format!(
-            "{size} moved in {}{removed}{}",
+            "{size} moved in {}{removed}{unchanged}{}",
             format_seconds(report.seconds),
             label(report)
         );

@@ -51,7 +51,7 @@ pub mod to_agent {
 pub struct FromAgent {
     #[prost(
         oneof = "from_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20, 50, 60, 61, 62, 63"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 20, 50, 60, 61, 62, 63"
     )]
     pub body: ::core::option::Option<from_agent::Body>,
 }
@@ -81,6 +81,8 @@ pub mod from_agent {
         Released(super::Released),
         #[prost(message, tag = "11")]
         Probed(super::Probed),
+        #[prost(message, tag = "12")]
+        Present(super::Present),
         #[prost(message, tag = "20")]
         Route(super::Route),
         #[prost(message, tag = "50")]
@@ -289,6 +291,8 @@ pub struct Options {
     pub equal: bool,
     #[prost(enumeration = "Existing", tag = "20")]
     pub existing: i32,
+    #[prost(enumeration = "Same", tag = "21")]
+    pub same: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Opened {
@@ -668,6 +672,12 @@ pub struct Streams {
     #[prost(uint32, tag = "1")]
     pub count: u32,
 }
+/// Of a copy of the node's own, once its sinks are made: bytes of files that the destination has already. They are not fetched.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Present {
+    #[prost(message, repeated, tag = "1")]
+    pub ranges: ::prost::alloc::vec::Vec<Stretch>,
+}
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Need {
@@ -875,6 +885,9 @@ pub struct Landed {
     /// set-user and set-group bits of the source
     #[prost(uint64, tag = "4")]
     pub bits_not_kept: u64,
+    /// files and links that were there, the same
+    #[prost(uint64, tag = "5")]
+    pub unchanged_files: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leftover {
@@ -1330,6 +1343,35 @@ impl Existing {
             "EXISTING_REPLACED" => Some(Self::Replaced),
             "EXISTING_REFUSED_IF_LONGER" => Some(Self::RefusedIfLonger),
             "EXISTING_KEPT" => Some(Self::Kept),
+            _ => None,
+        }
+    }
+}
+/// What becomes of files of a tree that the destination has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Same {
+    /// Those of the same size and modification time stay as they are, and are not sent.
+    Kept = 0,
+    /// They are sent and replaced.
+    Sent = 1,
+}
+impl Same {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Kept => "SAME_KEPT",
+            Self::Sent => "SAME_SENT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SAME_KEPT" => Some(Self::Kept),
+            "SAME_SENT" => Some(Self::Sent),
             _ => None,
         }
     }

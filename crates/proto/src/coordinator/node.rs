@@ -7,7 +7,7 @@ use ropewalk_model::{Instant, Range, RangeSet};
 use super::NodeSetup;
 use super::arrivals::Arrivals;
 use super::life::{Event, NodeLife};
-use crate::control::{self, Done, Finished, Opened, Run};
+use crate::control::{self, Done, Finished, Opened, Run, parts_of};
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -24,6 +24,8 @@ pub(super) struct Node {
     pub runs: Vec<Run>,
     // Of a copy of its own: what no plan brings any more, since it stopped or is gone.
     pub forfeited: RangeSet,
+    // Of a copy of its own: bytes that it had from the start. It does not want them.
+    pub present_bytes: u64,
     pub delivered: u64,
     pub checked: u64,
     pub sent_by_pair: BTreeMap<u32, u64>,
@@ -82,6 +84,7 @@ impl Node {
             wants: RangeSet::new(),
             runs: Vec::new(),
             forfeited: RangeSet::new(),
+            present_bytes: 0,
             delivered: 0,
             checked: 0,
             sent_by_pair: BTreeMap::new(),
@@ -192,6 +195,15 @@ impl Node {
         forgotten
     }
 
+    /// Its own copy has had these bytes from the start: it wants them no more.
+    pub fn have(&mut self, ranges: &RangeSet) {
+        let ranges = ranges.intersection(&self.wants);
+        self.wants = self.wants.difference(&ranges);
+        self.forfeited = self.forfeited.difference(&ranges);
+        self.forget(&ranges);
+        self.present_bytes += ranges.len_bytes();
+    }
+
     /// No plan has these ranges any more.
     pub fn forfeit(&mut self, ranges: &RangeSet) {
         let asked = RangeSet::from_ranges(self.asked());
@@ -215,14 +227,4 @@ impl Node {
     pub fn assigned(&self) -> RangeSet {
         RangeSet::from_ranges(self.asked().chain(self.forfeited.iter()))
     }
-}
-
-/// A run for each of the ranges, with the senders of `run`.
-pub(super) fn parts_of(run: &Run, ranges: &RangeSet) -> Vec<Run> {
-    let part = |range: Range| Run {
-        start: range.start,
-        length: range.len(),
-        ..run.clone()
-    };
-    ranges.iter().map(part).collect()
 }

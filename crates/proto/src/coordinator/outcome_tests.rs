@@ -331,3 +331,79 @@ fn when_none_can_name_it_the_transfer_fails() {
     assert_eq!(outcome(&actions(&mut c)), Some(Outcome::Failed));
     assert_eq!(c.failure_kind(), Some(ErrorKind::Node));
 }
+
+fn present(start: u64, length: u64) -> FromAgent {
+    from(from_agent::Body::Present(control::Present {
+        ranges: vec![Stretch { start, length }],
+    }))
+}
+
+/// What a copy has already is not wanted, not planned and not missing; the bound is that of the rest.
+#[test]
+fn what_is_present_is_not_wanted() {
+    let (mut c, _) = started(pair());
+    c.handle_message(1, present(0, 70), Instant(11));
+    assert_eq!(c.wanted_bytes(), 30);
+    let summary = c.summary();
+    assert_eq!(
+        (summary[1].present, summary[1].wanted, summary[0].planned),
+        (70, 30, 30)
+    );
+    assert_eq!(c.declared_problem().receivers[0].ranges.len_bytes(), 30);
+    // Said twice, it counts once.
+    c.handle_message(1, present(60, 20), Instant(12));
+    assert_eq!((c.summary()[1].present, c.wanted_bytes()), (80, 20));
+    c.handle_message(1, done(20, &[]), Instant(13));
+    assert!(matches!(
+        finish(&mut c, 2).last(),
+        Some(Action::End(Outcome::Done, None))
+    ));
+    assert_eq!(c.delivered_bytes(), 20);
+}
+
+/// A plan that was asked for before a node said what it has brings it only the rest.
+#[test]
+fn a_plan_under_way_leaves_out_what_is_present() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[(0, 100)], &[], None),
+        node("c", &[], &[(0, 100)], None),
+    ]);
+    let need = from_agent::Body::Need(Need {
+        ranges: vec![Stretch {
+            start: 0,
+            length: 100,
+        }],
+        lost: vec![0],
+        reason: "gone".into(),
+    });
+    c.handle_message(2, from(need), Instant(11));
+    let asked = actions(&mut c);
+    c.handle_message(2, present(10, 60), Instant(12));
+    let revised = answer(&mut c, asked);
+    let runs: Vec<&control::Run> = sent(&revised, 2)
+        .into_iter()
+        .filter_map(|body| match body {
+            to_agent::Body::Revision(revision) => Some(&revision.runs),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let ranges = runs.iter().map(|run| control::range(run.start, run.length));
+    let ranges = RangeSet::from_ranges(ranges);
+    assert!(!ranges.is_empty());
+    assert_eq!(ranges.clipped(control::range(10, 60)).len_bytes(), 0);
+    assert_eq!(c.summary()[2].wanted, 40);
+}
+
+/// Of a shared copy no node can say for the others what is there.
+#[test]
+fn present_bytes_of_a_shared_copy_stay_wanted() {
+    let (mut c, _) = started(vec![
+        node("a", &[(0, 100)], &[], None),
+        node("b", &[], &[(0, 100)], Some("d")),
+        node("c", &[], &[(0, 100)], Some("d")),
+    ]);
+    c.handle_message(1, present(0, 70), Instant(11));
+    assert_eq!(c.wanted_bytes(), 100);
+}

@@ -11,7 +11,7 @@ use super::balancer::{Room, Settled};
 use super::life::{Event, NodeLife};
 use super::phase::{Phase, Step};
 use super::{Action, Basis, Coordinator, Incomplete, Node, Planned, PlannedRun, Purpose};
-use crate::control::{self, Run, to_agent};
+use crate::control::{self, Run, parts_of, to_agent};
 use crate::report::{ErrorKind, Outcome};
 
 /// Holders that a receiver learns of for each manifest: enough to survive two that fail.
@@ -290,6 +290,17 @@ impl Coordinator {
         for (node, kept) in &round.kept_lanes {
             let own = runs.entry(*node).or_default();
             own.extend(kept.iter().cloned());
+        }
+        // Planned before the node said what it has already.
+        for (node, own) in &mut runs {
+            let state = &self.nodes[*node as usize];
+            if state.present_bytes > 0 {
+                let wanted = |run: Run| {
+                    let range = RangeSet::from(control::range(run.start, run.length));
+                    parts_of(&run, &range.intersection(&state.wants))
+                };
+                *own = std::mem::take(own).into_iter().flat_map(wanted).collect();
+            }
         }
         let lives = |node: &&u32| self.nodes[**node as usize].alive();
         for &giver in round.givers.iter().filter(lives) {

@@ -41,6 +41,8 @@ pub struct NodeSummary<'a> {
     pub skipped: u64,
     /// Sockets, pipes and devices in its sources, left out.
     pub special: u64,
+    /// Bytes that its own copy had from the start, which it does not want.
+    pub present: u64,
 }
 
 impl Coordinator {
@@ -95,6 +97,7 @@ impl Coordinator {
                     .flat_map(|o| &o.sources)
                     .map(|s| s.special)
                     .sum(),
+                present: node.present_bytes,
             })
             .collect()
     }

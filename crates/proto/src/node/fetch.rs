@@ -116,6 +116,8 @@ pub struct Receiving {
     troubles: need::Troubles,
     notes: usize,
     asked: RangeSet,
+    // What the destination has already: no plan can ask for it.
+    present: RangeSet,
     // What it writes is its own copy: what it gives up comes back.
     is_own: bool,
     lent: RangeSet,
@@ -153,6 +155,7 @@ impl Receiving {
             troubles: need::Troubles::default(),
             notes: 0,
             asked: RangeSet::new(),
+            present: RangeSet::new(),
             is_own: false,
             lent: RangeSet::new(),
             damaged: BTreeMap::new(),

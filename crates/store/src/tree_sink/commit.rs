@@ -9,10 +9,11 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Tree;
+use super::same::{Same, is_file};
 use super::standing::{Heritage, heritage};
 use crate::durable;
 use crate::error::{Operation, StoreError};
@@ -26,9 +27,9 @@ use crate::sys;
 
 impl Tree {
     pub(super) fn commit(&self) -> Result<(), StoreError> {
-        self.check_replaceable()?;
+        let same = self.survey()?;
         let Some(root) = &self.root else {
-            return self.commit_single();
+            return self.commit_single(&same);
         };
         if self.is_renamed(root)? {
             lock(&self.landed).bits_not_kept =
@@ -51,8 +52,13 @@ impl Tree {
         let dest = if merge { Some(self.open_dest()?) } else { None };
         let mut folders = Folders::new(root.as_fd());
         let mut moved = dest.as_ref().map(|dest| Folders::new(dest.as_fd()));
+        let is_update = !self.unchanged.is_empty();
         for (object, entry) in self.kept().skip(1) {
-            self.complete(&mut folders, moved.as_mut(), entry, object)?;
+            let is_folder = entry.kind == EntryKind::Directory;
+            let needs_none = is_update && is_folder && same.contains_key(&object);
+            if !needs_none {
+                self.complete(&mut folders, moved.as_mut(), entry, object)?;
+            }
         }
         self.sync_all(root, true)?;
         let lost = match &dest {
@@ -73,13 +79,18 @@ impl Tree {
                 }
                 drop(landed);
                 self.remove_stage();
+                self.set_modes_of_unchanged(&same)?;
                 let lost = self.set_folders(dest.as_fd())?;
                 self.sync_all(dest, false)?;
                 lost
             }
         };
-        lock(&self.landed).bits_not_kept = lost + self.bits_of_files();
-        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
+        let mut landed = lock(&self.landed);
+        landed.bits_not_kept = lost + self.bits_of_files();
+        landed.unchanged_files = self.unchanged.len() as u64;
+        drop(landed);
+        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))?;
+        self.check_unchanged(&same)
     }
 
     pub(super) fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
@@ -115,13 +126,19 @@ impl Tree {
         Ok(())
     }
 
-    /// The entries that the commit is of, with their numbers; the first is the tree's folder.
-    pub(super) fn kept(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    /// The entries that have their names after the commit, with their numbers; the first is the tree's folder.
+    pub(super) fn named(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let omitted = self.omitted.get();
-        let is_kept = move |object: &u32| omitted.is_none_or(|all| !all.contains(object));
+        let is_named = move |object: &u32| omitted.is_none_or(|all| !all.contains(object));
         (0..)
             .zip(&self.entries)
-            .filter(move |(object, _)| is_kept(object))
+            .filter(move |(object, _)| is_named(object))
+    }
+
+    /// Of these, the ones that the commit puts there.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.named()
+            .filter(|(object, _)| !self.unchanged.contains(object))
     }
 
     fn count_all_as_added(&self) {
@@ -164,10 +181,18 @@ impl Tree {
         Ok(Some(dest))
     }
 
-    fn commit_single(&self) -> Result<(), StoreError> {
+    fn commit_single(&self, same: &Same) -> Result<(), StoreError> {
         let Some(entry) = self.entries.first() else {
             return Ok(());
         };
+        if !self.unchanged.is_empty() {
+            self.check_unchanged(same)?;
+            self.set_modes_of_unchanged(same)?;
+            let mut landed = lock(&self.landed);
+            landed.unchanged_files = 1;
+            landed.bits_not_kept = self.bits_of_files();
+            return Ok(());
+        }
         let folder = self.stage_parent.as_fd();
         if self.moving.load(Ordering::Acquire)
             && matches!(sys::stat_entry(folder, &self.temporary), Err(Errno::NOENT))
@@ -175,7 +200,7 @@ impl Tree {
             // Another node has renamed it.
             let stat = sys::stat_entry(self.parent.as_fd(), &self.name)
                 .map_err(|errno| self.failed(Operation::Rename, errno))?;
-            return match is_entry(&stat, entry) {
+            return match is_file(&stat, entry) {
                 true => rustix::fs::fsync(&self.parent)
                     .map_err(|errno| self.failed(Operation::Sync, errno)),
                 false => Err(self.failed(Operation::Rename, Errno::NOENT)),
@@ -200,6 +225,7 @@ impl Tree {
             added_files: u64::from(!replaces),
             replaced_files: u64::from(replaces),
             bits_not_kept: self.bits_of_files(),
+            unchanged_files: 0,
         };
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
@@ -225,6 +251,10 @@ impl Tree {
             && let Some(true) = self.stands(moved, entry)
         {
             return Ok(());
+        }
+        // Folders that stand in DEST are made here for what is to be moved there only.
+        if let Err(Errno::NOENT) = folders.parent(&entry.path) {
+            self.make_parents(&entry.path)?;
         }
         let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
         match &entry.kind {
@@ -268,7 +298,7 @@ impl Tree {
     fn stands(&self, folders: &mut Folders<'_>, entry: &Entry) -> Option<bool> {
         let (folder, name) = folders.parent(&entry.path).ok()?;
         let stat = sys::stat_entry(folder, name).ok()?;
-        Some(is_entry(&stat, entry))
+        Some(is_file(&stat, entry))
     }
 
     /// Makes an empty file, checks the length of any other.
@@ -464,12 +494,4 @@ impl Tree {
 /// Whether an entry is a file or a link.
 pub(super) fn is_name_of_file(entry: &Entry) -> bool {
     entry.kind != EntryKind::Directory
-}
-
-/// Whether a file is the finished one of an entry, by kind, length and time.
-fn is_entry(stat: &rustix::fs::Stat, entry: &Entry) -> bool {
-    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let same_time = stat.st_mtime == entry.mtime_seconds
-        && stat.st_mtime_nsec as u32 == entry.mtime_nanoseconds;
-    file && stat.st_size as u64 == entry.len() && same_time
 }

@@ -165,7 +165,7 @@ impl Tree {
 
     /// Set-user and set-group bits that files of the source have.
     pub(super) fn bits_of_files(&self) -> u64 {
-        let files = self.kept().map(|(_, entry)| entry);
+        let files = self.named().map(|(_, entry)| entry);
         files
             .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
             .map(|entry| u64::from((entry.mode & SET_BITS).count_ones()))
@@ -196,7 +196,7 @@ impl Tree {
         }
         let opened =
             sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
-        sys::set_metadata(opened.as_fd(), entry.mode & MODE_MASK, &times(entry)).map_err(failed)
+        sys::set_metadata(opened.as_fd(), mode_of(entry), &times(entry)).map_err(failed)
     }
 
     /// Gives an entry that was moved to DEST what the folder it is now in passes on, instead of what the stage did.
@@ -259,6 +259,11 @@ impl Standing {
         }
         sys::set_metadata(folder, self.mode, &modified(self.modified))
     }
+}
+
+/// The permission bits that a file is given.
+pub(super) fn mode_of(entry: &Entry) -> u32 {
+    entry.mode & MODE_MASK
 }
 
 fn times(entry: &Entry) -> Timestamps {

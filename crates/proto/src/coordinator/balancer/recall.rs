@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::{Balancer, View, Work};
+use crate::control::parts_of;
 use crate::control::{self, Run};
 use crate::coordinator::Planned;
-use crate::coordinator::node::parts_of;
 
 /// A round does not wait longer for an answer.
 const ANSWER_TIME_MAX: Nanos = Nanos(1_500_000_000);

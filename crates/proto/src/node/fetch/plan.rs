@@ -4,9 +4,33 @@ use ropewalk_model::{Instant, Range, RangeSet};
 
 use super::align::align;
 use super::{LaneId, ReadyRun, Receiving, Watch};
-use crate::control::{self, Peer, Plan, Revision, Run};
+use crate::control::{self, Peer, Plan, Revision, Run, parts_of};
 
 impl Receiving {
+    /// The destination has these bytes already; before the plan is received.
+    pub fn handle_present(&mut self, ranges: RangeSet) {
+        self.present = ranges;
+    }
+
+    /// What the destination has already.
+    #[must_use]
+    pub fn present(&self) -> &RangeSet {
+        &self.present
+    }
+
+    /// The runs, without what the destination has already.
+    fn absent(&self, runs: Vec<Run>) -> Vec<Run> {
+        if self.present.is_empty() {
+            return runs;
+        }
+        let absent = |run: &Run| {
+            RangeSet::from(control::range(run.start, run.length)).difference(&self.present)
+        };
+        runs.iter()
+            .flat_map(|run| parts_of(run, &absent(run)))
+            .collect()
+    }
+
     /// Takes the master's plan: peers to connect to and runs to fetch.
     ///
     /// Cuts between two senders move to the border of the unit around them where one of the two
@@ -22,7 +46,7 @@ impl Receiving {
         for peer in &plan.peers {
             self.add_peer(peer);
         }
-        let mut runs = align(&plan.runs, unit_at);
+        let mut runs = self.absent(align(&plan.runs, unit_at));
         runs.sort_by_key(|run| run.choices);
         for run in &runs {
             self.want(run);
@@ -57,10 +81,10 @@ impl Receiving {
                 }
             }
         }
-        let mut runs: Vec<&Run> = revision.runs.iter().collect();
+        let mut runs = self.absent(revision.runs.clone());
         runs.sort_by_key(|run| run.choices);
         let mut new = Vec::new();
-        for run in runs {
+        for run in &runs {
             let range = control::range(run.start, run.length);
             // Somebody can be asked for it after all.
             self.ledger.forget_given_up(range);

@@ -613,3 +613,49 @@ fn statuses_tell_what_lanes_have_left() {
     let told = left(&mut receiving, START + SECOND + Nanos(1));
     assert_eq!(told, [(1, 0), (2, 2 * LEN - CHUNK_LEN)]);
 }
+
+/// What the destination has is never asked for: not by the first plan, not by a revision; the node is complete without it.
+#[test]
+fn what_is_present_is_not_asked_for() {
+    let unit = CHUNK_LEN;
+    let mut receiving = Receiving::new(64 << 20, 1, START);
+    receiving.handle_present(RangeSet::from_ranges([
+        Range::new(unit, 2 * unit),
+        Range::new(3 * unit + 10, 5 * unit),
+    ]));
+    let first = plan(&[0, 1], vec![run(0, 4 * unit, 0, &[1])], 0);
+    receiving.handle_plan(&first, START, &unit_at);
+    let revision = Revision {
+        runs: vec![run(4 * unit, 2 * unit, 1, &[])],
+        number: 1,
+        ..Revision::default()
+    };
+    receiving.handle_revision(&revision, START);
+    let mut network = Network::new(&[1 << 20, 1 << 20]);
+    let mut received = RangeSet::new();
+    while let Some((lane, range)) = network.step(&mut receiving, &[false; 2]) {
+        // The last units are fetched twice.
+        receiving.handle_unit(lane, range, None, network.now);
+        received.insert(range);
+    }
+    let expected = RangeSet::from_ranges([
+        Range::new(0, unit),
+        Range::new(2 * unit, 3 * unit + 10),
+        Range::new(5 * unit, 6 * unit),
+    ]);
+    assert_eq!(received, expected);
+    assert!(receiving.is_finished());
+    assert_eq!(receiving.ledger().wanted_bytes(), expected.len_bytes());
+}
+
+/// A node whose destination has everything is complete at once and asks no peer for anything.
+#[test]
+fn a_node_that_has_everything_is_complete() {
+    let mut receiving = Receiving::new(1 << 20, 1, START);
+    receiving.handle_present(RangeSet::from(Range::new(0, 10 * CHUNK_LEN)));
+    let first = plan(&[0], vec![run(0, 10 * CHUNK_LEN, 0, &[])], 0);
+    receiving.handle_plan(&first, START, &unit_at);
+    assert!(receiving.is_finished());
+    assert_eq!(receiving.poll_event(), Some(Event::Complete));
+    assert_eq!(receiving.poll_event(), None);
+}

@@ -1,0 +1,204 @@
+//! What a destination has already is not written again.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use ropewalk_model::RangeSet;
+use ropewalk_store::{
+    EntryKind, FileSource, Landed, Part, Scan, Sink as _, Source, StoreError, TreeSink,
+};
+
+mod support;
+use support::*;
+
+fn update(from: &Path, to: &Path) -> (FileSource, TreeSink) {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part {
+        base: 0,
+        manifest: scan.manifest,
+    }];
+    (source, TreeSink::update(to, &parts, ID).unwrap())
+}
+
+/// Writes what is not present, as a transfer does. Returns how many bytes that were.
+fn fill(source: &FileSource, sink: &TreeSink) -> u64 {
+    let all = sink.layout().ranges();
+    let absent = all.difference(&sink.present());
+    for range in absent.iter() {
+        let mut buffer = vec![0; range.len() as usize];
+        source.read_at(range.start, &mut buffer).unwrap();
+        sink.write_at(range.start, &buffer).unwrap();
+    }
+    absent.len_bytes()
+}
+
+fn copy_changes(from: &Path, to: &Path) -> (u64, Landed) {
+    let (source, sink) = update(from, to);
+    let written = fill(&source, &sink);
+    sink.commit().unwrap();
+    (written, sink.landed())
+}
+
+fn inode(path: &Path) -> u64 {
+    path.symlink_metadata().unwrap().ino()
+}
+
+/// All but folders, which keep their times where they stood.
+fn files(root: &Path) -> Vec<(ropewalk_store::Entry, Vec<u8>)> {
+    let mut all = snapshot(root);
+    all.retain(|(entry, _)| entry.kind != EntryKind::Directory);
+    all
+}
+
+/// A second copy of an odd tree writes nothing, changes no file and leaves nothing; changed, new and removed ones are made good
+/// alone, and a mode that differs is set without a byte.
+#[test]
+fn only_what_changed_is_written() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    let (first, landed) = copy_changes(&from, &to);
+    assert!(first > 3 << 20);
+    assert_eq!((landed.unchanged_files, landed.replaced_files), (0, 0));
+    let count = landed.added_files;
+
+    let before = inode(&to.join("plain/deep/large"));
+    let (again, landed) = copy_changes(&from, &to);
+    assert_eq!(again, 0);
+    assert_eq!((landed.unchanged_files, landed.added_files), (count, 0));
+    assert!(files(&from) == files(&to));
+    assert_eq!(inode(&to.join("plain/deep/large")), before);
+    assert_eq!(names(&folder), ["from", "to"]);
+
+    // Another time, another size, another target, gone, new, and another mode only.
+    set_times(&from.join("plain/small"), 5, 5);
+    std::fs::write(from.join("-rf/--help"), "dashes").unwrap();
+    std::fs::remove_file(from.join("to file")).unwrap();
+    std::os::unix::fs::symlink("plain", from.join("to file")).unwrap();
+    std::fs::remove_file(to.join("plain/empty too")).unwrap();
+    std::fs::write(from.join("plain/deep/new"), "new").unwrap();
+    set_times(&from.join("plain/deep"), 946_684_800, 5);
+    set_mode(&from.join("line\nbreak/tab\tand space "), 0o600);
+    let (third, landed) = copy_changes(&from, &to);
+    assert_eq!(third, 11 + 6 + 3);
+    assert_eq!(landed.unchanged_files, count - 4);
+    assert_eq!((landed.replaced_files, landed.added_files), (3, 2));
+    assert!(files(&from) == files(&to));
+    assert_eq!(inode(&to.join("plain/deep/large")), before);
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A single file that is there is not staged.
+#[test]
+fn a_single_file_that_is_there_stays() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::write(&from, "contents").unwrap();
+    assert_eq!(copy_changes(&from, &to).0, 8);
+    set_mode(&from, 0o604);
+    let before = inode(&to);
+    let (written, landed) = copy_changes(&from, &to);
+    assert_eq!((written, landed.unchanged_files), (0, 1));
+    assert_eq!(inode(&to), before);
+    assert!(files(&from) == files(&to));
+    set_times(&from, 7, 0);
+    assert_eq!(copy_changes(&from, &to).0, 8);
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A file of a file system that keeps whole seconds has the time it was given; one of another whole second has not.
+#[test]
+fn times_without_nanoseconds_are_the_same() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::write(&from, "contents").unwrap();
+    set_times(&from, 1_000, 123_456_789);
+    std::fs::write(&to, "contents").unwrap();
+    for (seconds, nanoseconds, written) in [(1_000, 0, 0), (1_000, 123_456_788, 8), (999, 0, 8)] {
+        set_times(&to, seconds, nanoseconds);
+        let (source, sink) = update(&from, &to);
+        assert_eq!(fill(&source, &sink), written, "{seconds} {nanoseconds}");
+        sink.discard();
+    }
+}
+
+/// A file that was written there has the source's size and time by chance only.
+#[test]
+fn a_file_that_was_written_there_is_no_copy() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::write(&to, "one").unwrap();
+    let written = to.metadata().unwrap();
+    std::fs::write(&from, "two").unwrap();
+    set_times(&from, written.mtime(), written.mtime_nsec() as u32);
+    assert_eq!(copy_changes(&from, &to).0, 3);
+    assert_eq!(std::fs::read(&to).unwrap(), b"two");
+    assert_eq!(copy_changes(&from, &to).0, 0);
+}
+
+/// A file that was the same at the start and is changed or removed meanwhile makes the commit fail and is named; the others
+/// are in place.
+#[test]
+fn a_file_that_changes_meanwhile_is_named() {
+    type Change = fn(&Path);
+    let changes: [Change; 2] = [
+        |path| std::fs::write(path, "another").unwrap(),
+        |path| std::fs::remove_file(path).unwrap(),
+    ];
+    for change in changes {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::write(from.join("a"), "same").unwrap();
+        std::fs::write(from.join("b"), "old").unwrap();
+        copy_changes(&from, &to);
+        std::fs::write(from.join("b"), "newer").unwrap();
+        let (source, sink) = update(&from, &to);
+        assert_eq!(fill(&source, &sink), 5);
+        change(&to.join("a"));
+        let error = sink.commit().unwrap_err();
+        assert!(
+            matches!(&error, StoreError::ChangedAtDestination { path } if *path == to.join("a")),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(to.join("b")).unwrap(), b"newer");
+        sink.discard();
+        assert_eq!(copy_changes(&from, &to).0, 4);
+        assert!(files(&from) == files(&to));
+    }
+}
+
+/// An incomplete update names the new files that lack no byte, and what was there stays.
+#[test]
+fn an_incomplete_update_keeps_what_was_there() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    for name in ["a", "b", "c"] {
+        std::fs::write(from.join(name), name.repeat(10)).unwrap();
+    }
+    copy_changes(&from, &to);
+    let old = std::fs::read(to.join("c")).unwrap();
+    for name in ["b", "c"] {
+        std::fs::write(from.join(name), name.repeat(20)).unwrap();
+    }
+    let (source, sink) = update(&from, &to);
+    let absent = sink.layout().ranges().difference(&sink.present());
+    assert_eq!(absent.len_bytes(), 40);
+    let [first, second]: [_; 2] = [0, 20].map(|at| {
+        let start = absent.first().unwrap().start + at;
+        ropewalk_model::Range::new(start, start + 20)
+    });
+    let mut buffer = vec![0; 20];
+    source.read_at(first.start, &mut buffer).unwrap();
+    sink.write_at(first.start, &buffer).unwrap();
+    assert!(sink.commit_whole_files(&RangeSet::from(second)).unwrap());
+    assert_eq!(std::fs::read(to.join("a")).unwrap(), b"a".repeat(10));
+    assert_eq!(std::fs::read(to.join("b")).unwrap(), b"b".repeat(20));
+    assert_eq!(std::fs::read(to.join("c")).unwrap(), old);
+    assert_eq!(names(&to), ["a", "b", "c"]);
+    let landed = sink.landed();
+    assert_eq!((landed.unchanged_files, landed.replaced_files), (1, 1));
+}
