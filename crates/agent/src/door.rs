@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  accept -> silent --right preface--> proving --token or certificate--> a session, or a pair
-//!               \-- 2 s, or gives way     \-- 10 s, or gives way
+//!               \-- 5 s, or gives way     \-- 10 s, or gives way
 //! ```
 //!
 //! Which connection gives way is decided in [`ropewalk_proto::admission`].

@@ -5,16 +5,20 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ropewalk_lane::preface::Preface;
+use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_proto::admission::Source;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::streams::DataSocket;
 
-/// A connection that has not sent its preface by then is closed: peers send it at once.
-pub(crate) const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection that has not sent its preface by then is closed: peers send it at once, and retransmit it each second where it is lost.
+pub(crate) const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A master that acknowledges no status for this long is gone; what it started is cleaned up.
 const MASTER_SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// A status that is lost again and again is retransmitted this often: about 30 attempts before the master counts as gone.
+const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Sockets an agent takes connections on.
 pub(crate) trait Incoming: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
@@ -38,8 +42,7 @@ impl Incoming for tokio::net::TcpStream {
         let socket = socket2::SockRef::from(self);
         // Best effort: without it the system's own patience counts, about a quarter of an hour.
         let _ = socket.set_tcp_user_timeout(Some(MASTER_SILENCE_MAX));
-        // A status that a full trunk drops again and again is not put off twice as long each time.
-        let _ = socket.set_tcp_thin_linear_timeouts(true);
+        limit_retransmit_pause(self, RETRANSMIT_PAUSE_MAX);
     }
 
     fn hold_back(&self) {

@@ -21,10 +21,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN};
+use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN, RETRANSMIT_PAUSE_MAX};
 use ropewalk_lane::mpi::join::{Place, RankKey};
 use ropewalk_lane::packets::{PACKET_MAX, Packet};
 use ropewalk_lane::preface::PREFACE_LEN;
+use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_proto::control::{
     self, FromAgent, FromStage, LENGTH_LEN, LaneKind, StageCause, StageEdge, StageRank, StageSetup,
     StageStatus, StreamFailed, StreamFinished, StreamOpen, StreamOpened, StreamStart, StreamStatus,
@@ -408,6 +409,7 @@ pub(crate) async fn admit<S: Incoming>(
     part: &Stream,
 ) -> Result<(), Refusal> {
     let edge = part.edge(preface, is_own).ok_or(Refusal::WrongKey)?;
+    limit_retransmit_pause(&stream, RETRANSMIT_PAUSE_MAX);
     let answered = part.secret.answer(preface).ok_or(Refusal::WrongKey)?;
     let mut proof = [0; PROOF_LEN];
     let exchange = async {

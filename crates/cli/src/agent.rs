@@ -96,7 +96,7 @@ Examples:
       what it is doing
 
 Unauthenticated peers get no answer: the agent closes a connection without a valid preface of 128
-bytes within 2 s, or without proof of the token. If too many connect, it closes silent ones, first
+bytes within 5 s, or without proof of the token. If too many connect, it closes silent ones, first
 those of the address with the most connections. Hosts reached over ssh need no standing agent.
 
 The agent logs transfers, refusals, wrong tokens and, at most 5 a second, unauthenticated peers on

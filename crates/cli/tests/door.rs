@@ -85,7 +85,7 @@ fn strangers_are_closed_and_logged() {
     place.make_token();
     let agent = logged(&place);
     for (sent, said) in [
-        (&[][..], "closed, no preface within 2 s"),
+        (&[][..], "closed, no preface within 5 s"),
         (&[b'x'; 128], "is no preface of this version"),
     ] {
         let mut stranger = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();

@@ -11,6 +11,8 @@
 //! X25519 keys: what was recorded is of no use, neither at another time nor with the stream's secret. The keys of
 //! the records are derived from the same.
 
+use std::time::Duration;
+
 use crate::exchange::{EXCHANGE_LEN, Exchange, is_equal, transcript};
 use crate::preface::{Kind, MacKey, PREFACE_LEN, Preface};
 use crate::seal::{StreamKeys, derive, wipe};
@@ -23,6 +25,10 @@ pub const PROOF_LEN: usize = 32;
 
 /// Bytes of an answer.
 pub const ANSWER_LEN: usize = EXCHANGE_LEN + PROOF_LEN;
+
+/// Longest pause before what is lost on an edge over TCP is retransmitted, at both ends: above any round trip that blocks are sent over,
+/// and several attempts before a peer gives the handshake up.
+pub const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What the nodes of one stream know each other by.
 #[derive(Clone)]

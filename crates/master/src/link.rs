@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ropewalk_lane::control::{ControlError, connect};
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
+use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_pipe::{Pipe, PipeError, Purpose};
 use ropewalk_proto::control::{self, FromAgent, LENGTH_LEN, ToAgent, from_agent, to_agent};
 use ropewalk_proto::report::ControlReport;
@@ -35,6 +36,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// ... this often: as long as [`HOST_SILENCE_MAX`] together.
 const PROBES: u32 = 4;
+
+/// What is lost again and again is retransmitted this often: about 30 attempts before the host counts as gone.
+const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a link runs over: sealed records, or a stream of a pipe that ssh or the system protects.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -155,6 +159,7 @@ async fn open(host: &str, port: u16) -> std::io::Result<TcpStream> {
             false => TcpSocket::new_v6()?,
         };
         acknowledge_late(&socket);
+        limit_retransmit_pause(&socket, RETRANSMIT_PAUSE_MAX);
         match socket.connect(address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
@@ -179,8 +184,6 @@ pub(crate) fn expect_answers(stream: &TcpStream) {
     // Best effort: without it the coordinator's clocks count.
     let _ = socket.set_tcp_keepalive(&probes);
     let _ = socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX));
-    // What a full trunk drops again and again is not put off twice as long each time.
-    let _ = socket.set_tcp_thin_linear_timeouts(true);
     acknowledge_late(stream);
 }
 

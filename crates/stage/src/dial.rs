@@ -8,8 +8,9 @@ use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use ropewalk_lane::edge::{ANSWER_LEN, Edge, EdgeSecret};
+use ropewalk_lane::edge::{ANSWER_LEN, Edge, EdgeSecret, RETRANSMIT_PAUSE_MAX};
 use ropewalk_lane::seal::{Records, StreamKeys};
+use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_lane::unix;
 use ropewalk_proto::control::{LaneKind, Peer};
 use socket2::SockRef;
@@ -171,6 +172,7 @@ impl Dial<'_> {
         // Control frames are small and wanted at once; blocks are written whole.
         let _ = socket.set_nodelay(true);
         let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
+        limit_retransmit_pause(&socket, RETRANSMIT_PAUSE_MAX);
         let keys = self.shake_hands(&socket, node, !self.plain)?;
         finish(socket, keys, !self.plain)
     }

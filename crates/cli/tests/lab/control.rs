@@ -1,11 +1,13 @@
-//! What control connections carry: the report against the interface's counters.
+//! What control connections carry: the report against the interface's counters. How they behave on a path that loses.
 
 use std::fmt::Write as _;
 use std::process::Child;
+use std::time::Duration;
 
-use ropewalk_lab::{HostSpec, Lab, LabBuilder};
+use ropewalk_lab::trunk::{ClusterSpec, Direction, LinkSpec, TrunkSpec};
+use ropewalk_lab::{HostSpec, Lab, LabBuilder, Topology};
 
-use crate::hosts::{agent, close, master};
+use crate::hosts::{agent, begin, close, master};
 
 /// Agents, half of them senders.
 const NODES: usize = 32;
@@ -78,5 +80,81 @@ fn control_traffic_is_small_and_counted() {
         least = least.min(bytes / NODES as u64);
     }
     assert!(least <= NODE_BYTES_MAX, "{least} bytes a node");
+    close(lab, agents);
+}
+
+/// The pause in milliseconds before the kernel retransmits next, and how often it has in a row, of a host's one connection to or from an
+/// agent.
+fn retransmits(lab: &Lab, host: &str) -> (u32, u32) {
+    let words = ["-tino", "sport", "=", ":7420", "or", "dport", "=", ":7420"];
+    let shown = lab.command(host, "ss").args(words).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let field = |name: &str| {
+        let mut words = shown.split_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.parse().ok())
+    };
+    let pause = field("rto:").unwrap_or_else(|| panic!("no connection of {host}: {shown}"));
+    (pause, field("backoff:").unwrap_or(0))
+}
+
+/// Until a host has retransmitted the same for some time, with no pause above a second.
+fn assert_retransmits(lab: &Lab, host: &str) {
+    loop {
+        let (pause, attempts) = retransmits(lab, host);
+        assert!(
+            pause <= 1000,
+            "{host}: {pause} ms after {attempts} attempts"
+        );
+        if attempts >= 5 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is lost again and again is retransmitted each second, by agent and master, so that a control connection survives a bad path. With
+/// pauses that double, half of the time until the connection ends is one pause.
+#[test]
+fn what_is_lost_is_retransmitted_each_second() {
+    let name = "what_is_lost_is_retransmitted_each_second";
+    if ropewalk_lab::skip(name) {
+        return;
+    }
+    if !std::path::Path::new("/proc/sys/net/ipv4/tcp_rto_max_ms").exists() {
+        return eprintln!("SKIPPED {name}: this kernel has no limit of the pause; run Linux 6.15");
+    }
+    let link = LinkSpec::unlimited().delay(Duration::from_millis(2));
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk: TrunkSpec::symmetric(link),
+    };
+    let lab = LabBuilder::from(Topology::clusters(&clusters))
+        .build()
+        .unwrap();
+    let agents = [agent(&lab, "b1", 7420, &["/data"])];
+    let change = |direction, words: &str| lab.trunk(0).change(&[direction], words).unwrap();
+    // Of one node: only control crosses.
+    let words = ["stream", "b1:7420", "--size", "1TiB"];
+    let (mut command, mut events) = begin(&lab, "a1", &words);
+    events.find(|event| event["event"] == "progress").unwrap();
+    // The agent says how the stream goes on.
+    change(Direction::BToA, "blackhole=on");
+    assert_retransmits(&lab, "b1");
+    change(Direction::BToA, "blackhole=off");
+    let moved = |event: &serde_json::Value| event["stages"][1]["received_bytes"].clone();
+    let before = moved(&events.find(|event| event["event"] == "progress").unwrap());
+    let goes_on =
+        |event: &serde_json::Value| event["event"] == "progress" && moved(event) != before;
+    events.find(goes_on).unwrap();
+    // The master ends it.
+    change(Direction::AToB, "blackhole=on");
+    let number = command.id().to_string();
+    let kill = std::process::Command::new("kill")
+        .args(["-s", "INT", &number])
+        .status();
+    assert!(kill.unwrap().success());
+    assert_retransmits(&lab, "a1");
+    command.wait().unwrap();
     close(lab, agents);
 }
