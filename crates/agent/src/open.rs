@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ropewalk_model::{Layout, Piece, RangeSet};
+use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
-use ropewalk_store::{FileSource, PatternSource, Roots, Scan, Source, Standing};
+use ropewalk_store::{FileSource, LeftOut, PatternSource, Roots, Scan, Source, Standing};
 
 use crate::AgentError;
 
@@ -109,7 +109,15 @@ fn path_of(bytes: &[u8]) -> &Path {
 fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
     let encoded = scan.manifest.encode();
     let hash = *blake3::hash(&encoded).as_bytes();
+    let left_out = |(one, range): (&LeftOut, Option<Range>)| control::LeftOut {
+        path: one.path.clone(),
+        reason: one.reason.clone(),
+        start: range.map_or(0, |range| range.start),
+        length: range.map_or(0, |range| range.len()),
+    };
     let opened = OpenedSource {
+        left_out: scan.left_out().into_iter().map(left_out).collect(),
+        left_out_more: scan.left_out_more,
         manifest_root: hash.to_vec(),
         manifest_length: encoded.len() as u64,
         data_length: scan.manifest.data_len(),

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use ropewalk_proto::report::{Outcome, Report};
+use ropewalk_proto::report::{LeftOutReport, Outcome, Report};
 
 use crate::escape;
 use crate::options::OutputArgs;
@@ -60,8 +60,11 @@ fn notes(report: &Report, shown: &[String]) -> String {
     losses::notes(&new)
 }
 
-/// Whether the error, or a line of a missing file, says the same.
+/// Whether the error, or a line of a missing file or one that was left out, says the same.
 fn is_told(report: &Report, note: &str) -> bool {
+    if !report.left_out.is_empty() && note.starts_with(LeftOutReport::NOTE) {
+        return true;
+    }
     // Reasons of missing files say "it" for the path that the note has.
     let missing = report.missing_files.iter();
     let mut ends = missing.filter_map(|file| file.reason.split_once("it"));

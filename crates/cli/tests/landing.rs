@@ -214,40 +214,113 @@ fn temporary_names_are_no_data() {
     assert_eq!(names, ["whole"]);
 }
 
-/// Files that may not be read are named before anything moves. Root may read all, so it gives that right up here.
+/// A set with a file and a folder that may not be read without root's rights.
+fn make_partly_unreadable(set: &Path) {
+    std::fs::create_dir_all(set.join("closed")).unwrap();
+    for (name, bits) in [("fine", 0o644), ("shut", 0), ("void", 0o644)] {
+        std::fs::write(set.join(name), name.repeat(100)).unwrap();
+        set_mode(&set.join(name), bits);
+    }
+    std::fs::write(set.join("closed/x"), "x").unwrap();
+    set_mode(&set.join("closed"), 0o300);
+}
+
+/// Files and folders that may not be read are left out and named, everything else is copied, and what the destination has in
+/// their place stays. With --atomic nothing is created; a source that may not be read itself is an error.
 #[test]
-fn unreadable_files_are_refused_at_the_start() {
+fn unreadable_files_are_left_out_and_named() {
     let place = Place::new();
-    std::fs::create_dir(place.path("set")).unwrap();
-    for (name, bits) in [("fine", 0o644), ("shut", 0), ("closed", 0)] {
-        std::fs::write(place.path("set").join(name), name).unwrap();
-        set_mode(&place.path("set").join(name), bits);
-    }
-    let own = place.command();
-    let mut command = Command::new("setpriv");
-    command
-        .arg("--bounding-set=-dac_override,-dac_read_search")
-        .arg(own.get_program())
-        .current_dir(own.get_current_dir().unwrap());
-    for (name, value) in own.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let is_root = place.path("set").metadata().unwrap().uid() == 0;
-    let mut command = if is_root { command } else { own };
-    let Ok(output) = command.args(["copy", "set", "copy"]).output() else {
-        eprintln!("SKIPPED: there is no setpriv here to give up root's rights");
+    make_partly_unreadable(&place.path("set"));
+    std::fs::create_dir(place.path("there")).unwrap();
+    std::fs::write(place.path("there/shut"), "old").unwrap();
+    let run = |args: &[&str]| {
+        let command = place.command_without_rights();
+        command.map(|mut command| common::Ran(command.args(args).output().unwrap()))
+    };
+    let Some(ran) = run(&["copy", "set", "copy"]) else {
         return;
     };
-    let ran = common::Ran(output)
-        .assert_status(4)
-        .assert_says("set/closed")
-        .assert_says("set/shut")
-        .assert_says("permission denied: make them readable");
+    let ran = ran
+        .assert_status(3)
+        .assert_says("PARTIAL: 800 B in 2 files")
+        .assert_says("; 2 files or folders left out")
+        .assert_says("set/closed: permission denied")
+        .assert_says("set/shut: permission denied")
+        .assert_says("set/closed was not copied: permission denied; nor was 1 more file or folder");
     assert!(!ran.err().contains("set/fine"), "{}", ran.err());
-    assert!(!place.path("copy").exists());
+    let names = std::fs::read_dir(place.path("copy")).unwrap();
+    let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["fine", "void"]);
+
+    let report = run(&["copy", "--json", "set", "there"]).unwrap();
+    assert_eq!(report.status(), 3);
+    let report = report.report();
+    assert_eq!(report["outcome"], "partial");
+    assert_eq!(report["error_kind"], "missing");
+    assert_eq!(report["left_out"][1]["file"], "set/shut");
+    assert_eq!(report["left_out"][1]["reason"], "permission denied");
+    assert_eq!(report["left_out_more"], 0);
+    assert_eq!(report["destinations"][0]["complete"], false);
+    assert_eq!(report["destinations"][0]["files"], 2);
+    assert_eq!(report["wanted_bytes"], report["delivered_bytes"]);
+    let kept = std::fs::read_to_string(place.path("there/shut")).unwrap();
+    assert_eq!(kept, "old");
+
+    run(&["copy", "--atomic", "set", "whole"])
+        .unwrap()
+        .assert_status(4)
+        .assert_says("set/closed was not copied: permission denied")
+        .assert_says("leave out --atomic");
+    assert!(!place.path("whole").exists());
+    for root in ["set/closed", "set/shut"] {
+        run(&["copy", root, "root"])
+            .unwrap()
+            .assert_status(4)
+            .assert_says("permission denied: make it readable");
+    }
+    set_mode(&place.path("set/closed"), 0o700);
+}
+
+/// What one replica cannot read comes from the other; where none can read a file, it is left out.
+#[test]
+fn unreadable_files_come_from_a_replica() {
+    let place = Place::new();
+    place.make_token();
+    let Some(command) = place.command_without_rights() else {
+        return;
+    };
+    for replica in ["a/set", "b/set"] {
+        make_partly_unreadable(&place.path(replica));
+        set_mode(&place.path(replica).join("closed"), 0o700);
+    }
+    let status = Command::new("cp")
+        .args(["-a", "a/set", "b/"])
+        .current_dir(place.dir.path())
+        .status();
+    assert!(status.unwrap().success());
+    set_mode(&place.path("b/set/shut"), 0o600);
+    set_mode(&place.path("b/set/void"), 0);
+    let blind = place.agent_as(command, &place.path(""));
+    let other = place.command_without_rights().unwrap();
+    let other = place.agent_as(other, &place.path(""));
+    let sources = [blind.at(place.path("a/set")), other.at(place.path("b/set"))];
+    let copy = |to: &str| place.run(&["copy", "--json", &sources[0], &sources[1], to]);
+    let ran = copy("copy");
+    assert_eq!(ran.status(), 0, "{}", ran.err());
+    for name in ["shut", "void"] {
+        let copied = std::fs::read_to_string(place.path("copy").join(name)).unwrap();
+        assert_eq!(copied, name.repeat(100));
+    }
+    set_mode(&place.path("b/set/shut"), 0);
+    let ran = copy("second");
+    assert_eq!(ran.status(), 3, "{}", ran.err());
+    let report = ran.report();
+    let left_out = report["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 1, "{report:#}");
+    assert_eq!(left_out[0]["file"], "set/shut");
+    assert!(!place.path("second/shut").exists());
+    assert!(place.path("second/void").exists());
 }
 
 /// Rows that reach one file by two paths are refused: it would be named twice.

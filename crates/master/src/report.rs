@@ -243,6 +243,7 @@ pub(crate) fn final_report(
         report.nodes.push(node_report(node));
     }
     tell_missing(&mut report, coordinator, outcome);
+    (report.left_out, report.left_out_more) = coordinator.left_out();
     report.destinations = coordinator.destinations();
     report.left = coordinator.left();
     report

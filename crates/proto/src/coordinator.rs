@@ -18,7 +18,7 @@
 //!
 //! | concern | file |
 //! |---|---|
-//! | layout of the data, replicas, what is odd | `layout`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
+//! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
 //! | plans, and what each node is sent of them | `plan`, `groups` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
@@ -44,6 +44,7 @@ mod clock;
 mod finish;
 mod groups;
 mod layout;
+mod left_out;
 mod life;
 mod limit;
 mod membership;
@@ -347,7 +348,13 @@ impl Coordinator {
 
     fn all_opened(&mut self) {
         match self.lay_out() {
-            Ok(()) => self.probe(),
+            Ok(()) if self.refuses_left_out() => {}
+            Ok(()) => {
+                if let Some(text) = self.left_out_note() {
+                    self.note(text);
+                }
+                self.probe();
+            }
             Err(layout::LayoutProblem::Refused(text)) => self.refuse(text),
             Err(layout::LayoutProblem::Compare(sources)) => self.compare_sources(&sources),
         }

@@ -226,6 +226,12 @@ pub struct Report {
     /// Further files that are missing, beyond those listed.
     #[serde(default)]
     pub missing_files_more: u64,
+    /// Files and folders that no source could read when the transfer began: the copies are without them.
+    #[serde(default)]
+    pub left_out: Vec<LeftOutReport>,
+    /// Further ones, beyond those listed.
+    #[serde(default)]
+    pub left_out_more: u64,
     /// Each copy, or place that rows write to.
     #[serde(default)]
     pub destinations: Vec<DestinationReport>,
@@ -288,6 +294,8 @@ impl Report {
             missing: BTreeMap::new(),
             missing_files: Vec::new(),
             missing_files_more: 0,
+            left_out: Vec::new(),
+            left_out_more: 0,
             destinations: Vec::new(),
             left: Vec::new(),
             replicas: None,
@@ -349,12 +357,28 @@ pub struct MissingFile {
     pub reason: String,
 }
 
+/// A file or folder that could not be read when the transfer began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOutReport {
+    /// Name of a sender that could not read it.
+    pub node: String,
+    /// The file or folder, below the tree's folder and with its name.
+    pub file: String,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl LeftOutReport {
+    /// What the note begins with that names the first ones at the start.
+    pub const NOTE: &str = "left out of the copy: ";
+}
+
 /// One copy, or the place that rows write to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DestinationReport {
     /// The nodes that write it: one, or those that share it.
     pub nodes: Vec<String>,
-    /// All of its bytes are safe, and its files have their names.
+    /// All of its bytes are safe, its files have their names, and no file was left out.
     pub complete: bool,
     /// Files and links that have their names: of a copy that is not complete, those that lack no byte.
     pub files: u64,

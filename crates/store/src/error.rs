@@ -157,13 +157,14 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// Files of a source may not be read.
-    #[error("{}", unreadable(paths, *count))]
+    /// A source may not be read.
+    #[error(
+        "{shown}: permission denied: make it readable, leave it out, or run Ropewalk on that host as a user with \
+         permission to read it", shown = shown(path)
+    )]
     Unreadable {
-        /// The first ones.
-        paths: Vec<PathBuf>,
-        /// How many there are.
-        count: u64,
+        /// The file or folder.
+        path: PathBuf,
     },
     /// The file system has space, but takes no more files.
     #[error(
@@ -520,9 +521,9 @@ impl StoreError {
             | Self::Incomplete { path, .. }
             | Self::Conflict { path, .. }
             | Self::NoName { path }
+            | Self::Unreadable { path }
             | Self::Manifest { path, .. }
             | Self::Io { path, .. } => Some(path),
-            Self::Unreadable { paths, .. } => paths.first().map(PathBuf::as_path),
             Self::NotHeld { .. }
             | Self::NotKept { .. }
             | Self::Ended
@@ -590,23 +591,6 @@ fn into(found: &str) -> &'static str {
     }
 }
 
-const SEVERAL: &str = "make them readable, leave them out, or run Ropewalk on that host as a user with permission to \
-                       read them";
-
-/// `"a", "b" and 3 more: permission denied`, and what to do.
-fn unreadable(paths: &[PathBuf], count: u64) -> String {
-    let names: Vec<String> = paths.iter().map(|path| shown(path)).collect();
-    let names = names.join(", ");
-    match count.saturating_sub(paths.len() as u64) {
-        0 if paths.len() == 1 => format!(
-            "{names}: permission denied: make it readable, leave it out, or run Ropewalk on that host as a user with \
-             permission to read it"
-        ),
-        0 => format!("{names}: permission denied: {SEVERAL}"),
-        more => format!("{names} and {more} more: permission denied: {SEVERAL}"),
-    }
-}
-
 fn list(roots: &[PathBuf]) -> String {
     if roots.is_empty() {
         return "none was given".to_owned();
@@ -659,12 +643,6 @@ mod tests {
         assert!(words.len() < 1000, "{}", words.len());
         assert!(
             words.contains("...") && words.contains("(6000 bytes)"),
-            "{words}"
-        );
-        let paths = vec!["a".into(), "b".into()];
-        let words = StoreError::Unreadable { paths, count: 5 }.to_string();
-        assert!(
-            words.starts_with(r#""a", "b" and 3 more: permission denied: make them readable,"#),
             "{words}"
         );
     }

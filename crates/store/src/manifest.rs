@@ -12,9 +12,11 @@ use ropewalk_model::{Layout, LayoutError, Piece, Range};
 mod bundle;
 mod codec;
 mod compare;
+mod left_out;
 mod scan;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
+pub use left_out::LeftOut;
 pub use scan::Scan;
 
 /// The entries of one tree, or the one file.

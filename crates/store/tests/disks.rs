@@ -51,16 +51,9 @@ fn full_disk_refuses_a_tree() {
     sys::on_small_disk(1 << 20, |disk| {
         for dest in [disk.join("to"), disk.to_owned()] {
             // The second one is the mount point itself: staging beside it would be on the wrong disk.
-            let error = TreeSink::create(
-                &dest,
-                &[Part {
-                    base: 0,
-                    manifest: Arc::clone(&manifest),
-                }],
-                ID,
-                false,
-            )
-            .unwrap_err();
+            let error =
+                TreeSink::create(&dest, &[Part::whole(0, Arc::clone(&manifest))], ID, false)
+                    .unwrap_err();
             assert!(
                 matches!(error, StoreError::DiskFull { missing, .. } if missing >= 2 << 20),
                 "{error}"
@@ -146,7 +139,7 @@ fn lack_of_inodes_is_told() {
         let mut names = 0..;
         while std::fs::write(disk.join(format!("{}", names.next().unwrap())), "").is_ok() {}
         let manifest = Arc::new(Manifest::scan(&folder).unwrap());
-        let parts = [Part { base: 0, manifest }];
+        let parts = [Part::whole(0, manifest)];
         let tree = TreeSink::create(&disk.join("to"), &parts, ID, false);
         for error in [
             rows(&disk.join("file"), 10).map(|_| ()).unwrap_err(),

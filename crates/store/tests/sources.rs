@@ -146,36 +146,70 @@ fn temporary_names_are_left_out() {
     assert_eq!((named.manifest.file_count(), named.skipped), (1, 0));
 }
 
-/// All files and folders that may not be read are found before anything moves; the first are named, and how many there are.
-/// Root may read everything, so the scan runs as another user where this one is root.
+/// Files and folders that may not be read are left out and named; of files, it is known where their bytes would be. The root
+/// itself must be readable. Root may read everything, so the scan runs as another user where this one is root.
 #[test]
-fn unreadable_files_are_found_by_the_scan() {
+fn unreadable_files_are_left_out_of_the_scan() {
     let (_keep, folder) = folder();
-    for at in 0..5 {
-        std::fs::write(folder.join(format!("f{at}")), "x").unwrap();
+    for (name, text) in [("a", "a"), ("f0", "four"), ("fine", "x"), ("none", "")] {
+        std::fs::write(folder.join(name), text).unwrap();
     }
-    std::fs::write(folder.join("fine"), "x").unwrap();
-    std::fs::create_dir(folder.join("closed")).unwrap();
-    for (path, mode) in [
-        ("f0", 0),
-        ("f1", 0),
-        ("f2", 0),
-        ("f3", 0),
-        ("closed", 0o300),
-    ] {
+    for name in ["closed", "listed"] {
+        std::fs::create_dir(folder.join(name)).unwrap();
+        std::fs::write(folder.join(name).join("x"), "x").unwrap();
+    }
+    for (path, mode) in [("f0", 0), ("none", 0), ("closed", 0o300), ("listed", 0o744)] {
         set_mode(&folder.join(path), mode);
     }
     set_mode(&folder, 0o755);
-    let scan = || (Scan::read(&folder), Scan::read(&folder.join("f0")));
-    let (tree, one) = sys::as_nobody(scan);
-    set_mode(&folder.join("closed"), 0o700);
-    let StoreError::Unreadable { paths, count } = tree.unwrap_err() else {
-        panic!("not the list of files")
+    let scan = || {
+        let one = Scan::read(&folder.join("f0"));
+        (Scan::read(&folder), one, Scan::read(&folder.join("closed")))
     };
-    assert_eq!((paths.len(), count), (3, 5));
-    assert!(paths.iter().all(|path| path.starts_with(&folder)));
-    assert!(
-        matches!(one.unwrap_err(), StoreError::Unreadable { count: 1, .. }),
-        "one file alone"
+    let (tree, one, closed) = sys::as_nobody(scan);
+    set_mode(&folder.join("closed"), 0o700);
+    let tree = tree.unwrap();
+    let found: Vec<_> = tree
+        .left_out()
+        .into_iter()
+        .map(|(one, range)| (one.path.as_slice(), one.reason.as_str(), range))
+        .collect();
+    let denied = "permission denied";
+    assert_eq!(
+        found,
+        [
+            (&b"closed"[..], denied, None),
+            (b"f0", denied, Some(Range::new(1, 5))),
+            (b"listed", denied, None),
+        ]
     );
+    let paths: Vec<&[u8]> = tree.manifest.entries.iter().map(|e| &*e.path).collect();
+    assert_eq!(paths, [&b""[..], b"a", b"f0", b"fine", b"none"]);
+    assert_eq!(tree.versions.len(), paths.len());
+    assert_eq!(tree.left_out_more, 0);
+    for root in [one, closed] {
+        assert!(matches!(root.unwrap_err(), StoreError::Unreadable { .. }));
+    }
+}
+
+/// Of very many unreadable files the first are named; the others are counted and no entries.
+#[test]
+fn names_of_unreadable_files_are_bounded() {
+    let (_keep, folder) = folder();
+    for at in 0..1003 {
+        let path = folder.join(format!("f{at:04}"));
+        std::fs::write(&path, "x").unwrap();
+        set_mode(&path, 0);
+    }
+    set_mode(&folder, 0o755);
+    let scan = sys::as_nobody(|| Scan::read(&folder)).unwrap();
+    assert_eq!((scan.left_out.len(), scan.left_out_more), (1000, 3));
+    assert_eq!(scan.left_out[999].path, b"f0999");
+    assert_eq!(scan.manifest.entries.len(), 1001);
+    let bundle = vec![(b"one".to_vec(), scan.clone()), (b"two".to_vec(), scan)];
+    let bundle = Scan::bundle(bundle).unwrap();
+    assert_eq!((bundle.left_out.len(), bundle.left_out_more), (1000, 1006));
+    assert_eq!(bundle.left_out[0].path, b"one/f0000");
+    assert_eq!(bundle.manifest.file_count(), 1000);
+    assert_eq!(bundle.versions.len(), bundle.manifest.entries.len());
 }

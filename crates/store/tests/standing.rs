@@ -70,7 +70,7 @@ fn a_shared_destination_keeps_its_time() {
     let scan = Scan::read(&from).unwrap();
     let source = FileSource::open_tree(&from, &scan, 0).unwrap();
     let manifest = scan.manifest;
-    let parts = [Part { base: 0, manifest }];
+    let parts = [Part::whole(0, manifest)];
     for (at, takes_over) in [(0, false), (1, false), (1, true)] {
         let to = folder.join(format!("to{at}{takes_over}"));
         std::fs::create_dir(&to).unwrap();

@@ -13,7 +13,7 @@ fn whole(from: &Path, to: &Path) -> [TreeSink; 2] {
     let scan = Scan::read(from).unwrap();
     let source = FileSource::open_tree(from, &scan, 0).unwrap();
     let manifest = scan.manifest;
-    let parts = [Part { base: 0, manifest }];
+    let parts = [Part::whole(0, manifest)];
     let sinks = [0, 1].map(|_| TreeSink::create(to, &parts, ID, true).unwrap());
     pump(source.layout(), &source, &sinks[0]);
     sinks

@@ -189,16 +189,8 @@ fn merge_conflicts_are_found_before_the_start() {
         std::fs::create_dir(&to).unwrap();
         place(&to);
         let before = snapshot(&to);
-        let error = TreeSink::create(
-            &to,
-            &[Part {
-                base: 0,
-                manifest: Arc::clone(&manifest),
-            }],
-            ID,
-            false,
-        )
-        .unwrap_err();
+        let error =
+            TreeSink::create(&to, &[Part::whole(0, Arc::clone(&manifest))], ID, false).unwrap_err();
         assert!(
             matches!(&error, StoreError::Exists { path, .. } if *path == to.join(obstacle)),
             "{error}"
@@ -214,10 +206,10 @@ fn impossible_destinations_are_refused() {
     std::fs::create_dir(folder.join("tree")).unwrap();
     std::fs::write(folder.join("file"), "x").unwrap();
     let part = |name: &str| {
-        [Part {
-            base: 0,
-            manifest: Arc::new(Manifest::scan(&folder.join(name)).unwrap()),
-        }]
+        [Part::whole(
+            0,
+            Arc::new(Manifest::scan(&folder.join(name)).unwrap()),
+        )]
     };
     let create = |from: &str, to: &str| {
         TreeSink::create(&folder.join(to), &part(from), ID, false).unwrap_err()
@@ -263,10 +255,7 @@ fn parts_join_into_one_tree() {
         .unwrap();
     }
     let scan = |name: &str| Arc::new(Manifest::scan(&folder.join(name)).unwrap());
-    let part = |name: &str, base| Part {
-        base,
-        manifest: scan(name),
-    };
+    let part = |name: &str, base| Part::whole(base, scan(name));
     let to = folder.join("to");
     let sink = TreeSink::create(&to, &[part("one", 5_000_000), part("two", 0)], ID, false).unwrap();
     for (name, base) in [("one", 5_000_000), ("two", 0)] {
@@ -575,10 +564,7 @@ fn shared_tree_is_named_once() {
     odd_tree(&from);
     let scan = Scan::read(&from).unwrap();
     let source = FileSource::open_tree(&from, &scan, 0).unwrap();
-    let parts = [Part {
-        base: 0,
-        manifest: scan.manifest,
-    }];
+    let parts = [Part::whole(0, scan.manifest)];
     let sinks = [0, 1].map(|_| TreeSink::create(&to, &parts, ID, true).unwrap());
     let units = source.layout().units(Range {
         start: 0,
@@ -632,4 +618,38 @@ fn extents_stay_in_one_file() {
     ));
     sink.commit().unwrap();
     assert_eq!(snapshot(&from), snapshot(&to));
+}
+
+/// Files whose bytes no holder can read are no part of the copy: what is at the destination in their place stays, and the
+/// others are where they were in the data space.
+#[test]
+fn left_out_files_are_not_touched() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for (at, text) in [(&from, "new"), (&to, "old")] {
+        std::fs::create_dir(at).unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(at.join(name), text).unwrap();
+        }
+    }
+    let scan = Scan::read(&from).unwrap();
+    let source = FileSource::open_tree(&from, &scan, 10).unwrap();
+    let part = Part {
+        left_out: RangeSet::from(Range::new(13, 16)),
+        ..Part::whole(10, scan.manifest)
+    };
+    let sink = TreeSink::create(&to, &[part], ID, false).unwrap();
+    assert_eq!(
+        sink.layout().ranges().as_slice(),
+        [Range::new(10, 13), Range::new(16, 19)]
+    );
+    for start in [10, 16] {
+        let mut bytes = [0; 3];
+        source.read_at(start, &mut bytes).unwrap();
+        sink.write_at(start, &bytes).unwrap();
+    }
+    sink.commit().unwrap();
+    let text = |name: &str| std::fs::read_to_string(to.join(name)).unwrap();
+    assert_eq!(["a", "b", "c"].map(text), ["new", "old", "new"]);
+    assert_eq!(sink.landed().replaced_files, 2);
 }

@@ -14,10 +14,7 @@ use support::*;
 fn update(from: &Path, to: &Path) -> (FileSource, TreeSink) {
     let scan = Scan::read(from).unwrap();
     let source = FileSource::open_tree(from, &scan, 0).unwrap();
-    let parts = [Part {
-        base: 0,
-        manifest: scan.manifest,
-    }];
+    let parts = [Part::whole(0, scan.manifest)];
     (source, TreeSink::update(to, &parts, ID).unwrap())
 }
 

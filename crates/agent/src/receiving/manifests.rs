@@ -167,6 +167,7 @@ impl Fetch {
             parts.push(Part {
                 base: part.base,
                 manifest,
+                left_out: control::range_set(&part.left_out),
             });
         }
         self.make_folder(&path, make_folder)?;

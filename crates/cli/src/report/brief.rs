@@ -32,6 +32,15 @@ pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{out} {what}{plural}")
 }
 
+/// `1 file or folder`, `1,200 files or folders`.
+pub(super) fn files_or_folders(number: u64) -> String {
+    format!(
+        "{} or folder{}",
+        count(number, "file"),
+        if number == 1 { "" } else { "s" }
+    )
+}
+
 fn size(report: &Report) -> String {
     let mut out = format_bytes(report.delivered_bytes);
     if report.delivered_bytes != report.wanted_bytes {
@@ -149,6 +158,17 @@ fn complete(report: &Report) -> Vec<String> {
 /// `2 of 3 copies complete (h3, h5); h4: its agent was lost`.
 fn incomplete(report: &Report) -> String {
     let size = size(report);
+    let left_out = report.left_out.len() as u64 + report.left_out_more;
+    if report.outcome == Outcome::Partial && report.missing.is_empty() && left_out > 0 {
+        return format!(
+            "{size}{}, {}, {}; {} left out{}",
+            sources(report),
+            format_seconds(report.seconds),
+            rate(report.bits_per_second),
+            files_or_folders(left_out),
+            label(report)
+        );
+    }
     let all = report.destinations.len();
     if all < 2 {
         let is_removed = all == 1 && !report.destinations[0].complete && report.left.is_empty();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ropewalk_model::format_bytes;
 use ropewalk_proto::report::Report;
 
-use super::brief::count;
+use super::brief::{count, files_or_folders};
 use crate::escape;
 
 /// Files and ranges that did not come, and places, that are shown; the JSON report has all.
@@ -23,6 +23,7 @@ pub(super) fn text(report: &Report) -> String {
     // Writing to a string cannot fail.
     let _ = write_files(&mut out, report);
     let _ = write_ranges(&mut out, report);
+    let _ = write_left_out(&mut out, report);
     let _ = write_left(&mut out, report);
     out
 }
@@ -76,6 +77,22 @@ fn write_ranges(out: &mut String, report: &Report) -> std::fmt::Result {
             format_bytes(bytes),
             shown.join(", ")
         )?;
+    }
+    Ok(())
+}
+
+fn write_left_out(out: &mut String, report: &Report) -> std::fmt::Result {
+    for one in report.left_out.iter().take(LINES_MAX) {
+        let (node, file) = (escape::line(&one.node), escape::line(&one.file));
+        writeln!(
+            out,
+            "left out   {node}: {file}: {}",
+            escape::line(&one.reason)
+        )?;
+    }
+    let more = report.left_out.len().saturating_sub(LINES_MAX) as u64 + report.left_out_more;
+    if more > 0 {
+        writeln!(out, "           and {} more", files_or_folders(more))?;
     }
     Ok(())
 }

@@ -55,6 +55,31 @@ impl Place {
         command
     }
 
+    /// The program without root's right to read all files. `None`, and a line that says so, where root cannot give it up.
+    pub fn command_without_rights(&self) -> Option<Command> {
+        let own = self.command();
+        if !rustix::process::geteuid().is_root() {
+            return Some(own);
+        }
+        if Command::new("setpriv").arg("--version").output().is_err() {
+            eprintln!("SKIPPED: there is no setpriv here to give up root's rights");
+            return None;
+        }
+        let mut command = Command::new("setpriv");
+        command
+            .arg("--bounding-set=-dac_override,-dac_read_search")
+            .arg(own.get_program())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        for (name, value) in own.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Some(command)
+    }
+
     /// Runs to the end.
     pub fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
         Ran(self.command().args(args).output().unwrap())
@@ -74,9 +99,13 @@ impl Place {
 
     /// Starts an agent that serves `root` for reading and writing with the default token.
     pub fn agent(&self, root: &Path) -> RunningAgent {
+        self.agent_as(self.command(), root)
+    }
+
+    /// As [`Place::agent`], with a command of this place.
+    pub fn agent_as(&self, mut command: Command, root: &Path) -> RunningAgent {
         let mut root = root.as_os_str().to_owned();
         root.push(":rw");
-        let mut command = self.command();
         command
             .args([
                 "agent",

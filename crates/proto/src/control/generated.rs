@@ -387,6 +387,27 @@ pub struct OpenedSource {
     /// sockets, pipes and devices of the tree, which are left out
     #[prost(uint64, tag = "7")]
     pub special: u64,
+    /// what cannot be read; a bounded number
+    #[prost(message, repeated, tag = "8")]
+    pub left_out: ::prost::alloc::vec::Vec<LeftOut>,
+    /// further ones, which are no entries of the manifest
+    #[prost(uint64, tag = "9")]
+    pub left_out_more: u64,
+}
+/// A file or folder of a tree that cannot be read.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeftOut {
+    /// below the root
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    /// its bytes, from the first one of the tree on
+    #[prost(uint64, tag = "3")]
+    pub start: u64,
+    /// 0: it is no entry of the manifest, or a folder
+    #[prost(uint64, tag = "4")]
+    pub length: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Identity {
@@ -489,7 +510,7 @@ pub struct Peer {
     pub interfaces: ::prost::alloc::vec::Vec<u32>,
 }
 /// One manifest and the stretch of data space that holds its files.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Part {
     #[prost(uint64, tag = "1")]
     pub base: u64,
@@ -501,6 +522,9 @@ pub struct Part {
     pub manifest_length: u64,
     #[prost(uint32, repeated, tag = "5")]
     pub holders: ::prost::alloc::vec::Vec<u32>,
+    /// of files that no holder can read: the copy is without them
+    #[prost(message, repeated, tag = "6")]
+    pub left_out: ::prost::alloc::vec::Vec<Stretch>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Run {

@@ -252,7 +252,13 @@ impl Coordinator {
                 self.fail(ErrorKind::Missing, text.clone());
                 (Outcome::Partial, Some(text))
             }
-            (None, false) => (Outcome::Done, None),
+            (None, false) => match self.left_out_error() {
+                Some(text) => {
+                    self.fail(ErrorKind::Missing, text.clone());
+                    (Outcome::Partial, Some(text))
+                }
+                None => (Outcome::Done, None),
+            },
         };
         self.end(outcome, error);
     }

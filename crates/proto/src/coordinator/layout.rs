@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_model::{Range, RangeSet};
 
+use super::left_out::{LeftOut, lacking};
 use super::{Coordinator, Destinations, Mapping, Node, Sources, setup};
 use crate::absence;
 use crate::control::{self, OpenedSource, source};
@@ -50,6 +51,8 @@ pub(super) struct Space {
     pub parts: Vec<control::Part>,
     /// Of sources with different lists of files: which are one thing, once that is known.
     pub things: Option<BTreeMap<(u32, u32), u32>>,
+    /// What no holder can read.
+    pub left_out: LeftOut,
     // How sources were found to relate.
     found: Option<Found>,
     // Nodes that were not reached, and left out.
@@ -58,7 +61,24 @@ pub(super) struct Space {
     row_modes: BTreeMap<u32, RangeSet>,
 }
 
+impl Space {
+    /// The whole data space without what no holder can read.
+    pub fn readable(&self) -> RangeSet {
+        let all = Range {
+            start: 0,
+            end: self.length,
+        };
+        RangeSet::from(all).difference(&self.left_out.ranges)
+    }
+}
+
 impl Node {
+    /// Notes that it holds a tree, except what it cannot read of it.
+    pub(super) fn hold(&mut self, tree: Range, opened: &OpenedSource) {
+        let held = RangeSet::from(tree).difference(&lacking(opened, tree.start));
+        self.holds = self.holds.union(&held);
+    }
+
     /// What its rows say it holds and wants.
     pub(super) fn lay_out_rows(&mut self) {
         let sources = self.setup.sources.iter();
@@ -250,6 +270,7 @@ impl Coordinator {
         let mut base = 0u64;
         self.space.files = 0;
         self.space.parts.clear();
+        self.space.left_out = LeftOut::default();
         for group in stretches {
             let opened = group[0].2.clone();
             let Some(end) = base.checked_add(opened.data_length) else {
@@ -257,12 +278,19 @@ impl Coordinator {
                     "the sources together are larger than 2^64 bytes".into(),
                 ));
             };
-            for (node, at, _) in &group {
+            let tree = Range { start: base, end };
+            for (node, at, opened) in &group {
                 let state = &mut self.nodes[*node as usize];
                 state.setup.sources[*at as usize].base = base;
-                state.holds.insert(Range { start: base, end });
+                state.hold(tree, opened);
             }
-            self.space.files += opened.file_count;
+            let holders = group.iter().map(|(node, _, opened)| (*node, opened));
+            let unheld = self.space.left_out.add(tree, holders);
+            let files = opened.left_out.iter().filter(|file| {
+                let range = control::range(base.saturating_add(file.start), file.length);
+                !range.is_empty() && unheld.contains_range(range)
+            });
+            self.space.files += opened.file_count.saturating_sub(files.count() as u64);
             if !opened.manifest_root.is_empty() {
                 self.space.parts.push(control::Part {
                     base,
@@ -275,6 +303,7 @@ impl Coordinator {
                         .filter(|(_, _, o)| o.manifest_root == opened.manifest_root)
                         .map(|(node, _, _)| *node)
                         .collect(),
+                    left_out: control::stretches(&unheld),
                 });
             }
             base = end;
@@ -283,16 +312,14 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Every receiver wants the whole data space; of a shared destination they write it together.
+    /// Every receiver wants all that any node can read; of a shared destination they write it together.
     fn want_all(&mut self, destinations: Destinations) {
+        let all = self.space.readable();
         for node in &mut self.nodes {
             if node.setup.sinks.is_empty() {
                 continue;
             }
-            node.wants = RangeSet::from(Range {
-                start: 0,
-                end: self.space.length,
-            });
+            node.wants = all.clone();
             if destinations == Destinations::Shared {
                 for sink in &mut node.setup.sinks {
                     sink.destination.get_or_insert_with(|| "shared".into());

@@ -259,17 +259,16 @@ impl Coordinator {
                     if let Some(source) = state.setup.sources.get_mut(number) {
                         source.base = base;
                     }
-                    state.holds.insert(Range {
+                    let tree = Range {
                         start: base,
                         end: base + length,
-                    });
+                    };
+                    state.hold(tree, opened);
                 }
+                let all = self.space.readable();
                 let state = &mut self.nodes[at];
                 if state.is_receiver() {
-                    state.wants = RangeSet::from(Range {
-                        start: 0,
-                        end: self.space.length,
-                    });
+                    state.wants = all;
                 }
                 if destinations == Destinations::Shared {
                     for sink in &mut state.setup.sinks {

@@ -76,7 +76,7 @@ impl Coordinator {
     }
 
     /// A file below a source's folder, with the folder's name.
-    fn file_name(&self, file: &str) -> String {
+    pub(super) fn file_name(&self, file: &str) -> String {
         match (self.setup.source_name.as_str(), file) {
             (name, "") if !name.is_empty() => name.to_owned(),
             (_, "") => "the file".to_owned(),
@@ -107,15 +107,17 @@ impl Coordinator {
     /// Each copy, or place that rows write to.
     pub fn destinations(&self) -> Vec<DestinationReport> {
         let mut out = Vec::new();
+        let left_out = self.left_out_count();
         for (group, _) in self.groups.names().enumerate() {
             let members: Vec<&Node> = self
                 .nodes
                 .iter()
                 .filter(|node| node.group == Some(group as u32))
                 .collect();
-            let complete = self.is_named(group as u32);
+            let complete = self.is_named(group as u32) && left_out.is_none();
             let landed = members.iter().find_map(|node| node.landed());
             let errors = members.iter().find_map(|node| node.trouble());
+            let errors = errors.or_else(|| left_out.clone());
             out.push(DestinationReport {
                 nodes: members.iter().map(|node| node.setup.name.clone()).collect(),
                 complete,
@@ -125,12 +127,13 @@ impl Coordinator {
         }
         let own = |node: &&Node| node.is_receiver() && node.group.is_none();
         for node in self.nodes.iter().filter(own) {
-            let complete = node.is_complete();
+            let complete = node.is_complete() && left_out.is_none();
+            let error = node.trouble().or_else(|| left_out.clone());
             out.push(DestinationReport {
                 nodes: vec![node.setup.name.clone()],
                 complete,
                 files: named_files(node.landed()),
-                error: node.trouble().filter(|_| !complete),
+                error: error.filter(|_| !complete),
             });
         }
         out

@@ -1,8 +1,10 @@
 //! Several files and folders of one host as one tree, each under its own last name: `copy a b c dest/`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Entry, EntryKind, MODE_OF_NONE, Manifest, ManifestError, Scan};
+use super::left_out::bounded;
+use super::{Entry, EntryKind, LeftOut, MODE_OF_NONE, Manifest, ManifestError, Scan};
 use crate::version::Version;
 
 impl Manifest {
@@ -51,6 +53,7 @@ impl Scan {
         let mut versions = vec![(Vec::new(), Version::UNKNOWN)];
         let mut manifests = Vec::new();
         let (mut skipped, mut special) = (0, 0);
+        let (mut left_out, mut left_out_more) = (Vec::new(), 0);
         for (name, thing) in things {
             for (entry, version) in thing.manifest.entries.iter().zip(&*thing.versions) {
                 let path = [name.as_slice(), b"/", &entry.path];
@@ -63,16 +66,28 @@ impl Scan {
             }
             skipped += thing.skipped;
             special += thing.special;
+            left_out_more += thing.left_out_more;
+            left_out.extend(thing.left_out.into_iter().map(|one| LeftOut {
+                path: [name.as_slice(), b"/", &one.path].concat(),
+                ..one
+            }));
             manifests.push((name, Arc::unwrap_or_clone(thing.manifest)));
         }
         let manifest = Manifest::bundle(manifests)?;
         // The order of the entries: no path is there twice.
         versions.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let versions = versions.into_iter().map(|(_, version)| version);
+        let mut found: Vec<(Entry, Version)> = manifest.entries.into_iter().zip(versions).collect();
+        let (left_out, more) = bounded(left_out, &HashSet::new(), &mut found);
+        left_out_more += more;
+        let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
         Ok(Self {
-            manifest: Arc::new(manifest),
-            versions: versions.into_iter().map(|(_, version)| version).collect(),
+            manifest: Arc::new(Manifest { entries }),
+            versions: versions.into(),
             skipped,
             special,
+            left_out,
+            left_out_more,
         })
     }
 }

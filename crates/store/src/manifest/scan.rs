@@ -1,5 +1,6 @@
 //! Reading a tree from disk without following links.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,15 +10,13 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::left_out::{LeftOut, bounded, reason};
 use super::{Entry, EntryKind, Manifest};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::staging::is_temporary;
 use crate::sys;
 use crate::version::Version;
-
-/// Files that may not be read and are named in the refusal.
-const UNREADABLE_NAMED: usize = 3;
 
 /// A tree as its own host sees it.
 #[derive(Debug, Clone)]
@@ -30,6 +29,11 @@ pub struct Scan {
     pub skipped: u64,
     /// Sockets, pipes and devices below the root, which have no bytes that could be copied: left out.
     pub special: u64,
+    /// Files and folders below the root that cannot be read, or vanished during the scan, by path. Such a file is an entry
+    /// of the manifest if its size is known, so that a replica can supply its bytes; a folder is not.
+    pub left_out: Vec<LeftOut>,
+    /// Further ones, which are not named and are no entries.
+    pub left_out_more: u64,
 }
 
 impl Scan {
@@ -43,10 +47,9 @@ impl Scan {
     /// and an attempt to read each empty file.
     ///
     /// # Errors
-    /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] with all files and
-    /// folders that may not be read, [`StoreError::NoSize`] for the first file whose contents the system makes, else
-    /// [`StoreError`] with the path of the first thing that vanished or has a path too long to be sent, and
-    /// [`StoreError::SpecialFile`] for a root that is a device, pipe or socket.
+    /// [`StoreError::SymbolicLink`] for a link on the way to the root, [`StoreError::Unreadable`] for a root that may not be
+    /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, [`StoreError::Manifest`] for the
+    /// first path that is too long to be sent, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
@@ -60,8 +63,8 @@ impl Scan {
             found: Vec::new(),
             skipped: 0,
             special: 0,
-            unreadable: Vec::new(),
-            unreadable_count: 0,
+            left_out: Vec::new(),
+            dropped: HashSet::new(),
         };
         walk.root(&stat)?;
         let mut pending: Vec<Vec<u8>> = Vec::new();
@@ -80,14 +83,8 @@ impl Scan {
                 .filter(|(entry, _)| entry.kind == EntryKind::Directory);
             pending.extend(directories.map(|(entry, _)| entry.path.clone()));
         }
-        if walk.unreadable_count > 0 {
-            walk.unreadable.sort();
-            return Err(StoreError::Unreadable {
-                paths: walk.unreadable,
-                count: walk.unreadable_count,
-            });
-        }
         let (mut found, skipped, special) = (walk.found, walk.skipped, walk.special);
+        let (left_out, left_out_more) = bounded(walk.left_out, &walk.dropped, &mut found);
         found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
         let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
         let manifest = Manifest { entries };
@@ -100,6 +97,8 @@ impl Scan {
             versions: versions.into(),
             skipped,
             special,
+            left_out,
+            left_out_more,
         })
     }
 }
@@ -122,8 +121,9 @@ struct Walk<'a> {
     found: Vec<(Entry, Version)>,
     skipped: u64,
     special: u64,
-    unreadable: Vec<PathBuf>,
-    unreadable_count: u64,
+    left_out: Vec<LeftOut>,
+    /// Folders that were found and cannot be listed.
+    dropped: HashSet<Vec<u8>>,
 }
 
 /// A file as the system's calls name it.
@@ -174,16 +174,22 @@ impl Walk<'_> {
 
     fn list(&mut self, path: &[u8]) -> Result<(), StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let opened = match sys::open_beneath(self.dir, path, flags, Mode::empty()) {
-            Err(Errno::ACCESS) => {
-                self.refuse(path);
+        let opened = sys::open_beneath(self.dir, path, flags, Mode::empty());
+        let listed = opened.and_then(|opened| Ok((Dir::read_from(&opened)?, opened)));
+        let (items, opened) = match listed {
+            Ok(listed) => listed,
+            Err(errno) => {
+                self.leave_out(Operation::List, path, errno)?;
+                self.dropped.insert(path.to_vec());
                 return Ok(());
             }
-            opened => opened.map_err(|errno| self.failed(Operation::List, path, errno))?,
         };
-        let failed = |errno| StoreError::from_errno(Operation::List, self.full_path(path), errno);
-        for item in Dir::read_from(&opened).map_err(failed)? {
-            let item = item.map_err(|errno| self.failed(Operation::List, path, errno))?;
+        for item in items {
+            let item = match item {
+                Ok(item) => item,
+                // The rest of its entries is not known.
+                Err(errno) => return self.leave_out(Operation::List, path, errno),
+            };
             let name = item.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
@@ -198,32 +204,46 @@ impl Walk<'_> {
                 full.push(b'/');
             }
             full.extend_from_slice(name);
-            let stat = sys::stat_entry(opened.as_fd(), name)
-                .map_err(|errno| self.failed(Operation::Inspect, &full, errno))?;
-            let mut entry = match self.entry(full, &stat) {
-                Err(StoreError::SpecialFile { .. }) => {
-                    self.special += 1;
-                    continue;
-                }
-                entry => entry?,
-            };
-            if let EntryKind::Symlink { target } = &mut entry.kind {
-                let read = rustix::fs::readlinkat(&opened, name, Vec::new());
-                let read =
-                    read.map_err(|errno| self.failed(Operation::Read, &entry.path, errno))?;
-                *target = read.into_bytes();
+            if let Err((operation, errno)) = self.add(opened.as_fd(), name, &full)? {
+                self.leave_out(operation, &full, errno)?;
             }
-            let named = Named {
-                folder: opened.as_fd(),
-                name,
-                no_follow: OFlags::NOFOLLOW,
-            };
-            self.take(entry, &stat, named)?;
         }
         Ok(())
     }
 
-    /// Adds an entry; of a file only if its bytes can be had.
+    /// Adds what a name in an open folder leads to; the inner error is one of this entry alone.
+    fn add(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<Result<(), (Operation, Errno)>, StoreError> {
+        let stat = match sys::stat_entry(folder, name) {
+            Ok(stat) => stat,
+            Err(errno) => return Ok(Err((Operation::Inspect, errno))),
+        };
+        let mut entry = match self.entry(path.to_vec(), &stat) {
+            Err(StoreError::SpecialFile { .. }) => {
+                self.special += 1;
+                return Ok(Ok(()));
+            }
+            entry => entry?,
+        };
+        if let EntryKind::Symlink { target } = &mut entry.kind {
+            match rustix::fs::readlinkat(folder, name, Vec::new()) {
+                Ok(read) => *target = read.into_bytes(),
+                Err(errno) => return Ok(Err((Operation::Read, errno))),
+            }
+        }
+        let named = Named {
+            folder,
+            name,
+            no_follow: OFlags::NOFOLLOW,
+        };
+        self.take(entry, &stat, named).map(Ok)
+    }
+
+    /// Adds an entry; of a file also whether its bytes can be had.
     fn take(&mut self, entry: Entry, stat: &Stat, named: Named<'_>) -> Result<(), StoreError> {
         let mut version = Version::UNKNOWN;
         if let EntryKind::File { len } = entry.kind {
@@ -233,9 +253,9 @@ impl Walk<'_> {
             }
             let access =
                 rustix::fs::accessat(named.folder, named.name, Access::READ_OK, AtFlags::empty());
-            if access == Err(Errno::ACCESS) {
-                self.refuse(&entry.path);
-                return Ok(());
+            // An empty file needs no reading.
+            if access == Err(Errno::ACCESS) && (len > 0 || entry.path.is_empty()) {
+                self.leave_out(Operation::Read, &entry.path, Errno::ACCESS)?;
             }
             if len == 0 && named.gives_bytes() {
                 return Err(self.no_size(&entry));
@@ -260,15 +280,30 @@ impl Walk<'_> {
         }
     }
 
-    fn refuse(&mut self, path: &[u8]) {
-        self.unreadable_count += 1;
-        if self.unreadable.len() < UNREADABLE_NAMED {
-            self.unreadable.push(self.full_path(path));
+    /// Notes an entry that cannot be read; an error for the root, and for one that concerns more than the entry.
+    fn leave_out(
+        &mut self,
+        operation: Operation,
+        path: &[u8],
+        errno: Errno,
+    ) -> Result<(), StoreError> {
+        match reason(errno) {
+            Some(reason) if !path.is_empty() => {
+                self.left_out.push(LeftOut {
+                    path: path.to_vec(),
+                    reason: reason.to_owned(),
+                });
+                Ok(())
+            }
+            _ if errno == Errno::ACCESS => Err(StoreError::Unreadable {
+                path: self.full_path(path),
+            }),
+            _ => Err(StoreError::from_errno(
+                operation,
+                self.full_path(path),
+                errno,
+            )),
         }
-    }
-
-    fn failed(&self, operation: Operation, path: &[u8], errno: Errno) -> StoreError {
-        StoreError::from_errno(operation, self.full_path(path), errno)
     }
 
     fn no_size(&self, entry: &Entry) -> StoreError {

@@ -136,7 +136,7 @@ pub fn tree_pair(from: &Path, to: &Path, base: u64) -> (FileSource, TreeSink) {
     let scan = Scan::read(from).unwrap();
     let source = FileSource::open_tree(from, &scan, base).unwrap();
     let manifest = scan.manifest;
-    let sink = TreeSink::create(to, &[Part { base, manifest }], ID, false).unwrap();
+    let sink = TreeSink::create(to, &[Part::whole(base, manifest)], ID, false).unwrap();
     (source, sink)
 }
 
