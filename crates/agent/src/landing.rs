@@ -176,6 +176,8 @@ impl SinkSet {
             all.added_files += landed.added_files;
             all.replaced_files += landed.replaced_files;
             all.bits_not_kept += landed.bits_not_kept;
+            all.owners_not_kept += landed.owners_not_kept;
+            all.attributes_not_kept += landed.attributes_not_kept;
             all.unchanged_files += landed.unchanged_files;
         }
         all

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
-use ropewalk_store::{FileSource, LeftOut, PatternSource, Roots, Scan, Source, Standing};
+use ropewalk_store::{FileSource, Keep, LeftOut, PatternSource, Roots, Scan, Source, Standing};
 
 use crate::AgentError;
 
@@ -118,6 +118,7 @@ fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
     let opened = OpenedSource {
         left_out: scan.left_out().into_iter().map(left_out).collect(),
         left_out_more: scan.left_out_more,
+        attributes_unread: scan.attributes_unread,
         manifest_root: hash.to_vec(),
         manifest_length: encoded.len() as u64,
         data_length: scan.manifest.data_len(),
@@ -136,14 +137,17 @@ fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
 }
 
 /// Opens one source; also says what the master must know of it.
+///
+/// * `keep`: what is recorded of a tree beyond contents, modes and times.
 pub(crate) fn source(
     request: &control::Source,
+    keep: Keep,
     roots: &Roots,
 ) -> Result<(OpenSource, OpenedSource), AgentError> {
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
-            let scan = Scan::read(&root)?;
+            let scan = Scan::read_keeping(&root, keep)?;
             Ok(tree(TreeRoot::One(root), scan))
         }
         Some(source::Kind::Bundle(bundle)) => {
@@ -154,7 +158,7 @@ pub(crate) fn source(
                     AgentError::Refused(format!("{} has no name of its own", path.display()))
                 })?;
                 let root = roots.resolve_read(path)?;
-                scans.push((name.as_bytes().to_vec(), Scan::read(&root)?));
+                scans.push((name.as_bytes().to_vec(), Scan::read_keeping(&root, keep)?));
                 things.push((name.as_bytes().to_vec(), root));
             }
             let scan =

@@ -11,7 +11,7 @@ use ropewalk_lane::seal::PairSecret;
 use ropewalk_model::{Range, RangeSet};
 use ropewalk_proto::control::{self, FromAgent, from_agent, to_agent};
 use ropewalk_proto::report::ErrorKind;
-use ropewalk_store::{PatternSource, Source};
+use ropewalk_store::{Keep, PatternSource, Source};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::AgentError;
@@ -97,8 +97,13 @@ impl Transfer {
         let usable = usable(&open.rails)?;
         let mut opened = reachable(&usable, is_restricted, reached_as, host);
         let mut sources = Vec::new();
+        let archive = open.options.is_some_and(|options| options.archive);
+        let keep = Keep {
+            owners: archive,
+            attributes: archive,
+        };
         for request in &open.sources {
-            let (source, seen) = open::source(request, &host.roots)?;
+            let (source, seen) = open::source(request, keep, &host.roots)?;
             sources.push(source);
             opened.sources.push(seen);
         }

@@ -27,8 +27,20 @@ pub(crate) struct CopyArgs {
     endpoints: Vec<OsString>,
 
     /// A further destination; may be repeated
-    #[arg(long, value_name = "DEST")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "DEST"
+    )]
     also_to: Vec<OsString>,
+
+    /// Also copy owner, group, set-id bits, extended attributes and ACLs
+    ///
+    /// By name where the receiver knows the name, else by number. What permissions or the file system do not allow is counted in
+    /// the report
+    #[arg(short, long)]
+    archive: bool,
 
     /// How several sources relate
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -85,13 +97,13 @@ Several sources:
   parts by --sources. The progress and the report name which it was.
 
 What a copy is:
-  Contents, modes, modification times and symbolic links. Hard links become separate files;
-  owners, extended attributes, set-id bits and holes are not copied; sockets, pipes and devices
-  are counted. Files and folders that cannot be read are left out and named (status 3). Existing
-  folders at the destination keep their mode, their time and their other entries. A file that the
-  destination has with the same size and modification time is not sent (with option --check none
-  it is). Each file is written under a temporary name and renamed at the end: the destination
-  needs space for the old and the new version.
+  Contents, modes, modification times and symbolic links; with option -a also owner, group,
+  set-id bits, extended attributes and ACLs. Hard links become separate files; holes become
+  zeros; sockets, pipes and devices are counted. Files and folders that cannot be read are left
+  out and named (status 3). Existing folders at the destination keep their mode, their time and
+  their other entries. A file that the destination has with the same size and modification time
+  is not sent (with option --check none it is). Each file is written under a temporary name and
+  renamed at the end: the destination needs space for the old and the new version.
   If the copy is then incomplete (status 1, 3 or 130), its complete files are renamed all the
   same, and the report names the others; the same command then sends the rest. Option --atomic
   renames nothing of an incomplete copy. The temporary
@@ -138,7 +150,7 @@ impl CopyArgs {
         }
         let nodes = asked_nodes(&arguments)?;
         Ok(Asked::Expand(Box::new(Expand {
-            options: self.moving.options(&nodes)?,
+            options: self.options(&nodes)?,
             nodes: nodes.clone(),
             then: Box::new(move |expansions| {
                 let sources = wildcards::replace(&arguments, &nodes, expansions, relation)?;
@@ -153,7 +165,7 @@ impl CopyArgs {
     fn request(&self, sources: Vec<Endpoint>, destinations: Vec<Endpoint>) -> Result<Request> {
         let mut nodes = nodes(&sources, &destinations)?;
         self.moving.declare_rates(&mut nodes)?;
-        let options = self.moving.options(&nodes)?;
+        let options = self.options(&nodes)?;
         let mapping = Mapping::Trees {
             sources: self.sources.0,
             destinations: self.destinations.0,
@@ -164,6 +176,14 @@ impl CopyArgs {
             mapping,
             links: Vec::new(),
             options,
+        })
+    }
+
+    fn options(&self, nodes: &[NodeRequest]) -> Result<ropewalk_master::request::Options> {
+        let options = self.moving.options(nodes)?;
+        Ok(ropewalk_master::request::Options {
+            archive: self.archive,
+            ..options
         })
     }
 

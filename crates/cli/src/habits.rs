@@ -5,10 +5,20 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 15] = [
+const SENTENCES: [(&[&str], &str); 17] = [
     (
         &["-a", "--archive"],
-        "contents, modes, times and symbolic links are always copied; owners, hard links and attributes are not kept in this version; leave it out",
+        "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
+    ),
+    (
+        &[
+            "-A", "--acls", "-X", "--xattrs", "-o", "--owner", "-g", "--group",
+        ],
+        "write -a, which copies owner, group, extended attributes and ACLs",
+    ),
+    (
+        &["-H", "--hard-links", "-S", "--sparse"],
+        "hard links become separate files, and holes zeros, in this version; leave it out",
     ),
     (
         &["-p", "--preserve"],

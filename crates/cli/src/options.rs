@@ -391,6 +391,8 @@ impl MoveArgs {
             sync: !self.no_sync,
             existing: Existing::default(),
             same: self.check.0,
+            // `copy` has an option for it.
+            archive: false,
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,
                 (false, true) => Incomplete::Removed,

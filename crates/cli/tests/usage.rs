@@ -137,14 +137,14 @@ fn slips_are_explained() {
 fn habits_are_answered() {
     let place = Place::new();
     std::fs::write(place.path("f"), "x").unwrap();
-    for option in ["-r", "-R", "--recursive"] {
+    for option in ["-r", "-R", "--recursive", "-a", "-av"] {
         place
             .run(&["copy", "-q", option, "f", "g"])
             .assert_status(0);
     }
     for (option, part) in [
-        ("-a", "not kept in this version; leave it out"),
-        ("-av", "-a: contents, modes, times"),
+        ("-X", "write -a, which copies owner"),
+        ("-H", "separate files"),
         ("-n", "no dry run"),
         ("-z", "compressed"),
         ("-P", "progress is shown"),
@@ -170,7 +170,7 @@ fn slips_are_events() {
     for args in [
         &["copy", "--json", "/a"][..],
         &["copy", "--json", "--nonsense", "/a", "/b"],
-        &["copy", "--json", "-a", "/a", "/b"],
+        &["copy", "--json", "-H", "/a", "/b"],
         &["copy", "/a", "/a", "--json"],
     ] {
         let ran = place.run(args).assert_status(2);

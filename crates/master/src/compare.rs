@@ -89,6 +89,7 @@ mod tests {
             mode: 0o700,
             mtime_seconds,
             mtime_nanoseconds: 0,
+            kept: Default::default(),
         }
     }
 

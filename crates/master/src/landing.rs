@@ -6,7 +6,9 @@ use ropewalk_proto::report::{MergedReport, Report};
 /// Fills in [`Report::landing`] and says the same in notes.
 pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     let landing = &mut report.landing;
+    let (mut unread, mut unset) = (0, 0);
     for node in nodes {
+        unread = unread.max(node.attributes_unread);
         landing.temporary_names_left_out += node.skipped;
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
@@ -16,6 +18,8 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.replaced_files += landed.replaced_files;
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
+        landing.owners_not_kept = landing.owners_not_kept.max(landed.owners_not_kept);
+        unset = unset.max(landed.attributes_not_kept);
         if !landed.merged.is_empty() {
             landing.merged.push(MergedReport {
                 node: node.name.into(),
@@ -26,6 +30,7 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
             });
         }
     }
+    landing.attributes_not_kept = unread + unset;
     // Where nothing was put into it, nothing was merged.
     let is_merged = |merged: &&MergedReport| {
         merged.unchanged_files == 0 || merged.added_files + merged.replaced_files > 0
@@ -46,8 +51,24 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
     match landing.bits_not_kept {
         0 => {}
         bits => report.notes.push(format!(
-            "not kept: {bits} set-id bit{} (owners are not kept either)",
+            "not kept: {bits} set-id bit{} (the owner is not kept either)",
             plural(bits)
+        )),
+    }
+    match landing.owners_not_kept {
+        0 => {}
+        1 => report
+            .notes
+            .push("not kept: owner or group of 1 file, folder or link".into()),
+        entries => report.notes.push(format!(
+            "not kept: owner or group of {entries} files, folders or links"
+        )),
+    }
+    match landing.attributes_not_kept {
+        0 => {}
+        attributes => report.notes.push(format!(
+            "not kept: {attributes} extended attribute{0} or ACL{0}",
+            plural(attributes)
         )),
     }
     match landing.special_files_left_out {
@@ -97,6 +118,7 @@ mod tests {
             landed,
             skipped,
             special: 2 * skipped,
+            attributes_unread: 0,
             present: 0,
         }
     }
@@ -118,6 +140,8 @@ mod tests {
             replaced_files: 2,
             bits_not_kept: 3,
             unchanged_files: 0,
+            owners_not_kept: 1,
+            attributes_not_kept: 2,
         };
         let new = Landed {
             bits_not_kept: 3,
@@ -136,7 +160,9 @@ mod tests {
             report.notes,
             [
                 "a: /tmp/b existed: merged, 1 file added, 2 replaced",
-                "not kept: 3 set-id bits (owners are not kept either)",
+                "not kept: 3 set-id bits (the owner is not kept either)",
+                "not kept: owner or group of 1 file, folder or link",
+                "not kept: 2 extended attributes or ACLs",
                 "left out: 2 special files (sockets, pipes, devices) in the sources",
                 "left out: 1 temporary name of other transfers (.NAME.ropewalk-ID) in the sources",
             ]

@@ -204,6 +204,8 @@ pub struct Options {
     pub existing: Existing,
     /// What becomes of files of a tree that the destination has already.
     pub same: Same,
+    /// Whether owners, groups, set-id bits, extended attributes and ACLs are part of a copy.
+    pub archive: bool,
     /// What becomes of a copy that is not complete at the end.
     pub incomplete: Incomplete,
     /// Token of agents that already run.
@@ -289,6 +291,7 @@ impl Default for Options {
             sync: true,
             existing: Existing::default(),
             same: Same::default(),
+            archive: false,
             incomplete: Incomplete::default(),
             token: None,
             ssh_command: vec!["ssh".into()],

@@ -187,6 +187,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         equal: options.striping == Striping::Equal,
         existing: options.existing.into(),
         same: options.same.into(),
+        archive: options.archive,
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request

@@ -418,8 +418,14 @@ pub struct LandingReport {
     /// Their bytes, which `wanted_bytes` does not count.
     #[serde(default)]
     pub unchanged_bytes: u64,
-    /// Set-user and set-group bits of a copy that it does not have, since owners are not kept either.
+    /// Set-user and set-group bits of a copy that it does not have, since it does not have the owner either.
     pub bits_not_kept: u64,
+    /// Files, folders and links that were to have owner and group of the source, and have others.
+    #[serde(default)]
+    pub owners_not_kept: u64,
+    /// Extended attributes, ACLs among them, that were to be kept, and could not be read or set.
+    #[serde(default)]
+    pub attributes_not_kept: u64,
     /// Temporary names of other transfers in source trees, left out.
     pub temporary_names_left_out: u64,
     /// Sockets, pipes and devices in a source tree, left out.

@@ -38,8 +38,8 @@ pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, SinkFile, check_replaceable};
 pub use home::from_home;
 pub use manifest::{
-    COMPONENT_LEN_MAX, Entry, EntryKind, LeftOut, MODE_OF_NONE, Manifest, ManifestError,
-    PATH_LEN_MAX, Scan,
+    Attribute, COMPONENT_LEN_MAX, Entry, EntryKind, Keep, Kept, LeftOut, MODE_OF_NONE, Manifest,
+    ManifestError, Owner, PATH_LEN_MAX, Scan,
 };
 pub use memory_sink::MemorySink;
 pub use new_folder::{NewFolder, open_folder};

@@ -3,19 +3,21 @@
 //! A manifest is data like any other (it is fetched from a holder over lanes); the master sees only
 //! its hash, its length and its counts. A copy of one file is a manifest with one entry.
 //!
-//! Left out on purpose: owners and groups (numbers mean different people on different hosts), hard
-//! links (each name becomes a file of its own), extended attributes. Devices, pipes and sockets are
-//! refused by name.
+//! Owners, groups and extended attributes are recorded where the scan was asked to. Left out on purpose: hard
+//! links (each name becomes a file of its own). Devices, pipes and sockets are counted.
 
 use ropewalk_model::{Layout, LayoutError, Piece, Range};
 
 mod bundle;
 mod codec;
 mod compare;
+mod kept;
 mod left_out;
 mod scan;
 
 pub use codec::{COMPONENT_LEN_MAX, ManifestError, PATH_LEN_MAX};
+pub(crate) use kept::Reader;
+pub use kept::{Attribute, Keep, Kept, Owner};
 pub use left_out::LeftOut;
 pub use scan::Scan;
 
@@ -43,6 +45,8 @@ pub struct Entry {
     pub mtime_seconds: i64,
     /// Nanoseconds after `mtime_seconds`, below 10^9.
     pub mtime_nanoseconds: u32,
+    /// What the scan recorded of it beyond these; the root of a bundle has nothing.
+    pub kept: Kept,
 }
 
 /// The mode of a root that is no folder: its things go into the destination, which keeps its own mode and time.

@@ -114,6 +114,10 @@ pub struct Landed {
     pub replaced_files: u64,
     /// Set-user and set-group bits of the source that nothing at the destination has.
     pub bits_not_kept: u64,
+    /// Entries whose owner or group was to be kept and is another one.
+    pub owners_not_kept: u64,
+    /// Extended attributes that could not be set.
+    pub attributes_not_kept: u64,
     /// Files and links that were there before, the same, and stay as they were.
     pub unchanged_files: u64,
 }

@@ -1,6 +1,8 @@
 //! The system calls that the standard library lacks: opening without following links, setting
 //! metadata through a descriptor, reserving space, home folders, and mapping memory. All `unsafe` of the crate is here.
 
+pub(crate) mod names;
+
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{self, Write as _};

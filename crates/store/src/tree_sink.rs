@@ -18,8 +18,8 @@
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
 //! folder below one whose group is inherited (the set-group bit) has that group and that bit, as any program's there.
 //!
-//! Left out on purpose: owners, and the set-user and set-group bits, which without the owner would
-//! give rights to the wrong one.
+//! Owners, and extended attributes, are set where the manifest has them, as far as possible; the set-user and set-group bits
+//! only together with the owner, without which they would give rights to the wrong one.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -45,6 +45,7 @@ use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, tempo
 use crate::sys;
 
 mod commit;
+mod kept;
 mod same;
 mod standing;
 pub use standing::Standing;
@@ -107,6 +108,9 @@ struct Tree {
     unchanged: HashSet<u32>,
     /// A commit has ended well.
     named: AtomicBool,
+    kept_state: Mutex<kept::KeptState>,
+    /// Whether new entries of the stage get ACLs from a folder above it.
+    inherits_acl: OnceLock<bool>,
 }
 
 impl TreeSink {
@@ -182,6 +186,8 @@ impl TreeSink {
             omitted: OnceLock::new(),
             unchanged: HashSet::new(),
             named: AtomicBool::new(false),
+            kept_state: Mutex::default(),
+            inherits_acl: OnceLock::new(),
         };
         if inside {
             // Making the stage in it changes its time.
@@ -640,7 +646,12 @@ impl Sink for TreeSink {
     }
 
     fn landed(&self) -> Landed {
-        lock(&self.staging.target.landed).clone()
+        let (owners_not_kept, attributes_not_kept) = self.staging.target.not_kept();
+        Landed {
+            owners_not_kept,
+            attributes_not_kept,
+            ..lock(&self.staging.target.landed).clone()
+        }
     }
 
     fn discard(&self) {

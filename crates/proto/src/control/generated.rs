@@ -291,6 +291,9 @@ pub struct Options {
     pub equal: bool,
     #[prost(enumeration = "Existing", tag = "20")]
     pub existing: i32,
+    /// owners, groups, set-id bits, extended attributes and ACLs are part of a copy
+    #[prost(bool, tag = "30")]
+    pub archive: bool,
     #[prost(enumeration = "Same", tag = "21")]
     pub same: i32,
 }
@@ -393,6 +396,9 @@ pub struct OpenedSource {
     /// further ones, which are no entries of the manifest
     #[prost(uint64, tag = "9")]
     pub left_out_more: u64,
+    /// extended attributes that are not recorded
+    #[prost(uint64, tag = "10")]
+    pub attributes_unread: u64,
 }
 /// A file or folder of a tree that cannot be read.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -909,6 +915,12 @@ pub struct Landed {
     /// set-user and set-group bits of the source
     #[prost(uint64, tag = "4")]
     pub bits_not_kept: u64,
+    /// entries with another owner or group, where these were to be kept
+    #[prost(uint64, tag = "30")]
+    pub owners_not_kept: u64,
+    /// extended attributes that were to be kept
+    #[prost(uint64, tag = "31")]
+    pub attributes_not_kept: u64,
     /// files and links that were there, the same
     #[prost(uint64, tag = "5")]
     pub unchanged_files: u64,

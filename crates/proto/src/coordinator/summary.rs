@@ -41,6 +41,8 @@ pub struct NodeSummary<'a> {
     pub skipped: u64,
     /// Sockets, pipes and devices in its sources, left out.
     pub special: u64,
+    /// Extended attributes that were to be kept and could not be read.
+    pub attributes_unread: u64,
     /// Bytes that its own copy had from the start, which it does not want.
     pub present: u64,
 }
@@ -90,6 +92,12 @@ impl Coordinator {
                     .iter()
                     .flat_map(|o| &o.sources)
                     .map(|s| s.skipped)
+                    .sum(),
+                attributes_unread: node
+                    .opened
+                    .iter()
+                    .flat_map(|o| &o.sources)
+                    .map(|s| s.attributes_unread)
                     .sum(),
                 special: node
                     .opened

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::left_out::bounded;
-use super::{Entry, EntryKind, LeftOut, MODE_OF_NONE, Manifest, ManifestError, Scan};
+use super::{Entry, EntryKind, Kept, LeftOut, MODE_OF_NONE, Manifest, ManifestError, Scan};
 use crate::version::Version;
 
 impl Manifest {
@@ -25,6 +25,7 @@ impl Manifest {
             mode: MODE_OF_NONE,
             mtime_seconds: 0,
             mtime_nanoseconds: 0,
+            kept: Kept::default(),
         }];
         for (name, thing) in things {
             for mut entry in thing.entries {
@@ -52,7 +53,7 @@ impl Scan {
     pub fn bundle(things: Vec<(Vec<u8>, Self)>) -> Result<Self, ManifestError> {
         let mut versions = vec![(Vec::new(), Version::UNKNOWN)];
         let mut manifests = Vec::new();
-        let (mut skipped, mut special) = (0, 0);
+        let (mut skipped, mut special, mut attributes_unread) = (0, 0, 0);
         let (mut left_out, mut left_out_more) = (Vec::new(), 0);
         for (name, thing) in things {
             for (entry, version) in thing.manifest.entries.iter().zip(&*thing.versions) {
@@ -66,6 +67,7 @@ impl Scan {
             }
             skipped += thing.skipped;
             special += thing.special;
+            attributes_unread += thing.attributes_unread;
             left_out_more += thing.left_out_more;
             left_out.extend(thing.left_out.into_iter().map(|one| LeftOut {
                 path: [name.as_slice(), b"/", &one.path].concat(),
@@ -88,6 +90,7 @@ impl Scan {
             special,
             left_out,
             left_out_more,
+            attributes_unread,
         })
     }
 }
@@ -103,6 +106,7 @@ mod tests {
             mode: 0o600,
             mtime_seconds: 7,
             mtime_nanoseconds: 0,
+            kept: Kept::default(),
         }
     }
 

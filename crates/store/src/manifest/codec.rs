@@ -7,11 +7,15 @@
 //!    kind 0, file:      length u64
 //!    kind 1, directory: nothing
 //!    kind 2, symlink:   target length u16 | target
+//!    kind + 16:         then uid u32 | gid u32 | user length u16 | user | group length u16 | group
+//!    kind + 32:         then count u16 >= 1 | per attribute: name length u16 | name | value length u32 | value
 //! ```
 //!
 //! Little endian. The root of a bundle is a directory of mode 0x8000 and time 0. There is exactly one encoding of a tree, so the hash of these bytes names it.
 
-use super::{Entry, EntryKind, Manifest, parent_of};
+use std::sync::Arc;
+
+use super::{Attribute, Entry, EntryKind, Kept, Manifest, Owner, parent_of};
 
 /// Longest path below the root: what one system call takes on Linux, less the closing NUL.
 pub const PATH_LEN_MAX: usize = 4095;
@@ -19,12 +23,14 @@ pub const PATH_LEN_MAX: usize = 4095;
 pub const COMPONENT_LEN_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"RWMF";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of the shortest entry, the root directory: bounds what a count can make us allocate.
 const ENTRY_LEN_MIN: usize = 1 + 2 + 8 + 4 + 2;
 const KIND_FILE: u8 = 0;
 const KIND_DIRECTORY: u8 = 1;
 const KIND_SYMLINK: u8 = 2;
+const HAS_OWNER: u8 = 16;
+const HAS_ATTRIBUTES: u8 = 32;
 
 /// Why a tree or the bytes of a manifest were refused. Paths are shown escaped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,11 +80,12 @@ impl Manifest {
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
         for entry in &self.entries {
-            out.push(match entry.kind {
+            let kind = match entry.kind {
                 EntryKind::File { .. } => KIND_FILE,
                 EntryKind::Directory => KIND_DIRECTORY,
                 EntryKind::Symlink { .. } => KIND_SYMLINK,
-            });
+            };
+            out.push(kind | flags(&entry.kept));
             out.extend_from_slice(&(entry.mode as u16).to_le_bytes());
             out.extend_from_slice(&entry.mtime_seconds.to_le_bytes());
             out.extend_from_slice(&entry.mtime_nanoseconds.to_le_bytes());
@@ -88,6 +95,7 @@ impl Manifest {
                 EntryKind::Directory => {}
                 EntryKind::Symlink { target } => encode_name(&mut out, target),
             }
+            encode_kept(&mut out, &entry.kept);
         }
         out
     }
@@ -170,12 +178,12 @@ fn encode_name(out: &mut Vec<u8>, name: &[u8]) {
 }
 
 fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
-    let [kind] = input.array()?;
+    let [tag] = input.array()?;
     let mode = u32::from(u16::from_le_bytes(input.array()?));
     let mtime_seconds = i64::from_le_bytes(input.array()?);
     let mtime_nanoseconds = u32::from_le_bytes(input.array()?);
     let path = input.name()?;
-    let kind = match kind {
+    let kind = match tag & !(HAS_OWNER | HAS_ATTRIBUTES) {
         KIND_FILE => EntryKind::File {
             len: u64::from_le_bytes(input.array()?),
         },
@@ -186,12 +194,63 @@ fn decode_entry(input: &mut Input<'_>) -> Result<Entry, ManifestError> {
         _ => return Err(ManifestError::Value(path.escape_ascii().to_string())),
     };
     Ok(Entry {
+        kept: decode_kept(input, tag, &path)?,
         path,
         kind,
         mode,
         mtime_seconds,
         mtime_nanoseconds,
     })
+}
+
+fn flags(kept: &Kept) -> u8 {
+    let owner = kept.owner.as_ref().map_or(0, |_| HAS_OWNER);
+    match kept.attributes.is_empty() {
+        true => owner,
+        false => owner | HAS_ATTRIBUTES,
+    }
+}
+
+fn encode_kept(out: &mut Vec<u8>, kept: &Kept) {
+    if let Some(owner) = &kept.owner {
+        out.extend_from_slice(&owner.uid.to_le_bytes());
+        out.extend_from_slice(&owner.gid.to_le_bytes());
+        encode_name(out, &owner.user);
+        encode_name(out, &owner.group);
+    }
+    if !kept.attributes.is_empty() {
+        out.extend_from_slice(&(kept.attributes.len() as u16).to_le_bytes());
+    }
+    for attribute in &kept.attributes {
+        encode_name(out, &attribute.name);
+        out.extend_from_slice(&(attribute.value.len() as u32).to_le_bytes());
+        out.extend_from_slice(&attribute.value);
+    }
+}
+
+fn decode_kept(input: &mut Input<'_>, tag: u8, path: &[u8]) -> Result<Kept, ManifestError> {
+    let mut kept = Kept::default();
+    if tag & HAS_OWNER != 0 {
+        kept.owner = Some(Arc::new(Owner {
+            uid: u32::from_le_bytes(input.array()?),
+            gid: u32::from_le_bytes(input.array()?),
+            user: input.name()?,
+            group: input.name()?,
+        }));
+    }
+    if tag & HAS_ATTRIBUTES != 0 {
+        let count = u16::from_le_bytes(input.array()?);
+        if count == 0 {
+            return Err(ManifestError::Value(path.escape_ascii().to_string()));
+        }
+        for _ in 0..count {
+            let name = input.name()?;
+            let len = u32::from_le_bytes(input.array()?);
+            let value = input.take(len as usize)?.to_vec();
+            kept.attributes.push(Attribute { name, value });
+        }
+    }
+    Ok(kept)
 }
 
 fn check_path(path: &[u8]) -> bool {
@@ -214,8 +273,12 @@ fn check_values(entry: &Entry) -> bool {
     let made_up = entry.is_of_none()
         && entry.path.is_empty()
         && entry.kind == EntryKind::Directory
-        && (entry.mtime_seconds, entry.mtime_nanoseconds) == (0, 0);
-    target_fits && (entry.mode <= 0o7777 || made_up) && entry.mtime_nanoseconds < 1_000_000_000
+        && (entry.mtime_seconds, entry.mtime_nanoseconds) == (0, 0)
+        && entry.kept == Kept::default();
+    target_fits
+        && entry.kept.is_valid()
+        && (entry.mode <= 0o7777 || made_up)
+        && entry.mtime_nanoseconds < 1_000_000_000
 }
 
 fn is_directory(sorted: &[Entry], path: &[u8]) -> bool {

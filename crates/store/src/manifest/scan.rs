@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::left_out::{LeftOut, bounded, reason};
-use super::{Entry, EntryKind, Manifest};
+use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
 use crate::staging::is_temporary;
@@ -34,6 +34,8 @@ pub struct Scan {
     pub left_out: Vec<LeftOut>,
     /// Further ones, which are not named and are no entries.
     pub left_out_more: u64,
+    /// Extended attributes that could not be read and are not recorded.
+    pub attributes_unread: u64,
 }
 
 impl Scan {
@@ -51,6 +53,15 @@ impl Scan {
     /// read, [`StoreError::NoSize`] for the first file whose contents the system makes, [`StoreError::Manifest`] for the
     /// first path that is too long to be sent, and [`StoreError::SpecialFile`] for a root that is a device, pipe or socket.
     pub fn read(root: &Path) -> Result<Self, StoreError> {
+        Self::read_keeping(root, Keep::default())
+    }
+
+    /// As [`Scan::read`], and records owners and extended attributes as asked. Cost: a call more an entry for the attributes, and
+    /// one for each of them.
+    ///
+    /// # Errors
+    /// As [`Scan::read`].
+    pub fn read_keeping(root: &Path, keep: Keep) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
             opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
@@ -65,6 +76,7 @@ impl Scan {
             special: 0,
             left_out: Vec::new(),
             dropped: HashSet::new(),
+            reader: Reader::new(keep),
         };
         walk.root(&stat)?;
         let mut pending: Vec<Vec<u8>> = Vec::new();
@@ -84,6 +96,7 @@ impl Scan {
             pending.extend(directories.map(|(entry, _)| entry.path.clone()));
         }
         let (mut found, skipped, special) = (walk.found, walk.skipped, walk.special);
+        let attributes_unread = walk.reader.unread;
         let (left_out, left_out_more) = bounded(walk.left_out, &walk.dropped, &mut found);
         found.sort_unstable_by(|a, b| a.0.path.cmp(&b.0.path));
         let (entries, versions): (Vec<Entry>, Vec<Version>) = found.into_iter().unzip();
@@ -99,6 +112,7 @@ impl Scan {
             special,
             left_out,
             left_out_more,
+            attributes_unread,
         })
     }
 }
@@ -124,6 +138,7 @@ struct Walk<'a> {
     left_out: Vec<LeftOut>,
     /// Folders that were found and cannot be listed.
     dropped: HashSet<Vec<u8>>,
+    reader: Reader,
 }
 
 /// A file as the system's calls name it.
@@ -168,7 +183,8 @@ impl Walk<'_> {
             name: name.as_bytes(),
             no_follow: OFlags::empty(),
         };
-        let entry = self.entry(Vec::new(), stat)?;
+        let mut entry = self.entry(Vec::new(), stat)?;
+        entry.kept = self.reader.read_opened(self.dir, stat);
         self.take(entry, stat, named)
     }
 
@@ -235,6 +251,7 @@ impl Walk<'_> {
                 Err(errno) => return Ok(Err((Operation::Read, errno))),
             }
         }
+        entry.kept = self.reader.read(folder, name, &stat);
         let named = Named {
             folder,
             name,
@@ -333,6 +350,7 @@ impl Walk<'_> {
             mode: stat.st_mode & 0o7777,
             mtime_seconds: stat.st_mtime,
             mtime_nanoseconds: stat.st_mtime_nsec as u32,
+            kept: Kept::default(),
         })
     }
 }

@@ -9,6 +9,7 @@ fn entry(path: &str, kind: EntryKind) -> Entry {
         mode: 0o644,
         mtime_seconds: -5,
         mtime_nanoseconds: 999_999_999,
+        kept: Kept::default(),
     }
 }
 
@@ -64,6 +65,7 @@ fn trees() -> impl Strategy<Value = Manifest> {
                 mode,
                 mtime_seconds,
                 mtime_nanoseconds,
+                kept: Kept::default(),
             });
         }
         manifest(tree.into_values().collect())

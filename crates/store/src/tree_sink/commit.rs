@@ -28,6 +28,7 @@ use crate::sys;
 impl Tree {
     pub(super) fn commit(&self) -> Result<(), StoreError> {
         let same = self.survey()?;
+        self.forget_lacking();
         let Some(root) = &self.root else {
             return self.commit_single(&same);
         };
@@ -215,7 +216,7 @@ impl Tree {
             OFlags::RDONLY | OFlags::NONBLOCK,
             Mode::empty(),
         );
-        self.set_metadata(folder, &self.temporary, entry)?;
+        self.set_metadata(folder, &self.temporary, entry, 0)?;
         file.and_then(rustix::fs::fsync)
             .map_err(|errno| failed(Operation::Sync, errno))?;
         let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
@@ -226,6 +227,7 @@ impl Tree {
             replaced_files: u64::from(replaces),
             bits_not_kept: self.bits_of_files(),
             unchanged_files: 0,
+            ..Landed::default()
         };
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
@@ -259,16 +261,16 @@ impl Tree {
         let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
         match &entry.kind {
             EntryKind::Symlink { target } => match rustix::fs::symlinkat(&**target, folder, name) {
-                Ok(()) => self.set_metadata(folder, name, entry),
+                Ok(()) => self.set_metadata(folder, name, entry, object),
                 Err(Errno::EXIST) => {
                     self.check_link(folder, name, entry, object)?;
-                    self.set_metadata(folder, name, entry)
+                    self.set_metadata(folder, name, entry, object)
                 }
                 Err(errno) => Err(failed(errno)),
             },
             EntryKind::File { .. } | EntryKind::Directory => {
                 self.complete_file(folder, name, entry, object)?;
-                self.set_metadata(folder, name, entry)
+                self.set_metadata(folder, name, entry, object)
             }
         }
     }
@@ -384,7 +386,7 @@ impl Tree {
         let mut old: HashSet<&[u8]> = HashSet::from([&[][..]]);
         self.note_standing(&[], dest.as_fd())?;
         let moving = self.moving.swap(true, Ordering::AcqRel);
-        for (_, entry) in self.kept() {
+        for (object, entry) in self.kept() {
             let path = entry.path.as_slice();
             let Some(parent) = parent_of(path) else {
                 continue;
@@ -394,7 +396,7 @@ impl Tree {
             if !old.contains(parent) {
                 lock(&self.landed).added_files += u64::from(!is_folder);
                 if let Some(given) = heirs.get(parent).copied() {
-                    self.inherit(&mut to, entry, given)?;
+                    self.inherit(&mut to, entry, object, given)?;
                     heirs.extend(is_folder.then_some((path, given)));
                 }
                 continue;
@@ -434,7 +436,7 @@ impl Tree {
                 landed.added_files += u64::from(standing.is_none());
             }
             if given != of_stage {
-                self.inherit(&mut to, entry, given)?;
+                self.inherit(&mut to, entry, object, given)?;
                 heirs.extend(is_folder.then_some((path, given)));
             }
         }

@@ -16,7 +16,7 @@ use super::standing::mode_of;
 use super::{Tree, replaceable};
 use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
-use crate::manifest::{Entry, EntryKind, parent_of};
+use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::sys;
 
 /// Entries that stand in DEST as they are in the source, by number, with their modes there: folders, whatever is in them, and
@@ -101,7 +101,7 @@ impl Tree {
         RangeSet::from_ranges(present.map(|piece| piece.range))
     }
 
-    /// Gives files that stay as they are the source's mode, where it is another one.
+    /// Gives files that stay as they are the source's mode, where it is another one, and what is kept beyond it.
     ///
     /// * `same`: what is the same now.
     pub(super) fn set_modes_of_unchanged(&self, same: &Same) -> Result<(), StoreError> {
@@ -109,24 +109,37 @@ impl Tree {
         let mut files = self.unchanged.iter().filter_map(|object| {
             let entry = &self.entries[*object as usize];
             let mode = same.get(object).filter(|_| is_file(entry))?;
-            (*mode != mode_of(entry)).then_some(entry)
+            (*mode != mode_of(entry) || entry.kept != Kept::default()).then_some((*object, entry))
         });
         let Some(first) = files.next() else {
             return Ok(());
         };
         let files = std::iter::once(first).chain(files);
         if self.root.is_none() {
-            return self.set_metadata(self.parent.as_fd(), &self.name, first);
+            return self.set_where_different(self.parent.as_fd(), &self.name, first);
         }
         let dest = self.open_dest()?;
         let mut folders = Folders::new(dest.as_fd());
-        for entry in files {
+        for (object, entry) in files {
             let failed =
                 |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
             let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
-            self.set_metadata(folder, name, entry)?;
+            self.set_where_different(folder, name, (object, entry))?;
         }
         Ok(())
+    }
+
+    /// As [`Tree::set_metadata`], unless all of it is so.
+    fn set_where_different(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        (object, entry): (u32, &Entry),
+    ) -> Result<(), StoreError> {
+        match self.is_kept(folder, name, object, entry) {
+            true => Ok(()),
+            false => self.set_metadata(folder, name, entry, object),
+        }
     }
 
     /// The first of the files that were to stay as they are and have changed since, as an error.

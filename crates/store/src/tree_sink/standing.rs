@@ -14,10 +14,11 @@ use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
 use crate::sys;
 
-/// The permission bits that are set. Not the set-user and set-group bits: the owner is not kept.
-const MODE_MASK: u32 = 0o1777;
+/// The permission bits that are set without the source's owner. Not the set-user and set-group bits, which would give the
+/// rights of another one.
+pub(super) const MODE_MASK: u32 = 0o1777;
 const SET_GROUP: u32 = 0o2000;
-const SET_BITS: u32 = 0o6000;
+pub(super) const SET_BITS: u32 = 0o6000;
 
 /// Folders of DEST, by path.
 #[derive(Debug, Default)]
@@ -133,8 +134,9 @@ impl Tree {
     pub(super) fn set_folders(&self, base: BorrowedFd<'_>) -> Result<u64, StoreError> {
         let stood = lock(&self.stood);
         let mut lost = 0;
-        let folders = self.entries.iter().rev();
-        for entry in folders.filter(|entry| entry.kind == EntryKind::Directory) {
+        let folders = (0..self.entries.len() as u32).rev();
+        let folders = folders.map(|object| (object, &self.entries[object as usize]));
+        for (object, entry) in folders.filter(|(_, entry)| entry.kind == EntryKind::Directory) {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let opened = sys::open_beneath(base, &entry.path, flags, Mode::empty());
             if let Some(before) = stood.before.get(&entry.path) {
@@ -151,9 +153,7 @@ impl Tree {
                     let mode = 0o777 & !sys::umask() | inherited;
                     return sys::set_mode(folder.as_fd(), mode).map(|()| mode);
                 }
-                let mode = entry.mode & MODE_MASK | inherited;
-                sys::set_metadata(folder.as_fd(), mode, &times(entry))?;
-                Ok(mode)
+                self.set_all(folder.as_fd(), object, entry, inherited, &times(entry))
             });
             let mode = set.map_err(|errno| {
                 StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno)
@@ -165,10 +165,10 @@ impl Tree {
 
     /// Set-user and set-group bits that files of the source have.
     pub(super) fn bits_of_files(&self) -> u64 {
-        let files = self.named().map(|(_, entry)| entry);
-        files
-            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
-            .map(|entry| u64::from((entry.mode & SET_BITS).count_ones()))
+        let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
+        self.named()
+            .filter(|(object, entry)| is_file(entry) && !self.has_set_id(*object))
+            .map(|(_, entry)| u64::from((entry.mode & SET_BITS).count_ones()))
             .sum()
     }
 
@@ -181,22 +181,26 @@ impl Tree {
         }
     }
 
-    /// Mode and time of a file or link.
+    /// Mode and time of a file or link, and what else is kept of it.
     pub(super) fn set_metadata(
         &self,
         folder: BorrowedFd<'_>,
         name: &[u8],
         entry: &Entry,
+        object: u32,
     ) -> Result<(), StoreError> {
         let failed =
             |errno| StoreError::from_errno(Operation::SetMetadata, self.staged_path(entry), errno);
         if let EntryKind::Symlink { .. } = entry.kind {
+            self.set_link(folder, name, object, entry);
             return rustix::fs::utimensat(folder, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(failed);
         }
         let opened =
             sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()).map_err(failed)?;
-        sys::set_metadata(opened.as_fd(), mode_of(entry), &times(entry)).map_err(failed)
+        self.set_all(opened.as_fd(), object, entry, 0, &times(entry))
+            .map(|_| ())
+            .map_err(failed)
     }
 
     /// Gives an entry that was moved to DEST what the folder it is now in passes on, instead of what the stage did.
@@ -204,8 +208,12 @@ impl Tree {
         &self,
         folders: &mut Folders<'_>,
         entry: &Entry,
+        object: u32,
         heritage: Heritage,
     ) -> Result<(), StoreError> {
+        if entry.kind != EntryKind::Directory && self.has_own_group(object, entry) {
+            return Ok(());
+        }
         let (folder, name) = folders
             .parent(&entry.path)
             .map_err(|errno| self.failed(Operation::Inspect, errno))?;

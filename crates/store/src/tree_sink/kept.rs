@@ -1,0 +1,239 @@
+//! Owner, group, extended attributes and ACLs of the entries of a copy, as far as the file system and permissions allow; the
+//! others are counted.
+//!
+//! ```text
+//!  attributes -> mode, time -> ACLs -> owner, group -> set-id bits -> security.capability
+//! ```
+//!
+//! Attributes of users need the right to write, which the mode may take away; a new owner takes set-id bits and capabilities away,
+//! and this process may have no right to change anything after that.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::Tree;
+use super::standing::{MODE_MASK, SET_BITS};
+use crate::manifest::{Attribute, Entry, Keep, Owner, Reader};
+use crate::open_files::lock;
+use crate::sys::{self, names};
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What became of owners and attributes, and numbers of users that were looked up.
+#[derive(Debug, Default)]
+pub(super) struct KeptState {
+    /// Entries with another owner or group than at the source.
+    strange: HashSet<u32>,
+    /// How many attributes entries lack.
+    lacking: HashMap<u32, u64>,
+    /// Entries that have the set-id bits of the source.
+    with_bits: HashSet<u32>,
+    users: HashMap<Vec<u8>, Option<u32>>,
+    groups: HashMap<Vec<u8>, Option<u32>>,
+}
+
+impl KeptState {
+    /// The numbers that this host gives to an owner.
+    fn ids(&mut self, owner: &Owner) -> (u32, u32) {
+        let number = |known: &mut HashMap<_, _>, name: &Vec<u8>, find: fn(&[u8]) -> Option<u32>| {
+            let known = known.entry(name.clone());
+            *known.or_insert_with(|| find(name))
+        };
+        let user = number(&mut self.users, &owner.user, names::user_id);
+        let group = number(&mut self.groups, &owner.group, names::group_id);
+        (user.unwrap_or(owner.uid), group.unwrap_or(owner.gid))
+    }
+}
+
+impl Tree {
+    /// Mode, time and all that is kept of a file or folder; the mode that it has then.
+    ///
+    /// * `opened`: an `O_PATH` descriptor.
+    /// * `inherited`: bits that a folder has from the one above it.
+    pub(super) fn set_all(
+        &self,
+        opened: BorrowedFd<'_>,
+        object: u32,
+        entry: &Entry,
+        inherited: u32,
+        times: &Timestamps,
+    ) -> Result<u32, Errno> {
+        let plain = entry.mode & MODE_MASK | inherited;
+        let Some(owner) = &entry.kept.owner else {
+            self.set_attributes(opened, object, entry, |_| true);
+            sys::set_metadata(opened, plain, times)?;
+            return Ok(plain);
+        };
+        let is_special = |name: &[u8]| [ACCESS_ACL, DEFAULT_ACL, CAPABILITY].contains(&name);
+        self.set_attributes(opened, object, entry, |name| !is_special(name));
+        self.remove_inherited(opened, entry);
+        sys::set_metadata(opened, entry.mode & MODE_MASK, times)?;
+        self.set_attributes(opened, object, entry, |name| {
+            is_special(name) && name != CAPABILITY
+        });
+        let path = descriptor(opened);
+        let is_owned = self.set_owner(object, owner, |user, group| {
+            rustix::fs::chownat(rustix::fs::CWD, &path, user, group, AtFlags::empty())
+        });
+        let bits = entry.mode & SET_BITS;
+        let mut mode = entry.mode & MODE_MASK;
+        if is_owned && bits != 0 && sys::set_mode(opened, mode | bits).is_ok() {
+            mode |= bits;
+            lock(&self.kept_state).with_bits.insert(object);
+        } else if !is_owned && inherited != 0 && sys::set_mode(opened, plain).is_ok() {
+            mode = plain;
+        }
+        self.set_attributes(opened, object, entry, |name| name == CAPABILITY);
+        Ok(mode)
+    }
+
+    /// What is kept of a symbolic link.
+    pub(super) fn set_link(&self, folder: BorrowedFd<'_>, name: &[u8], object: u32, entry: &Entry) {
+        if let Some(owner) = &entry.kept.owner {
+            self.set_owner(object, owner, |user, group| {
+                rustix::fs::chownat(folder, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
+            });
+        }
+        let path = descriptor(folder).join(std::ffi::OsStr::from_bytes(name));
+        let attributes = entry.kept.attributes.iter();
+        let failed = attributes.filter(|one| {
+            rustix::fs::lsetxattr(&path, &*one.name, &one.value, XattrFlags::empty()).is_err()
+        });
+        self.note_lacking(object, failed.count());
+    }
+
+    /// Whether owner and group are now those of the source.
+    fn set_owner(
+        &self,
+        object: u32,
+        owner: &Owner,
+        change: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
+    ) -> bool {
+        let mut state = lock(&self.kept_state);
+        let (user, group) = state.ids(owner);
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        let is_set = change(Some(user), Some(group)).is_ok();
+        // A user may give a file to any group of its own.
+        if !is_set && change(None, Some(group)).is_ok() && user == rustix::process::geteuid() {
+            state.strange.remove(&object);
+            return true;
+        }
+        match is_set {
+            true => state.strange.remove(&object),
+            false => state.strange.insert(object),
+        };
+        is_set
+    }
+
+    /// Sets those attributes whose name is asked for.
+    fn set_attributes(
+        &self,
+        opened: BorrowedFd<'_>,
+        object: u32,
+        entry: &Entry,
+        is_asked: impl Fn(&[u8]) -> bool,
+    ) {
+        let path = descriptor(opened);
+        let asked = entry.kept.attributes.iter();
+        let asked = asked.filter(|attribute| is_asked(&attribute.name));
+        let failed = asked.filter(|attribute| set(&path, attribute).is_err());
+        self.note_lacking(object, failed.count());
+    }
+
+    fn note_lacking(&self, object: u32, count: usize) {
+        if count > 0 {
+            *lock(&self.kept_state).lacking.entry(object).or_default() += count as u64;
+        }
+    }
+
+    /// Removes the ACLs that a folder with a default ACL gives to all new entries.
+    fn remove_inherited(&self, opened: BorrowedFd<'_>, entry: &Entry) {
+        if !self.inherits_acl() {
+            return;
+        }
+        let path = descriptor(opened);
+        let has = |name: &[u8]| entry.kept.attributes.iter().any(|one| one.name == name);
+        for name in [ACCESS_ACL, DEFAULT_ACL] {
+            if !has(name) {
+                // Most have none.
+                let _ = rustix::fs::removexattr(&path, name);
+            }
+        }
+    }
+
+    /// Whether the folder of the temporary name has a default ACL.
+    fn inherits_acl(&self) -> bool {
+        let path = descriptor(rustix::fd::AsFd::as_fd(&self.stage_parent));
+        let get = || rustix::fs::getxattr(&path, DEFAULT_ACL, &mut [0_u8; 1]);
+        *self
+            .inherits_acl
+            .get_or_init(|| matches!(get(), Ok(_) | Err(Errno::RANGE)))
+    }
+
+    /// Whether an entry has its own owner and group, which no folder replaces.
+    pub(super) fn has_own_group(&self, object: u32, entry: &Entry) -> bool {
+        entry.kept.owner.is_some() && !lock(&self.kept_state).strange.contains(&object)
+    }
+
+    /// Whether an entry has the set-id bits of the source.
+    pub(super) fn has_set_id(&self, object: u32) -> bool {
+        lock(&self.kept_state).with_bits.contains(&object)
+    }
+
+    /// Whether a file under its final name has mode, owner and attributes of its entry.
+    pub(super) fn is_kept(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        object: u32,
+        entry: &Entry,
+    ) -> bool {
+        let Ok(stat) = sys::stat_entry(folder, name) else {
+            return false;
+        };
+        let keep = Keep {
+            owners: false,
+            attributes: true,
+        };
+        let mode = stat.st_mode & 0o7777;
+        let Some(owner) = &entry.kept.owner else {
+            return entry.kept.attributes.is_empty() && mode == entry.mode & MODE_MASK;
+        };
+        let is_owned = lock(&self.kept_state).ids(owner) == (stat.st_uid, stat.st_gid);
+        let is_same = is_owned
+            && mode == entry.mode & 0o7777
+            && Reader::new(keep).read(folder, name, &stat).attributes == entry.kept.attributes;
+        if is_same && mode & SET_BITS != 0 {
+            lock(&self.kept_state).with_bits.insert(object);
+        }
+        is_same
+    }
+
+    /// Entries with another owner or group, and attributes that were not set.
+    pub(super) fn not_kept(&self) -> (u64, u64) {
+        let state = lock(&self.kept_state);
+        (state.strange.len() as u64, state.lacking.values().sum())
+    }
+
+    /// Forgets which attributes were not set: a second commit sets them again.
+    pub(super) fn forget_lacking(&self) {
+        lock(&self.kept_state).lacking.clear();
+    }
+}
+
+fn set(path: &Path, attribute: &Attribute) -> Result<(), Errno> {
+    let (name, value) = (&*attribute.name, &*attribute.value);
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty())
+}
+
+/// The path of an open file or folder.
+fn descriptor(opened: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+}

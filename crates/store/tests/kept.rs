@@ -1,0 +1,237 @@
+//! Owners, groups, set-id bits, extended attributes and ACLs of a copy.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+use ropewalk_store::{
+    FileSource, Keep, Landed, Manifest, ManifestError, Owner, Part, Scan, Sink, TreeSink,
+};
+use rustix::fs::XattrFlags;
+
+mod support;
+use support::*;
+
+const ALL: Keep = Keep {
+    owners: true,
+    attributes: true,
+};
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+
+/// An ACL as the kernel has it: the owner may do all, one more user may read, the mask allows reading and writing.
+fn acl(user: u32) -> Vec<u8> {
+    const NONE: u32 = u32::MAX;
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 7, NONE),
+        (0x02, 4, user),
+        (0x04, 4, NONE),
+        (0x10, 6, NONE),
+        (0x20, 0, NONE),
+    ];
+    let mut out = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(rights.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+fn set(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
+}
+
+fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 1 << 16];
+    let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+/// Copies a tree with all that is kept of it.
+fn copy_all(from: &Path, to: &Path, update: bool) -> Landed {
+    let scan = Scan::read_keeping(from, ALL).unwrap();
+    assert_eq!(
+        Manifest::decode(&scan.manifest.encode()).as_ref(),
+        Ok(&*scan.manifest)
+    );
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    let sink = match update {
+        true => TreeSink::update(to, &parts, ID).unwrap(),
+        false => TreeSink::create(to, &parts, ID, false).unwrap(),
+    };
+    pump(source.layout(), &source, &sink);
+    sink.commit().unwrap();
+    sink.landed()
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: only root gives files to other users; run as root");
+    }
+    is_root
+}
+
+fn make_tree(at: &Path) {
+    std::fs::create_dir_all(at.join("sub")).unwrap();
+    for (name, mode) in [
+        ("file", 0o640),
+        ("program", 0o4755),
+        ("shut", 0o400),
+        ("sub/x", 0o644),
+    ] {
+        std::fs::write(at.join(name), name).unwrap();
+        set_mode(&at.join(name), mode);
+    }
+    symlink("file", at.join("link")).unwrap();
+    for name in ["file", "shut", "sub", "."] {
+        set(&at.join(name), "user.colour", name.as_bytes());
+    }
+    set(&at.join("file"), "user.empty", b"");
+    set(&at.join("file"), "user.binary", &[0, 1, 255]);
+    set(&at.join("file"), ACCESS, &acl(4321));
+    set(&at.join("sub"), DEFAULT, &acl(4322));
+}
+
+/// The superuser's copy has owners, groups, set-id bits, attributes and ACLs, also of folders and links, and a second copy over it
+/// has what has changed since.
+#[test]
+fn root_keeps_all() {
+    if !is_root() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    make_tree(&from);
+    for (name, owner, group) in [("file", 1234, 2345), ("program", 65534, 7), ("sub", 5, 6)] {
+        chown(from.join(name), Some(owner), Some(group)).unwrap();
+    }
+    // A new owner takes set-id bits away.
+    set_mode(&from.join("program"), 0o6755);
+    set_mode(&from.join("sub"), 0o2750);
+    lchown(from.join("link"), Some(8), Some(9)).unwrap();
+    set(&from.join("link"), "trusted.mark", b"link");
+    set(&from.join("shut"), "trusted.mark", b"shut");
+    // cap_net_raw, permitted.
+    let capability = [0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    set(&from.join("sub/x"), "security.capability", &capability);
+    for update in [false, true] {
+        let landed = copy_all(&from, &to, update);
+        assert_eq!(landed.owners_not_kept, 0);
+        assert_eq!((landed.attributes_not_kept, landed.bits_not_kept), (0, 0));
+        for name in [".", "file", "program", "shut", "sub", "sub/x", "link"] {
+            let [a, b] =
+                [&from, &to].map(|root| std::fs::symlink_metadata(root.join(name)).unwrap());
+            assert_eq!((a.uid(), a.gid()), (b.uid(), b.gid()), "{name}");
+            assert_eq!(a.permissions().mode(), b.permissions().mode(), "{name}");
+            assert_eq!(a.mtime_nsec(), b.mtime_nsec(), "{name}");
+            for attribute in [
+                "user.colour",
+                "user.empty",
+                "user.binary",
+                "trusted.mark",
+                "security.capability",
+                ACCESS,
+                DEFAULT,
+            ] {
+                let [a, b] = [&from, &to].map(|root| get(&root.join(name), attribute));
+                assert_eq!(a, b, "{name}: {attribute}");
+            }
+        }
+        // For the second copy: contents, size and time are as they were.
+        chown(from.join("shut"), Some(77), Some(78)).unwrap();
+        set(&from.join("file"), "user.colour", b"other");
+    }
+}
+
+/// Another user's copy has the attributes and none of the owners, which is counted; a file system without attributes has none.
+#[test]
+fn what_is_not_permitted_is_counted() {
+    if !is_root() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    make_tree(&from);
+    set_mode(&from.join("shut"), 0o444);
+    set_mode(&from.join("file"), 0o644);
+    for path in [&folder, &from, &from.join("sub")] {
+        set_mode(path, 0o777);
+    }
+    let landed = sys::as_nobody(|| copy_all(&from, &to, false));
+    assert_eq!((landed.owners_not_kept, landed.bits_not_kept), (7, 1));
+    assert_eq!(landed.attributes_not_kept, 0);
+    assert_eq!(get(&to.join("file"), "user.binary"), Some(vec![0, 1, 255]));
+    assert_eq!(
+        to.join("program").metadata().unwrap().mode() & 0o7777,
+        0o755
+    );
+    sys::on_small_disk(1 << 20, |disk| {
+        let landed = copy_all(&from, &disk.join("to"), false);
+        assert_eq!(landed.owners_not_kept, 0);
+        let has = get(&disk.join("to/file"), "user.colour").is_some();
+        assert_eq!(landed.attributes_not_kept > 0, !has);
+    });
+}
+
+/// A name that the receiver knows goes before the number; a name that it does not know leaves the number.
+#[test]
+fn names_go_before_numbers() {
+    if !is_root() {
+        return;
+    }
+    let (_keep, folder) = folder();
+    std::fs::write(folder.join("from"), "x").unwrap();
+    for (user, uid, gid) in [("nobody", 65534, 4000), ("no such user", 3000, 4000)] {
+        let scan = Scan::read_keeping(&folder.join("from"), ALL).unwrap();
+        let mut manifest = Arc::unwrap_or_clone(scan.manifest);
+        manifest.entries[0].kept.owner = Some(Arc::new(Owner {
+            uid: 3000,
+            gid: 4000,
+            user: user.into(),
+            group: Vec::new(),
+        }));
+        let to = folder.join(user);
+        let sink = TreeSink::create(&to, &[Part::whole(0, Arc::new(manifest))], ID, false).unwrap();
+        sink.write_at(0, b"x").unwrap();
+        sink.commit().unwrap();
+        let found = to.metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (uid, gid));
+    }
+}
+
+/// New files get no ACL from a folder at the destination where those of the source have none.
+#[test]
+fn acls_are_not_inherited() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    std::fs::create_dir(from.join("sub")).unwrap();
+    std::fs::write(from.join("sub/file"), "x").unwrap();
+    set(&to, DEFAULT, &acl(4323));
+    copy_all(&from, &to, false);
+    for (name, attribute) in [("sub", ACCESS), ("sub", DEFAULT), ("sub/file", ACCESS)] {
+        assert_eq!(get(&to.join(name), attribute), None, "{name}: {attribute}");
+    }
+    assert!(get(&to, DEFAULT).is_some());
+}
+
+/// A manifest of a peer names no attribute that is not copied: those of the system belong to the receiver.
+#[test]
+fn attributes_of_the_system_are_refused() {
+    let (_keep, folder) = folder();
+    std::fs::write(folder.join("f"), "x").unwrap();
+    set(&folder.join("f"), "user.x", b"value");
+    let scan = Scan::read_keeping(&folder.join("f"), ALL).unwrap();
+    for name in ["security.selinux", "system.other", "trusted.", "user.x\0"] {
+        let mut manifest = (*scan.manifest).clone();
+        manifest.entries[0].kept.attributes[0].name = name.into();
+        let refused = Manifest::decode(&manifest.encode());
+        assert!(matches!(refused, Err(ManifestError::Value(_))), "{name}");
+    }
+}
