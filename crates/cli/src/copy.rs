@@ -98,12 +98,13 @@ Several sources:
 
 What a copy is:
   Contents, modes, modification times and symbolic links; with option -a also owner, group,
-  set-id bits, extended attributes and ACLs. Hard links become separate files; holes become
-  zeros; sockets, pipes and devices are counted. Files and folders that cannot be read are left
-  out and named (status 3). Existing folders at the destination keep their mode, their time and
-  their other entries. A file that the destination has with the same size and modification time
-  is not sent (with option --check none it is). Each file is written under a temporary name and
-  renamed at the end: the destination needs space for the old and the new version.
+  set-id bits, extended attributes and ACLs. Hard links become separate files; zeros of 64 KiB
+  and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
+  read are left out and named (status 3). Existing folders at the destination keep their mode,
+  their time and their other entries. A file that the destination has with the same size and
+  modification time is not sent (with option --check none it is). Each file is written under a
+  temporary name and renamed at the end: the destination needs space for the old and the new
+  version.
   If the copy is then incomplete (status 1, 3 or 130), its complete files are renamed all the
   same, and the report names the others; the same command then sends the rest. Option --atomic
   renames nothing of an incomplete copy. The temporary

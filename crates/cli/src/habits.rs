@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 17] = [
+const SENTENCES: [(&[&str], &str); 18] = [
     (
         &["-a", "--archive"],
         "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
@@ -17,8 +17,12 @@ const SENTENCES: [(&[&str], &str); 17] = [
         "write -a, which copies owner, group, extended attributes and ACLs",
     ),
     (
-        &["-H", "--hard-links", "-S", "--sparse"],
-        "hard links become separate files, and holes zeros, in this version; leave it out",
+        &["-S", "--sparse"],
+        "zeros of 64 KiB and more become holes without it; leave it out",
+    ),
+    (
+        &["-H", "--hard-links"],
+        "hard links become separate files in this version; leave it out",
     ),
     (
         &["-p", "--preserve"],

@@ -1,8 +1,8 @@
-//! `copy -a` against `rsync -aAX`, compared by programs that neither uses.
+//! `copy -a` against `rsync -aAXS`, compared by programs that neither uses.
 
 mod common;
 
-use std::os::unix::fs::{MetadataExt as _, chown, lchown, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, chown, lchown, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn print_of(folder: &Path, program: &[&str]) -> String {
 fn seen(tree: &Path) -> String {
     let names = print_of(
         tree,
-        &["find", ".", "-printf", "%P|%y|%l|%U|%G|%m|%s|%T@\\n"],
+        &["find", ".", "-printf", "%P|%y|%l|%U|%G|%m|%s|%b|%T@\\n"],
     );
     let mut names: Vec<&str> = names.lines().collect();
     names.sort_unstable();
@@ -75,6 +75,11 @@ fn make_tree(set: &Path) {
     {
         std::fs::write(set.join(name), bytes(3000 * at, at as u64)).unwrap();
     }
+    // 8 MiB, of them two of data, and a hole at the end.
+    let sparse = std::fs::File::create(set.join("sparse")).unwrap();
+    sparse.write_all_at(&bytes(1 << 20, 9), 0).unwrap();
+    sparse.write_all_at(&bytes(1 << 20, 10), 5 << 20).unwrap();
+    sparse.set_len(8 << 20).unwrap();
     symlink("no/where", set.join("link")).unwrap();
     lchown(set.join("link"), Some(65534), Some(65534)).unwrap();
     chown(set.join("given"), Some(12345), Some(54321)).unwrap();
@@ -83,7 +88,7 @@ fn make_tree(set: &Path) {
         setfattr -n user.colour -v blue plain; setfattr -n user.note -v x open
         setfattr -n trusted.mark -v 0x00ff10 given; setfattr -h -n trusted.link -v l link
         setfacl -m u:12345:rw,g:7:r plain; setfacl -d -m u:12345:rx open; setfacl -m g::r,g:9:rwx open/deep
-        touch -h -d '2001-02-03 04:05:06.789' link plain open/x; touch -d '1999-09-09' open/deep open .";
+        touch -d 2020-02-02 sparse; touch -h -d '2001-02-03 04:05:06.789' link plain open/x; touch -d '1999-09-09' open/deep open .";
     let status = Command::new("sh")
         .args(["-c", script])
         .current_dir(set)
@@ -101,7 +106,7 @@ fn archives_are_those_of_rsync() {
     let place = Place::new();
     let set = place.path("set");
     make_tree(&set);
-    print_of(place.dir.path(), &["rsync", "-aAX", "set/", "by-rsync"]);
+    print_of(place.dir.path(), &["rsync", "-aAXS", "set/", "by-rsync"]);
     let ran = place
         .run(&["copy", "-a", "--json", "set", "copy"])
         .assert_status(0);

@@ -16,6 +16,7 @@ mod error;
 mod file_sink;
 mod file_systems;
 mod folders;
+mod holes;
 mod home;
 mod leftovers;
 mod manifest;

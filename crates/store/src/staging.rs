@@ -20,7 +20,7 @@ use crate::file_systems::FileSystem;
 use crate::open_files::{OpenFiles, lock};
 use crate::sink::SinkExtent;
 use crate::source::locate;
-use crate::{durable, manifest, sys};
+use crate::{durable, holes, manifest, sys};
 
 /// Up to this many files are synced one by one; above, the whole file system is synced at once where that is as good
 /// ([`crate::file_systems`]). One `fdatasync` is one wait for the disk's cache, `syncfs` is about two however many files
@@ -120,15 +120,11 @@ impl<T: Target> Staging<T> {
             let piece = locate(&self.layout, offset, bytes.len() as u64)?;
             let (head, rest) = bytes.split_at(piece.range.len() as usize);
             let file = self.file(piece.object)?;
-            file.write_all_at(head, piece.object_offset)
-                .map_err(|error| {
-                    let error = StoreError::from_io(
-                        Operation::Write,
-                        self.target.path(piece.object),
-                        &error,
-                    );
-                    self.fail(error.with_missing(head.len() as u64))
-                })?;
+            holes::write(&file, head, piece.object_offset).map_err(|error| {
+                let error =
+                    StoreError::from_io(Operation::Write, self.target.path(piece.object), &error);
+                self.fail(error.with_missing(head.len() as u64))
+            })?;
             lock(&self.dirty).insert(piece.object);
             offset = piece.range.end;
             bytes = rest;

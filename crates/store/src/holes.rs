@@ -1,0 +1,115 @@
+//! Zeros take no space in a sink: stretches of blocks without a bit set become holes.
+//!
+//! So holes of a source stay holes, whatever lane carried their zeros. Where a file system has no holes the zeros are written.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::FallocateFlags;
+
+/// Holes begin and end at multiples of this: the block of most file systems, and a page.
+const BLOCK_LEN: u64 = 4096;
+
+/// Shorter stretches of zeros are written: each hole splits what the file system reserved for the file, and costs two calls.
+const HOLE_LEN_MIN: u64 = 64 << 10;
+
+/// Writes bytes at an offset of a file, long stretches of zeros as holes. The file is afterwards as long as after a plain write.
+pub(crate) fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut at = 0;
+    for zeros in zeros(bytes, offset) {
+        file.write_all_at(&bytes[at..zeros.start], offset + at as u64)?;
+        at = zeros.end;
+        let (start, end) = (offset + zeros.start as u64, offset + zeros.end as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(file, flags, start, end - start) {
+            // A hole does not make a file longer. Setting its length could cut off what another thread writes behind it.
+            Ok(()) if file.metadata()?.len() < end => {
+                let last = zeros.end - BLOCK_LEN as usize;
+                file.write_all_at(&bytes[last..zeros.end], offset + last as u64)?;
+            }
+            Ok(()) => {}
+            Err(_) => file.write_all_at(&bytes[zeros.clone()], start)?,
+        }
+    }
+    file.write_all_at(&bytes[at..], offset + at as u64)
+}
+
+/// Stretches of whole blocks of zeros, in order.
+fn zeros(bytes: &[u8], offset: u64) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let first = (offset.next_multiple_of(BLOCK_LEN) - offset) as usize;
+    let mut at = first.min(bytes.len());
+    for block in bytes[at..].chunks_exact(BLOCK_LEN as usize) {
+        let end = at + block.len();
+        if is_zero(block) {
+            match found.last_mut() {
+                Some(last) if last.end == at => last.end = end,
+                _ => found.push(at..end),
+            }
+        }
+        at = end;
+    }
+    found.retain(|zeros| zeros.len() as u64 >= HOLE_LEN_MIN);
+    found
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    // Most blocks are decided by their first bytes.
+    let (head, rest) = block.split_at(block.len().min(16));
+    head.iter().all(|byte| *byte == 0) && rest.iter().fold(0, |all, byte| all | byte) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    const BLOCK: usize = BLOCK_LEN as usize;
+    const HOLE: usize = HOLE_LEN_MIN as usize;
+
+    /// Only whole aligned blocks are taken, and only long stretches of them.
+    #[test]
+    fn long_stretches_of_blocks_are_found() {
+        let one = |bytes: &[u8], offset| match zeros(bytes, offset).as_slice() {
+            [one] => Some(one.clone()),
+            _ => None,
+        };
+        let mut bytes = vec![0; 3 * HOLE];
+        assert_eq!(one(&bytes, 0), Some(0..3 * HOLE));
+        assert_eq!(one(&bytes, 1), Some(BLOCK - 1..3 * HOLE - 1));
+        assert_eq!(zeros(&bytes[..HOLE], 1), []);
+        bytes[HOLE + BLOCK] = 1;
+        bytes[3 * HOLE - 1] = 1;
+        assert_eq!(
+            zeros(&bytes, 0),
+            [0..HOLE + BLOCK, HOLE + 2 * BLOCK..3 * HOLE - BLOCK]
+        );
+        assert_eq!(zeros(&bytes[..10], 5), []);
+    }
+
+    /// A file reads as after plain writes, whatever was there before, is as long, and has no blocks for long stretches of zeros.
+    #[test]
+    fn zeros_take_no_space() {
+        let file = tempfile::tempfile().unwrap();
+        let mut bytes = vec![7; 16 * HOLE];
+        write(&file, &bytes, 0).unwrap();
+        let full = file.metadata().unwrap().blocks();
+        bytes[HOLE..9 * HOLE].fill(0);
+        bytes[12 * HOLE + 1..].fill(0);
+        write(&file, &bytes, 0).unwrap();
+        let mut read = vec![1; bytes.len()];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == bytes);
+        let few = file.metadata().unwrap().blocks();
+        let plain = tempfile::tempfile().unwrap();
+        write(&plain, &bytes, 0).unwrap();
+        assert_eq!(plain.metadata().unwrap().len(), bytes.len() as u64);
+        plain.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == bytes);
+        // Of 16 parts 12 are zeros; a file system may need a few blocks for its own lists.
+        assert!(few < full / 2, "{few} of {full} blocks");
+    }
+}
