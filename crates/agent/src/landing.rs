@@ -11,7 +11,7 @@ use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
-use ropewalk_store::{Sink, Source, StoreError};
+use ropewalk_store::{Present, Sink, Source, StoreError};
 
 /// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
 /// tried again. Together well below the 1.5 s of silence after which a rail is given up.
@@ -142,9 +142,29 @@ impl SinkSet {
     }
 
     /// Bytes that the destinations have already.
-    pub fn present(&self) -> RangeSet {
-        let all = self.sinks.iter().map(|placed| placed.sink.present());
-        all.fold(RangeSet::new(), |all, present| all.union(&present))
+    pub fn present(&self) -> Present {
+        let mut all = Present::default();
+        for present in self.sinks.iter().map(|placed| placed.sink.present()) {
+            all.unchanged = all.unchanged.union(&present.unchanged);
+            all.adopted = all.adopted.union(&present.adopted);
+            all.files += present.files;
+        }
+        all
+    }
+
+    /// Takes down that bytes are on stable storage.
+    pub fn record(&self, safe: &RangeSet) {
+        self.sinks
+            .iter()
+            .for_each(|placed| placed.sink.record(safe));
+    }
+
+    /// Partial files that a later transfer can go on with, and how many of their bytes are safe.
+    pub fn kept_partial(&self) -> Vec<(PathBuf, u64)> {
+        let sinks = self.sinks.iter();
+        sinks
+            .filter_map(|placed| placed.sink.kept_partial())
+            .collect()
     }
 
     pub fn commit(&self) -> Result<(), StoreError> {
@@ -158,10 +178,7 @@ impl SinkSet {
         let mut is_any_named = false;
         for placed in &self.sinks {
             let lacking = placed.ranges.intersection(missing);
-            is_any_named |= match lacking.is_empty() {
-                true => placed.sink.commit().map(|()| true)?,
-                false => placed.sink.commit_whole_files(&lacking)?,
-            };
+            is_any_named |= placed.sink.commit_whole_files(&lacking)?;
         }
         Ok(is_any_named)
     }

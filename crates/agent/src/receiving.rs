@@ -17,6 +17,8 @@ use ropewalk_proto::ledger::LaneId;
 use ropewalk_proto::node::fetch::{Receiving, Writer};
 use ropewalk_proto::node::{Duties, End, Event, Failure, Node, RETRY_PAUSES, Streams, Wish};
 
+use ropewalk_store::{Present, StoreError};
+
 use crate::find::{Better, Ways};
 use crate::landing::{Gate, SinkSet};
 use crate::member::Member;
@@ -214,13 +216,9 @@ impl Fetch {
                         return;
                     }
                     let present = sinks.present();
-                    for ranges in control::stretches(&present).chunks(PRESENT_MAX) {
-                        let ranges = ranges.to_vec();
-                        let present = control::Present { ranges };
-                        fetch.member.send(from_agent::Body::Present(present));
-                    }
+                    fetch.tell_present(&present);
                     let mut state = fetch.state.lock();
-                    state.node.fetch_mut().handle_present(present);
+                    state.node.fetch_mut().handle_present(present.all());
                     let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     state.node.handle_prepared(&plan, now, &unit_at);
@@ -237,6 +235,34 @@ impl Fetch {
                 }
             }
         });
+    }
+
+    /// Reports to the master what is there already.
+    fn tell_present(&self, present: &Present) {
+        let parts = |set| {
+            control::stretches(set)
+                .chunks(PRESENT_MAX)
+                .map(<[_]>::to_vec)
+                .collect()
+        };
+        let (unchanged, adopted): (Vec<_>, Vec<_>) =
+            (parts(&present.unchanged), parts(&present.adopted));
+        let files = control::Present {
+            files: present.files,
+            ..control::Present::default()
+        };
+        let unchanged = unchanged.into_iter().map(|ranges| control::Present {
+            ranges,
+            ..control::Present::default()
+        });
+        let adopted = adopted.into_iter().map(|adopted| control::Present {
+            adopted,
+            ..control::Present::default()
+        });
+        let files = (present.files > 0).then_some(files);
+        for present in files.into_iter().chain(unchanged).chain(adopted) {
+            self.member.send(from_agent::Body::Present(present));
+        }
     }
 
     /// How the master ended the transfer; nothing is to be removed while it did not.
@@ -430,11 +456,15 @@ impl Fetch {
 
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
-        let renamed = match self.sinks() {
-            Some(sinks) => sinks.commit().map_err(|error| error.to_string()),
-            None => Ok(()),
-        };
-        self.state.lock().node.handle_renamed(renamed.clone());
+        let renamed = self.sinks().map_or(Ok(()), |sinks| sinks.commit());
+        let is_as_before = matches!(renamed, Err(StoreError::ChangedAtDestination { .. }));
+        let renamed = renamed.map_err(|error| error.to_string());
+        let node = &mut self.state.lock().node;
+        match &renamed {
+            // Its sink is as it was written: the other files can have their names.
+            Err(text) if is_as_before => node.handle_failed(Failure::Other(text.clone())),
+            _ => node.handle_renamed(renamed.clone()),
+        }
         renamed
     }
 

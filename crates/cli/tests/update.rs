@@ -33,6 +33,7 @@ fn only_what_changed_is_sent() {
     // 52 files and a link.
     assert_eq!(landing(&again, "unchanged_files"), 53);
     assert_eq!(&again["landing"]["unchanged_bytes"], bytes);
+    assert_eq!(again["predicted_seconds"], Value::Null);
     assert_eq!(
         again["notes"].as_array().unwrap().len(),
         0,
@@ -137,6 +138,68 @@ fn the_next_run_sends_the_rest() {
         let report = report.assert_status(0).report();
         assert_eq!(report["delivered_bytes"], (40 - there) * 500_000);
         assert_eq!(landing(&report, "unchanged_files"), there);
+        assert_same_tree(&place.path("set"), &place.path("copy"));
+    }
+}
+
+/// The bound is that of the bytes that had to be sent, not of the whole copy.
+#[test]
+fn the_bound_is_of_the_rest() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    for at in 0..5 {
+        std::fs::write(place.path(&format!("set/f{at}")), bytes(2_000_000, at)).unwrap();
+    }
+    place.run(&["copy", "set", "copy"]).assert_status(0);
+    std::fs::write(place.path("set/f0"), bytes(2_000_000, 9)).unwrap();
+    let copy = [
+        "copy",
+        "--json",
+        "--node-rate",
+        "local=1Gbit",
+        "set",
+        "copy",
+    ];
+    let report = place.run(&copy).assert_status(0).report();
+    let seconds = report["bound"]["seconds"].as_f64().unwrap();
+    assert!((seconds - 0.016).abs() < 1e-6, "{}", report["bound"]);
+}
+
+/// A file that was the same and is changed while the others are written: the others get their names unless the copy is to be
+/// whole, the report names the file, and the next run mends it.
+#[test]
+fn a_file_that_changes_meanwhile_fails_the_copy() {
+    for atomic in [false, true] {
+        let place = Place::new();
+        std::fs::create_dir(place.path("set")).unwrap();
+        for at in 0..10 {
+            std::fs::write(place.path(&format!("set/f{at}")), bytes(1_000_000, at)).unwrap();
+        }
+        place.run(&["copy", "set", "copy"]).assert_status(0);
+        for at in 5..10 {
+            std::fs::write(place.path(&format!("set/f{at}")), bytes(1_000_000, at + 10)).unwrap();
+        }
+        let mut args = vec!["copy", "--limit", "20Mbit", "set", "copy"];
+        args.extend(atomic.then_some("--atomic"));
+        let mut moving = Moving::start(&place, &args);
+        moving.until_delivered(1_000_000);
+        std::fs::write(place.path("copy/f2"), "mine").unwrap();
+        let (status, report) = moving.end();
+        assert_eq!(status, 1, "{report:#}");
+        assert!(
+            report["error"].as_str().unwrap().contains("copy/f2"),
+            "{}",
+            report["error"]
+        );
+        assert_eq!(std::fs::read(place.path("copy/f2")).unwrap(), b"mine");
+        let is_new = |at: u64| {
+            std::fs::read(place.path(&format!("copy/f{at}"))).unwrap() == bytes(1_000_000, at + 10)
+        };
+        assert_eq!(
+            (5..10).filter(|at| is_new(*at)).count(),
+            if atomic { 0 } else { 5 }
+        );
+        place.run(&["copy", "set", "copy"]).assert_status(0);
         assert_same_tree(&place.path("set"), &place.path("copy"));
     }
 }

@@ -13,8 +13,9 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         // Replicas have the same ones.
         landing.special_files_left_out = landing.special_files_left_out.max(node.special);
         landing.unchanged_bytes += node.present;
+        landing.unchanged_files += node.present_files;
+        landing.resumed_bytes += node.adopted;
         let Some(landed) = node.landed else { continue };
-        landing.unchanged_files += landed.unchanged_files;
         landing.replaced_files += landed.replaced_files;
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
@@ -120,6 +121,8 @@ mod tests {
             special: 2 * skipped,
             attributes_unread: 0,
             present: 0,
+            adopted: 0,
+            present_files: 0,
         }
     }
 

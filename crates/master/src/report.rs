@@ -279,7 +279,9 @@ fn tell_plan(report: &mut Report, coordinator: &Coordinator) {
         report.scheduler.clone_from(&planned.scheduler);
     }
     let known = coordinator.basis() != Basis::None;
-    report.predicted_seconds = known.then_some(planned.predicted_seconds);
+    // What was there already was found after the plan.
+    let is_of_all = known && !coordinator.is_update();
+    report.predicted_seconds = is_of_all.then_some(planned.predicted_seconds);
     report.replicas = coordinator.replicas();
     report.replans = u64::from(coordinator.replans());
     report.streams = coordinator.tuned().map(|tuned| StreamsReport {
@@ -379,7 +381,8 @@ fn bound(coordinator: &Coordinator, outcome: Outcome, moving: f64) -> Option<Bou
         true => coordinator.wanted_bytes() as f64,
         false => wanted(&first),
     };
-    let planned = coordinator.planned().bound.clone().filter(|_| known);
+    let is_of_all = known && !coordinator.is_update();
+    let planned = coordinator.planned().bound.clone().filter(|_| is_of_all);
     let of_first = || match planned {
         Some(planned) => Some(planned),
         None if known || coordinator.has_declared() => {

@@ -154,7 +154,10 @@ pub(crate) fn observe(request: &Request, coordinator: &Coordinator) -> Observati
     let seconds = seconds_moved(coordinator);
     let bytes = coordinator.delivered_bytes();
     // Under a limit, nodes go as fast as they may, not as they can.
-    if request.options.limit.is_some() || seconds < MOVED_SECONDS_MIN || bytes < MOVED_BYTES_MIN {
+    let is_limited = request.options.limit.is_some();
+    // Nor do they where most of the time is spent on what need not be sent.
+    let is_short = seconds < MOVED_SECONDS_MIN || bytes < MOVED_BYTES_MIN;
+    if is_limited || is_short || coordinator.is_update() {
         return observations;
     }
     let binding = binding(coordinator);

@@ -240,7 +240,7 @@ impl Coordinator {
             }
             from_agent::Body::Need(need) if is_moving => self.handle_need(node, &need),
             from_agent::Body::Present(present) if is_moving => {
-                self.handle_present(node, &control::range_set(&present.ranges));
+                self.handle_present(node, &present);
             }
             from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
             from_agent::Body::Released(released) if is_moving => {
@@ -283,10 +283,14 @@ impl Coordinator {
     }
 
     /// A node's own copy has had these bytes from the start. Of a shared copy no node can know that for the others.
-    fn handle_present(&mut self, node: u32, ranges: &RangeSet) {
+    fn handle_present(&mut self, node: u32, present: &control::Present) {
         let state = &mut self.nodes[node as usize];
         if state.is_receiver() && state.group.is_none() {
-            state.have(ranges);
+            state.present_bytes += state.have(&control::range_set(&present.ranges));
+            state.adopted_bytes += state.have(&control::range_set(&present.adopted));
+            state.present_files += present.files;
+            // The plan's end was that of all bytes.
+            self.balancer.look_soon();
         }
     }
 

@@ -23,6 +23,7 @@
 //!
 //! Left out on purpose: sockets, hashes, credit windows in bytes (the caller passes what it allows).
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
@@ -128,6 +129,8 @@ pub struct Ledger {
     has_slow_streams: bool,
     // Each lane has its part, and nobody takes another's.
     is_dealt: bool,
+    // Calls so far, where they are counted.
+    calls: Cell<u64>,
 }
 
 impl Ledger {
@@ -144,6 +147,7 @@ impl Ledger {
             duplicate_bytes: 0,
             has_slow_streams: false,
             is_dealt: false,
+            calls: Cell::new(0),
         }
     }
 

@@ -397,9 +397,12 @@ pub struct LeftReport {
     pub bytes: u64,
     /// False where the node is lost, so that no process could look: its agent may have removed it.
     pub certain: bool,
-    /// It was to be kept; else nothing uses it.
+    /// It was to be kept.
     #[serde(default)]
     pub kept: bool,
+    /// The same command goes on with these bytes, which are safe. If it is neither this nor kept, nothing uses it.
+    #[serde(default)]
+    pub resumable: bool,
     /// How many of its bytes are those of the sources and safe, where that is known. The others are not, whatever its size.
     #[serde(default)]
     pub valid_bytes: Option<u64>,
@@ -418,6 +421,9 @@ pub struct LandingReport {
     /// Their bytes, which `wanted_bytes` does not count.
     #[serde(default)]
     pub unchanged_bytes: u64,
+    /// Bytes of files that an earlier transfer had begun to write, which were not sent and `wanted_bytes` does not count either.
+    #[serde(default)]
+    pub resumed_bytes: u64,
     /// Set-user and set-group bits of a copy that it does not have, since it does not have the owner either.
     pub bits_not_kept: u64,
     /// Files, folders and links that were to have owner and group of the source, and have others.

@@ -208,7 +208,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A file of the destination that was the same as the source's at the start is another one at the end.
-    #[error("{shown} was the same file as in the source at the start and has changed since; the other files are in place, run the command again", shown = shown(path))]
+    #[error("{shown} was the same file as in the source at the start and has changed since; run the command again", shown = shown(path))]
     ChangedAtDestination {
         /// The final name.
         path: PathBuf,

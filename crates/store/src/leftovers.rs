@@ -109,7 +109,7 @@ fn is_named(parent: &OwnedFd, name: &[u8], opened: &OwnedFd) -> Result<bool, Err
 
 /// The mark of this host: a hash of its name and its machine's id, so that neither hosts of one name nor copies of one disk have the
 /// same. It stays when the host starts again.
-fn host_mark() -> &'static str {
+pub(crate) fn host_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let mut hasher = blake3::Hasher::new();

@@ -59,17 +59,27 @@ pub trait Sink: Send + Sync {
         None
     }
 
-    /// Bytes that are not to be written: the destination has had the files that they are of from the start. They are part of
-    /// the layout.
-    fn present(&self) -> RangeSet {
-        RangeSet::new()
+    /// Bytes that are not to be written. They are part of the layout.
+    fn present(&self) -> Present {
+        Present::default()
+    }
+
+    /// Takes down that bytes are on stable storage: from a call of [`Sink::sync`] that began after they were written. What is
+    /// taken down a later transfer need not write again.
+    fn record(&self, _safe: &RangeSet) {}
+
+    /// Where partial files lie that a later transfer can go on with, and how many of their bytes are safe; known when the
+    /// transfer has ended.
+    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
+        None
     }
 
     /// Ends a complete transfer: bytes synced, modes and times set, final names given and made
     /// durable. Only when every wanted byte is written; on one node a path. A second call does nothing.
     ///
     /// # Errors
-    /// What stood in the way. Temporary files that have no final name yet are kept.
+    /// [`StoreError::ChangedAtDestination`], and nothing has its name; else what stood in the way. Temporary files that have no
+    /// final name yet are kept.
     fn commit(&self) -> Result<(), StoreError>;
 
     /// Ends a transfer that lacks bytes of this sink: as [`Sink::commit`] for the files that lack none; temporary files of the
@@ -79,7 +89,10 @@ pub trait Sink: Send + Sync {
     ///
     /// # Errors
     /// As [`Sink::commit`].
-    fn commit_whole_files(&self, _missing: &RangeSet) -> Result<bool, StoreError> {
+    fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
+        if missing.is_empty() {
+            return self.commit().map(|()| true);
+        }
         self.discard();
         Ok(false)
     }
@@ -100,6 +113,25 @@ pub trait Sink: Send + Sync {
     /// Temporary names that there may be something under, at most `most`.
     fn temporary(&self, _most: usize) -> Vec<PathBuf> {
         Vec::new()
+    }
+}
+
+/// Bytes that are there before anything is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Present {
+    /// Of files that the destination has, the same.
+    pub unchanged: RangeSet,
+    /// Of files that an earlier transfer began to write.
+    pub adopted: RangeSet,
+    /// How many files and links the destination has, the same; some have no bytes.
+    pub files: u64,
+}
+
+impl Present {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> RangeSet {
+        self.unchanged.union(&self.adopted)
     }
 }
 

@@ -40,14 +40,17 @@ use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Manifest, parent_of};
 use crate::open_files::lock;
-use crate::sink::{Landed, Sink, SinkExtent};
+use crate::sink::{Landed, Present, Sink, SinkExtent};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
 mod commit;
 mod kept;
+mod resume;
 mod same;
 mod standing;
+pub use resume::KEPT_MIN;
+use resume::Progress;
 pub use standing::Standing;
 use standing::Stood;
 
@@ -106,6 +109,7 @@ struct Tree {
     omitted: OnceLock<HashSet<u32>>,
     /// Files and links that DEST had at the start and that stay as they are.
     unchanged: HashSet<u32>,
+    progress: Mutex<Progress>,
     /// A commit has ended well.
     named: AtomicBool,
     kept_state: Mutex<kept::KeptState>,
@@ -185,6 +189,7 @@ impl TreeSink {
             landed: Mutex::default(),
             omitted: OnceLock::new(),
             unchanged: HashSet::new(),
+            progress: Mutex::new(Progress::new(keeps_same)),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
             inherits_acl: OnceLock::new(),
@@ -200,11 +205,15 @@ impl TreeSink {
         if shared && !single {
             tree.note_all_standing()?;
         }
-        let wanted = layout.ranges().len_bytes() - tree.present(&layout).len_bytes();
-        match single {
-            true if tree.unchanged.is_empty() => tree.open_single()?,
-            true => {}
-            false => tree.open_root(shared, wanted)?,
+        let leftovers = tree.find_leftovers();
+        let present = tree.unchanged_bytes(&layout).len_bytes() + resume::bytes_of(&leftovers);
+        if !single {
+            let wanted = layout.ranges().len_bytes().saturating_sub(present);
+            tree.open_root(shared, wanted)?;
+        }
+        tree.adopt(&layout, &leftovers);
+        if single && tree.unchanged.is_empty() {
+            tree.open_single()?;
         }
         Ok(Self {
             staging: Staging::new(layout, tree),
@@ -597,8 +606,23 @@ impl Sink for TreeSink {
         self.staging.sync()
     }
 
-    fn present(&self) -> RangeSet {
-        self.staging.target.present(&self.staging.layout)
+    fn present(&self) -> Present {
+        let tree = &self.staging.target;
+        Present {
+            unchanged: tree.unchanged_bytes(&self.staging.layout),
+            adopted: tree.adopted(),
+            files: tree.unchanged.len() as u64,
+        }
+    }
+
+    fn record(&self, safe: &RangeSet) {
+        let tree = &self.staging.target;
+        let own = self.staging.layout.ranges().intersection(safe);
+        tree.record(&self.staging.layout, &own);
+    }
+
+    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
+        self.staging.target.kept_partial()
     }
 
     fn commit(&self) -> Result<(), StoreError> {
@@ -608,6 +632,7 @@ impl Sink for TreeSink {
         }
         self.staging.sync()?;
         self.staging.check()?;
+        self.staging.target.check_unchanged()?;
         self.staging.target.commit()?;
         self.staging.target.named.store(true, Ordering::Release);
         self.staging.close();
@@ -630,6 +655,8 @@ impl Sink for TreeSink {
         };
         let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
         if tree.root.is_none() || !is_any_whole {
+            self.staging.close();
+            tree.keep_partial(&self.staging.layout, &omitted)?;
             drop(ended);
             self.discard();
             return Ok(false);
@@ -638,6 +665,7 @@ impl Sink for TreeSink {
         let synced = self.staging.sync_written();
         self.staging.close();
         synced?;
+        tree.keep_partial(&self.staging.layout, &omitted)?;
         tree.omit(omitted)?;
         tree.commit()?;
         tree.named.store(true, Ordering::Release);

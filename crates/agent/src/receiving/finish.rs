@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, from_agent};
-use ropewalk_proto::node::Task;
+use ropewalk_proto::node::{Life, Task};
 use ropewalk_proto::rapid::Gaps;
 
 use super::{Datagrams, Fetch, State, Way};
@@ -77,8 +78,14 @@ impl Fetch {
                     self.changed.wait_for(&mut state, pause);
                 }
                 Task::Sync(promise) => {
+                    // The last sync is followed by the names.
+                    let is_last = state.node.life() != Life::Fetching;
+                    let received = state.node.fetch().ledger().delivered_ranges().clone();
                     drop(state);
                     let synced = self.sync();
+                    if synced.is_ok() && !is_last && !self.member.options.no_sync {
+                        self.record(&received);
+                    }
                     let node = &mut self.state.lock().node;
                     node.handle_synced(promise, synced, now());
                 }
@@ -107,6 +114,13 @@ impl Fetch {
                 sinks.sync().map_err(|error| error.to_string())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Takes down what is safe, for a later transfer.
+    fn record(&self, safe: &RangeSet) {
+        if let Some(sinks) = self.sinks() {
+            sinks.record(safe);
         }
     }
 
@@ -232,9 +246,18 @@ impl Fetch {
                 state.node.fetch().ledger().delivered_bytes(),
             )
         };
-        let Some(sinks) = self.sinks().filter(|_| !committed) else {
+        let Some(sinks) = self.sinks() else {
             return Vec::new();
         };
+        let kept = sinks.kept_partial();
+        if committed || !kept.is_empty() {
+            let kept = kept.into_iter().map(|(path, bytes)| control::Leftover {
+                path: path.to_string_lossy().into_owned(),
+                bytes,
+                resumable: true,
+            });
+            return kept.collect();
+        }
         let left = sinks.temporary(LEFT_MAX).into_iter().filter_map(|path| {
             let found = std::fs::symlink_metadata(&path).ok()?;
             // Of a folder: what came is what is in it.
@@ -245,6 +268,7 @@ impl Fetch {
             Some(control::Leftover {
                 path: path.to_string_lossy().into_owned(),
                 bytes,
+                resumable: false,
             })
         });
         left.collect()

@@ -63,6 +63,14 @@ fn unchanged(report: &Report) -> Option<String> {
     (files > 0).then(|| format!("{} ({size}) unchanged", count(files, "file")))
 }
 
+/// What is there beside the bytes that were sent, each after a semicolon.
+fn there(report: &Report) -> String {
+    let resumed = report.landing.resumed_bytes;
+    let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
+    let there = [unchanged(report), resumed].into_iter().flatten();
+    there.map(|text| format!("; {text}")).collect()
+}
+
 fn label(report: &Report) -> String {
     let label = report.label.as_deref().map(escape::line);
     label.map_or_else(String::new, |label| format!(" ({label})"))
@@ -91,19 +99,23 @@ fn sources(report: &Report) -> String {
 
 fn done(report: &Report) -> String {
     let time = format_seconds(report.seconds);
-    let unchanged = match unchanged(report) {
-        Some(unchanged) if report.wanted_bytes == 0 => {
-            let (sources, label) = (sources(report), label(report));
-            return format!("done: nothing to send, {unchanged}{sources}, {time}{label}");
-        }
-        Some(unchanged) => format!("; {unchanged}"),
-        None => String::new(),
-    };
+    if let Some(unchanged) = unchanged(report)
+        && report.wanted_bytes + report.landing.resumed_bytes == 0
+        && report
+            .landing
+            .merged
+            .iter()
+            .all(|merged| merged.added_files + merged.replaced_files == 0)
+    {
+        let (sources, label) = (sources(report), label(report));
+        return format!("done: nothing to send, {unchanged}{sources}, {time}{label}");
+    }
     format!(
-        "done: {}{}, {time}, {}{unchanged}{}",
+        "done: {}{}, {time}, {}{}{}",
         size(report),
         sources(report),
         rate(report.bits_per_second),
+        there(report),
         label(report)
     )
 }
@@ -179,10 +191,10 @@ fn incomplete(report: &Report) -> String {
             (true, files) => format!("; {} complete, the rest is removed", are(files)),
             (false, _) => String::new(),
         };
-        let unchanged = unchanged(report).map_or_else(String::new, |text| format!("; {text}"));
         return format!(
-            "{size} moved in {}{removed}{unchanged}{}",
+            "{size} moved in {}{removed}{}{}",
             format_seconds(report.seconds),
+            there(report),
             label(report)
         );
     }

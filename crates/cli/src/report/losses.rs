@@ -106,6 +106,7 @@ fn write_left(out: &mut String, report: &Report) -> std::fmt::Result {
             false => format!("about {size}, if its agent was killed"),
         };
         let what = match (left.kept, left.valid_bytes) {
+            _ if left.resumable => "safe: the same command goes on from there".to_owned(),
             (false, _) => "nothing uses it, remove it".to_owned(),
             (true, None) => "kept, as --keep-partial asks".to_owned(),
             (true, Some(valid)) => {
@@ -168,6 +169,7 @@ mod tests {
                 bytes: 5000,
                 certain: true,
                 kept: false,
+                resumable: false,
                 valid_bytes: None,
             },
             LeftReport {
@@ -176,6 +178,7 @@ mod tests {
                 bytes: 5000,
                 certain: true,
                 kept: true,
+                resumable: false,
                 valid_bytes: Some(1000),
             },
             LeftReport {
@@ -184,6 +187,7 @@ mod tests {
                 bytes: 5000,
                 certain: false,
                 kept: false,
+                resumable: false,
                 valid_bytes: None,
             },
         ];

@@ -702,11 +702,18 @@ pub struct Streams {
     #[prost(uint32, tag = "1")]
     pub count: u32,
 }
-/// Of a copy of the node's own, once its sinks are made: bytes of files that the destination has already. They are not fetched.
+/// Of a copy of the node's own, once its sinks are made: bytes that are there already. They are not fetched.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Present {
+    /// of files that the destination has
     #[prost(message, repeated, tag = "1")]
     pub ranges: ::prost::alloc::vec::Vec<Stretch>,
+    /// of files that an earlier transfer began to write
+    #[prost(message, repeated, tag = "2")]
+    pub adopted: ::prost::alloc::vec::Vec<Stretch>,
+    /// and links that the destination has; in one message of several
+    #[prost(uint64, tag = "3")]
+    pub files: u64,
 }
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -931,6 +938,9 @@ pub struct Leftover {
     pub path: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
+    /// a later transfer goes on with these bytes, which are safe
+    #[prost(bool, tag = "3")]
+    pub resumable: bool,
 }
 /// Before a transfer is opened: which paths these patterns mean on the agent's host.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -24,8 +24,11 @@ pub(super) struct Node {
     pub runs: Vec<Run>,
     // Of a copy of its own: what no plan brings any more, since it stopped or is gone.
     pub forfeited: RangeSet,
-    // Of a copy of its own: bytes that it had from the start. It does not want them.
+    // Of a copy of its own: bytes of files that it had from the start, and of files that an earlier transfer began. It does not
+    // want them.
     pub present_bytes: u64,
+    pub adopted_bytes: u64,
+    pub present_files: u64,
     pub delivered: u64,
     pub checked: u64,
     pub sent_by_pair: BTreeMap<u32, u64>,
@@ -85,6 +88,8 @@ impl Node {
             runs: Vec::new(),
             forfeited: RangeSet::new(),
             present_bytes: 0,
+            adopted_bytes: 0,
+            present_files: 0,
             delivered: 0,
             checked: 0,
             sent_by_pair: BTreeMap::new(),
@@ -184,8 +189,8 @@ impl Node {
         let mut forgotten = Vec::new();
         for run in std::mem::take(&mut self.runs) {
             let own = RangeSet::from(control::range(run.start, run.length));
-            let kept = own.difference(ranges);
-            let gone = own.difference(&kept);
+            let gone = ranges.clipped(control::range(run.start, run.length));
+            let kept = own.difference(&gone);
             if let Some(left) = self.left_by_pair.get_mut(&run.sender) {
                 *left = left.saturating_sub(gone.len_bytes());
             }
@@ -195,13 +200,13 @@ impl Node {
         forgotten
     }
 
-    /// Its own copy has had these bytes from the start: it wants them no more.
-    pub fn have(&mut self, ranges: &RangeSet) {
+    /// Its own copy has had these bytes from the start: it wants them no more. Returns how many it did want.
+    pub fn have(&mut self, ranges: &RangeSet) -> u64 {
         let ranges = ranges.intersection(&self.wants);
         self.wants = self.wants.difference(&ranges);
         self.forfeited = self.forfeited.difference(&ranges);
         self.forget(&ranges);
-        self.present_bytes += ranges.len_bytes();
+        ranges.len_bytes()
     }
 
     /// No plan has these ranges any more.

@@ -3,7 +3,7 @@
 
 use core::mem::{Discriminant, discriminant};
 
-use super::{Coordinator, Incomplete, Node, SinkSetup};
+use super::{Coordinator, Incomplete, Mapping, Node, SinkSetup};
 use crate::control::{self, sink::Kind};
 use crate::report::{DestinationReport, ErrorKind, LeftReport, MissingFile};
 
@@ -143,13 +143,14 @@ impl Coordinator {
     pub fn left(&self) -> Vec<LeftReport> {
         let mut out: Vec<LeftReport> = Vec::new();
         let kept = self.setup.incomplete == Incomplete::Kept;
-        let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes| {
+        let mut add = |node: &Node, path: &str, bytes, certain, valid_bytes, resumable| {
             out.push(LeftReport {
                 node: node.setup.name.clone(),
                 path: path.to_owned(),
                 bytes,
                 certain,
                 kept,
+                resumable,
                 valid_bytes,
             });
         };
@@ -162,11 +163,16 @@ impl Coordinator {
                 let is_one = finished.left.len() == 1;
                 let valid = is_one.then(|| self.safe_in_copy(node)).flatten();
                 for left in &finished.left {
-                    add(node, &left.path, left.bytes, true, valid);
+                    let valid = valid.filter(|_| !left.resumable);
+                    add(node, &left.path, left.bytes, true, valid, left.resumable);
                 }
             } else if !node.alive() && !node.is_complete() && !self.is_in_good_hands(node) {
+                // A killed receiver of an own copy leaves its journal, too.
+                let is_tree = matches!(self.setup.mapping, Mapping::Trees { .. });
+                let has_journal = is_tree && self.setup.options.same() == control::Same::Kept;
+                let resumable = has_journal && node.group.is_none();
                 for path in &node.temporary {
-                    add(node, path, node.checked, false, None);
+                    add(node, path, node.checked, false, None, resumable);
                 }
             }
         }

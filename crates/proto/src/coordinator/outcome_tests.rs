@@ -84,6 +84,7 @@ fn what_is_kept_is_told() {
     let left = control::Leftover {
         path: "/x/.f.ropewalk-1".into(),
         bytes: 50,
+        resumable: false,
     };
     let finished = Finished {
         left: vec![left],
@@ -155,6 +156,7 @@ fn valid_bytes_are_known_where_there_is_one_object() {
             left: vec![control::Leftover {
                 path: "/.x.ropewalk-1".into(),
                 bytes: 50,
+                resumable: false,
             }],
             ..Finished::default()
         }));
@@ -335,6 +337,7 @@ fn when_none_can_name_it_the_transfer_fails() {
 fn present(start: u64, length: u64) -> FromAgent {
     from(from_agent::Body::Present(control::Present {
         ranges: vec![Stretch { start, length }],
+        ..control::Present::default()
     }))
 }
 
@@ -350,15 +353,25 @@ fn what_is_present_is_not_wanted() {
         (70, 30, 30)
     );
     assert_eq!(c.declared_problem().receivers[0].ranges.len_bytes(), 30);
+    // What an earlier transfer wrote is counted apart.
+    let adopted = control::Present {
+        adopted: vec![Stretch {
+            start: 80,
+            length: 5,
+        }],
+        ..control::Present::default()
+    };
+    c.handle_message(1, from(from_agent::Body::Present(adopted)), Instant(11));
+    assert_eq!((c.summary()[1].adopted, c.wanted_bytes()), (5, 25));
     // Said twice, it counts once.
     c.handle_message(1, present(60, 20), Instant(12));
-    assert_eq!((c.summary()[1].present, c.wanted_bytes()), (80, 20));
-    c.handle_message(1, done(20, &[]), Instant(13));
+    assert_eq!((c.summary()[1].present, c.wanted_bytes()), (80, 15));
+    c.handle_message(1, done(15, &[]), Instant(13));
     assert!(matches!(
         finish(&mut c, 2).last(),
         Some(Action::End(Outcome::Done, None))
     ));
-    assert_eq!(c.delivered_bytes(), 20);
+    assert_eq!(c.delivered_bytes(), 15);
 }
 
 /// A plan that was asked for before a node said what it has brings it only the rest.

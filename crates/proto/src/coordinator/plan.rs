@@ -294,10 +294,10 @@ impl Coordinator {
         // Planned before the node said what it has already.
         for (node, own) in &mut runs {
             let state = &self.nodes[*node as usize];
-            if state.present_bytes > 0 {
+            if state.present_bytes + state.adopted_bytes > 0 {
                 let wanted = |run: Run| {
-                    let range = RangeSet::from(control::range(run.start, run.length));
-                    parts_of(&run, &range.intersection(&state.wants))
+                    let range = control::range(run.start, run.length);
+                    parts_of(&run, &state.wants.clipped(range))
                 };
                 *own = std::mem::take(own).into_iter().flat_map(wanted).collect();
             }

@@ -45,6 +45,10 @@ pub struct NodeSummary<'a> {
     pub attributes_unread: u64,
     /// Bytes that its own copy had from the start, which it does not want.
     pub present: u64,
+    /// Bytes that an earlier transfer had written, which it does not want either.
+    pub adopted: u64,
+    /// Files and links that its own copy had from the start.
+    pub present_files: u64,
 }
 
 impl Coordinator {
@@ -106,6 +110,8 @@ impl Coordinator {
                     .map(|s| s.special)
                     .sum(),
                 present: node.present_bytes,
+                adopted: node.adopted_bytes,
+                present_files: node.present_files,
             })
             .collect()
     }
@@ -113,6 +119,12 @@ impl Coordinator {
     /// Bytes a second that all together may have; `None` without a limit.
     pub fn limit(&self) -> Option<f64> {
         self.setup.limit.map(|rate| rate.0.max(1) as f64)
+    }
+
+    /// Whether some bytes were there already, so that the first plan was made for more than had to cross.
+    pub fn is_update(&self) -> bool {
+        let has = |node: &super::Node| node.present_bytes + node.adopted_bytes > 0;
+        self.nodes.iter().any(has)
     }
 
     /// Bytes that have to cross, each destination counted.

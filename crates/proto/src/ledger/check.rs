@@ -1,14 +1,14 @@
 //! What must be true of a ledger between two calls: asserted in debug builds.
 
-use ropewalk_model::{RangeSet, UNIT_LEN_MIN};
+use ropewalk_model::RangeSet;
 
 use super::{InTransit, Lane, LaneId, Ledger};
 
 /// Up to so many runs and units in transit everything is checked after each call ...
 const PIECES_EACH_CALL: usize = 64;
 
-/// ... and above, once in so many of the shortest units that were delivered.
-const UNITS_BETWEEN: u64 = 64;
+/// ... and above, once in so many calls.
+const CALLS_BETWEEN: u64 = 64;
 
 impl Ledger {
     /// Asserts that every wanted byte is in one state, and that sums are those of what they sum up. Nothing in release
@@ -64,7 +64,8 @@ impl Ledger {
         }
         let runs: usize = self.lanes.rows().map(|lane| lane.ready.len()).sum();
         let pieces = runs + self.in_transit.len() + self.delivered.as_slice().len();
-        let is_turn = (self.delivered_bytes / UNIT_LEN_MIN).is_multiple_of(UNITS_BETWEEN);
+        self.calls.set(self.calls.get() + 1);
+        let is_turn = self.calls.get().is_multiple_of(CALLS_BETWEEN);
         if pieces <= PIECES_EACH_CALL || is_turn {
             self.check();
         }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::same::{Same, is_file};
+use super::same::is_file;
 use super::standing::{Heritage, heritage};
 use crate::durable;
 use crate::error::{Operation, StoreError};
@@ -30,7 +30,7 @@ impl Tree {
         let same = self.survey()?;
         self.forget_lacking();
         let Some(root) = &self.root else {
-            return self.commit_single(&same);
+            return self.commit_single();
         };
         if self.is_renamed(root)? {
             lock(&self.landed).bits_not_kept =
@@ -56,7 +56,7 @@ impl Tree {
         let is_update = !self.unchanged.is_empty();
         for (object, entry) in self.kept().skip(1) {
             let is_folder = entry.kind == EntryKind::Directory;
-            let needs_none = is_update && is_folder && same.contains_key(&object);
+            let needs_none = is_update && is_folder && same.contains(&object);
             if !needs_none {
                 self.complete(&mut folders, moved.as_mut(), entry, object)?;
             }
@@ -66,6 +66,7 @@ impl Tree {
             None => {
                 let lost = self.set_folders(root.as_fd())?;
                 self.rename_stage()?;
+                self.remove_journal();
                 self.sync_all(root, false)?;
                 self.count_all_as_added();
                 lost
@@ -80,18 +81,18 @@ impl Tree {
                 }
                 drop(landed);
                 self.remove_stage();
-                self.set_modes_of_unchanged(&same)?;
+                let is_set = self.set_modes_of_unchanged();
                 let lost = self.set_folders(dest.as_fd())?;
                 self.sync_all(dest, false)?;
+                is_set?;
                 lost
             }
         };
         let mut landed = lock(&self.landed);
         landed.bits_not_kept = lost + self.bits_of_files();
-        landed.unchanged_files = self.unchanged.len() as u64;
+        landed.unchanged_files = self.unchanged_now(&same);
         drop(landed);
-        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))?;
-        self.check_unchanged(&same)
+        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
 
     pub(super) fn failed(&self, operation: Operation, errno: Errno) -> StoreError {
@@ -182,13 +183,12 @@ impl Tree {
         Ok(Some(dest))
     }
 
-    fn commit_single(&self, same: &Same) -> Result<(), StoreError> {
+    fn commit_single(&self) -> Result<(), StoreError> {
         let Some(entry) = self.entries.first() else {
             return Ok(());
         };
         if !self.unchanged.is_empty() {
-            self.check_unchanged(same)?;
-            self.set_modes_of_unchanged(same)?;
+            self.set_modes_of_unchanged()?;
             let mut landed = lock(&self.landed);
             landed.unchanged_files = 1;
             landed.bits_not_kept = self.bits_of_files();
@@ -221,6 +221,7 @@ impl Tree {
             .map_err(|errno| failed(Operation::Sync, errno))?;
         let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
         self.rename_stage()?;
+        self.remove_journal();
         *lock(&self.landed) = Landed {
             merged: None,
             added_files: u64::from(!replaces),
@@ -490,6 +491,7 @@ impl Tree {
     pub(super) fn remove_stage(&self) {
         // By the descriptor of its folder: the path may lead elsewhere by now.
         remove_entry(&self.stage_parent, &self.temporary);
+        self.remove_journal();
     }
 }
 

@@ -3,12 +3,14 @@
 //! A file is the same when its size and its modification time are the source's, which is rsync's rule; its contents are not
 //! read. A file that was last changed when it was last written was written there, and is not taken for a copy: the kernel's
 //! clock of files is so coarse that two files of one size often have the same time. A link is the same when its target is.
+//!
+//! A file of another mode is the same where the mode can be set and is that of no other name: else it is replaced, as any other.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ropewalk_model::{Layout, RangeSet};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::commit::is_name_of_file;
@@ -19,29 +21,34 @@ use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, Kept, parent_of};
 use crate::sys;
 
-/// Entries that stand in DEST as they are in the source, by number, with their modes there: folders, whatever is in them, and
-/// files and links that are the same.
-pub(super) type Same = HashMap<u32, u32>;
+/// Entries that stand in DEST as they are in the source, by number: folders, whatever is in them, and files and links that are
+/// the same.
+pub(super) type Same = HashSet<u32>;
+
+/// Entries whose files were found, by device and inode.
+type Found = HashMap<(u64, u64), u32>;
 
 impl Tree {
     /// Looks at everything in DEST that has the name of an entry. Cost: one system call an entry.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] for the first that the entry cannot be merged over.
+    /// [`StoreError::Exists`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
+    /// system takes the names of two entries for one.
     pub(super) fn survey(&self) -> Result<Same, StoreError> {
         let mut same = Same::new();
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
-            if let Some(root) = self.entries.first().filter(|_| self.is_single())
+            if self.is_single()
                 && let Ok(stat) = sys::stat_entry(self.parent.as_fd(), &self.name)
-                && is_same(&stat, root, self.parent.as_fd(), &self.name)
+                && self.is_same(&stat, 0, self.parent.as_fd(), &self.name)
             {
-                same.insert(0, stat.st_mode & 0o7777);
+                same.insert(0);
             }
             return Ok(same);
         }
         let dest = self.open_dest()?;
         let mut folders = Folders::new(dest.as_fd());
         let mut absent: HashSet<&[u8]> = HashSet::new();
+        let mut found = Found::new();
         for (object, entry) in (0..).zip(&self.entries) {
             let Some(parent) = parent_of(&entry.path) else {
                 continue;
@@ -65,19 +72,46 @@ impl Tree {
                 }
                 Err(errno) => return Err(failed(errno)),
             };
-            let found = FileType::from_raw_mode(stat.st_mode);
-            if !replaceable(&entry.kind, found) {
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            if !replaceable(&entry.kind, kind) {
                 return Err(StoreError::Exists {
                     path: self.final_path(entry),
-                    found: sys::kind_in_words(found),
+                    found: sys::kind_in_words(kind),
                     wanted: entry.kind.in_words(),
                 });
             }
-            if is_same(&stat, entry, folder, name) {
-                same.insert(object, stat.st_mode & 0o7777);
+            if self.is_same(&stat, object, folder, name) {
+                same.insert(object);
             }
+            self.check_names(&stat, object, &mut found, &mut same)?;
         }
         Ok(same)
+    }
+
+    /// Two entries that find one file are names that the file system takes for the same, or hard links: neither stays as it is then.
+    fn check_names(
+        &self,
+        stat: &Stat,
+        object: u32,
+        found: &mut Found,
+        same: &mut Same,
+    ) -> Result<(), StoreError> {
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Ok(());
+        }
+        let Some(other) = found.insert((stat.st_dev, stat.st_ino), object) else {
+            return Ok(());
+        };
+        if stat.st_nlink == 1 {
+            let path = |object: u32| self.final_path(&self.entries[object as usize]);
+            return Err(StoreError::SameFile {
+                path: path(object),
+                other: path(other),
+            });
+        }
+        same.remove(&object);
+        same.remove(&other);
+        Ok(())
     }
 
     fn is_single(&self) -> bool {
@@ -87,7 +121,7 @@ impl Tree {
 
     /// Leaves what was found the same as it is.
     pub(super) fn keep(&mut self, same: &Same) {
-        let numbers = same.keys().copied();
+        let numbers = same.iter().copied();
         let entries = &self.entries;
         self.unchanged = numbers
             .filter(|object| is_name_of_file(&entries[*object as usize]))
@@ -95,61 +129,29 @@ impl Tree {
     }
 
     /// The bytes of the files that stay as they are.
-    pub(super) fn present(&self, layout: &Layout) -> RangeSet {
+    pub(super) fn unchanged_bytes(&self, layout: &Layout) -> RangeSet {
         let pieces = layout.pieces().iter();
         let present = pieces.filter(|piece| self.unchanged.contains(&piece.object));
         RangeSet::from_ranges(present.map(|piece| piece.range))
     }
 
-    /// Gives files that stay as they are the source's mode, where it is another one, and what is kept beyond it.
-    ///
-    /// * `same`: what is the same now.
-    pub(super) fn set_modes_of_unchanged(&self, same: &Same) -> Result<(), StoreError> {
-        let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
-        let mut files = self.unchanged.iter().filter_map(|object| {
-            let entry = &self.entries[*object as usize];
-            let mode = same.get(object).filter(|_| is_file(entry))?;
-            (*mode != mode_of(entry) || entry.kept != Kept::default()).then_some((*object, entry))
-        });
-        let Some(first) = files.next() else {
+    /// How many of the files that were to stay as they are still are the same.
+    pub(super) fn unchanged_now(&self, same: &Same) -> u64 {
+        let unchanged = self.unchanged.iter();
+        unchanged.filter(|object| same.contains(object)).count() as u64
+    }
+
+    /// # Errors
+    /// [`StoreError::ChangedAtDestination`] for the first of the files that were to stay as they are and have changed since.
+    pub(super) fn check_unchanged(&self) -> Result<(), StoreError> {
+        if self.unchanged.is_empty() {
             return Ok(());
-        };
-        let files = std::iter::once(first).chain(files);
-        if self.root.is_none() {
-            return self.set_where_different(self.parent.as_fd(), &self.name, first);
         }
-        let dest = self.open_dest()?;
-        let mut folders = Folders::new(dest.as_fd());
-        for (object, entry) in files {
-            let failed =
-                |errno| StoreError::from_errno(Operation::Inspect, self.final_path(entry), errno);
-            let (folder, name) = folders.parent(&entry.path).map_err(failed)?;
-            self.set_where_different(folder, name, (object, entry))?;
-        }
-        Ok(())
-    }
-
-    /// As [`Tree::set_metadata`], unless all of it is so.
-    fn set_where_different(
-        &self,
-        folder: BorrowedFd<'_>,
-        name: &[u8],
-        (object, entry): (u32, &Entry),
-    ) -> Result<(), StoreError> {
-        match self.is_kept(folder, name, object, entry) {
-            true => Ok(()),
-            false => self.set_metadata(folder, name, entry, object),
-        }
-    }
-
-    /// The first of the files that were to stay as they are and have changed since, as an error.
-    ///
-    /// * `same`: what is the same now.
-    pub(super) fn check_unchanged(&self, same: &Same) -> Result<(), StoreError> {
+        let same = self.survey()?;
         let changed = self
             .unchanged
             .iter()
-            .filter(|object| !same.contains_key(object));
+            .filter(|object| !same.contains(object));
         match changed.min() {
             None => Ok(()),
             Some(object) => Err(StoreError::ChangedAtDestination {
@@ -157,31 +159,118 @@ impl Tree {
             }),
         }
     }
-}
 
-/// Whether what stands under a name is what the entry makes of it.
-fn is_same(stat: &Stat, entry: &Entry, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let found = FileType::from_raw_mode(stat.st_mode);
-    match &entry.kind {
-        EntryKind::Directory => found == FileType::Directory,
-        EntryKind::File { .. } => {
-            let written_at = (stat.st_mtime, stat.st_mtime_nsec);
-            is_file(stat, entry) && written_at != (stat.st_ctime, stat.st_ctime_nsec)
+    /// Gives files that stay as they are mode, owner and attributes of the source, where they have others. One that is not the same
+    /// any more keeps its own.
+    pub(super) fn set_modes_of_unchanged(&self) -> Result<(), StoreError> {
+        let mut unchanged: Vec<u32> = self
+            .unchanged
+            .iter()
+            .copied()
+            .filter(|object| matches!(self.entry(*object).kind, EntryKind::File { .. }))
+            .collect();
+        let Some(first) = unchanged.first() else {
+            return Ok(());
+        };
+        if self.root.is_none() {
+            return self.set_where_different(self.parent.as_fd(), &self.name, *first);
         }
-        EntryKind::Symlink { target } => {
-            found == FileType::Symlink
-                && rustix::fs::readlinkat(folder, name, Vec::new())
-                    .is_ok_and(|found| found.as_bytes() == target)
+        // Sorted by path, as the entries are.
+        unchanged.sort_unstable();
+        let dest = self.open_dest()?;
+        let mut folders = Folders::new(dest.as_fd());
+        for object in unchanged {
+            if let Ok((folder, name)) = folders.parent(&self.entry(object).path) {
+                self.set_where_different(folder, name, object)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, object: u32) -> &Entry {
+        &self.entries[object as usize]
+    }
+
+    fn set_where_different(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        object: u32,
+    ) -> Result<(), StoreError> {
+        let entry = self.entry(object);
+        let is_due = |stat: &Stat| {
+            self.is_same(stat, object, folder, name)
+                && !self.has_its_metadata(stat, object, folder, name)
+        };
+        if !sys::stat_entry(folder, name).is_ok_and(|stat| is_due(&stat)) {
+            return Ok(());
+        }
+        let failed =
+            |errno| StoreError::from_errno(Operation::SetMetadata, self.final_path(entry), errno);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = sys::open_beneath(folder, name, flags, Mode::empty())
+            // Not ours to read.
+            .or_else(|_| sys::open_beneath(folder, name, OFlags::PATH, Mode::empty()))
+            .map_err(failed)?;
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        if is_due(&stat) {
+            match entry.kept == Kept::default() {
+                true => sys::set_mode(file.as_fd(), mode_of(entry)).map_err(failed)?,
+                false => self.set_metadata(folder, name, entry, object)?,
+            }
+            let _ = rustix::fs::fsync(&file);
+        }
+        Ok(())
+    }
+
+    fn has_its_metadata(
+        &self,
+        stat: &Stat,
+        object: u32,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> bool {
+        let entry = self.entry(object);
+        match entry.kept == Kept::default() {
+            true => stat.st_mode & 0o7777 == mode_of(entry),
+            false => self.is_kept(folder, name, object, entry),
+        }
+    }
+
+    /// Whether what stands under a name is what the entry makes of it, but for mode, owner and attributes that can be set.
+    fn is_same(&self, stat: &Stat, object: u32, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
+        let entry = self.entry(object);
+        let found = FileType::from_raw_mode(stat.st_mode);
+        match &entry.kind {
+            EntryKind::Directory => found == FileType::Directory,
+            EntryKind::File { .. } => {
+                let written_at = (stat.st_mtime, stat.st_mtime_nsec);
+                let is_copy = written_at != (stat.st_ctime, stat.st_ctime_nsec);
+                is_file(stat, entry)
+                    && is_copy
+                    && (is_ours(stat) || self.has_its_metadata(stat, object, folder, name))
+            }
+            EntryKind::Symlink { target } => {
+                found == FileType::Symlink
+                    && rustix::fs::readlinkat(folder, name, Vec::new())
+                        .is_ok_and(|found| found.as_bytes() == target)
+            }
         }
     }
 }
 
-/// Whether a file is the finished one of an entry, by kind, size and time. A file system that keeps whole seconds only has
-/// no other time to give.
+/// Whether this process may give a file another mode, and no name elsewhere gets it, too.
+fn is_ours(stat: &Stat) -> bool {
+    let user = rustix::process::geteuid();
+    stat.st_nlink == 1 && (user.is_root() || user.as_raw() == stat.st_uid)
+}
+
+/// Whether a file is the finished one of an entry, by kind, size and time. A file system may keep whole seconds, microseconds or
+/// tenths of them only.
 pub(super) fn is_file(stat: &Stat, entry: &Entry) -> bool {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let nanoseconds = stat.st_mtime_nsec as u32;
-    let is_same_time = stat.st_mtime == entry.mtime_seconds
-        && (nanoseconds == entry.mtime_nanoseconds || nanoseconds == 0);
+    let (found, wanted) = (stat.st_mtime_nsec as u32, entry.mtime_nanoseconds);
+    let kept = [wanted, wanted / 100 * 100, wanted / 1000 * 1000, 0];
+    let is_same_time = stat.st_mtime == entry.mtime_seconds && kept.contains(&found);
     is_file && stat.st_size as u64 == entry.len() && is_same_time
 }

@@ -1,10 +1,14 @@
 //! What the master says: plans, revisions, and what is to be given back.
 
-use ropewalk_model::{Instant, Range, RangeSet};
+use ropewalk_model::{Instant, Nanos, Range, RangeSet};
 
 use super::align::align;
 use super::{LaneId, ReadyRun, Receiving, Watch};
 use crate::control::{self, Peer, Plan, Revision, Run, parts_of};
+
+fn bytes_of(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| run.length).sum()
+}
 
 impl Receiving {
     /// The destination has these bytes already; before the plan is received.
@@ -24,7 +28,8 @@ impl Receiving {
             return runs;
         }
         let absent = |run: &Run| {
-            RangeSet::from(control::range(run.start, run.length)).difference(&self.present)
+            let range = control::range(run.start, run.length);
+            RangeSet::from(range).difference(&self.present.clipped(range))
         };
         runs.iter()
             .flat_map(|run| parts_of(run, &absent(run)))
@@ -39,14 +44,20 @@ impl Receiving {
         self.now = now;
         self.watch = Watch::new(now);
         self.set_limit(control::limit(plan.limit), now);
-        self.spares.expect_after(control::time(plan.expected));
         self.spares.explore(plan.explore);
         self.unit_len = plan.unit_len();
         self.is_own = plan.commit;
         for peer in &plan.peers {
             self.add_peer(peer);
         }
-        let mut runs = self.absent(align(&plan.runs, unit_at));
+        let aligned = align(&plan.runs, unit_at);
+        let planned = bytes_of(&aligned);
+        let mut runs = self.absent(aligned);
+        // The plan's time is that of all its bytes.
+        let rest = bytes_of(&runs) as f64 / planned.max(1) as f64;
+        let expected = control::time(plan.expected);
+        let expected = expected.map(|time| Nanos::from_seconds(time.as_seconds() * rest));
+        self.spares.expect_after(expected);
         runs.sort_by_key(|run| run.choices);
         for run in &runs {
             self.want(run);

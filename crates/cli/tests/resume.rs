@@ -1,0 +1,125 @@
+//! The next run of a command goes on where the last one ended, whatever ended it.
+
+mod common;
+
+use common::processes::{assert_gone, family, kill_at_once, temporary};
+use common::{Moving, Place, assert_same_tree, bytes};
+use serde_json::Value;
+
+/// Much of a file that is not complete has to be safe before it is kept.
+const LARGE: usize = 256 << 20;
+
+fn number(report: &Value, key: &str) -> u64 {
+    report["landing"][key].as_u64().unwrap()
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = std::process::Command::new("kill")
+        .args([name, &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// Sends nothing again that was safe, and everything else; nothing temporary stays.
+#[track_caller]
+fn assert_goes_on(place: &Place, args: &[&str], safe: u64, total: u64) {
+    let all = [&["copy", "--json"], args].concat();
+    let report = place.run(&all).assert_status(0).report();
+    let there = number(&report, "resumed_bytes") + number(&report, "unchanged_bytes");
+    assert!(there >= safe, "{there} of {safe}: {}", report["landing"]);
+    assert_eq!(report["delivered_bytes"].as_u64().unwrap(), total - there);
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+    assert_eq!(temporary(&place.path("copy")), [""; 0]);
+}
+
+/// Ctrl-C in a large file: the report says where its bytes are, and the next run goes on; small files that were complete have their
+/// names.
+#[test]
+fn an_interrupted_large_file_goes_on() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/a"), bytes(5000, 1)).unwrap();
+    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+    let args = ["set", "copy"];
+    let mut moving = Moving::start(&place, &["copy", "--limit", "400Mbit", "set", "copy"]);
+    moving.until_delivered(72 << 20);
+    signal(moving.child.id(), "-INT");
+    let (status, report) = moving.end();
+    assert_eq!(status, 130);
+    let left = &report["left"][0];
+    assert_eq!(
+        (&left["resumable"], &left["certain"]),
+        (&true.into(), &true.into()),
+        "{left}"
+    );
+    let safe = left["bytes"].as_u64().unwrap();
+    assert!(safe >= 64 << 20);
+    assert!(std::path::Path::new(left["path"].as_str().unwrap()).exists());
+    assert!(place.path("copy/a").exists());
+    assert_goes_on(&place, &args, safe, LARGE as u64 + 5000);
+}
+
+/// All processes of a copy are killed at once, as by a power switch: what the progress had called safe is not sent again.
+#[test]
+fn a_killed_copy_goes_on() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    for at in 0..60 {
+        std::fs::write(place.path(&format!("set/f{at}")), bytes(1 << 20, at)).unwrap();
+    }
+    let mut moving = Moving::start(&place, &["copy", "--limit", "100Mbit", "set", "copy"]);
+    let safe = loop {
+        let safe = moving.event("progress")["delivered_bytes"]
+            .as_u64()
+            .unwrap();
+        if safe >= 20 << 20 {
+            break safe;
+        }
+    };
+    let all = family(moving.child.id() as i32);
+    kill_at_once(&all);
+    moving.child.wait().unwrap();
+    assert_gone(&all[1..]);
+    assert_eq!(temporary(place.dir.path()).len(), 2, "files and journal");
+    assert_goes_on(&place, &["set", "copy"], safe, 60 << 20);
+}
+
+/// A receiving agent is killed again and again; the copy needs each byte once, but for those that were not safe.
+#[test]
+fn a_receiver_that_is_killed_again_and_again_goes_on() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(40 << 20, 3)).unwrap();
+    let sender = place.agent(place.dir.path());
+    let from = sender.at(place.path("set"));
+    let mut last = 0;
+    for round in 1..=3_u64 {
+        let mut receiver = place.agent(place.dir.path());
+        let to = receiver.at(place.path("copy"));
+        let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", &from, &to]);
+        let fresh = loop {
+            let fresh = moving.event("progress")["delivered_bytes"]
+                .as_u64()
+                .unwrap();
+            if fresh >= 6 << 20 {
+                break fresh;
+            }
+        };
+        receiver.child.kill().unwrap();
+        let (status, report) = moving.end();
+        assert_eq!(status, 1, "{report:#}");
+        let resumed = number(&report, "resumed_bytes");
+        assert!(resumed >= last, "{resumed} of {last} in round {round}");
+        let left = &report["left"][0];
+        assert_eq!(
+            (&left["resumable"], &left["certain"]),
+            (&true.into(), &false.into())
+        );
+        last = resumed + fresh;
+    }
+    let receiver = place.agent(place.dir.path());
+    let to = receiver.at(place.path("copy"));
+    assert_goes_on(&place, &[&from, &to], last, 40 << 20);
+}

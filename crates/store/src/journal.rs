@@ -1,0 +1,343 @@
+//! What of a copy is on stable storage while it is written, so that a later transfer can continue from there.
+//!
+//! A journal is a file beside the temporary name of a copy, `TEMPORARY.journal`:
+//!
+//! ```text
+//!  header   "ropewalk journal 1\n", the mark of the host
+//!  record   length of the payload (4), payload, first 8 bytes of its BLAKE3
+//!    file     1, number (4), size (8), modification time (8 + 4), path
+//!    stretch  2, number of a file (4), offset (8), length (8)
+//!    whole    3, as a file: all its bytes
+//! ```
+//!
+//! Numbers are little endian. Paths, sizes and times are those of the manifest: a record means the same whatever else the tree
+//! holds. Three rules make it safe:
+//!
+//! * A record is written after the bytes that it is about have reached stable storage. A lost record costs that these are sent again.
+//! * It is read up to the first record that is cut or damaged.
+//! * Its writer holds a lock (`flock`) as long as it lives, and only a journal that is not locked is read. On a network file system
+//!   the lock may be known to its own host alone, so only journals with the mark of this host are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ropewalk_model::{Range, RangeSet};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::leftovers::host_mark;
+use crate::manifest::{COMPONENT_LEN_MAX, Entry, PATH_LEN_MAX};
+use crate::sys;
+
+const MAGIC: &[u8] = b"ropewalk journal 1\n";
+const SUFFIX: &[u8] = b".journal";
+
+const FILE: u8 = 1;
+const STRETCH: u8 = 2;
+const WHOLE: u8 = 3;
+
+const CHECKSUM_LEN: usize = 8;
+
+/// Longest payload: a file with the longest path.
+const PAYLOAD_MAX: usize = 64 + PATH_LEN_MAX;
+
+/// The journal's name beside a temporary one; `None` where that is too long.
+pub(crate) fn name_of(temporary: &[u8]) -> Option<Vec<u8>> {
+    let name = [temporary, SUFFIX].concat();
+    (name.len() <= COMPONENT_LEN_MAX).then_some(name)
+}
+
+/// The temporary name that a journal is of.
+pub(crate) fn temporary_of(name: &[u8]) -> Option<&[u8]> {
+    name.strip_suffix(SUFFIX)
+}
+
+/// A journal that is written.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    /// Entries that have a record of their own.
+    known: BTreeSet<u32>,
+}
+
+/// What a journal says of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub path: Vec<u8>,
+    pub len: u64,
+    pub mtime_seconds: i64,
+    pub mtime_nanoseconds: u32,
+    /// Bytes of the file that are on stable storage.
+    pub safe: RangeSet,
+}
+
+impl Recorded {
+    /// Whether it is about this version of an entry.
+    pub fn is_of(&self, entry: &Entry) -> bool {
+        let (len, seconds) = (self.len, self.mtime_seconds);
+        (len, seconds, self.mtime_nanoseconds)
+            == (entry.len(), entry.mtime_seconds, entry.mtime_nanoseconds)
+    }
+}
+
+impl Journal {
+    /// Makes a journal that is empty, and locks it.
+    pub fn create(folder: BorrowedFd<'_>, name: &[u8]) -> Result<Self, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND;
+        let file = sys::open_beneath(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+        // A reader that has it open sees no header, and lets it go.
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+        let mut journal = Self {
+            file: File::from(file),
+            known: BTreeSet::new(),
+        };
+        journal.write(&[MAGIC, host_mark().as_bytes()].concat())?;
+        Ok(journal)
+    }
+
+    /// Records stretches of files that are on stable storage. A file's are in one call, or in several.
+    pub fn append<'a>(
+        &mut self,
+        stretches: impl IntoIterator<Item = (u32, &'a Entry, Range)>,
+    ) -> Result<(), Errno> {
+        let mut out = Vec::new();
+        for (number, entry, range) in stretches {
+            let is_new = self.known.insert(number);
+            let is_whole = is_new && range == Range::new(0, entry.len());
+            if is_new {
+                add(&mut out, &file_payload(is_whole, number, entry));
+            }
+            if !is_whole {
+                let mut payload = vec![STRETCH];
+                payload.extend(number.to_le_bytes());
+                payload.extend(range.start.to_le_bytes());
+                payload.extend(range.len().to_le_bytes());
+                add(&mut out, &payload);
+            }
+        }
+        self.write(&out)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let written = self.file.write_all(bytes);
+        written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+
+    /// Waits until all records are on stable storage.
+    pub fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fdatasync(&self.file)
+    }
+}
+
+fn file_payload(is_whole: bool, number: u32, entry: &Entry) -> Vec<u8> {
+    let mut payload = vec![if is_whole { WHOLE } else { FILE }];
+    payload.extend(number.to_le_bytes());
+    payload.extend(entry.len().to_le_bytes());
+    payload.extend(entry.mtime_seconds.to_le_bytes());
+    payload.extend(entry.mtime_nanoseconds.to_le_bytes());
+    payload.extend(&entry.path);
+    payload
+}
+
+fn add(out: &mut Vec<u8>, payload: &[u8]) {
+    out.extend((payload.len() as u32).to_le_bytes());
+    out.extend(payload);
+    out.extend(checksum(payload));
+}
+
+fn checksum(payload: &[u8]) -> [u8; CHECKSUM_LEN] {
+    let mut sum = [0; CHECKSUM_LEN];
+    sum.copy_from_slice(&blake3::hash(payload).as_bytes()[..CHECKSUM_LEN]);
+    sum
+}
+
+/// A journal that no process writes any more, with its lock.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub files: Vec<Recorded>,
+    /// No other process takes it for a leftover as long as this is open.
+    _lock: File,
+}
+
+/// Reads the journal of this name; `None` where it is none, is another host's, or is written.
+pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()).ok()?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let mut file = File::from(file);
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let records = bytes
+        .strip_prefix(MAGIC)?
+        .strip_prefix(host_mark().as_bytes())?;
+    Some(Left {
+        files: decode(records),
+        _lock: file,
+    })
+}
+
+/// The records up to the first that is cut or damaged.
+fn decode(mut bytes: &[u8]) -> Vec<Recorded> {
+    let mut files: BTreeMap<u32, Recorded> = BTreeMap::new();
+    while let Some((payload, rest)) = split(bytes) {
+        if read(&mut files, payload).is_none() {
+            break;
+        }
+        bytes = rest;
+    }
+    files.into_values().collect()
+}
+
+/// The first record's payload and what follows it.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let (payload, rest) = rest.split_at_checked(len.min(PAYLOAD_MAX))?;
+    let (sum, rest) = rest.split_first_chunk::<CHECKSUM_LEN>()?;
+    (payload.len() == len && checksum(payload) == *sum).then_some((payload, rest))
+}
+
+fn read(files: &mut BTreeMap<u32, Recorded>, payload: &[u8]) -> Option<()> {
+    let (&kind, rest) = payload.split_first()?;
+    let (number, rest) = rest.split_first_chunk::<4>()?;
+    let number = u32::from_le_bytes(*number);
+    let (first, rest) = rest.split_first_chunk::<8>()?;
+    let (second, rest) = rest.split_first_chunk::<8>()?;
+    let first = u64::from_le_bytes(*first);
+    match kind {
+        STRETCH => {
+            let file = files.get_mut(&number)?;
+            let end = first.checked_add(u64::from_le_bytes(*second))?;
+            (end <= file.len).then(|| file.safe.insert(Range::new(first, end)))
+        }
+        FILE | WHOLE => {
+            let (nanoseconds, path) = rest.split_first_chunk::<4>()?;
+            let mut safe = RangeSet::new();
+            if kind == WHOLE {
+                safe.insert(Range::new(0, first));
+            }
+            let file = Recorded {
+                path: path.to_vec(),
+                len: first,
+                mtime_seconds: i64::from_le_bytes(*second),
+                mtime_nanoseconds: u32::from_le_bytes(*nanoseconds),
+                safe,
+            };
+            files.insert(number, file);
+            Some(())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::manifest::EntryKind;
+
+    fn entry(path: &[u8], len: u64) -> Entry {
+        Entry {
+            path: path.to_vec(),
+            kind: EntryKind::File { len },
+            mode: 0o644,
+            mtime_seconds: -5,
+            mtime_nanoseconds: 7,
+            kept: crate::manifest::Kept::default(),
+        }
+    }
+
+    fn folder() -> (tempfile::TempDir, OwnedFd) {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = File::open(folder.path()).unwrap().into();
+        (folder, opened)
+    }
+
+    /// What was recorded is read when the writer is gone, and not before; another host's journal is left alone.
+    #[test]
+    fn a_journal_is_read_when_its_writer_is_gone() {
+        let (path, folder) = folder();
+        let entries = [entry(b"a", 100), entry(b"b/\xff", 10)];
+        let mut journal = Journal::create(folder.as_fd(), b"j").unwrap();
+        let range = Range::new;
+        journal
+            .append([
+                (3, &entries[0], range(0, 20)),
+                (5, &entries[1], range(0, 10)),
+            ])
+            .unwrap();
+        journal.append([(3, &entries[0], range(50, 100))]).unwrap();
+        assert!(claim(&folder, b"j").is_none());
+        drop(journal);
+        let left = claim(&folder, b"j").unwrap();
+        assert!(claim(&folder, b"j").is_none(), "one reader at a time");
+        assert_eq!(left.files.len(), 2);
+        assert!(left.files[0].is_of(&entries[0]) && left.files[1].is_of(&entries[1]));
+        assert!(!left.files[0].is_of(&entries[1]));
+        let safe = RangeSet::from_ranges([range(0, 20), range(50, 100)]);
+        assert_eq!(
+            (&left.files[0].safe, &left.files[1].path[..]),
+            (&safe, &b"b/\xff"[..])
+        );
+        assert_eq!(left.files[1].safe, RangeSet::from(range(0, 10)));
+        drop(left);
+        let mut bytes = std::fs::read(path.path().join("j")).unwrap();
+        bytes[MAGIC.len()] ^= 1;
+        std::fs::write(path.path().join("j"), &bytes).unwrap();
+        assert!(claim(&folder, b"j").is_none());
+    }
+
+    /// Wherever a journal is cut, or whichever bit of it is wrong, what is read was recorded.
+    #[test]
+    fn a_torn_journal_never_has_more() {
+        let entries = [entry(b"a", 100), entry(b"b", 40)];
+        let mut bytes = Vec::new();
+        for (number, entry) in (0..).zip(&entries) {
+            add(&mut bytes, &file_payload(number == 1, number, entry));
+        }
+        for start in [10_u64, 30] {
+            let stretch = [
+                &[STRETCH][..],
+                &0_u32.to_le_bytes(),
+                &start.to_le_bytes(),
+                &15_u64.to_le_bytes(),
+            ];
+            add(&mut bytes, &stretch.concat());
+        }
+        let all = decode(&bytes);
+        assert_eq!(all[0].safe.len_bytes(), 30);
+        let holds = |part: &[Recorded], what: String| {
+            for file in part {
+                let full = all.iter().find(|full| full.path == file.path).expect(&what);
+                assert!(file.safe.difference(&full.safe).is_empty(), "{what}");
+                assert_eq!(
+                    (full.len, full.mtime_seconds),
+                    (file.len, file.mtime_seconds)
+                );
+            }
+        };
+        for cut in 0..bytes.len() {
+            let part = decode(&bytes[..cut]);
+            holds(&part, format!("cut at {cut}"));
+            assert_ne!(part, all);
+        }
+        for at in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[at / 8] ^= 1 << (at % 8);
+            holds(&decode(&damaged), format!("bit {at}"));
+        }
+    }
+
+    proptest! {
+        /// Any bytes are read without harm.
+        #[test]
+        fn anything_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A transfer goes on where an earlier one ended.
+
+use std::path::{Path, PathBuf};
+
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_store::{FileSource, KEPT_MIN, Part, Scan, Sink as _, Source, TreeSink};
+
+mod support;
+use support::*;
+
+const MIB: u64 = 1 << 20;
+
+fn update(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part {
+        base: 0,
+        manifest: scan.manifest,
+        left_out: RangeSet::new(),
+    }];
+    (source, TreeSink::update(to, &parts, id).unwrap())
+}
+
+fn id(number: u32) -> String {
+    format!("{number:032x}-0")
+}
+
+fn write(source: &FileSource, sink: &TreeSink, range: Range) {
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(MIB);
+        let mut buffer = vec![0; len as usize];
+        source.read_at(at, &mut buffer).unwrap();
+        sink.write_at(at, &buffer).unwrap();
+        at += len;
+    }
+}
+
+/// Writes a range and makes it safe, as a receiver does.
+fn make_safe(source: &FileSource, sink: &TreeSink, range: Range) {
+    write(source, sink, range);
+    sink.sync().unwrap();
+    sink.record(&RangeSet::from(range));
+}
+
+/// Writes what is missing and ends the transfer. Returns how many bytes that were.
+fn finish(source: &FileSource, sink: &TreeSink) -> u64 {
+    let absent = sink.layout().ranges().difference(&sink.present().all());
+    absent.iter().for_each(|range| write(source, sink, range));
+    sink.commit().unwrap();
+    absent.len_bytes()
+}
+
+/// A tree of `big`, of so many MiB, and of small files.
+fn tree(folder: &Path, big: usize) -> PathBuf {
+    let from = folder.join("from");
+    std::fs::create_dir_all(from.join("sub")).unwrap();
+    std::fs::write(from.join("sub/big"), bytes(1, big * MIB as usize)).unwrap();
+    std::fs::write(from.join("a"), bytes(2, 5000)).unwrap();
+    std::fs::write(from.join("sub/z"), bytes(3, 5000)).unwrap();
+    from
+}
+
+/// Of a writer that was killed everything that it had recorded is taken over, by a transfer of another number, and nothing that it
+/// had not; nothing of it stays.
+#[test]
+fn what_a_killed_writer_left_is_taken_over() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 8), folder.join("to"));
+    let (source, sink) = update(&from, &to, &id(1));
+    let big = Range::new(5000, 5000 + 8 * MIB);
+    make_safe(&source, &sink, Range::new(0, 5000 + 2 * MIB));
+    make_safe(
+        &source,
+        &sink,
+        Range::new(big.start + 4 * MIB, big.start + 5 * MIB),
+    );
+    write(&source, &sink, Range::new(big.start + 6 * MIB, big.end));
+    assert_eq!(names(&folder).len(), 3, "{:?}", names(&folder));
+    drop(sink);
+
+    let (source, sink) = update(&from, &to, &id(2));
+    assert_eq!(sink.present().unchanged.len_bytes(), 0);
+    let adopted = RangeSet::from_ranges([
+        Range::new(0, 5000 + 2 * MIB),
+        Range::new(big.start + 4 * MIB, big.start + 5 * MIB),
+    ]);
+    assert_eq!(sink.present().adopted, adopted);
+    drop(sink);
+    // And again by the next one.
+    let (source, sink) = {
+        drop(source);
+        update(&from, &to, &id(3))
+    };
+    assert_eq!(sink.present().adopted, adopted);
+    assert_eq!(finish(&source, &sink), 5 * MIB + 5000);
+    assert!(snapshot(&from) == snapshot(&to));
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A writer that lives is left alone.
+#[test]
+fn what_is_being_written_is_not_taken_over() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 1), folder.join("to"));
+    let (source, sink) = update(&from, &to, &id(1));
+    make_safe(&source, &sink, Range::new(0, 5000));
+    let (other_source, other) = update(&from, &to, &id(2));
+    assert!(other.present().adopted.is_empty());
+    assert_eq!(finish(&source, &sink), MIB + 10_000);
+    assert_eq!(names(&folder).len(), 3);
+    other.discard();
+    drop(other_source);
+    assert_eq!(names(&folder), ["from", "to"]);
+}
+
+/// A file that changed since is written whole; one that another tree holds stays for that tree.
+#[test]
+fn only_the_same_version_is_taken_over() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 2), folder.join("to"));
+    let (source, sink) = update(&from, &to, &id(1));
+    make_safe(&source, &sink, Range::new(0, 5000 + MIB));
+    drop(sink);
+    set_times(&from.join("sub/big"), 77, 0);
+    let (source, sink) = {
+        drop(source);
+        update(&from, &to, &id(2))
+    };
+    assert_eq!(sink.present().adopted, RangeSet::from(Range::new(0, 5000)));
+    assert_eq!(finish(&source, &sink), 2 * MIB + 5000);
+    assert!(snapshot(&from) == snapshot(&to));
+    assert_eq!(names(&folder), ["from", "to"]);
+
+    let (source, sink) = update(&from, &folder.join("new"), &id(3));
+    make_safe(&source, &sink, Range::new(0, 5000 + MIB));
+    drop(sink);
+    let other = folder.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("x"), "x").unwrap();
+    let (other_source, sink) = update(&other, &folder.join("new"), &id(4));
+    finish(&other_source, &sink);
+    let (source, sink) = {
+        drop(source);
+        update(&from, &folder.join("new"), &id(5))
+    };
+    // Beside the destination, where it was not there, and in it, where it is.
+    assert_eq!(sink.present().adopted.len_bytes(), 5000 + MIB);
+    finish(&source, &sink);
+    let mut left = names(&folder);
+    left.retain(|name| name.as_encoded_bytes().starts_with(b"."));
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(names(&folder.join("new")), ["a", "sub", "x"]);
+}
+
+/// A transfer that ends keeps partial files of which much is safe, also a single one, and says where; complete files get their
+/// names beside; the next transfer goes on.
+#[test]
+fn large_partial_files_are_kept() {
+    let big = (KEPT_MIN / MIB) as usize + 8;
+    for has_folder in [true, false] {
+        let (_keep, folder) = folder();
+        let (from, to) = (tree(&folder, big), folder.join("to"));
+        let (source, start) = match has_folder {
+            true => (from.clone(), 5000),
+            false => (from.join("sub/big"), 0),
+        };
+        let (opened, sink) = update(&source, &to, &id(1));
+        let safe = Range::new(0, start + KEPT_MIN + MIB);
+        make_safe(&opened, &sink, safe);
+        let missing = sink.layout().ranges().difference(&RangeSet::from(safe));
+        assert_eq!(sink.commit_whole_files(&missing).unwrap(), has_folder);
+        let (path, bytes) = sink.kept_partial().unwrap();
+        assert_eq!(bytes, KEPT_MIN + MIB);
+        assert!(path.exists(), "{path:?}");
+        assert_eq!(to.join("a").exists(), has_folder);
+        sink.discard();
+        drop(sink);
+        drop(opened);
+        let (opened, sink) = update(&source, &to, &id(2));
+        assert_eq!(sink.present().adopted.len_bytes(), KEPT_MIN + MIB);
+        assert_eq!(sink.present().unchanged.len_bytes(), start);
+        let rest = if has_folder { 5000 } else { 0 };
+        assert_eq!(finish(&opened, &sink), 7 * MIB + rest);
+        let copy = if has_folder {
+            to.join("sub/big")
+        } else {
+            to.clone()
+        };
+        assert!(std::fs::read(from.join("sub/big")).unwrap() == std::fs::read(copy).unwrap());
+        assert_eq!(names(&folder), ["from", "to"]);
+        if has_folder {
+            assert_eq!(names(&to), ["a", "sub"]);
+        }
+    }
+}
+
+/// Where the journal is cut, the transfer goes on with less and ends with the same bytes.
+#[test]
+fn a_cut_journal_costs_bytes_only() {
+    let (_keep, folder) = folder();
+    let (from, to) = (tree(&folder, 3), folder.join("to"));
+    let mut last = u64::MAX;
+    for cut in [0, 7, 30, 60] {
+        let (source, sink) = update(&from, &to, &id(1));
+        for at in 0..3 {
+            let start = 5000 + at * MIB;
+            make_safe(&source, &sink, Range::new(start, start + MIB));
+        }
+        drop(sink);
+        let journal = names(&folder);
+        let journal = journal
+            .iter()
+            .find(|name| name.as_encoded_bytes().ends_with(b".journal"))
+            .unwrap();
+        let journal = folder.join(journal);
+        let bytes = std::fs::read(&journal).unwrap();
+        std::fs::write(&journal, &bytes[..bytes.len() - cut]).unwrap();
+        let (source, sink) = {
+            drop(source);
+            update(&from, &to, &id(2))
+        };
+        let adopted = sink.present().adopted.len_bytes();
+        assert!(adopted <= last && adopted % MIB == 0);
+        last = adopted;
+        assert_eq!(finish(&source, &sink), 3 * MIB + 10_000 - adopted);
+        assert!(snapshot(&from) == snapshot(&to));
+        assert_eq!(names(&folder), ["from", "to"]);
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+    assert_eq!(last, MIB);
+}
