@@ -632,8 +632,9 @@ impl Sink for TreeSink {
         }
         self.staging.sync()?;
         self.staging.check()?;
-        self.staging.target.check_unchanged()?;
-        self.staging.target.commit()?;
+        let same = self.staging.target.survey()?;
+        self.staging.target.check_unchanged(&same)?;
+        self.staging.target.commit(&same)?;
         self.staging.target.named.store(true, Ordering::Release);
         self.staging.close();
         *ended = true;
@@ -667,7 +668,7 @@ impl Sink for TreeSink {
         synced?;
         tree.keep_partial(&self.staging.layout, &omitted)?;
         tree.omit(omitted)?;
-        tree.commit()?;
+        tree.commit(&tree.survey()?)?;
         tree.named.store(true, Ordering::Release);
         *ended = true;
         Ok(true)

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::same::is_file;
+use super::same::{Same, is_file};
 use super::standing::{Heritage, heritage};
 use crate::durable;
 use crate::error::{Operation, StoreError};
@@ -26,11 +26,11 @@ use crate::staging::{SYNC_EACH_MAX, remove_entry};
 use crate::sys;
 
 impl Tree {
-    pub(super) fn commit(&self) -> Result<(), StoreError> {
-        let same = self.survey()?;
+    /// * `same`: what of DEST is the same now.
+    pub(super) fn commit(&self, same: &Same) -> Result<(), StoreError> {
         self.forget_lacking();
         let Some(root) = &self.root else {
-            return self.commit_single();
+            return self.commit_single(same);
         };
         if self.is_renamed(root)? {
             lock(&self.landed).bits_not_kept =
@@ -56,7 +56,7 @@ impl Tree {
         let is_update = !self.unchanged.is_empty();
         for (object, entry) in self.kept().skip(1) {
             let is_folder = entry.kind == EntryKind::Directory;
-            let needs_none = is_update && is_folder && same.contains(&object);
+            let needs_none = is_update && is_folder && same.has(object);
             if !needs_none {
                 self.complete(&mut folders, moved.as_mut(), entry, object)?;
             }
@@ -81,7 +81,7 @@ impl Tree {
                 }
                 drop(landed);
                 self.remove_stage();
-                let is_set = self.set_modes_of_unchanged();
+                let is_set = self.set_modes_of_unchanged(same);
                 let lost = self.set_folders(dest.as_fd())?;
                 self.sync_all(dest, false)?;
                 is_set?;
@@ -90,7 +90,7 @@ impl Tree {
         };
         let mut landed = lock(&self.landed);
         landed.bits_not_kept = lost + self.bits_of_files();
-        landed.unchanged_files = self.unchanged_now(&same);
+        landed.unchanged_files = self.unchanged_now(same);
         drop(landed);
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed(Operation::Sync, errno))
     }
@@ -183,12 +183,12 @@ impl Tree {
         Ok(Some(dest))
     }
 
-    fn commit_single(&self) -> Result<(), StoreError> {
+    fn commit_single(&self, same: &Same) -> Result<(), StoreError> {
         let Some(entry) = self.entries.first() else {
             return Ok(());
         };
         if !self.unchanged.is_empty() {
-            self.set_modes_of_unchanged()?;
+            self.set_modes_of_unchanged(same)?;
             let mut landed = lock(&self.landed);
             landed.unchanged_files = 1;
             landed.bits_not_kept = self.bits_of_files();

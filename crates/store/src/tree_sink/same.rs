@@ -23,7 +23,23 @@ use crate::sys;
 
 /// Entries that stand in DEST as they are in the source, by number: folders, whatever is in them, and files and links that are
 /// the same.
-pub(super) type Same = HashSet<u32>;
+#[derive(Debug, Default)]
+pub(super) struct Same {
+    entries: HashSet<u32>,
+    /// Files among them that may have another mode, owner or other attributes.
+    differing: HashSet<u32>,
+}
+
+impl Same {
+    pub fn has(&self, object: u32) -> bool {
+        self.entries.contains(&object)
+    }
+
+    fn remove(&mut self, object: u32) {
+        self.entries.remove(&object);
+        self.differing.remove(&object);
+    }
+}
 
 /// Entries whose files were found, by device and inode.
 type Found = HashMap<(u64, u64), u32>;
@@ -35,13 +51,13 @@ impl Tree {
     /// [`StoreError::Exists`] for the first that the entry cannot be merged over, [`StoreError::SameFile`] where the file
     /// system takes the names of two entries for one.
     pub(super) fn survey(&self) -> Result<Same, StoreError> {
-        let mut same = Same::new();
+        let mut same = Same::default();
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
             if self.is_single()
                 && let Ok(stat) = sys::stat_entry(self.parent.as_fd(), &self.name)
                 && self.is_same(&stat, 0, self.parent.as_fd(), &self.name)
             {
-                same.insert(0);
+                self.note_same(&mut same, &stat, 0);
             }
             return Ok(same);
         }
@@ -81,7 +97,7 @@ impl Tree {
                 });
             }
             if self.is_same(&stat, object, folder, name) {
-                same.insert(object);
+                self.note_same(&mut same, &stat, object);
             }
             self.check_names(&stat, object, &mut found, &mut same)?;
         }
@@ -109,9 +125,19 @@ impl Tree {
                 other: path(other),
             });
         }
-        same.remove(&object);
-        same.remove(&other);
+        same.remove(object);
+        same.remove(other);
         Ok(())
+    }
+
+    fn note_same(&self, same: &mut Same, stat: &Stat, object: u32) {
+        same.entries.insert(object);
+        let entry = self.entry(object);
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let is_archive = entry.kept != Kept::default();
+        if is_file && (is_archive || stat.st_mode & 0o7777 != mode_of(entry)) {
+            same.differing.insert(object);
+        }
     }
 
     fn is_single(&self) -> bool {
@@ -121,7 +147,7 @@ impl Tree {
 
     /// Leaves what was found the same as it is.
     pub(super) fn keep(&mut self, same: &Same) {
-        let numbers = same.iter().copied();
+        let numbers = same.entries.iter().copied();
         let entries = &self.entries;
         self.unchanged = numbers
             .filter(|object| is_name_of_file(&entries[*object as usize]))
@@ -138,20 +164,15 @@ impl Tree {
     /// How many of the files that were to stay as they are still are the same.
     pub(super) fn unchanged_now(&self, same: &Same) -> u64 {
         let unchanged = self.unchanged.iter();
-        unchanged.filter(|object| same.contains(object)).count() as u64
+        unchanged.filter(|object| same.has(**object)).count() as u64
     }
 
     /// # Errors
     /// [`StoreError::ChangedAtDestination`] for the first of the files that were to stay as they are and have changed since.
-    pub(super) fn check_unchanged(&self) -> Result<(), StoreError> {
-        if self.unchanged.is_empty() {
-            return Ok(());
-        }
-        let same = self.survey()?;
-        let changed = self
-            .unchanged
-            .iter()
-            .filter(|object| !same.contains(object));
+    ///
+    /// * `same`: what is the same now.
+    pub(super) fn check_unchanged(&self, same: &Same) -> Result<(), StoreError> {
+        let changed = self.unchanged.iter().filter(|object| !same.has(**object));
         match changed.min() {
             None => Ok(()),
             Some(object) => Err(StoreError::ChangedAtDestination {
@@ -162,13 +183,11 @@ impl Tree {
 
     /// Gives files that stay as they are mode, owner and attributes of the source, where they have others. One that is not the same
     /// any more keeps its own.
-    pub(super) fn set_modes_of_unchanged(&self) -> Result<(), StoreError> {
-        let mut unchanged: Vec<u32> = self
-            .unchanged
-            .iter()
-            .copied()
-            .filter(|object| matches!(self.entry(*object).kind, EntryKind::File { .. }))
-            .collect();
+    ///
+    /// * `same`: what was the same shortly before.
+    pub(super) fn set_modes_of_unchanged(&self, same: &Same) -> Result<(), StoreError> {
+        let differing = self.unchanged.intersection(&same.differing);
+        let mut unchanged: Vec<u32> = differing.copied().collect();
         let Some(first) = unchanged.first() else {
             return Ok(());
         };
