@@ -187,7 +187,7 @@ pub(super) fn make(bench: &mut Bench, scale: Scale) -> Result<Vec<Table>> {
     let mut table = Table::new(
         "Two transfers and a stream of 1 MiB messages at once over 2 x 100 Mbit/s",
         &[
-            ("who", "who"),
+            ("flow", "flow"),
             ("megabits_per_second", "Mbit/s"),
             ("least_to_most", "min-max"),
             ("percent_of_all", "% of all"),
