@@ -98,6 +98,30 @@ fn what_a_killed_writer_left_is_taken_over() {
     assert_eq!(names(&folder), ["from", "to"]);
 }
 
+/// Of two writers that were killed at the same time each wrote its own file: one of these is taken over, not what both had of it.
+#[test]
+fn of_two_killed_writers_one_is_taken_over() {
+    for (first, second) in [(2, 1), (1, 2)] {
+        let (_keep, folder) = folder();
+        let from = tree(&folder, 4).join("sub/big");
+        let to = folder.join("to");
+        let (source, one) = update(&from, &to, &id(1));
+        let (_, other) = update(&from, &to, &id(2));
+        make_safe(&source, &one, Range::new(0, first * MIB));
+        make_safe(&source, &other, Range::new((4 - second) * MIB, 4 * MIB));
+        drop((one, other));
+        let (source, sink) = update(&from, &to, &id(3));
+        let adopted = match first {
+            2 => Range::new(0, 2 * MIB),
+            _ => Range::new(2 * MIB, 4 * MIB),
+        };
+        assert_eq!(sink.present().adopted, RangeSet::from(adopted));
+        assert_eq!(finish(&source, &sink), 2 * MIB);
+        assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap());
+        assert_eq!(names(&folder), ["from", "to"]);
+    }
+}
+
 /// A writer that lives is left alone.
 #[test]
 fn what_is_being_written_is_not_taken_over() {

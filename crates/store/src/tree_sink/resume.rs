@@ -92,6 +92,7 @@ impl Tree {
         if self.stage_parent_path == self.dest {
             self.find_leftovers_in(&self.stage_parent, &mut found);
         }
+        keep_largest(&mut found);
         found
     }
 
@@ -319,6 +320,21 @@ impl Tree {
         if let Some(name) = journal::name_of(&self.temporary) {
             let _ = rustix::fs::unlinkat(&self.stage_parent, &*name, AtFlags::empty());
         }
+    }
+}
+
+/// Where several have the same file, each has its own version of it: only the one of which most is safe is of use.
+fn keep_largest(leftovers: &mut [Leftover]) {
+    let mut best: HashMap<u32, (u64, usize)> = HashMap::new();
+    for (at, leftover) in leftovers.iter().enumerate() {
+        for (object, safe) in &leftover.files {
+            let this = (safe.len_bytes(), at);
+            let known = best.entry(*object).or_insert(this);
+            *known = this.max(*known);
+        }
+    }
+    for (at, leftover) in leftovers.iter_mut().enumerate() {
+        leftover.files.retain(|(object, _)| best[object].1 == at);
     }
 }
 
