@@ -136,7 +136,9 @@ fn what_an_interrupted_copy_says_is_so() {
         let (status, report) = moving.end();
         assert_eq!((status, &report["outcome"]), (130, &"cancelled".into()));
         let entries = std::fs::read_dir(place.path("to")).unwrap();
-        let names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        let names = entries.map(|entry| entry.unwrap().path());
+        let is_journal = |path: &std::path::PathBuf| path.extension() == Some("journal".as_ref());
+        let (journals, names): (Vec<_>, Vec<_>) = names.partition(is_journal);
         let left = report["left"].as_array().unwrap();
         let left: Vec<_> = left
             .iter()
@@ -147,11 +149,16 @@ fn what_an_interrupted_copy_says_is_so() {
             let keeps = option == Some("--keep-partial");
             assert_eq!(names.len(), usize::from(keeps), "{report:#}");
             assert_eq!(left, names, "{report:#}");
+            assert_eq!(journals.len(), names.len());
+            for journal in journals {
+                std::fs::remove_file(journal).unwrap();
+            }
             for kept in names {
                 std::fs::remove_dir_all(kept).unwrap();
             }
             continue;
         }
+        assert!(journals.is_empty(), "{journals:?}");
         assert_eq!((names, left), (vec![copy.clone()], vec![]), "{report:#}");
         let files = whole_files(&copy);
         assert_eq!(report["destinations"][0]["files"], files, "{report:#}");

@@ -657,7 +657,7 @@ impl Sink for TreeSink {
         let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
         if tree.root.is_none() || !is_any_whole {
             self.staging.close();
-            tree.keep_partial(&self.staging.layout, &omitted)?;
+            tree.keep_partial(&self.staging.layout, &omitted);
             drop(ended);
             self.discard();
             return Ok(false);
@@ -666,7 +666,7 @@ impl Sink for TreeSink {
         let synced = self.staging.sync_written();
         self.staging.close();
         synced?;
-        tree.keep_partial(&self.staging.layout, &omitted)?;
+        tree.keep_partial(&self.staging.layout, &omitted);
         tree.omit(omitted)?;
         tree.commit(&tree.survey()?)?;
         tree.named.store(true, Ordering::Release);

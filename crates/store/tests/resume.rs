@@ -254,3 +254,35 @@ fn a_cut_journal_costs_bytes_only() {
     }
     assert_eq!(last, MIB);
 }
+
+/// What another user made is not taken over: its contents may be anything. Needs root.
+#[test]
+fn files_of_other_users_are_not_taken_over() {
+    use std::os::unix::fs::chown;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give files away");
+        return;
+    }
+    for what in ["journal", "stage"] {
+        let (_keep, folder) = folder();
+        let from = tree(&folder, 2).join("sub/big");
+        let to = folder.join("to");
+        let (source, sink) = update(&from, &to, &id(1));
+        make_safe(&source, &sink, Range::new(0, MIB));
+        drop(sink);
+        let left = names(&folder);
+        let left = left
+            .iter()
+            .filter(|name| name.as_encoded_bytes()[0] == b'.');
+        let is_journal = |name: &std::ffi::OsStr| name.as_encoded_bytes().ends_with(b".journal");
+        let given: Vec<_> = left
+            .filter(|name| is_journal(name) == (what == "journal"))
+            .collect();
+        assert_eq!(given.len(), 1);
+        chown(folder.join(given[0]), Some(65_534), None).unwrap();
+        let (source, sink) = update(&from, &to, &id(2));
+        assert!(sink.present().adopted.is_empty(), "{what}");
+        assert_eq!(finish(&source, &sink), 2 * MIB);
+        assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap());
+    }
+}

@@ -21,7 +21,6 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tree;
-use crate::error::{Operation, StoreError};
 use crate::folders::Folders;
 use crate::journal::{self, Journal, Left};
 use crate::manifest::{Entry, EntryKind, parent_of};
@@ -37,8 +36,10 @@ const KEPT: &[u8] = b"-kept";
 /// What is safe, and what was found to be.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Nothing is recorded: others write the same files, or the file system refused the journal.
+    /// Nothing is recorded and nothing taken over: others write the same files.
     is_off: bool,
+    /// Nothing more is recorded: the file system refused it. What the journal has stays true.
+    has_failed: bool,
     journal: Option<Journal>,
     recorded: RangeSet,
     /// Bytes of the data space that an earlier transfer made safe.
@@ -104,6 +105,10 @@ impl Tree {
                 continue;
             };
             if !name.starts_with(&begin) || !is_temporary(temporary) {
+                continue;
+            }
+            // Of some only the journal is left.
+            if is_ours(folder, name) != Some(true) || is_ours(folder, temporary) == Some(false) {
                 continue;
             }
             let (Some(left), Ok(folder)) = (journal::claim(folder, name), folder.try_clone())
@@ -212,16 +217,13 @@ impl Tree {
     pub(super) fn record(&self, layout: &Layout, safe: &RangeSet) {
         let mut progress = lock(&self.progress);
         let fresh = safe.difference(&progress.recorded);
-        if progress.is_off || fresh.is_empty() {
+        if progress.is_off || progress.has_failed || fresh.is_empty() {
             return;
         }
-        if self.append(&mut progress, layout, &fresh).is_err() {
-            progress.is_off = true;
-            progress.journal = None;
-            self.remove_journal();
-            return;
+        match self.append(&mut progress, layout, &fresh) {
+            Ok(()) => progress.recorded = progress.recorded.union(&fresh),
+            Err(_) => progress.has_failed = true,
         }
-        progress.recorded = progress.recorded.union(&fresh);
     }
 
     fn append(
@@ -230,14 +232,13 @@ impl Tree {
         layout: &Layout,
         fresh: &RangeSet,
     ) -> Result<(), Errno> {
-        let journal = match progress.journal.take() {
+        let journal = match &mut progress.journal {
             Some(journal) => journal,
-            None => {
+            none => {
                 let name = journal::name_of(&self.temporary).ok_or(Errno::NAMETOOLONG)?;
-                Journal::create(self.stage_parent.as_fd(), &name)?
+                none.insert(Journal::create(self.stage_parent.as_fd(), &name)?)
             }
         };
-        let journal = progress.journal.insert(journal);
         let stretches = fresh.iter().flat_map(|range| pieces_of(layout, range));
         journal.append(stretches.map(|(object, range)| {
             let entry = &self.entries[object as usize];
@@ -249,14 +250,7 @@ impl Tree {
     /// touches them. Those of which little is recorded are not.
     ///
     /// * `omitted`: files that lack bytes.
-    ///
-    /// # Errors
-    /// What kept a file from being moved: it would be renamed with its folder.
-    pub(super) fn keep_partial(
-        &self,
-        layout: &Layout,
-        omitted: &HashSet<u32>,
-    ) -> Result<(), StoreError> {
+    pub(super) fn keep_partial(&self, layout: &Layout, omitted: &HashSet<u32>) {
         let recorded = lock(&self.progress).recorded.clone();
         let pieces = layout.pieces().iter();
         let kept: Vec<(u32, u64)> = pieces
@@ -264,50 +258,41 @@ impl Tree {
             .map(|piece| (piece.object, recorded.clipped(piece.range).len_bytes()))
             .filter(|(_, safe)| *safe >= KEPT_MIN)
             .collect();
-        if kept.is_empty() || lock(&self.progress).is_off {
-            return Ok(());
+        if kept.is_empty() {
+            return;
         }
-        let bytes = kept.iter().map(|(_, safe)| safe).sum();
         let aside = [&self.temporary[..], KEPT].concat();
-        let (Some(old), Some(new)) = (journal::name_of(&self.temporary), journal::name_of(&aside))
-        else {
-            return Ok(());
-        };
-        let parent = &self.stage_parent;
-        let failed = |errno| StoreError::from_errno(Operation::Rename, self.stage_path(), errno);
-        let Some(root) = &self.root else {
-            rustix::fs::renameat(parent, &*self.temporary, parent, &*aside).map_err(failed)?;
-            return self.note_kept(&old, &new, &aside, bytes);
-        };
-        rustix::fs::mkdirat(parent, &*aside, Mode::RWXU).map_err(failed)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let folder = sys::open_beneath(parent.as_fd(), &aside, flags, Mode::empty());
-        let folder = folder.map_err(failed)?;
-        for (object, _) in &kept {
-            let path = &self.entries[*object as usize].path;
-            move_between(root, &folder, path).map_err(failed)?;
+        match self.put_aside(&kept, &aside) {
+            Ok(()) => {
+                let bytes = kept.iter().map(|(_, safe)| safe).sum();
+                let path = self.stage_parent_path.join(OsStr::from_bytes(&aside));
+                lock(&self.progress).kept = Some((path, bytes));
+            }
+            // The disk may be full: what has been moved is sent again.
+            Err(_) => remove_entry(&self.stage_parent, &aside),
         }
-        self.note_kept(&old, &new, &aside, bytes)
     }
 
-    fn note_kept(
-        &self,
-        old: &[u8],
-        new: &[u8],
-        aside: &[u8],
-        bytes: u64,
-    ) -> Result<(), StoreError> {
+    fn put_aside(&self, kept: &[(u32, u64)], aside: &[u8]) -> Result<(), Errno> {
+        let old = journal::name_of(&self.temporary).ok_or(Errno::NAMETOOLONG)?;
+        let new = journal::name_of(aside).ok_or(Errno::NAMETOOLONG)?;
         let parent = &self.stage_parent;
-        let failed = |errno| StoreError::from_errno(Operation::Rename, self.stage_path(), errno);
-        rustix::fs::renameat(parent, old, parent, new).map_err(failed)?;
-        let mut progress = lock(&self.progress);
-        if let Some(journal) = &progress.journal {
-            journal.sync().map_err(failed)?;
+        match &self.root {
+            None => rustix::fs::renameat(parent, &*self.temporary, parent, aside)?,
+            Some(root) => {
+                rustix::fs::mkdirat(parent, aside, Mode::RWXU)?;
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let folder = sys::open_beneath(parent.as_fd(), aside, flags, Mode::empty())?;
+                for (object, _) in kept {
+                    move_between(root, &folder, &self.entries[*object as usize].path)?;
+                }
+            }
         }
-        rustix::fs::fsync(parent).map_err(failed)?;
-        let path = self.stage_parent_path.join(OsStr::from_bytes(aside));
-        progress.kept = Some((path, bytes));
-        Ok(())
+        rustix::fs::renameat(parent, &*old, parent, &*new)?;
+        if let Some(journal) = &lock(&self.progress).journal {
+            journal.sync()?;
+        }
+        rustix::fs::fsync(parent)
     }
 
     /// Where the next transfer can go on, and how many bytes are safe there.
@@ -321,6 +306,14 @@ impl Tree {
             let _ = rustix::fs::unlinkat(&self.stage_parent, &*name, AtFlags::empty());
         }
     }
+}
+
+/// Whether this user made what has a name; `None` where nothing has. In a folder that others can write to, any user could make a
+/// journal, and files of any contents beside it.
+fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
+    let user = rustix::process::geteuid().as_raw();
+    let stat = sys::stat_entry(folder.as_fd(), name).ok()?;
+    Some(stat.st_uid == user)
 }
 
 /// Where several have the same file, each has its own version of it: only the one of which most is safe is of use.
