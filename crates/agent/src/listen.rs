@@ -198,7 +198,7 @@ impl Agent {
             .map(|(_, t)| t)
             .collect();
         for transfer in transfers {
-            let stop = move || transfer.stop(true, "the agent was asked to end");
+            let stop = move || transfer.stop_without_master("the agent was asked to end");
             let _ = tokio::task::spawn_blocking(stop).await;
         }
         let streams: Vec<Arc<Stream>> =

@@ -472,7 +472,8 @@ impl Session {
         self.finish_stream(false).await;
         if let Some(transfer) = self.transfer.take() {
             self.shared.transfers.lock().remove(&transfer.member.id);
-            let stop = move || transfer.stop_without_master();
+            let ended = "the connection to its master ended";
+            let stop = move || transfer.stop_without_master(ended);
             let _ = tokio::task::spawn_blocking(stop).await;
         }
     }

@@ -323,10 +323,12 @@ impl Transfer {
         self.end(discard, false, outcome);
     }
 
-    /// Ends the transfer where its master is gone.
-    pub fn stop_without_master(&self) {
+    /// Ends the transfer where no order of its master will be received: complete files of an own copy get their names. The
+    /// first of several calls does that, the others wait for it.
+    ///
+    /// * `ended`: why, for the log.
+    pub fn stop_without_master(&self, ended: &str) {
         let fetch = self.fetch.lock().clone();
-        let ended = "the connection to its master ended";
         let outcome = match fetch.map(|fetch| fetch.commit_without_master()) {
             None | Some(Ok(false)) => ended.to_owned(),
             Some(Ok(true)) => format!("{ended}; complete files were renamed into place"),

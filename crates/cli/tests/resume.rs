@@ -123,3 +123,28 @@ fn a_receiver_that_is_killed_again_and_again_goes_on() {
     let to = receiver.at(place.path("copy"));
     assert_goes_on(&place, &[&from, &to], last, 40 << 20);
 }
+
+/// An agent that is asked to end gives complete files their names; the next run sends the rest.
+#[test]
+fn an_agent_that_is_asked_to_end_keeps_complete_files() {
+    let place = Place::new();
+    place.make_token();
+    std::fs::create_dir(place.path("set")).unwrap();
+    for at in 0..40 {
+        std::fs::write(place.path(&format!("set/f{at}")), bytes(500_000, at)).unwrap();
+    }
+    let sender = place.agent(place.dir.path());
+    let from = sender.at(place.path("set"));
+    let mut receiver = place.agent(place.dir.path());
+    let to = receiver.at(place.path("copy"));
+    let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", &from, &to]);
+    moving.until_delivered(8_000_000);
+    signal(receiver.child.id(), "-TERM");
+    assert_eq!(moving.end().0, 1);
+    receiver.child.wait().unwrap();
+    let there = std::fs::read_dir(place.path("copy")).unwrap().count() as u64;
+    assert!((10..40).contains(&there), "{there}");
+    let receiver = place.agent(place.dir.path());
+    let to = receiver.at(place.path("copy"));
+    assert_goes_on(&place, &[&from, &to], there * 500_000, 40 * 500_000);
+}
