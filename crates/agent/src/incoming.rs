@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use ropewalk_lane::control::RETRANSMIT_PAUSE_MAX;
 use ropewalk_lane::preface::Preface;
 use ropewalk_lane::tcp::limit_retransmit_pause;
 use ropewalk_proto::admission::Source;
@@ -16,9 +17,6 @@ pub(crate) const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A master that acknowledges no status for this long is gone; what it started is cleaned up.
 const MASTER_SILENCE_MAX: Duration = Duration::from_secs(30);
-
-/// A status that is lost again and again is retransmitted this often: about 30 attempts before the master counts as gone.
-const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Sockets an agent takes connections on.
 pub(crate) trait Incoming: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {

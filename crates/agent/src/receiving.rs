@@ -239,29 +239,24 @@ impl Fetch {
 
     /// Reports to the master what is there already.
     fn tell_present(&self, present: &Present) {
-        let parts = |set| {
-            control::stretches(set)
-                .chunks(PRESENT_MAX)
-                .map(<[_]>::to_vec)
-                .collect()
-        };
-        let (unchanged, adopted): (Vec<_>, Vec<_>) =
-            (parts(&present.unchanged), parts(&present.adopted));
-        let files = control::Present {
-            files: present.files,
-            ..control::Present::default()
-        };
-        let unchanged = unchanged.into_iter().map(|ranges| control::Present {
-            ranges,
-            ..control::Present::default()
-        });
-        let adopted = adopted.into_iter().map(|adopted| control::Present {
-            adopted,
-            ..control::Present::default()
-        });
-        let files = (present.files > 0).then_some(files);
-        for present in files.into_iter().chain(unchanged).chain(adopted) {
-            self.member.send(from_agent::Body::Present(present));
+        let send = |present| self.member.send(from_agent::Body::Present(present));
+        if present.files > 0 {
+            send(control::Present {
+                files: present.files,
+                ..control::Present::default()
+            });
+        }
+        for ranges in control::stretches(&present.unchanged).chunks(PRESENT_MAX) {
+            send(control::Present {
+                ranges: ranges.to_vec(),
+                ..control::Present::default()
+            });
+        }
+        for adopted in control::stretches(&present.adopted).chunks(PRESENT_MAX) {
+            send(control::Present {
+                adopted: adopted.to_vec(),
+                ..control::Present::default()
+            });
         }
     }
 
@@ -457,15 +452,13 @@ impl Fetch {
     /// Renames what was written. In words when it fails.
     pub fn commit(&self) -> Result<(), String> {
         let renamed = self.sinks().map_or(Ok(()), |sinks| sinks.commit());
-        let is_as_before = matches!(renamed, Err(StoreError::ChangedAtDestination { .. }));
-        let renamed = renamed.map_err(|error| error.to_string());
-        let node = &mut self.state.lock().node;
-        match &renamed {
-            // Its sink is as it was written: the other files can have their names.
-            Err(text) if is_as_before => node.handle_failed(Failure::Other(text.clone())),
-            _ => node.handle_renamed(renamed.clone()),
-        }
-        renamed
+        let renamed = renamed.map_err(|error| match error {
+            // The sink is as it was written: the other files can have their names.
+            StoreError::ChangedAtDestination { .. } => Failure::Other(error.to_string()),
+            error => Failure::Sink(error.to_string()),
+        });
+        self.state.lock().node.handle_renamed(renamed.clone());
+        renamed.map_err(|failure| failure.text().to_owned())
     }
 
     /// Renames the files of an own copy that lack no byte, when the transfer ends and others do; what was written of those is

@@ -20,12 +20,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustls::{ClientConnection, ConnectionCommon, ServerConfig, ServerConnection, SideData};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 use crate::seal::{Records, derive};
 use crate::tls;
+
+/// What is lost again and again is retransmitted this often, by agent and master: about 30 attempts before either counts as gone.
+pub const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Payload of a record at most: it must be there as a whole before it is opened.
 const RECORD_LEN: usize = 16 << 10;

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_lane::control::RETRANSMIT_PAUSE_MAX;
 use ropewalk_lane::control::{ControlError, connect};
 use ropewalk_lane::preface::{self, Kind, MacKey, Preface};
 use ropewalk_lane::tcp::limit_retransmit_pause;
@@ -36,9 +37,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// ... this often: as long as [`HOST_SILENCE_MAX`] together.
 const PROBES: u32 = 4;
-
-/// What is lost again and again is retransmitted this often: about 30 attempts before the host counts as gone.
-const RETRANSMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a link runs over: sealed records, or a stream of a pipe that ssh or the system protects.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

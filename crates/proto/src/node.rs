@@ -357,6 +357,13 @@ impl Node {
         }
     }
 
+    /// What a sync that begins now makes safe, for a journal; `None` for the last one, which is followed by the names.
+    #[must_use]
+    pub fn to_record(&self) -> Option<RangeSet> {
+        let delivered = || self.fetch.ledger().delivered_ranges().clone();
+        (self.life == Life::Fetching).then(delivered)
+    }
+
     /// A sync has ended: what it promised is safe, or why it is not.
     pub fn handle_synced(&mut self, promise: Promise, synced: Result<(), String>, now: Instant) {
         if let Err(text) = synced {
@@ -390,9 +397,9 @@ impl Node {
     }
 
     /// The files were renamed into place, as its own task or because the master said so; or why not.
-    pub fn handle_renamed(&mut self, renamed: Result<(), String>) {
+    pub fn handle_renamed(&mut self, renamed: Result<(), Failure>) {
         match renamed {
-            Err(text) => self.handle_failed(Failure::Sink(text)),
+            Err(failure) => self.handle_failed(failure),
             Ok(()) => {
                 self.is_renamed = true;
                 if self.life == Life::Renaming {

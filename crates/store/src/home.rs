@@ -18,7 +18,7 @@ pub(crate) fn split(path: &[u8]) -> Result<(Option<Vec<u8>>, &[u8]), StoreError>
     };
     let end = after.iter().position(|byte| *byte == b'/');
     let (user, rest) = after.split_at(end.unwrap_or(after.len()));
-    match sys::home_of(user) {
+    match sys::names::home_of(user) {
         Some(home) => Ok((Some(home), rest)),
         None => Err(StoreError::NoUser {
             user: String::from_utf8_lossy(user).into_owned(),
@@ -48,7 +48,7 @@ mod tests {
     /// A known user's home takes the place of the name; other paths stay, and an unknown user is named.
     #[test]
     fn homes_are_found() {
-        let root = sys::home_of(b"root").unwrap();
+        let root = sys::names::home_of(b"root").unwrap();
         let root = Path::new(OsStr::from_bytes(&root));
         assert_eq!(from_home(Path::new("~root")).unwrap(), root);
         assert_eq!(from_home(Path::new("~root/a/b")).unwrap(), root.join("a/b"));

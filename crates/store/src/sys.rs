@@ -3,10 +3,11 @@
 
 pub(crate) mod names;
 
-use std::ffi::{CStr, CString, OsStr};
+#[cfg(test)]
+use std::ffi::CStr;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -216,42 +217,6 @@ pub(crate) fn kind_in_words(kind: FileType) -> &'static str {
         FileType::Socket => "socket",
         FileType::CharacterDevice | FileType::BlockDevice => "device",
         FileType::Unknown => "thing of unknown kind",
-    }
-}
-
-/// Longest record of a user that is read; directories of large sites put long texts into some fields.
-const USER_RECORD_MAX: usize = 1 << 20;
-
-/// The home folder of a user; `None` when this host does not know the user, or cannot tell.
-pub(crate) fn home_of(user: &[u8]) -> Option<Vec<u8>> {
-    let user = CString::new(user).ok().filter(|user| !user.is_empty())?;
-    let mut buffer = vec![0; 4096];
-    loop {
-        let mut record = MaybeUninit::<libc::passwd>::uninit();
-        let mut found = std::ptr::null_mut();
-        // SAFETY: the name ends with a zero; the record and the buffer are valid for writing, the buffer for the length
-        // given; all outlive the call.
-        let result = unsafe {
-            libc::getpwnam_r(
-                user.as_ptr(),
-                record.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                &mut found,
-            )
-        };
-        if result == libc::ERANGE && buffer.len() < USER_RECORD_MAX {
-            buffer.resize(buffer.len() * 2, 0);
-            continue;
-        }
-        if result != 0 || found.is_null() {
-            return None;
-        }
-        // SAFETY: the call succeeded and found the user, so the record is filled in.
-        let record = unsafe { record.assume_init() };
-        // SAFETY: the field points to text in the buffer that ends with a zero.
-        let home = unsafe { CStr::from_ptr(record.pw_dir) };
-        return Some(home.to_bytes().to_vec()).filter(|home| home.starts_with(b"/"));
     }
 }
 

@@ -3,23 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use ropewalk_model::{Range, RangeSet};
-use ropewalk_store::{FileSource, KEPT_MIN, Part, Scan, Sink as _, Source, TreeSink};
+use ropewalk_store::{FileSource, KEPT_MIN, Sink as _, Source as _, TreeSink};
 
 mod support;
 use support::*;
 
 const MIB: u64 = 1 << 20;
-
-fn update(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
-    let scan = Scan::read(from).unwrap();
-    let source = FileSource::open_tree(from, &scan, 0).unwrap();
-    let parts = [Part {
-        base: 0,
-        manifest: scan.manifest,
-        left_out: RangeSet::new(),
-    }];
-    (source, TreeSink::update(to, &parts, id).unwrap())
-}
 
 fn id(number: u32) -> String {
     format!("{number:032x}-0")
@@ -67,7 +56,7 @@ fn tree(folder: &Path, big: usize) -> PathBuf {
 fn what_a_killed_writer_left_is_taken_over() {
     let (_keep, folder) = folder();
     let (from, to) = (tree(&folder, 8), folder.join("to"));
-    let (source, sink) = update(&from, &to, &id(1));
+    let (source, sink) = update_pair(&from, &to, &id(1));
     let big = Range::new(5000, 5000 + 8 * MIB);
     make_safe(&source, &sink, Range::new(0, 5000 + 2 * MIB));
     make_safe(
@@ -79,7 +68,7 @@ fn what_a_killed_writer_left_is_taken_over() {
     assert_eq!(names(&folder).len(), 3, "{:?}", names(&folder));
     drop(sink);
 
-    let (source, sink) = update(&from, &to, &id(2));
+    let (source, sink) = update_pair(&from, &to, &id(2));
     assert_eq!(sink.present().unchanged.len_bytes(), 0);
     let adopted = RangeSet::from_ranges([
         Range::new(0, 5000 + 2 * MIB),
@@ -90,7 +79,7 @@ fn what_a_killed_writer_left_is_taken_over() {
     // And again by the next one.
     let (source, sink) = {
         drop(source);
-        update(&from, &to, &id(3))
+        update_pair(&from, &to, &id(3))
     };
     assert_eq!(sink.present().adopted, adopted);
     assert_eq!(finish(&source, &sink), 5 * MIB + 5000);
@@ -105,12 +94,12 @@ fn of_two_killed_writers_one_is_taken_over() {
         let (_keep, folder) = folder();
         let from = tree(&folder, 4).join("sub/big");
         let to = folder.join("to");
-        let (source, one) = update(&from, &to, &id(1));
-        let (_, other) = update(&from, &to, &id(2));
+        let (source, one) = update_pair(&from, &to, &id(1));
+        let (_, other) = update_pair(&from, &to, &id(2));
         make_safe(&source, &one, Range::new(0, first * MIB));
         make_safe(&source, &other, Range::new((4 - second) * MIB, 4 * MIB));
         drop((one, other));
-        let (source, sink) = update(&from, &to, &id(3));
+        let (source, sink) = update_pair(&from, &to, &id(3));
         let adopted = match first {
             2 => Range::new(0, 2 * MIB),
             _ => Range::new(2 * MIB, 4 * MIB),
@@ -127,9 +116,9 @@ fn of_two_killed_writers_one_is_taken_over() {
 fn what_is_being_written_is_not_taken_over() {
     let (_keep, folder) = folder();
     let (from, to) = (tree(&folder, 1), folder.join("to"));
-    let (source, sink) = update(&from, &to, &id(1));
+    let (source, sink) = update_pair(&from, &to, &id(1));
     make_safe(&source, &sink, Range::new(0, 5000));
-    let (other_source, other) = update(&from, &to, &id(2));
+    let (other_source, other) = update_pair(&from, &to, &id(2));
     assert!(other.present().adopted.is_empty());
     assert_eq!(finish(&source, &sink), MIB + 10_000);
     assert_eq!(names(&folder).len(), 3);
@@ -143,30 +132,30 @@ fn what_is_being_written_is_not_taken_over() {
 fn only_the_same_version_is_taken_over() {
     let (_keep, folder) = folder();
     let (from, to) = (tree(&folder, 2), folder.join("to"));
-    let (source, sink) = update(&from, &to, &id(1));
+    let (source, sink) = update_pair(&from, &to, &id(1));
     make_safe(&source, &sink, Range::new(0, 5000 + MIB));
     drop(sink);
     set_times(&from.join("sub/big"), 77, 0);
     let (source, sink) = {
         drop(source);
-        update(&from, &to, &id(2))
+        update_pair(&from, &to, &id(2))
     };
     assert_eq!(sink.present().adopted, RangeSet::from(Range::new(0, 5000)));
     assert_eq!(finish(&source, &sink), 2 * MIB + 5000);
     assert!(snapshot(&from) == snapshot(&to));
     assert_eq!(names(&folder), ["from", "to"]);
 
-    let (source, sink) = update(&from, &folder.join("new"), &id(3));
+    let (source, sink) = update_pair(&from, &folder.join("new"), &id(3));
     make_safe(&source, &sink, Range::new(0, 5000 + MIB));
     drop(sink);
     let other = folder.join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("x"), "x").unwrap();
-    let (other_source, sink) = update(&other, &folder.join("new"), &id(4));
+    let (other_source, sink) = update_pair(&other, &folder.join("new"), &id(4));
     finish(&other_source, &sink);
     let (source, sink) = {
         drop(source);
-        update(&from, &folder.join("new"), &id(5))
+        update_pair(&from, &folder.join("new"), &id(5))
     };
     // Beside the destination, where it was not there, and in it, where it is.
     assert_eq!(sink.present().adopted.len_bytes(), 5000 + MIB);
@@ -189,7 +178,7 @@ fn large_partial_files_are_kept() {
             true => (from.clone(), 5000),
             false => (from.join("sub/big"), 0),
         };
-        let (opened, sink) = update(&source, &to, &id(1));
+        let (opened, sink) = update_pair(&source, &to, &id(1));
         let safe = Range::new(0, start + KEPT_MIN + MIB);
         make_safe(&opened, &sink, safe);
         let missing = sink.layout().ranges().difference(&RangeSet::from(safe));
@@ -201,7 +190,7 @@ fn large_partial_files_are_kept() {
         sink.discard();
         drop(sink);
         drop(opened);
-        let (opened, sink) = update(&source, &to, &id(2));
+        let (opened, sink) = update_pair(&source, &to, &id(2));
         assert_eq!(sink.present().adopted.len_bytes(), KEPT_MIN + MIB);
         assert_eq!(sink.present().unchanged.len_bytes(), start);
         let rest = if has_folder { 5000 } else { 0 };
@@ -226,7 +215,7 @@ fn a_cut_journal_costs_bytes_only() {
     let (from, to) = (tree(&folder, 3), folder.join("to"));
     let mut last = u64::MAX;
     for cut in [0, 7, 30, 60] {
-        let (source, sink) = update(&from, &to, &id(1));
+        let (source, sink) = update_pair(&from, &to, &id(1));
         for at in 0..3 {
             let start = 5000 + at * MIB;
             make_safe(&source, &sink, Range::new(start, start + MIB));
@@ -242,7 +231,7 @@ fn a_cut_journal_costs_bytes_only() {
         std::fs::write(&journal, &bytes[..bytes.len() - cut]).unwrap();
         let (source, sink) = {
             drop(source);
-            update(&from, &to, &id(2))
+            update_pair(&from, &to, &id(2))
         };
         let adopted = sink.present().adopted.len_bytes();
         assert!(adopted <= last && adopted % MIB == 0);
@@ -267,7 +256,7 @@ fn files_of_other_users_are_not_taken_over() {
         let (_keep, folder) = folder();
         let from = tree(&folder, 2).join("sub/big");
         let to = folder.join("to");
-        let (source, sink) = update(&from, &to, &id(1));
+        let (source, sink) = update_pair(&from, &to, &id(1));
         make_safe(&source, &sink, Range::new(0, MIB));
         drop(sink);
         let left = names(&folder);
@@ -280,7 +269,7 @@ fn files_of_other_users_are_not_taken_over() {
             .collect();
         assert_eq!(given.len(), 1);
         chown(folder.join(given[0]), Some(65_534), None).unwrap();
-        let (source, sink) = update(&from, &to, &id(2));
+        let (source, sink) = update_pair(&from, &to, &id(2));
         assert!(sink.present().adopted.is_empty(), "{what}");
         assert_eq!(finish(&source, &sink), 2 * MIB);
         assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap());

@@ -4,19 +4,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use ropewalk_model::RangeSet;
-use ropewalk_store::{
-    EntryKind, FileSource, Landed, Part, Scan, Sink as _, Source, StoreError, TreeSink,
-};
+use ropewalk_store::{EntryKind, FileSource, Landed, Sink as _, Source as _, StoreError, TreeSink};
 
 mod support;
 use support::*;
-
-fn update(from: &Path, to: &Path) -> (FileSource, TreeSink) {
-    let scan = Scan::read(from).unwrap();
-    let source = FileSource::open_tree(from, &scan, 0).unwrap();
-    let parts = [Part::whole(0, scan.manifest)];
-    (source, TreeSink::update(to, &parts, ID).unwrap())
-}
 
 /// Writes what is not present, as a transfer does. Returns how many bytes that were.
 fn fill(source: &FileSource, sink: &TreeSink) -> u64 {
@@ -31,7 +22,7 @@ fn fill(source: &FileSource, sink: &TreeSink) -> u64 {
 }
 
 fn copy_changes(from: &Path, to: &Path) -> (u64, Landed) {
-    let (source, sink) = update(from, to);
+    let (source, sink) = update_pair(from, to, ID);
     let written = fill(&source, &sink);
     sink.commit().unwrap();
     (written, sink.landed())
@@ -121,7 +112,7 @@ fn times_without_nanoseconds_are_the_same() {
         (999, 0, 8),
     ] {
         set_times(&to, seconds, nanoseconds);
-        let (source, sink) = update(&from, &to);
+        let (source, sink) = update_pair(&from, &to, ID);
         assert_eq!(fill(&source, &sink), written, "{seconds} {nanoseconds}");
         sink.discard();
     }
@@ -159,7 +150,7 @@ fn a_file_that_changes_meanwhile_is_named() {
         }
         copy_changes(&from, &to);
         std::fs::write(from.join("b"), "newer").unwrap();
-        let (source, sink) = update(&from, &to);
+        let (source, sink) = update_pair(&from, &to, ID);
         assert_eq!(fill(&source, &sink), 5);
         change(&to.join("a"));
         let error = sink.commit().unwrap_err();
@@ -230,7 +221,7 @@ fn an_incomplete_update_keeps_what_was_there() {
     for name in ["b", "c"] {
         std::fs::write(from.join(name), name.repeat(20)).unwrap();
     }
-    let (source, sink) = update(&from, &to);
+    let (source, sink) = update_pair(&from, &to, ID);
     let absent = sink.layout().ranges().difference(&sink.present().all());
     assert_eq!(absent.len_bytes(), 40);
     let [first, second]: [_; 2] = [0, 20].map(|at| {

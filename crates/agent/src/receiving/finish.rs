@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, from_agent};
-use ropewalk_proto::node::{Life, Task};
+use ropewalk_proto::node::Task;
 use ropewalk_proto::rapid::Gaps;
 
 use super::{Datagrams, Fetch, State, Way};
@@ -78,13 +77,14 @@ impl Fetch {
                     self.changed.wait_for(&mut state, pause);
                 }
                 Task::Sync(promise) => {
-                    // The last sync is followed by the names.
-                    let is_last = state.node.life() != Life::Fetching;
-                    let received = state.node.fetch().ledger().delivered_ranges().clone();
+                    let has_sync = !self.member.options.no_sync;
+                    let recorded = has_sync.then(|| state.node.to_record()).flatten();
                     drop(state);
                     let synced = self.sync();
-                    if synced.is_ok() && !is_last && !self.member.options.no_sync {
-                        self.record(&received);
+                    // Data first, then the record.
+                    if let (Some(recorded), Some(sinks), Ok(())) = (recorded, self.sinks(), &synced)
+                    {
+                        sinks.record(&recorded);
                     }
                     let node = &mut self.state.lock().node;
                     node.handle_synced(promise, synced, now());
@@ -114,13 +114,6 @@ impl Fetch {
                 sinks.sync().map_err(|error| error.to_string())
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Takes down what is safe, for a later transfer.
-    fn record(&self, safe: &RangeSet) {
-        if let Some(sinks) = self.sinks() {
-            sinks.record(safe);
         }
     }
 

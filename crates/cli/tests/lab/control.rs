@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::process::Child;
 use std::time::Duration;
 
-use ropewalk_lab::trunk::{ClusterSpec, Direction, LinkSpec, TrunkSpec};
-use ropewalk_lab::{HostSpec, Lab, LabBuilder, Topology};
+use ropewalk_lab::trunk::{Direction, LinkSpec};
+use ropewalk_lab::{HostSpec, Lab, LabBuilder};
 
-use crate::hosts::{agent, begin, close, master};
+use crate::common::wait_for;
+use crate::hosts::{agent, begin, close, far_pair, master};
 
 /// Agents, half of them senders.
 const NODES: usize = 32;
@@ -99,17 +100,14 @@ fn retransmits(lab: &Lab, host: &str) -> (u32, u32) {
 
 /// Until a host has retransmitted the same for some time, with no pause above a second.
 fn assert_retransmits(lab: &Lab, host: &str) {
-    loop {
+    wait_for("five attempts", || {
         let (pause, attempts) = retransmits(lab, host);
         assert!(
             pause <= 1000,
             "{host}: {pause} ms after {attempts} attempts"
         );
-        if attempts >= 5 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        (attempts >= 5).then_some(())
+    });
 }
 
 /// What is lost again and again is retransmitted each second, by agent and master, so that a control connection survives a bad path. With
@@ -124,14 +122,7 @@ fn what_is_lost_is_retransmitted_each_second() {
         return eprintln!("SKIPPED {name}: this kernel has no limit of the pause; run Linux 6.15");
     }
     let link = LinkSpec::unlimited().delay(Duration::from_millis(2));
-    let clusters = ClusterSpec {
-        hosts: [1, 1],
-        access_bits_per_second: Some(1_000_000_000),
-        trunk: TrunkSpec::symmetric(link),
-    };
-    let lab = LabBuilder::from(Topology::clusters(&clusters))
-        .build()
-        .unwrap();
+    let lab = far_pair(link);
     let agents = [agent(&lab, "b1", 7420, &["/data"])];
     let change = |direction, words: &str| lab.trunk(0).change(&[direction], words).unwrap();
     // Of one node: only control crosses.

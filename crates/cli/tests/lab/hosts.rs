@@ -3,7 +3,8 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
-use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec};
+use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, TrunkSpec};
+use ropewalk_lab::{HostSpec, Lab, LabBuilder, NicSpec, Topology};
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
@@ -137,4 +138,15 @@ pub fn rules(lab: &Lab, host: &str, rules: &str) {
         .write_all(rules.as_bytes())
         .unwrap();
     assert!(child.wait().unwrap().success(), "{rules}");
+}
+
+/// Hosts `a1` and `b1`, with 1 Gbit/s each, on two sides of a trunk.
+pub fn far_pair(link: LinkSpec) -> Lab {
+    let clusters = ClusterSpec {
+        hosts: [1, 1],
+        access_bits_per_second: Some(1_000_000_000),
+        trunk: TrunkSpec::symmetric(link),
+    };
+    let builder = LabBuilder::from(Topology::clusters(&clusters));
+    builder.build().unwrap()
 }

@@ -2,6 +2,8 @@
 //! where namespaces cannot be made.
 
 mod changes;
+#[path = "../common/mod.rs"]
+mod common;
 mod control;
 mod hosts;
 mod paths;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use ropewalk_lab::trunk::{ClusterSpec, LinkSpec, Loss, TrunkSpec};
-use ropewalk_lab::{LabBuilder, Topology};
+use ropewalk_lab::trunk::{LinkSpec, Loss};
 use ropewalk_proto::stage::shuffle::{part_name, partition_of};
 
-use crate::hosts::{PROGRAM, agent, bytes, lab, master, rules};
+use crate::hosts::{PROGRAM, agent, bytes, far_pair, lab, master, rules};
 
 /// Files of three hosts, dealt over all of them, sealed and plain: every block once. A host without the stream's port is named.
 #[test]
@@ -157,14 +156,7 @@ fn datagrams_cross_a_path_that_loses() {
     let link = LinkSpec::rate_bits(200_000_000)
         .delay(Duration::from_millis(2))
         .loss(Loss::independent(0.1));
-    let clusters = ClusterSpec {
-        hosts: [1, 1],
-        access_bits_per_second: Some(1_000_000_000),
-        trunk: TrunkSpec::symmetric(link),
-    };
-    let lab = LabBuilder::from(Topology::clusters(&clusters))
-        .build()
-        .unwrap();
+    let lab = far_pair(link);
     let hosts = ["a1", "b1"];
     let mut sums = Vec::new();
     for (seed, host) in hosts.iter().enumerate() {

@@ -143,6 +143,12 @@ impl Node {
         finished.or(self.done.as_deref().and_then(|done| done.landed.as_ref()))
     }
 
+    /// A count that it reported of each of its sources, summed up.
+    pub fn of_sources(&self, count: impl Fn(&control::OpenedSource) -> u64) -> u64 {
+        let sources = self.opened.iter().flat_map(|opened| &opened.sources);
+        sources.map(count).sum()
+    }
+
     pub fn is_sender(&self) -> bool {
         !self.setup.sources.is_empty()
     }

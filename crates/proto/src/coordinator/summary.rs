@@ -91,24 +91,9 @@ impl Coordinator {
                 finished: node.finished.as_deref(),
                 lost: node.lost.as_deref(),
                 landed: node.landed(),
-                skipped: node
-                    .opened
-                    .iter()
-                    .flat_map(|o| &o.sources)
-                    .map(|s| s.skipped)
-                    .sum(),
-                attributes_unread: node
-                    .opened
-                    .iter()
-                    .flat_map(|o| &o.sources)
-                    .map(|s| s.attributes_unread)
-                    .sum(),
-                special: node
-                    .opened
-                    .iter()
-                    .flat_map(|o| &o.sources)
-                    .map(|s| s.special)
-                    .sum(),
+                skipped: node.of_sources(|source| source.skipped),
+                attributes_unread: node.of_sources(|source| source.attributes_unread),
+                special: node.of_sources(|source| source.special),
                 present: node.present_bytes,
                 adopted: node.adopted_bytes,
                 present_files: node.present_files,

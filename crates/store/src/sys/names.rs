@@ -1,4 +1,4 @@
-//! Names and numbers of users and groups, as this host has them.
+//! Names, numbers and home folders of users and groups, as this host has them.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -50,6 +50,19 @@ pub(crate) fn user_id(name: &[u8]) -> Option<u32> {
         },
         |record: &libc::passwd| record.pw_uid,
     )
+}
+
+/// The home folder of a user; `None` when this host does not know the user, or cannot tell.
+pub(crate) fn home_of(user: &[u8]) -> Option<Vec<u8>> {
+    let user = CString::new(user).ok().filter(|user| !user.is_empty())?;
+    let home = look_up(
+        |record, buffer, len, found| {
+            // SAFETY: the name ends with a zero; record and buffer are valid for writing, the buffer for the length given.
+            unsafe { libc::getpwnam_r(user.as_ptr(), record, buffer, len, found) }
+        },
+        |record: &libc::passwd| text(record.pw_dir),
+    );
+    home.filter(|home| home.starts_with(b"/"))
 }
 
 /// The number of a group.

@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Gid, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Stat, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::Tree;
-use super::standing::{MODE_MASK, SET_BITS};
+use super::standing::{MODE_MASK, SET_BITS, mode_of};
 use crate::manifest::{Attribute, Entry, Keep, Owner, Reader};
 use crate::open_files::lock;
 use crate::sys::{self, names};
@@ -190,26 +190,24 @@ impl Tree {
     /// Whether a file under its final name has mode, owner and attributes of its entry.
     pub(super) fn is_kept(
         &self,
+        stat: &Stat,
+        object: u32,
         folder: BorrowedFd<'_>,
         name: &[u8],
-        object: u32,
-        entry: &Entry,
     ) -> bool {
-        let Ok(stat) = sys::stat_entry(folder, name) else {
-            return false;
-        };
+        let entry = &self.entries[object as usize];
         let keep = Keep {
             owners: false,
             attributes: true,
         };
         let mode = stat.st_mode & 0o7777;
         let Some(owner) = &entry.kept.owner else {
-            return entry.kept.attributes.is_empty() && mode == entry.mode & MODE_MASK;
+            return entry.kept.attributes.is_empty() && mode == mode_of(entry);
         };
         let is_owned = lock(&self.kept_state).ids(owner) == (stat.st_uid, stat.st_gid);
         let is_same = is_owned
             && mode == entry.mode & 0o7777
-            && Reader::new(keep).read(folder, name, &stat).attributes == entry.kept.attributes;
+            && Reader::new(keep).read(folder, name, stat).attributes == entry.kept.attributes;
         if is_same && mode & SET_BITS != 0 {
             lock(&self.kept_state).with_bits.insert(object);
         }

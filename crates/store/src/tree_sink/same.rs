@@ -218,8 +218,7 @@ impl Tree {
     ) -> Result<(), StoreError> {
         let entry = self.entry(object);
         let is_due = |stat: &Stat| {
-            self.is_same(stat, object, folder, name)
-                && !self.has_its_metadata(stat, object, folder, name)
+            self.is_same(stat, object, folder, name) && !self.is_kept(stat, object, folder, name)
         };
         if !sys::stat_entry(folder, name).is_ok_and(|stat| is_due(&stat)) {
             return Ok(());
@@ -242,20 +241,6 @@ impl Tree {
         Ok(())
     }
 
-    fn has_its_metadata(
-        &self,
-        stat: &Stat,
-        object: u32,
-        folder: BorrowedFd<'_>,
-        name: &[u8],
-    ) -> bool {
-        let entry = self.entry(object);
-        match entry.kept == Kept::default() {
-            true => stat.st_mode & 0o7777 == mode_of(entry),
-            false => self.is_kept(folder, name, object, entry),
-        }
-    }
-
     /// Whether what stands under a name is what the entry makes of it, but for mode, owner and attributes that can be set.
     fn is_same(&self, stat: &Stat, object: u32, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
         let entry = self.entry(object);
@@ -267,7 +252,7 @@ impl Tree {
                 let is_copy = written_at != (stat.st_ctime, stat.st_ctime_nsec);
                 is_file(stat, entry)
                     && is_copy
-                    && (is_ours(stat) || self.has_its_metadata(stat, object, folder, name))
+                    && (can_be_set(stat) || self.is_kept(stat, object, folder, name))
             }
             EntryKind::Symlink { target } => {
                 found == FileType::Symlink
@@ -279,7 +264,7 @@ impl Tree {
 }
 
 /// Whether this process may give a file another mode, and no name elsewhere gets it, too.
-fn is_ours(stat: &Stat) -> bool {
+fn can_be_set(stat: &Stat) -> bool {
     let user = rustix::process::geteuid();
     stat.st_nlink == 1 && (user.is_root() || user.as_raw() == stat.st_uid)
 }

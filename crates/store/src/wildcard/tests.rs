@@ -184,7 +184,7 @@ fn roots_bound_what_is_listed() {
 /// A home folder stands before the pattern and is taken as it is named.
 #[test]
 fn homes_are_looked_into() {
-    let home = sys::home_of(b"root").unwrap();
+    let home = sys::names::home_of(b"root").unwrap();
     assert_eq!(expand(b"~root", None), Ok(vec![home.clone()]));
     assert_eq!(expand(b"~root/none", None), Ok(vec![join(&home, b"none")]));
     let error = expand(b"~no-such-user/*", None).unwrap_err();

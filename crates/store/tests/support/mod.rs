@@ -140,6 +140,14 @@ pub fn tree_pair(from: &Path, to: &Path, base: u64) -> (FileSource, TreeSink) {
     (source, sink)
 }
 
+/// The same for an update: a sink that leaves what is there already.
+pub fn update_pair(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
+    let scan = Scan::read(from).unwrap();
+    let source = FileSource::open_tree(from, &scan, 0).unwrap();
+    let parts = [Part::whole(0, scan.manifest)];
+    (source, TreeSink::update(to, &parts, id).unwrap())
+}
+
 /// Copies a tree or file as a transfer does.
 pub fn copy(from: &Path, to: &Path) {
     let (source, sink) = tree_pair(from, to, 1000);
