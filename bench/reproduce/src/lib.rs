@@ -45,7 +45,8 @@ pub use crate::page::page;
 use crate::bench::Settings;
 use crate::figures::{
     access, composition, control, events, faults, figure2, heterogeneity, memory, multisocket,
-    munisocket, peers, pressure, rails, rapid, streaming, striping, traps, trees, trunk, wan,
+    munisocket, peers, pressure, rails, rapid, scale, streaming, striping, traps, trees, trunk,
+    wan,
 };
 
 /// Longer than all figures take.
@@ -130,8 +131,13 @@ enum Figure {
     Trunk,
     /// Streams over the wide-area trunk: tuned, beside every fixed number and the packet simulator, in the lab
     Wan,
+    /// Plans for up to 100,000 nodes, transfers between as many in virtual time, packet events a second
+    Scale,
     /// Everything
     All,
+    /// One run of `scale`
+    #[command(hide = true)]
+    ScalePoint(scale::PointArgs),
     /// One end of a lane, for `rapid`
     #[command(hide = true)]
     LaneEnd(rapid::EndArgs),
@@ -166,6 +172,9 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
     if let Figure::SlowReader(reader) = &arguments.command {
         return pressure::run_reader(reader).map(|()| true);
     }
+    if let Figure::ScalePoint(point) = &arguments.command {
+        return scale::run_point(point).map(|()| true);
+    }
     let options = &arguments.options;
     if let Some(nice) = options.session_nice {
         // With autogroups, niceness of a process acts within its session only.
@@ -194,6 +203,7 @@ fn make_figures(arguments: &ReproduceArgs) -> Result<bool> {
         Figure::Events,
         Figure::Memory,
         Figure::Control,
+        Figure::Scale,
         Figure::Faults,
         Figure::Rails,
         Figure::Rapid,
@@ -240,9 +250,12 @@ fn make(figure: &Figure, settings: &Settings) -> Result<bool> {
         Figure::Trees => trees::run(settings),
         Figure::Trunk => trunk::run(settings),
         Figure::Wan => wan::run(settings),
-        Figure::All | Figure::LaneEnd(_) | Figure::ChainLink(_) | Figure::SlowReader(_) => {
-            bail!("not a figure by itself")
-        }
+        Figure::Scale => scale::run(settings),
+        Figure::All
+        | Figure::LaneEnd(_)
+        | Figure::ChainLink(_)
+        | Figure::SlowReader(_)
+        | Figure::ScalePoint(_) => bail!("not a figure by itself"),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Figures in the page's order: folder and heading.
-const FIGURES: [(&str, &str); 20] = [
+const FIGURES: [(&str, &str); 21] = [
     (
         "peers",
         "One pair on loopback beside iperf3 and other movers",
@@ -28,6 +28,7 @@ const FIGURES: [(&str, &str); 20] = [
     ("rails", "Several interfaces between two hosts"),
     ("trees", "A tree and a large file over ssh"),
     ("control", "Control traffic"),
+    ("scale", "Many nodes, in one process"),
     ("memory", "Memory of an agent"),
     ("multisocket", "Sockets between two processes"),
     ("munisocket", "Messages over several interfaces"),

@@ -15,6 +15,7 @@ mod plan;
 mod ports;
 mod progress;
 mod put;
+mod remains;
 mod report;
 mod run;
 mod shuffle;
@@ -82,10 +83,12 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Serve this host's folders to masters that hold a token
     Agent(agent::AgentArgs),
-    /// Show running transfers
+    /// Show running transfers, or what ended ones have left at a destination
     Status(status::StatusArgs),
     /// Stop running transfers
     Cancel(status::CancelArgs),
+    /// Remove what ended transfers have left at a destination
+    Clean(remains::CleanArgs),
     /// Add nodes to a running transfer
     Join(members::JoinArgs),
     /// Release a node of a running transfer; the others take over
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Agent(args) => end(agent::run(&args)),
         Command::Status(args) => end(status::status(&args)),
         Command::Cancel(args) => end(status::cancel(&args)),
+        Command::Clean(args) => end(remains::clean(&args)),
         Command::Join(args) => end(members::join(&args)),
         Command::Leave(args) => end(members::leave(&args)),
         Command::Demo(args) => end(demo::run(&args)),

@@ -1,4 +1,4 @@
-//! `status` and `cancel`: questions to running transfers of this user, or to an agent.
+//! `status` and `cancel`: questions to running transfers of this user, or to an agent; `status PATH` is in `remains`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::desk::{self, Answer, Question};
 use crate::escape;
 use crate::progress::rate;
+use crate::remains;
 use crate::report::listed;
 use crate::run::runtime;
 use crate::sys::{self, say};
@@ -29,6 +30,10 @@ const SHORT_LEN: usize = 8;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = STATUS_EXAMPLES)]
 pub(crate) struct StatusArgs {
+    /// Show what ended transfers have left at this destination, or in this folder
+    #[arg(value_name = "PATH", conflicts_with = "agent")]
+    path: Option<PathBuf>,
+
     /// Ask a running agent instead of this user's own transfers
     #[arg(long, value_name = "HOST:PORT")]
     agent: Option<HostPort>,
@@ -47,7 +52,9 @@ Examples:
   ropewalk status
       transfers that this user's commands carry out on this host
   ropewalk status --agent node1:7420 --token-file ~/.config/ropewalk/token
-      transfers that this agent takes part in, of all users";
+      transfers that this agent takes part in, of all users
+  ropewalk status /data/set
+      what is left of transfers to /data/set that ended, and how much of it is safe";
 
 /// Arguments of `ropewalk cancel`.
 #[derive(Args, Clone, Debug)]
@@ -120,8 +127,9 @@ fn format_id(id: &[u8]) -> String {
 
 /// Prints what is running.
 pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
-    let text = match &args.agent {
-        Some(at) => {
+    let text = match (&args.path, &args.agent) {
+        (Some(path), _) => remains::status_text(path, args.json)?,
+        (None, Some(at)) => {
             let lines: Vec<AgentLine> = ask_agent(at, args.token_file.as_deref())?
                 .iter()
                 .map(line_of)
@@ -132,7 +140,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<ExitCode> {
                 agent_text(&lines)
             }
         }
-        None => {
+        (None, None) => {
             let answers: Vec<Answer> = desk::ask_all(&desk::folder()?, &Question::Status)?
                 .into_iter()
                 .map(|a| a.1)

@@ -85,6 +85,34 @@ fn a_killed_copy_goes_on() {
     assert_goes_on(&place, &["set", "copy"], safe, 60 << 20);
 }
 
+/// What a killed copy left is shown while nothing runs, and removed; a running copy's is not.
+#[test]
+fn what_a_killed_copy_left_is_shown_and_removed() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("set")).unwrap();
+    std::fs::write(place.path("set/large"), bytes(30 << 20, 1)).unwrap();
+    let mut moving = Moving::start(&place, &["copy", "--limit", "80Mbit", "set", "copy"]);
+    moving.until_delivered(8 << 20);
+    let clean = |status: i32| place.run(&["clean", "copy"]).assert_status(status).out();
+    assert!(clean(0).contains(": a transfer is writing it"));
+    assert_eq!(temporary(place.dir.path()).len(), 2, "files and journal");
+    let all = family(moving.child.id() as i32);
+    kill_at_once(&all);
+    moving.child.wait().unwrap();
+    assert_gone(&all[1..]);
+    let shown = place.run(&["status", "copy"]).assert_status(0).out();
+    assert!(shown.contains(" of 31.5 MB safe, 1 file, "), "{shown}");
+    let json = place.run(&["status", "--json", "copy"]).assert_status(0);
+    let shown: Value = serde_json::from_str(&json.out()).unwrap();
+    assert_eq!(shown[0]["state"], "resumable");
+    assert_eq!(shown[0]["total_bytes"], 30 << 20);
+    assert!(shown[0]["safe_bytes"].as_u64().unwrap() >= 8 << 20);
+    assert!(clean(0).starts_with("removed "));
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+    assert!(clean(0).starts_with("nothing is left"));
+    place.run(&["clean", "missing/copy"]).assert_status(1);
+}
+
 /// A receiving agent is killed again and again; the copy needs each byte once, but for those that were not safe.
 #[test]
 fn a_receiver_that_is_killed_again_and_again_goes_on() {

@@ -22,6 +22,7 @@ fn help_is_as_recorded() {
         "agent",
         "status",
         "cancel",
+        "clean",
         "join",
         "leave",
         "demo",

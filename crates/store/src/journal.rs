@@ -161,21 +161,53 @@ pub(crate) struct Left {
     _lock: File,
 }
 
-/// Reads the journal of this name; `None` where it is none, is another host's, or is written.
-pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
+/// What has a journal's name.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Left(Left),
+    /// A process writes it, or reads it.
+    Locked,
+    /// Locks say nothing about its writer.
+    OfOtherHost,
+    /// No journal that this version reads, or gone.
+    Unreadable,
+}
+
+/// Reads the journal of this name.
+pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()).ok()?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let Ok(file) = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()) else {
+        return Found::Unreadable;
+    };
+    if is_locked(&file) {
+        return Found::Locked;
+    }
     let mut file = File::from(file);
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).ok()?;
-    let records = bytes
-        .strip_prefix(MAGIC)?
-        .strip_prefix(host_mark().as_bytes())?;
-    Some(Left {
-        files: decode(records),
-        _lock: file,
-    })
+    let is_read = file.read_to_end(&mut bytes).is_ok();
+    match bytes.strip_prefix(MAGIC).filter(|_| is_read) {
+        None => Found::Unreadable,
+        Some(rest) => match rest.strip_prefix(host_mark().as_bytes()) {
+            None => Found::OfOtherHost,
+            Some(records) => Found::Left(Left {
+                files: decode(records),
+                _lock: file,
+            }),
+        },
+    }
+}
+
+/// Reads the journal of this name; `None` where it is none, is another host's, or is written.
+pub(crate) fn claim(folder: impl AsFd, name: &[u8]) -> Option<Left> {
+    match find(folder, name) {
+        Found::Left(left) => Some(left),
+        Found::Locked | Found::OfOtherHost | Found::Unreadable => None,
+    }
+}
+
+/// Whether a process has locked a file; if not, it is locked until it is closed. A file system without locks counts as locked.
+pub(crate) fn is_locked(file: impl AsFd) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
 }
 
 /// The records up to the first that is cut or damaged.

@@ -346,21 +346,35 @@ pub fn remove_empty_folder(path: &Path) {
     }
 }
 
-/// Removes a file, or a folder and all below it.
+/// What the temporary names of a final one begin with, unless that is too long for them.
+pub(crate) fn temporary_begin(name: &[u8]) -> Vec<u8> {
+    [&b"."[..], name, b".ropewalk-"].concat()
+}
+
+/// Removes a file, or a folder and all below it, as far as possible.
 pub(crate) fn remove_entry(folder: &OwnedFd, name: &[u8]) {
-    let removed = rustix::fs::unlinkat(folder, name, rustix::fs::AtFlags::empty());
-    if removed == Err(Errno::ISDIR) {
-        // By the descriptor, so that no link can lead elsewhere; links below are never followed.
-        let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-        let path = folder.join(OsStr::from_bytes(name));
-        // One entry that another process makes meanwhile ends an attempt, with all that would have come after it.
-        let is_left = |error: std::io::Error| error.kind() == ErrorKind::DirectoryNotEmpty;
-        for _ in 0..REMOVE_ATTEMPTS_MAX {
-            if !std::fs::remove_dir_all(&path).is_err_and(is_left) {
-                break;
-            }
-        }
+    let _ = try_remove_entry(folder, name);
+}
+
+/// Removes a file, or a folder and all below it.
+pub(crate) fn try_remove_entry(folder: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
+    match rustix::fs::unlinkat(folder, name, rustix::fs::AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        removed => return Ok(removed?),
     }
+    // By the descriptor, so that no link can lead elsewhere; links below are never followed.
+    let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let path = folder.join(OsStr::from_bytes(name));
+    let mut removed = std::fs::remove_dir_all(&path);
+    // One entry that another process makes meanwhile ends an attempt, with all that would have come after it.
+    let is_left = |error: &std::io::Error| error.kind() == ErrorKind::DirectoryNotEmpty;
+    for _ in 1..REMOVE_ATTEMPTS_MAX {
+        if !removed.as_ref().is_err_and(is_left) {
+            break;
+        }
+        removed = std::fs::remove_dir_all(&path);
+    }
+    removed
 }
 
 /// The folder of a destination, opened, and the destination's name in it.

@@ -25,7 +25,7 @@ use crate::folders::Folders;
 use crate::journal::{self, Journal, Left};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::staging::{is_temporary, remove_entry};
+use crate::staging::{is_temporary, remove_entry, temporary_begin};
 use crate::sys;
 
 /// Partial files are kept where at least so many of their bytes are safe; fewer are sent again in little time.
@@ -98,7 +98,7 @@ impl Tree {
     }
 
     fn find_leftovers_in(&self, folder: &OwnedFd, found: &mut Vec<Leftover>) {
-        let begin = [&b"."[..], &self.name, b".ropewalk-"].concat();
+        let begin = temporary_begin(&self.name);
         for entry in Dir::read_from(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_bytes();
             let Some(temporary) = journal::temporary_of(name) else {

@@ -1,0 +1,209 @@
+//! What transfers that ended have left at a destination under temporary names: found and removed without a transfer.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{Operation, StoreError};
+use crate::journal::{self, Found, Left};
+use crate::staging::{is_temporary, open_parent, temporary_begin, try_remove_entry};
+use crate::sys;
+
+/// Why a leftover may, or may not, be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemainState {
+    /// Its journal states which bytes are on stable storage: the next copy to the destination sends the others only.
+    Resumable,
+    /// A process holds its lock: a transfer runs.
+    InUse,
+    /// Made by a process of another host: locks are of no use there.
+    OtherHost,
+    /// Made by another user.
+    OtherUser,
+    /// It has no journal, so neither what is safe nor whether a transfer runs is known.
+    Unrecorded,
+}
+
+/// What a transfer has left under one temporary name.
+#[derive(Debug)]
+pub struct Remain {
+    /// The temporary file or folder, or its journal where only that is left.
+    pub path: PathBuf,
+    /// See [`RemainState`].
+    pub state: RemainState,
+    /// Bytes of the journal's files that are on stable storage.
+    pub safe: u64,
+    /// Lengths of these files.
+    pub total: u64,
+    /// How many they are.
+    pub files: u64,
+    /// When it was last written.
+    pub modified: SystemTime,
+    folder: OwnedFd,
+    name: Vec<u8>,
+    // Holds the lock, so that no transfer takes over what is removed.
+    _left: Option<Left>,
+}
+
+/// What was left for a destination, and for destinations directly below it: sorted by path.
+///
+/// Cost: one pass over the folder of the destination and one over the destination, and a read of each journal.
+///
+/// # Errors
+/// [`StoreError::ParentMissing`], or what the system reported when the folder was opened or read.
+pub fn remains(dest: &Path) -> Result<Vec<Remain>, StoreError> {
+    let mut found = Vec::new();
+    // The root, or a path that ends in `..`, has nothing beside it that is found by name.
+    let resolved = resolve(dest);
+    if resolved.file_name().is_some() {
+        let (folder, path, name) = open_parent(&resolved)?;
+        find(&folder, &path, &temporary_begin(&name), &mut found)?;
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    match sys::open_resolved_path(&resolved, flags, Mode::empty()) {
+        Ok(folder) => find(&folder, &resolved, b".", &mut found)?,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+        Err(errno) => return Err(StoreError::from_errno(Operation::Open, &resolved, errno)),
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// A path without links; its last name need not exist.
+fn resolve(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => match Path::new(".").join(parent).canonicalize() {
+            Ok(parent) => parent.join(name),
+            Err(_) => path.to_owned(),
+        },
+        _ => path.to_owned(),
+    }
+}
+
+/// * `begin`: what the names begin with.
+fn find(
+    folder: &OwnedFd,
+    path: &Path,
+    begin: &[u8],
+    found: &mut Vec<Remain>,
+) -> Result<(), StoreError> {
+    let failed = |operation, errno| StoreError::from_errno(operation, path, errno);
+    // By temporary name: what there is of it.
+    let mut names: BTreeMap<Vec<u8>, Names> = BTreeMap::new();
+    for entry in Dir::read_from(folder).map_err(|errno| failed(Operation::List, errno))? {
+        let entry = entry.map_err(|errno| failed(Operation::List, errno))?;
+        let name = entry.file_name().to_bytes();
+        if !name.starts_with(begin) || !is_temporary(name) {
+            continue;
+        }
+        let temporary = journal::temporary_of(name);
+        let names = names.entry(temporary.unwrap_or(name).to_vec()).or_default();
+        match temporary {
+            Some(_) => names.journal = true,
+            None => names.content = true,
+        }
+    }
+    for (name, names) in names {
+        let first = match names.content {
+            true => Some(name.clone()),
+            false => journal::name_of(&name),
+        };
+        // What is gone by now needs no line.
+        let Some(first) = first else { continue };
+        let Ok(stat) = sys::stat_entry(folder.as_fd(), &first) else {
+            continue;
+        };
+        let journal = journal::name_of(&name).filter(|_| names.journal);
+        let (state, left) = match &journal {
+            Some(journal) => state_of(folder, journal, &stat),
+            None => (without_journal(folder, &name, &stat), None),
+        };
+        let written = journal.and_then(|name| sys::stat_entry(folder.as_fd(), &name).ok());
+        let files = left.iter().flat_map(|left| &left.files);
+        let folder = folder.try_clone();
+        found.push(Remain {
+            path: path.join(OsStr::from_bytes(&first)),
+            state,
+            safe: files.clone().map(|file| file.safe.len_bytes()).sum(),
+            total: files.clone().map(|file| file.len).sum(),
+            files: files.count() as u64,
+            modified: modified(&written.unwrap_or(stat)),
+            folder: folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?,
+            name,
+            _left: left,
+        });
+    }
+    Ok(())
+}
+
+/// What there is of one temporary name.
+#[derive(Clone, Copy, Debug, Default)]
+struct Names {
+    content: bool,
+    journal: bool,
+}
+
+fn state_of(folder: &OwnedFd, journal: &[u8], stat: &Stat) -> (RemainState, Option<Left>) {
+    let is_ours = |stat: &Stat| stat.st_uid == rustix::process::geteuid().as_raw();
+    let of_journal = sys::stat_entry(folder.as_fd(), journal);
+    if !is_ours(stat) || !of_journal.is_ok_and(|stat| is_ours(&stat)) {
+        return (RemainState::OtherUser, None);
+    }
+    match journal::find(folder, journal) {
+        Found::Left(left) => (RemainState::Resumable, Some(left)),
+        Found::Locked => (RemainState::InUse, None),
+        Found::OfOtherHost => (RemainState::OtherHost, None),
+        Found::Unreadable => (RemainState::Unrecorded, None),
+    }
+}
+
+/// Output of streams is locked itself.
+fn without_journal(folder: &OwnedFd, name: &[u8], stat: &Stat) -> RemainState {
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return RemainState::OtherUser;
+    }
+    let flags = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => OFlags::RDONLY | OFlags::NONBLOCK,
+        _ => return RemainState::Unrecorded,
+    };
+    let opened = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty());
+    match opened.map(|opened| journal::is_locked(&opened)) {
+        Ok(true) => RemainState::InUse,
+        _ => RemainState::Unrecorded,
+    }
+}
+
+fn modified(stat: &Stat) -> SystemTime {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+impl Remain {
+    /// Removes the temporary file or folder, then its journal.
+    ///
+    /// # Errors
+    /// What the system reported for [`Operation::Remove`]; some of it may be gone by then.
+    pub fn remove(self) -> Result<(), StoreError> {
+        let journal = journal::name_of(&self.name);
+        for name in [Some(&self.name), journal.as_ref()].into_iter().flatten() {
+            match try_remove_entry(&self.folder, name) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    let path = self.path.with_file_name(OsStr::from_bytes(name));
+                    return Err(StoreError::from_io(Operation::Remove, path, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

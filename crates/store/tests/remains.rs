@@ -1,0 +1,103 @@
+//! What ended transfers have left is found, and removed only where no transfer writes it.
+
+use std::path::Path;
+
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_store::{Remain, RemainState, Sink as _, TreeSink, remains};
+
+mod support;
+use support::*;
+
+fn id(number: u32) -> String {
+    format!("{number:032x}-0")
+}
+
+/// A transfer to `to` of a file of 3,000 bytes and one of 5,000, of which 4,000 are safe.
+fn begin(folder: &Path, to: &Path, number: u32) -> TreeSink {
+    let from = folder.join("from");
+    if !from.exists() {
+        std::fs::create_dir(&from).unwrap();
+        std::fs::write(from.join("a"), bytes(1, 3000)).unwrap();
+        std::fs::write(from.join("b"), bytes(2, 5000)).unwrap();
+    }
+    let (source, sink) = update_pair(&from, to, &id(number));
+    let range = Range::new(0, 4000);
+    let mut buffer = vec![0; 4000];
+    ropewalk_store::Source::read_at(&source, 0, &mut buffer).unwrap();
+    sink.write_at(0, &buffer).unwrap();
+    sink.sync().unwrap();
+    sink.record(&RangeSet::from(range));
+    sink
+}
+
+fn one(dest: &Path) -> Remain {
+    let mut found = remains(dest).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+/// A running transfer's files are in use; those of an ended one are counted, by its destination and by the folder that has it, and
+/// removed with the journal.
+#[test]
+fn what_is_left_is_counted_and_removed() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    assert!(remains(&to).unwrap().is_empty());
+    let sink = begin(&folder, &to, 1);
+    assert_eq!(one(&to).state, RemainState::InUse);
+    drop(sink);
+    for dest in [&to, &folder] {
+        let found = one(dest);
+        assert_eq!(found.state, RemainState::Resumable);
+        assert_eq!((found.safe, found.total, found.files), (4000, 8000, 2));
+        assert!(found.path.starts_with(&folder));
+    }
+    assert!(remains(&folder.join("other")).unwrap().is_empty());
+    one(&to).remove().unwrap();
+    assert_eq!(names(&folder), ["from"]);
+    assert!(remains(&folder.join("missing/to")).is_err());
+}
+
+/// What is being removed is not taken over, and what was taken over is not listed.
+#[test]
+fn what_is_removed_is_not_taken_over() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    drop(begin(&folder, &to, 1));
+    let found = one(&to);
+    let (_, next) = update_pair(&folder.join("from"), &to, &id(2));
+    assert!(next.present().adopted.is_empty());
+    drop(next);
+    found.remove().unwrap();
+    let left = remains(&to).unwrap();
+    assert!(
+        left.iter()
+            .all(|remain| remain.state == RemainState::Unrecorded),
+        "{left:?}"
+    );
+}
+
+/// A tree that is merged into a folder lies inside it, and is found there. Without a journal nothing is known of it.
+#[test]
+fn what_is_inside_the_destination_is_found() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    std::fs::create_dir(&to).unwrap();
+    drop(begin(&folder, &to, 1));
+    let found = one(&to);
+    assert_eq!((found.state, found.safe), (RemainState::Resumable, 4000));
+    let temporary = found.path.clone();
+    drop(found);
+    let parent = temporary.parent().unwrap();
+    for name in names(parent) {
+        if name.as_encoded_bytes().ends_with(b".journal") {
+            std::fs::remove_file(parent.join(name)).unwrap();
+        }
+    }
+    let found = one(&to);
+    assert_eq!((found.state, found.safe), (RemainState::Unrecorded, 0));
+    // A link at the end of the path leads there, too.
+    std::os::unix::fs::symlink(&to, folder.join("link")).unwrap();
+    one(&folder.join("link")).remove().unwrap();
+    assert!(remains(&to).unwrap().is_empty());
+}
