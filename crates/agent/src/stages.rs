@@ -14,7 +14,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -23,6 +23,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ropewalk_lane::edge::{Edge, EdgeSecret, PROOF_LEN, RETRANSMIT_PAUSE_MAX};
 use ropewalk_lane::mpi::join::{Place, RankKey};
+use ropewalk_lane::mpi::launch::{Failed, Mpirun};
 use ropewalk_lane::packets::{PACKET_MAX, Packet};
 use ropewalk_lane::preface::PREFACE_LEN;
 use ropewalk_lane::tcp::limit_retransmit_pause;
@@ -42,13 +43,11 @@ use crate::incoming::{Incoming, Refusal};
 use crate::interfaces;
 use crate::streams::DataSocket;
 
-mod mpirun;
 mod open;
 mod process;
 #[cfg(test)]
 mod tests;
 
-use self::mpirun::Mpirun;
 use self::open::{Claim, Files, Output, refused};
 use self::process::{Process, SendError};
 
@@ -113,7 +112,7 @@ impl Stream {
             return Err(refused("the stream has no id or no secret"));
         };
         let starts_ranks = open.lane() == LaneKind::Mpi && open.node == 0;
-        let mpirun = starts_ranks.then(|| Mpirun::find(config)).transpose()?;
+        let mpirun = starts_ranks.then(|| find_mpirun(config)).transpose()?;
         let files = Files::open(&open, &host.roots)?;
         let open = StreamOpen {
             length: files.length,
@@ -216,7 +215,10 @@ impl Stream {
             let agents = start.peers.iter().map(|peer| peer.instance.clone());
             let agents: Vec<String> = agents.collect();
             let own = self.clone();
-            let failed = move |cause, text| own.fail(0, cause, text);
+            let failed = move |failed| match failed {
+                Failed::Rank(text) => own.fail(0, StageCause::Process, text),
+                Failed::Ended(text) => own.fail(0, StageCause::Peer, text),
+            };
             let names = (&self.id, &self.key);
             let begun = mpirun.start(names, self.processes.len(), &agents, failed);
             if let Err(error) = begun {
@@ -399,6 +401,25 @@ impl Stream {
         }
         false
     }
+}
+
+/// What starts the ranks of a stream.
+fn find_mpirun(config: &StageConfig) -> Result<Mpirun, AgentError> {
+    // For `mpirun`, /proc/self/exe is another program.
+    let program = own_program(config).ok_or_else(|| refused("the agent has no program"))?;
+    let found = Mpirun::find(config.cache.as_deref(), program);
+    found.map_err(|error| refused(format!("--lane mpi: {error}")))
+}
+
+/// The program of this agent's processes, as other processes find it.
+fn own_program(config: &StageConfig) -> Option<PathBuf> {
+    let program = Path::new(config.command.first()?);
+    Some(match program.strip_prefix("/proc/self") {
+        Ok(rest) => Path::new("/proc")
+            .join(std::process::id().to_string())
+            .join(rest),
+        Err(_) => program.to_owned(),
+    })
 }
 
 /// A connection with the preface of an edge: the handshake, then it is the process's.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ropewalk_lane::seal::{self, PairSecret};
 use ropewalk_lane::udp::Order;
-use ropewalk_lane::{Check, LaneError, Protection, ReceiveHalf, SendHalf, shm, tcp, udp, unix};
+use ropewalk_lane::{
+    Check, LaneError, Protection, ReceiveHalf, SendHalf, mpi, shm, tcp, udp, unix,
+};
 use ropewalk_proto::control::{self, LaneKind, Options, Verify};
 
 /// Stack of a data thread: its buffers are on the heap, hashing needs a few KiB.
@@ -108,6 +110,7 @@ impl DataSocket {
             },
             Self::Unix(stream) => match options.lane() {
                 LaneKind::Shm => shm::receive_half(stream, protection),
+                LaneKind::Mpi => mpi::receive_half(stream, protection),
                 _ => unix::receive_half(stream, protection),
             },
         }
@@ -127,6 +130,7 @@ impl DataSocket {
             },
             Self::Unix(stream) => match options.lane() {
                 LaneKind::Shm => shm::send_half(stream, protection),
+                LaneKind::Mpi => mpi::send_half(stream, protection),
                 _ => unix::send_half(stream, protection),
             },
         }
@@ -137,8 +141,10 @@ impl DataSocket {
         match self {
             Self::Tcp(_) if options.lane().is_of_datagrams() => options.lane().name(),
             Self::Tcp(_) => LaneKind::Tcp.name(),
-            Self::Unix(_) if options.lane() == LaneKind::Shm => LaneKind::Shm.name(),
-            Self::Unix(_) => LaneKind::Unix.name(),
+            Self::Unix(_) => match options.lane() {
+                kind @ (LaneKind::Shm | LaneKind::Mpi) => kind.name(),
+                _ => LaneKind::Unix.name(),
+            },
         }
     }
 }

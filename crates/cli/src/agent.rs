@@ -1,6 +1,7 @@
 //! `agent`: the daemon that serves a host's folders, and the one that a master starts for one transfer.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
@@ -12,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ropewalk_agent::Expanded;
-use ropewalk_agent::{Agent, AgentConfig, AgentError, StageConfig};
+use ropewalk_agent::{Agent, AgentConfig, AgentError, Expanded, Rank, Seat, StageConfig};
 use ropewalk_proto::version::version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -174,7 +174,7 @@ fn stages(runs_programs: bool) -> StageConfig {
 }
 
 /// Where programs of this user keep what they can make again.
-fn cache_folder() -> Option<PathBuf> {
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let folder = given("XDG_CACHE_HOME").map(PathBuf::from);
     let folder = folder.or_else(|| given("HOME").map(|home| Path::new(&home).join(".cache")));
@@ -256,8 +256,13 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         bail!("{count} roots are more than {ROOTS_MAX}; name a common folder");
     }
     let lines = (0..count).map(|_| line());
-    let served = read_roots(lines)?;
+    let mut served = read_roots(lines)?;
     drop(input);
+    let mut output = std::io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(File::from)
+        .context("standard output is closed")?;
     let hosts: &[&str] = match loopback {
         true => &["127.0.0.1"],
         false => &["[::]", "0.0.0.0"],
@@ -266,18 +271,42 @@ fn one_shot(loopback: bool, ports: Option<Ports>) -> Result<ExitCode> {
         Some(ports) => bind_in(ports, hosts, secret, &served)?,
         None => bind_first(hosts, 0, secret, &served)?,
     };
-    say_ready(&agent)?;
+    let rank = served.seat.take().map(|seat| take(seat, &mut output));
+    let rank = rank.transpose()?;
+    let port = agent.addresses().first().map_or(0, SocketAddr::port);
+    let ready = format!("ROPEWALK-AGENT {} {} {port}", version(), agent.instance());
+    tell(&mut output, &ready)?;
     // The end of a terminal is no reason to end: the agent sees its input close, and removes what is temporary first.
     sys::ignore_hangup();
-    serve_pipe(agent)
+    let served = serve_pipe(agent, output);
+    if rank.is_some() {
+        let is_success = served.is_ok();
+        let _ = crate::end(served);
+        // What libraries of MPI do at the end of a process expects that all other ranks are there.
+        sys::end_at_once(is_success);
+    }
+    served
+}
+
+/// Takes the place of a rank of MPI.
+fn take(seat: Seat, output: &mut File) -> Result<Rank> {
+    // Libraries of MPI write warnings to standard output, which is the master's.
+    sys::output_to_error().context("standard error is closed")?;
+    tell(output, "ROPEWALK-RANK")?;
+    Ok(seat.take()?)
 }
 
 /// Reads what the agent may touch: a line for each root.
 fn read_roots(lines: impl Iterator<Item = Result<String>>) -> Result<Served> {
     let mut roots = Vec::new();
     let mut expanded: Vec<Expanded> = Vec::new();
+    let mut seat = None;
     for line in lines {
         let line = line?;
+        if let Some(text) = line.strip_prefix("rank ") {
+            seat = Some(Seat::listen(text)?);
+            continue;
+        }
         if let Some(pattern) = line.strip_prefix("gl ").and_then(token::from_hex) {
             let paths = expand(&pattern);
             let matches = paths.iter().flatten();
@@ -304,21 +333,17 @@ fn read_roots(lines: impl Iterator<Item = Result<String>>) -> Result<Served> {
         check(&path, writable)?;
         roots.push((path, writable));
     }
-    Ok(Served { roots, expanded })
+    Ok(Served {
+        roots,
+        expanded,
+        seat,
+    })
 }
 
-/// The line that the master waits for.
-fn say_ready(agent: &Agent) -> Result<()> {
-    let port = agent.addresses().first().map_or(0, SocketAddr::port);
-    let mut out = std::io::stdout().lock();
-    writeln!(
-        out,
-        "ROPEWALK-AGENT {} {} {port}",
-        version(),
-        agent.instance()
-    )
-    .and_then(|()| out.flush())
-    .context("the master has disconnected")
+/// A line that the master waits for.
+fn tell(output: &mut File, line: &str) -> Result<()> {
+    let written = writeln!(output, "{line}");
+    written.context("the master has disconnected")
 }
 
 /// Standard input, as long as the master's patience lasts.
@@ -348,15 +373,12 @@ impl std::io::Read for Patient {
     }
 }
 
-/// Serves the master at the other end of standard input and output until it is gone.
-fn serve_pipe(agent: Agent) -> Result<ExitCode> {
-    let ends = (
-        std::io::stdin().as_fd().try_clone_to_owned(),
-        std::io::stdout().as_fd().try_clone_to_owned(),
-    );
-    let (Ok(input), Ok(output)) = ends else {
-        bail!("standard input and output are closed")
-    };
+/// Serves the master at the other end of standard input and this output until it is gone.
+fn serve_pipe(agent: Agent, output: File) -> Result<ExitCode> {
+    let input = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("standard input is closed")?;
     let reached_as = std::env::var("SSH_CONNECTION")
         .ok()
         .and_then(|text| server_address(&text));
@@ -370,7 +392,7 @@ fn serve_pipe(agent: Agent) -> Result<ExitCode> {
                 _ = terminate.recv() => {}
             }
         };
-        let served = agent.serve_pipe((input, output), reached_as, asked);
+        let served = agent.serve_pipe((input, output.into()), reached_as, asked);
         served.await.context("the agent stopped")
     })?;
     runtime.shutdown_background();
@@ -386,6 +408,8 @@ fn server_address(connection: &str) -> Option<IpAddr> {
 struct Served {
     roots: Vec<(PathBuf, bool)>,
     expanded: Vec<Expanded>,
+    // Where its rank of MPI gives it its place, for transfers over MPI.
+    seat: Option<Seat>,
 }
 
 fn path_of(bytes: &[u8]) -> PathBuf {

@@ -76,7 +76,7 @@ enum Command {
     /// One process of a stream; for agents
     #[command(hide = true)]
     Stage,
-    /// The place of a process of a stream; for mpirun
+    /// The place of a process of a stream, or of an agent; for mpirun
     #[command(hide = true)]
     Rank(stream::RankArgs),
     /// Show which node would send what to which, and how long it would take; nothing moves

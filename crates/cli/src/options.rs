@@ -11,6 +11,7 @@ use ropewalk_master::request::{
 };
 use ropewalk_model::{ByteRate, Bytes};
 
+use crate::agent::cache_folder;
 use crate::choices::{MonitorArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
@@ -57,10 +58,11 @@ pub(crate) struct MoveArgs {
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "SIZE", default_value_t = Size(Bytes(request::PREFETCH_DEFAULT)), value_parser = prefetch, help_heading = "Moving")]
     prefetch: Size,
 
-    /// Kind of lane: auto, tcp, unix, shm, rbudp or rapid
+    /// Kind of lane: auto, tcp, unix, shm, mpi, rbudp or rapid
     ///
-    /// auto: Unix sockets within a host, TCP between hosts; shm: memory that two processes of one host share; rbudp: UDP at a fixed rate; rapid: UDP at a rate that follows
-    /// the receiver
+    /// auto: Unix sockets within a host, TCP between hosts; shm: memory that two processes of one host share; mpi: messages of the
+    /// Open MPI or MPICH whose mpirun is in PATH, between agents that the command starts on this host; rbudp: UDP at a fixed rate;
+    /// rapid: UDP at a rate that follows the receiver
     #[arg(long, hide_short_help = true, hide_long_help = true, value_name = "KIND", default_value = "auto", value_parser = lane, help_heading = "Moving")]
     lane: LaneKind,
 
@@ -405,6 +407,7 @@ impl MoveArgs {
             ports: self.ports.map(Ports::range),
             remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
             local_program: own_program()?,
+            cache: cache_folder(),
             speeds: speeds_file(&self.speeds),
             // Without such a folder there are no others to share with.
             sharing: desk::folder().ok(),

@@ -22,6 +22,7 @@ use crate::endpoint::{self, Side};
 use crate::escape;
 use crate::options::{OutputArgs, ReachArgs};
 use crate::run::runtime;
+use crate::sys;
 
 mod processes;
 mod show;
@@ -413,7 +414,7 @@ async fn carry_out(request: StreamRequest, output: &OutputArgs) -> Result<Stream
 /// Arguments of `ropewalk rank`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RankArgs {
-    /// The stream
+    /// The stream or transfer
     id: String,
 
     /// Processes of each node
@@ -427,8 +428,9 @@ pub(crate) struct RankArgs {
     agents: Vec<String>,
 }
 
-/// The place of a process of a stream, started by mpirun.
+/// The place of a process of a stream, or of a node of a transfer, started by mpirun.
 pub(crate) fn rank(args: &RankArgs) -> ExitCode {
+    sys::ignore_notice();
     match ropewalk_stage::join(&args.id, args.each, &args.agents, &args.library) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {

@@ -71,3 +71,24 @@ pub fn ignore_hangup() {
     // SAFETY: ignores one signal; no handler of ours is involved.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
 }
+
+/// SIGUSR1, by which MPICH notifies what it has started that a rank has ended, leaves the process alone.
+pub fn ignore_notice() {
+    // SAFETY: ignores one signal; no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
+}
+
+/// What is written to standard output from now on goes to standard error.
+pub fn output_to_error() -> std::io::Result<()> {
+    // SAFETY: both numbers are standard streams, which nothing of ours closes; no memory is involved.
+    match unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Ends this process without what libraries do at the end of one.
+pub fn end_at_once(is_success: bool) -> ! {
+    // SAFETY: ends the process; nothing of it is used any more.
+    unsafe { libc::_exit(i32::from(!is_success)) }
+}

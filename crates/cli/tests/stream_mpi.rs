@@ -2,100 +2,27 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use common::processes::{assert_gone, family, kill, processes, stages, temporary};
+use common::mpi::{Mpi, folder_of, installed, mpirun_of, write_program};
+use common::processes::{family, kill, processes, stages};
 use common::{Moving, Place, blocks, bytes};
 
 const WORDS: [&str; 5] = ["stream", "localhost", "localhost", "--lane", "mpi"];
 
-/// A place with one MPI of this host as the one in PATH.
-struct Mpi {
-    place: Place,
-    name: &'static str,
+/// Starts a stream without end, and waits until blocks have arrived.
+fn start(mpi: &Mpi, words: &[&str]) -> Moving {
+    let words = [&WORDS[..], &["--size", "1TiB", "--to", "out{node}"], words].concat();
+    let mut moving = Moving::start_as(mpi.command(), &words);
+    moving.until_received(2);
+    moving
 }
 
-/// All that are installed; the others are named.
-fn installed() -> Vec<Mpi> {
-    let mut found = Vec::new();
-    for name in ["openmpi", "mpich"] {
-        let there = |program: &str| Path::new("/usr/bin").join(format!("{program}.{name}"));
-        if !there("mpirun").exists() || !there("mpicc").exists() {
-            eprintln!("{name} is not installed; scripts/install-test-tools installs it");
-            continue;
-        }
-        let place = Place::new();
-        write_program(
-            &place,
-            "mpirun",
-            &format!("exec {} \"$@\"", there("mpirun").display()),
-        );
-        found.push(Mpi { place, name });
-    }
-    found
-}
-
-/// Puts a program into the place's folder of programs.
-fn write_program(place: &Place, name: &str, script: &str) {
-    let folder = place.path("bin");
-    let _ = std::fs::create_dir(&folder);
-    let path = folder.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-impl Mpi {
-    fn command(&self) -> Command {
-        let mut command = self.place.command();
-        command.env("PATH", format!("{}:/usr/bin:/bin", self.place.text("bin")));
-        command
-    }
-
-    /// Starts a stream without end, and waits until blocks have arrived.
-    fn start(&self, words: &[&str]) -> Moving {
-        let words = [&WORDS[..], &["--size", "1TiB", "--to", "out{node}"], words].concat();
-        let mut moving = Moving::start_as(self.command(), &words);
-        while moving.event("progress")["stages"][2]["received_bytes"]
-            .as_u64()
-            .unwrap()
-            == 0
-        {}
-        moving
-    }
-
-    /// After a stream that failed: no process, no file, and nothing of MPI.
-    fn assert_clean(&self, all: &[i32], folder: &Path) {
-        assert_gone(all);
-        assert_eq!(temporary(self.place.dir.path()), Vec::<String>::new());
-        assert!(!folder.exists(), "{}: {}", self.name, folder.display());
-        assert!(!self.place.path("out1").exists());
-    }
-}
-
-/// Where MPI keeps files of a running stream.
-fn folder_of(family: &[i32]) -> PathBuf {
-    let words = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let lines = family.iter().map(words);
-    let words: Vec<String> = lines
-        .map(|line| String::from_utf8_lossy(&line).into_owned())
-        .flat_map(|line| line.split('\0').map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    let folder = words.iter().find(|word| word.contains("/ropewalk-mpi-"));
-    folder.expect("a folder for files of MPI").into()
-}
-
-fn mpirun_of(family: &[i32]) -> i32 {
-    let all = processes(&["rank", "-n", "6"]);
-    let is_launcher = |pid: &&i32| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        all.contains(pid) && name.starts_with("mpi")
-    };
-    *family
-        .iter()
-        .find(is_launcher)
-        .expect("a process of mpirun")
+/// After a stream that failed: no process, no file, and nothing of MPI.
+fn assert_clean(mpi: &Mpi, all: &[i32], folder: &Path) {
+    mpi.assert_clean(all, folder);
+    assert!(!mpi.place.path("out1").exists());
 }
 
 /// Two nodes and three groups: the files of both come out at both, every block once, with each MPI, for short and long blocks.
@@ -147,7 +74,7 @@ fn programs_are_stages() {
 fn a_killed_rank_is_named() {
     for mpi in installed() {
         for number in [0, 1, 2] {
-            let moving = mpi.start(&["--exec", "B=cat"]);
+            let moving = start(&mpi, &["--exec", "B=cat"]);
             let all = family(moving.child.id() as i32);
             let folder = folder_of(&all);
             let stages = stages(moving.child.id() as i32);
@@ -164,7 +91,7 @@ fn a_killed_rank_is_named() {
                 "{} {number}: {error}",
                 mpi.name
             );
-            mpi.assert_clean(&all, &folder);
+            assert_clean(&mpi, &all, &folder);
         }
     }
 }
@@ -174,7 +101,7 @@ fn a_killed_rank_is_named() {
 fn a_killed_agent_leaves_nothing() {
     for mpi in installed() {
         for number in [0, 1] {
-            let moving = mpi.start(&["--exec", "B=cat"]);
+            let moving = start(&mpi, &["--exec", "B=cat"]);
             let all = family(moving.child.id() as i32);
             let folder = folder_of(&all);
             let agents = processes(&["agent", "--one-shot"]);
@@ -185,7 +112,7 @@ fn a_killed_agent_leaves_nothing() {
             let error = report["error"].as_str().unwrap();
             assert!(error.contains("localhost"), "{error}");
             common::wait_for("files of MPI to go", || (!folder.exists()).then_some(()));
-            mpi.assert_clean(&all, &folder);
+            assert_clean(&mpi, &all, &folder);
         }
     }
 }
@@ -194,15 +121,15 @@ fn a_killed_agent_leaves_nothing() {
 #[test]
 fn a_killed_mpirun_ends_the_stream() {
     for mpi in installed() {
-        let moving = mpi.start(&[]);
+        let moving = start(&mpi, &[]);
         let all = family(moving.child.id() as i32);
         let folder = folder_of(&all);
-        kill(mpirun_of(&all));
+        kill(mpirun_of(&all, 6));
         let (status, report) = moving.end();
         assert_eq!(status, 1);
         let error = report["error"].as_str().unwrap();
         assert!(error.contains("mpirun"), "{}: {error}", mpi.name);
-        mpi.assert_clean(&all, &folder);
+        assert_clean(&mpi, &all, &folder);
     }
 }
 
@@ -210,7 +137,7 @@ fn a_killed_mpirun_ends_the_stream() {
 #[test]
 fn an_interrupted_stream_leaves_nothing() {
     for mpi in installed() {
-        let moving = mpi.start(&[]);
+        let moving = start(&mpi, &[]);
         let command = moving.child.id() as i32;
         let all = family(command);
         let folder = folder_of(&all);
@@ -219,7 +146,7 @@ fn an_interrupted_stream_leaves_nothing() {
             .status();
         assert!(status.unwrap().success());
         assert_eq!(moving.end().0, 130);
-        mpi.assert_clean(&all, &folder);
+        assert_clean(&mpi, &all, &folder);
     }
 }
 

@@ -101,6 +101,30 @@ fn figure_2_over_each_lane() {
     }
 }
 
+/// The same over MPI, with each that is installed: agents are ranks, so the command starts them.
+#[test]
+fn figure_2_over_mpi() {
+    for mpi in common::mpi::installed() {
+        for times in [1, 257] {
+            let place = &mpi.place;
+            let data = make_halves(place, times);
+            let spec = figure_2(place, times, |n| format!("host{n}:1"));
+            std::fs::write(place.path("spec"), spec).unwrap();
+            let mut command = mpi.command();
+            command.args(["transfer", "--json", "spec", "--start", "local"]);
+            let ran = command.args(["--lane", "mpi"]).output().unwrap();
+            let report = common::Ran(ran).assert_status(0).report();
+            assert_copies(place, &data);
+            assert_eq!(report["delivered_bytes"], 2 * data.len(), "{report:#}");
+            let pairs = report["pairs"].as_array().unwrap();
+            assert_eq!(pairs.len(), 8);
+            let has_lane = |pair: &serde_json::Value| pair["lane"] == "mpi";
+            assert!(pairs.iter().all(has_lane), "{}: {report:#}", mpi.name);
+            assert_eq!(temporary(place.dir.path()), Vec::<String>::new());
+        }
+    }
+}
+
 /// The same file without any agent running.
 #[test]
 fn figure_2_with_agents_started_here() {

@@ -79,10 +79,6 @@ fn slips_are_explained() {
         (&["copy", "mem:4K", "/a"], "could mean"),
         (&["copy", "mem:4KiB", "/a/"], "name the copy"),
         (&["copy", "n[1-2:/a", "/b"], "brackets"),
-        (
-            &["copy", "--lane", "mpi", "/a", "/b"],
-            "only streams use mpi",
-        ),
         (&["copy", "--scheduler", "best", "/a", "/b"], "no scheduler"),
         (&["copy", "--limit", "5", "/a", "/b"], "bits or bytes"),
         (&["copy", "--limit", "0", "/a", "/b"], "never finish"),

@@ -36,6 +36,7 @@ use crate::{LaneError, Protection, ReceiveHalf, SendHalf};
 
 mod installation;
 pub mod join;
+pub mod launch;
 mod library;
 
 pub use installation::{Implementation, Installation, find};
@@ -119,6 +120,9 @@ pub enum MpiError {
         /// What was tried.
         reason: String,
     },
+    /// No folder for files of MPI.
+    #[error("cannot make a folder for files of MPI: {0}")]
+    Folder(String),
     /// The library that was compiled for the MPI of this host cannot be opened.
     #[error("{} cannot be opened: {reason}", path.display())]
     Library {

@@ -19,9 +19,9 @@ use crate::expand::Agents;
 use crate::lessons;
 use crate::link::{count_received, count_sent};
 use crate::members::{Command, Doorman, Members, MembersError, Party};
-use crate::reach::{self, Reached, reach_each};
+use crate::reach::{self, Ranks, Reached, reach_each};
 use crate::report::{self, ProgressMeter};
-use crate::request::{Reach, Request, Sources};
+use crate::request::{LaneKind, Reach, Request, Sources};
 use crate::setup::{Before, check, links_note, node_setup, setup};
 use crate::sharing::Sharing;
 use crate::speeds::{self, Observations};
@@ -107,29 +107,62 @@ pub async fn run(
 
 /// As [`run`], with agents that were asked before ([`expand`](crate::expand)).
 pub async fn run_with(
-    mut agents: Agents,
+    agents: Agents,
     mut request: Request,
     events: UnboundedSender<Event>,
     cancel: Cancel,
     members: Members,
 ) -> Report {
-    let id = uuid::Uuid::now_v7();
-    let started = Instant::now();
+    let begun = (uuid::Uuid::now_v7(), Instant::now());
     let commands = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Err(error) = check(&request) {
-        agents.leave().await;
-        let text = error.to_string();
-        return report::refused(&request, &id.to_string(), ErrorKind::Refused, text);
+    let ranks = tokio::select! {
+        ranks = prepare(&request) => ranks,
+        () = cancel.cancelled() => Ok(None),
+    };
+    let ranks = match ranks {
+        Ok(ranks) => ranks,
+        Err(text) => {
+            agents.leave().await;
+            return report::refused(&request, &begun.0.to_string(), ErrorKind::Refused, text);
+        }
+    };
+    let outside = (events, cancel);
+    let report = carry_out(agents, request, begun, outside, commands, ranks.as_ref()).await;
+    if let Some(ranks) = ranks {
+        ranks.end().await;
     }
+    report
+}
+
+/// Checks a request, and looks for the MPI that its agents are ranks of, where they are.
+async fn prepare(request: &Request) -> Result<Option<Ranks>, String> {
+    check(request).map_err(|error| error.to_string())?;
+    let options = &request.options;
+    if options.lane != LaneKind::Mpi {
+        return Ok(None);
+    }
+    let (cache, program) = (options.cache.as_deref(), &options.local_program);
+    let ranks = Ranks::find(cache, program, request.nodes.len()).await?;
+    Ok(Some(ranks))
+}
+
+async fn carry_out(
+    mut agents: Agents,
+    mut request: Request,
+    (id, started): (uuid::Uuid, Instant),
+    (events, cancel): (UnboundedSender<Event>, Cancel),
+    commands: mpsc::Receiver<Command>,
+    ranks: Option<&Ranks>,
+) -> Report {
     let loopback = request.nodes.iter().all(|n| n.reach == Reach::Local);
     let notice = |event: Event| {
         let _ = events.send(event);
     };
     let known = agents.take(&request.nodes);
     let answers = tokio::select! {
-        answers = reach_each(&request.nodes, &request.options, loopback, known, notice) => answers,
+        answers = reach_each(&request.nodes, &request.options, loopback, ranks, known, notice) => answers,
         () = cancel.cancelled() => return report::ended_early(&request, &id.to_string(), Outcome::Cancelled, "interrupted".into()),
     };
     let absent::Present {
@@ -178,8 +211,16 @@ pub async fn run_with(
         absent,
     };
     let reaching = started.elapsed();
-    let (mut report, request, after) =
-        drive(request, id, links, before, events, cancel, commands).await;
+    let (mut report, request, after) = drive(
+        request,
+        id,
+        (links, ranks),
+        before,
+        events,
+        cancel,
+        commands,
+    )
+    .await;
     report.control.plan_messages += agents.control.plan_messages;
     report.control.plan_bytes += agents.control.plan_bytes;
     report::count_reaching(&mut report, agents.asking + reaching);
@@ -200,7 +241,7 @@ pub async fn run_with(
 async fn drive(
     request: Request,
     id: uuid::Uuid,
-    reached: Vec<Reached>,
+    (reached, ranks): (Vec<Reached>, Option<&Ranks>),
     before: Before,
     events: UnboundedSender<Event>,
     cancel: Cancel,
@@ -255,7 +296,7 @@ async fn drive(
         Err(error) => driver.coordinator.handle_refusal(error.to_string()),
     }
     driver.act().await;
-    driver.run(&mut inputs, commands, &cancel).await;
+    driver.run(&mut inputs, commands, &cancel, ranks).await;
     let (outcome, error) = driver.end.take().unwrap_or((
         Outcome::Failed,
         Some("the transfer ended without a result".into()),
@@ -316,7 +357,11 @@ impl Driver {
         inputs: &mut UnboundedReceiver<Input>,
         mut commands: mpsc::Receiver<Command>,
         cancel: &Cancel,
+        ranks: Option<&Ranks>,
     ) {
+        let lost = lost(ranks);
+        tokio::pin!(lost);
+        let mut are_lost = false;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last_progress = Instant::now();
@@ -326,6 +371,10 @@ impl Driver {
                 () = cancel.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
                     self.coordinator.handle_cancel();
+                }
+                text = &mut lost, if !are_lost => {
+                    are_lost = true;
+                    self.lose_all(&text);
                 }
                 Some(input) = inputs.recv() => self.handle(input).await,
                 Some(command) = commands.recv() => self.command(command),
@@ -357,6 +406,14 @@ impl Driver {
                     .events
                     .send(self.meter.progress(&self.coordinator, now));
             }
+        }
+    }
+
+    /// No node can send or receive any more.
+    fn lose_all(&mut self, reason: &str) {
+        let now = self.now();
+        for node in 0..self.connections.count() {
+            self.coordinator.handle_lost(node, reason, now);
         }
     }
 
@@ -501,6 +558,14 @@ impl Driver {
             }
         }
         self.connections.flush();
+    }
+}
+
+/// Returns when the ranks of the nodes, if they are ranks, have no `mpirun` any more; why, in words.
+async fn lost(ranks: Option<&Ranks>) -> String {
+    match ranks {
+        Some(ranks) => ranks.failed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::drive::Cancel;
 use crate::link::{count_received, count_sent};
 use crate::reach::{self, Answers, Failure, Reached};
 use crate::request::{NodeRequest, Object, Options, Reach};
+use crate::setup::check_ranks;
 
 /// Longest time in which an agent lists the folders of its patterns: as long as it may take to open what it holds.
 const EXPAND_TIMEOUT: Duration = Duration::from_secs(300);
@@ -89,9 +90,16 @@ pub async fn expand(
     let notice = |event: Event| {
         let _ = events.send(event);
     };
+    if let Err(error) = check_ranks(nodes, options.lane) {
+        return Err(ended(
+            Outcome::Refused,
+            ErrorKind::Refused,
+            error.to_string(),
+        ));
+    }
     let began = Instant::now();
     let asking = async {
-        let answers = reach::reach_each(nodes, options, false, BTreeMap::new(), notice).await;
+        let answers = reach::reach_each(nodes, options, false, None, BTreeMap::new(), notice).await;
         ask_all(nodes, answers).await
     };
     tokio::select! {

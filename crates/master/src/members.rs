@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::connections::{Connections, Input};
 use crate::reach::reach_all;
-use crate::request::{Mapping, NodeRequest, Options, Reach, Request};
+use crate::request::{LaneKind, Mapping, NodeRequest, Options, Reach, Request};
 
 /// Questions that wait for the driver: it takes them one by one, between two messages of nodes.
 const COMMANDS_MAX: usize = 16;
@@ -46,6 +46,11 @@ pub enum MembersError {
     /// The node is on another host, and the agents of the transfer listen on loopback only.
     #[error("the agents of this transfer serve this host only; {0} could not reach them")]
     LoopbackOnly(String),
+    /// The agents of the transfer are ranks of MPI.
+    #[error(
+        "the ranks of a transfer over MPI start together, so no node can join it; start another transfer"
+    )]
+    Ranks,
     /// Nodes that were not reached, and why.
     #[error("{0}")]
     Unreached(String),
@@ -233,6 +238,9 @@ impl Doorman {
     ) -> Result<(), MembersError> {
         if coordinator.moving_at().is_none() {
             return Err(JoinError::NotMoving.into());
+        }
+        if self.options.lane == LaneKind::Mpi {
+            return Err(MembersError::Ranks);
         }
         if nodes.is_empty() || nodes.len() > NODES_MAX {
             return Err(MembersError::Count(nodes.len()));

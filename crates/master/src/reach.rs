@@ -4,6 +4,7 @@
 //! line or environment, and lives only as long as that pipe.
 
 mod greet;
+mod ranks;
 mod ssh;
 mod start;
 mod terminal;
@@ -23,6 +24,8 @@ use ropewalk_proto::report::Event;
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
+pub(crate) use self::ranks::Ranks;
+use self::ranks::Seat;
 pub(crate) use self::ssh::Failure;
 use self::ssh::Questions;
 use crate::connections::leave_all;
@@ -85,6 +88,7 @@ pub(crate) type Answers = Vec<Result<Reached, Failure>>;
 /// Reaches nodes: all at once as far as no question is asked; then, at a terminal, those where ssh has questions, one after
 /// the other.
 ///
+/// * `ranks`: of their agents, where these are ranks of MPI. Then either all are reached or none.
 /// * `known`: the answers of nodes that were reached before, by their positions.
 ///
 /// `notice` gets an event for each node that is reached or asked for, and about once a second those that are awaited.
@@ -92,10 +96,16 @@ pub(crate) async fn reach_each(
     nodes: &[NodeRequest],
     options: &Options,
     loopback: bool,
+    ranks: Option<&Ranks>,
     known: BTreeMap<usize, Result<Reached, Failure>>,
     notice: impl Fn(Event),
 ) -> Answers {
     let mut tasks = JoinSet::new();
+    let at_once = match ranks {
+        // They wait for each other.
+        Some(_) => nodes.len(),
+        None => REACH_AT_ONCE,
+    };
     let shared = Arc::new(options.clone());
     let unknown = nodes.iter().enumerate();
     let unknown = unknown.filter(|(number, _)| !known.contains_key(number));
@@ -111,13 +121,17 @@ pub(crate) async fn reach_each(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick.tick().await;
     loop {
-        while tasks.len() < REACH_AT_ONCE
+        while tasks.len() < at_once
             && let Some((number, node)) = next.next()
         {
             let (node, options) = (node.clone(), shared.clone());
+            let seat = ranks.map(|ranks| ranks.seat(number));
             tasks.spawn(async move {
-                let questions = Questions::Never;
-                (number, reach(&node, &options, loopback, questions).await)
+                let answer = match seat {
+                    Some(seat) => reach_rank(&node, &options, loopback, seat).await,
+                    None => reach(&node, &options, loopback, Questions::Never, None).await,
+                };
+                (number, answer)
             });
         }
         tokio::select! {
@@ -141,7 +155,8 @@ pub(crate) async fn reach_each(
             (round.notice)(Event::Asking {
                 node: nodes[number].name.clone(),
             });
-            let answer = reach(&nodes[number], options, loopback, Questions::AtTerminal).await;
+            let questions = Questions::AtTerminal;
+            let answer = reach(&nodes[number], options, loopback, questions, None).await;
             round.take(number, answer);
         }
     }
@@ -233,7 +248,7 @@ pub(crate) async fn reach_all(
     options: &Options,
     loopback: bool,
 ) -> Result<Vec<Reached>, String> {
-    let answers = reach_each(nodes, options, loopback, BTreeMap::new(), |_| {}).await;
+    let answers = reach_each(nodes, options, loopback, None, BTreeMap::new(), |_| {}).await;
     if answers.iter().all(Result::is_ok) {
         return Ok(answers.into_iter().flatten().collect());
     }
@@ -245,7 +260,13 @@ pub(crate) async fn reach_all(
 /// The first few failures, each from a new line on.
 pub(crate) fn describe<'f>(failures: impl Iterator<Item = &'f Failure>) -> String {
     const SHOWN: usize = 5;
-    let mut text: Vec<String> = failures.map(|failure| failure.text.clone()).collect();
+    let mut text: Vec<String> = Vec::new();
+    for failure in failures {
+        // What failed for one is why others did.
+        if !text.contains(&failure.text) {
+            text.push(failure.text.clone());
+        }
+    }
     let more = text.len().saturating_sub(SHOWN);
     text.truncate(SHOWN);
     if more > 0 {
@@ -254,12 +275,30 @@ pub(crate) fn describe<'f>(failures: impl Iterator<Item = &'f Failure>) -> Strin
     text.join("\n")
 }
 
+/// Reaches a node whose agent is a rank of MPI; fails when another one does.
+async fn reach_rank(
+    node: &NodeRequest,
+    options: &Options,
+    loopback: bool,
+    seat: Seat,
+) -> Result<Reached, Failure> {
+    let answer = tokio::select! {
+        answer = reach(node, options, loopback, Questions::Never, Some(&seat)) => answer,
+        text = seat.failed() => Err(Failure { text, is_question: false }),
+    };
+    if let Err(failure) = &answer {
+        seat.fail(&failure.text);
+    }
+    answer
+}
+
 /// Reaches one node.
 async fn reach(
     node: &NodeRequest,
     options: &Options,
     loopback: bool,
     questions: Questions,
+    seat: Option<&Seat>,
 ) -> Result<Reached, Failure> {
     let failed = |text: String| Failure {
         text,
@@ -291,9 +330,10 @@ async fn reach(
                 true => words.push("--loopback".into()),
                 false => words.extend(ssh::ports(options)),
             }
+            let (mut lines, own) = (roots(node), &options.local_program);
+            lines.extend(seat.map(Seat::line));
             // On the heap: most nodes are attached, and need no room for it.
-            let (roots, own) = (roots(node), &options.local_program);
-            let started = start::start(&words, true, Questions::Never, &roots, own);
+            let started = start::start(&words, true, Questions::Never, (&lines, seat), own);
             Box::pin(started)
                 .await
                 .map_err(|failure| named(&node.name, failure))
@@ -308,7 +348,8 @@ async fn reach(
             let words = ssh::words(options, target, questions);
             let resolving = tokio::spawn(resolved(target.clone()));
             let (roots, own) = (roots(node), &options.local_program);
-            let started = Box::pin(start::start(&words, false, questions, &roots, own)).await;
+            let started =
+                Box::pin(start::start(&words, false, questions, (&roots, None), own)).await;
             let at = match &started {
                 Ok(_) => tokio::time::timeout(RESOLVE_TIMEOUT, resolving).await.ok(),
                 Err(_) => None,

@@ -222,6 +222,8 @@ pub struct Options {
     pub remote_program: RemoteProgram,
     /// The program on this host, for local agents (usually the running one).
     pub local_program: PathBuf,
+    /// Folder of this user for what is compiled for the MPI of this host; `None`: it is compiled for each transfer over MPI.
+    pub cache: Option<PathBuf>,
     /// File of speeds that earlier transfers have shown: hints where none is declared, and kept up by this
     /// transfer. `None`: neither.
     pub speeds: Option<PathBuf>,
@@ -300,6 +302,7 @@ impl Default for Options {
             ports: None,
             remote_program: RemoteProgram::default(),
             local_program: PathBuf::from("ropewalk"),
+            cache: None,
             speeds: None,
             sharing: None,
         }

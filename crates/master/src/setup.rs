@@ -5,8 +5,8 @@ use ropewalk_proto::control;
 use ropewalk_proto::coordinator::{NodeSetup, Setup, SinkSetup, SourceSetup};
 
 use crate::request::{
-    Destinations, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request, RowRequest, Sources,
-    Striping,
+    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request,
+    RowRequest, Sources, Striping,
 };
 use crate::speeds::Hints;
 
@@ -32,6 +32,10 @@ pub(crate) enum RequestError {
     NoSource,
     #[error("no destination is named; name at least one")]
     NoDestination,
+    #[error(
+        "--lane mpi is for nodes that this command starts on this host, and {0} is not one; name its files without a host, or use another lane (ropewalk transfer: --start local)"
+    )]
+    NoRank(String),
     #[error(transparent)]
     Scheduler(#[from] ropewalk_sched::UnknownScheduler),
 }
@@ -57,8 +61,18 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
     if !request.nodes.iter().any(|n| !n.sinks.is_empty()) {
         return Err(RequestError::NoDestination);
     }
+    check_ranks(&request.nodes, request.options.lane)?;
     ropewalk_sched::by_name(&request.options.scheduler)?;
     Ok(())
+}
+
+/// Ranks of MPI are agents that are started here.
+pub(crate) fn check_ranks(nodes: &[NodeRequest], lane: LaneKind) -> Result<(), RequestError> {
+    let mut others = nodes.iter().filter(|node| node.reach != Reach::Local);
+    match others.next() {
+        Some(other) if lane == LaneKind::Mpi => Err(RequestError::NoRank(other.name.clone())),
+        _ => Ok(()),
+    }
 }
 
 /// Says that the scheduler plans without regard to declared caps and trunks.

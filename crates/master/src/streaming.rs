@@ -111,6 +111,7 @@ pub async fn stream(
         &request.nodes,
         &request.options,
         loopback,
+        None,
         Default::default(),
         notice,
     );

@@ -447,7 +447,7 @@ impl Route {
         if self.facts.lanes == Lanes::Local {
             let (receiver, sender) = (&self.facts.receiver, &self.facts.sender);
             return format!(
-                "{receiver} and {sender} are not on one host, and lanes of kind unix and shm need that"
+                "{receiver} and {sender} are not on one host, and lanes of kind unix, shm and mpi need that"
             );
         }
         let mut parts = vec![self.why_not_direct()];

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 
 use parking_lot::Mutex;
+use ropewalk_lane::mpi::launch::describe;
 use ropewalk_lane::packets::{PACKET_MAX, Packet, Packets};
 use ropewalk_proto::control::{self, ToStage, to_stage};
 use ropewalk_proto::stage::NODES_MAX;
@@ -172,15 +173,6 @@ impl Process {
 fn kill(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
-    }
-}
-
-/// How a process ended, as part of a sentence.
-pub(super) fn describe(what: &str, status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("{what} ended with status {code}"),
-        (None, Some(signal)) => format!("{what} was killed by signal {signal}"),
-        (None, None) => format!("{what} ended"),
     }
 }
 

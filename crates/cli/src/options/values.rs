@@ -119,17 +119,12 @@ pub(super) fn rails(text: &str) -> Result<Rails, String> {
 }
 
 pub(super) fn lane(text: &str) -> Result<LaneKind, String> {
-    let kinds = LaneKind::ALL.into_iter();
-    let kinds = kinds.filter(|kind| *kind != LaneKind::Mpi);
-    if let Some(kind) = kinds.clone().find(|kind| kind.name() == text) {
+    let mut kinds = LaneKind::ALL.into_iter();
+    if let Some(kind) = kinds.find(|kind| kind.name() == text) {
         return Ok(kind);
     }
-    let names: Vec<&str> = kinds.map(LaneKind::name).collect();
-    let names = names.join(", ");
-    Err(match text {
-        "mpi" => format!("only streams use {text} (ropewalk stream); use one of {names}"),
-        _ => format!("there is no such lane; use one of {names}"),
-    })
+    let names = LaneKind::ALL.map(LaneKind::name).join(", ");
+    Err(format!("there is no such lane; use one of {names}"))
 }
 
 /// Streams per pair; `None` for what fits the number of pairs.
@@ -260,8 +255,6 @@ mod tests {
     /// Choices that are none are refused by name.
     #[test]
     fn wrong_choices_are_named() {
-        let error = lane("mpi").unwrap_err();
-        assert!(error.contains("only streams use mpi"), "{error}");
         assert!(lane("carrier-pigeon").unwrap_err().contains("no such lane"));
         assert!(scheduler("best").unwrap_err().contains("no scheduler"));
     }

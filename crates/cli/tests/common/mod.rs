@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod mpi;
 pub mod processes;
 
 use std::collections::BTreeMap;

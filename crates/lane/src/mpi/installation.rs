@@ -98,6 +98,10 @@ impl Implementation {
                     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
                     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
                     ("OMPI_MCA_mpi_yield_when_idle", "1"),
+                    // The memory of a rank that has ended cannot be read, which MPI prints for each message; called smsc from
+                    // version 5 on.
+                    ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
+                    ("OMPI_MCA_smsc", "^cma"),
                 ] {
                     command.env(name, value);
                 }
@@ -108,6 +112,7 @@ impl Implementation {
             }
             Self::Mpich => {
                 command.args(["-launcher", "fork", "-bind-to", "none"]);
+                command.arg("-disable-auto-cleanup");
                 // A rank that reads the memory of one which has ended would end, too.
                 command.env("UCX_TLS", "^cma");
             }

@@ -12,6 +12,7 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::ranks::Seat;
 use super::upload::{self, Program, Said};
 
 /// What login scripts may print before the agent's first line.
@@ -22,6 +23,9 @@ const CHUNK_LEN: usize = 64 << 10;
 
 /// First word of the line a started agent prints; the next are its version and its name. The pipe follows.
 const READY: &str = "ROPEWALK-AGENT";
+
+/// What an agent prints that waits for its rank of MPI.
+const WAITS: &str = "ROPEWALK-RANK";
 
 /// What became of the child.
 pub(super) enum Greeting {
@@ -55,20 +59,21 @@ enum Part {
 
 /// Greets a child.
 ///
-/// * `roots`: the lines that say what the agent may touch.
+/// * `lines`: say what the agent may touch, and which rank it becomes.
+/// * `seat`: of that rank.
 /// * `own`: this program's file, for a host that lacks it.
 /// * `patience`: the child is silent after this time without progress.
 pub(super) async fn greet(
     input: ChildStdin,
     output: ChildStdout,
-    roots: &[String],
+    (lines, seat): (&[String], Option<&Seat>),
     own: &Path,
     patience: Duration,
 ) -> Greeting {
     let secret: [u8; 32] = preface::random_bytes();
-    let mut greeting = format!("{}\n{}\n", super::hex(&secret), roots.len());
-    for root in roots {
-        greeting.push_str(root);
+    let mut greeting = format!("{}\n{}\n", super::hex(&secret), lines.len());
+    for line in lines {
+        greeting.push_str(line);
         greeting.push('\n');
     }
     let (moved, mut progress) = watch::channel(Instant::now());
@@ -76,7 +81,7 @@ pub(super) async fn greet(
     let both = async {
         tokio::join!(
             write(input, to_write, &greeting, &moved),
-            read(output, parts, own)
+            read(output, parts, own, seat)
         )
     };
     tokio::pin!(both);
@@ -186,6 +191,7 @@ async fn read(
     output: ChildStdout,
     parts: mpsc::UnboundedSender<Part>,
     own: &Path,
+    seat: Option<&Seat>,
 ) -> Result<Answer, Greeting> {
     let mut output = BufReader::new(output);
     let mut program = None;
@@ -206,6 +212,9 @@ async fn read(
         let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         if first == READY {
             return Ok((instance_of(rest)?, output, uploaded));
+        }
+        if let Some(seat) = seat.filter(|_| first == WAITS) {
+            seat.wait();
         }
         // Login scripts may print first.
         if first != upload::WORD {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 
 use super::greet::{Greeting, Ready, greet};
+use super::ranks::Seat;
 use super::ssh::{self, Failure, Questions};
 use super::terminal::Terminal;
 use super::{Reached, Started};
@@ -34,13 +35,13 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 ///
 /// * `words`: the command.
 /// * `is_local`: it runs on this host.
-/// * `roots`: the lines that say what it may touch.
+/// * `lines`: say what it may touch, and which rank of MPI it becomes, where it does.
 /// * `own`: this program's file, for a host that lacks it.
 pub(super) async fn start(
     words: &[OsString],
     is_local: bool,
     questions: Questions,
-    roots: &[String],
+    (lines, seat): (&[String], Option<&Seat>),
     own: &Path,
 ) -> Result<Reached, Failure> {
     let Some((program, rest)) = words.split_first() else {
@@ -64,7 +65,7 @@ pub(super) async fn start(
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(failed("its input and output are closed".into()));
     };
-    match greet(input, output, roots, own, patience).await {
+    match greet(input, output, (lines, seat), own, patience).await {
         Greeting::Ready(ready) => {
             said.pass_on();
             open_pipe(*ready, child, is_local).await

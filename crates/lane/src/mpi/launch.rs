@@ -1,8 +1,10 @@
-//! `mpirun`, for streams over lanes of MPI.
+//! `mpirun`, which starts ranks that give their places to other processes ([`join`](super::join)).
 //!
 //! ```text
-//!  agent of node 1 ── starts ──▶ mpirun ── starts ──▶ a rank for each process of all nodes, by node, then group
-//!  rank ── its place ──▶ agent of its node ──▶ process of its group, a child of the agent
+//!  stream:    agent of node 1 ── starts ──▶ mpirun ── starts ──▶ a rank for each process of all nodes, by node, then group
+//!             rank ── its place ──▶ agent of its node ──▶ process of its group, a child of the agent
+//!  transfer:  command ── starts ──▶ mpirun ── starts ──▶ a rank for each node
+//!             rank ── its place ──▶ agent of its node, a child of the command
 //! ```
 //!
 //! Ranks end when their agents close the connections, `mpirun` when all of its ranks have ended.
@@ -11,22 +13,18 @@ use std::fs::DirBuilder;
 use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use ropewalk_lane::mpi::join::{RANK_KEY, RankKey};
-use ropewalk_lane::mpi::{self, Installation};
-use ropewalk_lane::preface::random_bytes;
-use ropewalk_proto::control::StageCause;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::process::describe;
-use super::{StageConfig, refused};
-use crate::AgentError;
+use super::join::{RANK_KEY, RankKey};
+use super::{Installation, MpiError, find};
+use crate::preface::random_bytes;
 
 /// `mpirun` ends within this time after its ranks, with its files; then it is asked to, then killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,11 +36,21 @@ const SAID_MAX: usize = 2048;
 /// What a rank's own errors begin with.
 const OWN: &str = "ropewalk: ";
 
-/// Runs `mpirun` and removes its folder, also when the agent is killed meanwhile.
+/// Runs `mpirun` and removes its folder, also when the process that started it is killed meanwhile.
 const SCRIPT: &str = r#"d=$1; shift; "$@"; s=$?; rm -rf "$d"; exit $s"#;
 
-/// What the ranks of a stream are started with.
-pub(super) struct Mpirun {
+/// What has gone wrong with ranks, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// A rank did not join.
+    Rank(String),
+    /// `mpirun` has ended, whenever it does. That explains less than the end of a process, which may be its cause.
+    Ended(String),
+}
+
+/// What ranks are started with.
+#[derive(Debug)]
+pub struct Mpirun {
     installation: Installation,
     // Runs a rank.
     program: PathBuf,
@@ -53,6 +61,7 @@ pub(super) struct Mpirun {
 }
 
 /// What files of MPI lie in; removed with this value.
+#[derive(Debug)]
 struct Folder(PathBuf);
 
 impl Folder {
@@ -81,16 +90,17 @@ impl Drop for Folder {
 }
 
 impl Mpirun {
-    /// Looks whether there is an MPI on this host.
-    pub fn find(config: &StageConfig) -> Result<Self, AgentError> {
-        let folder = Folder::make()
-            .map_err(|error| refused(format!("cannot make a folder for files of MPI: {error}")))?;
-        let installation = mpi::find(config.cache.as_deref(), &folder.0)
-            .map_err(|error| refused(format!("--lane mpi: {error}")))?;
-        // For `mpirun`, /proc/self/exe is another program.
-        let program = own_program(config).ok_or_else(|| refused("the agent has no program"))?;
+    /// Looks for the MPI of this host.
+    ///
+    /// * `cache`: as for [`find`].
+    /// * `program`: the path of one whose command `rank` runs [a rank](super::join), as other processes find it.
+    ///
+    /// # Errors
+    /// As [`find`]; [`MpiError::Folder`] where none can be made for files of MPI.
+    pub fn find(cache: Option<&Path>, program: PathBuf) -> Result<Self, MpiError> {
+        let folder = Folder::make().map_err(|error| MpiError::Folder(error.to_string()))?;
         Ok(Self {
-            installation,
+            installation: find(cache, &folder.0)?,
             program,
             folder,
             child: Arc::default(),
@@ -98,24 +108,26 @@ impl Mpirun {
         })
     }
 
-    /// Starts ranks for all processes. `failed` gets why a rank did not join, and why `mpirun` has ended, whenever it does; that
-    /// explains less than the end of a process, which may be its cause.
+    /// Starts ranks for all processes. `failed` gets why a rank did not join, and why `mpirun` has ended.
     ///
-    /// * `stream`: its id.
+    /// * `id`: what ranks and agents call what they are started for.
     /// * `each`: processes of a node.
     /// * `agents`: instance names of the agents of all nodes, in their order.
+    ///
+    /// # Errors
+    /// As the system says where a process or a thread cannot be started.
     pub fn start(
         &mut self,
-        (stream, key): (&[u8; 16], &RankKey),
+        (id, key): (&[u8; 16], &RankKey),
         each: usize,
         agents: &[String],
-        failed: impl Fn(StageCause, String) + Send + 'static,
+        failed: impl Fn(Failed) + Send + 'static,
     ) -> std::io::Result<()> {
         let mpirun = self
             .installation
             .implementation
             .mpirun(each * agents.len(), &self.folder.0);
-        let stream = u128::from_be_bytes(*stream);
+        let id = u128::from_be_bytes(*id);
         let (mut output, input) = std::io::pipe()?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(&self.folder.0);
@@ -126,7 +138,7 @@ impl Mpirun {
             }
         }
         command.arg(&self.program).arg("rank");
-        command.arg(format!("{stream:032x}")).arg(each.to_string());
+        command.arg(format!("{id:032x}")).arg(each.to_string());
         command.arg(&self.installation.shim).args(agents);
         let child = command
             .env(RANK_KEY, key.text())
@@ -137,13 +149,13 @@ impl Mpirun {
             .spawn()?;
         // Its ends of the pipe are closed here.
         drop(command);
-        *self.child.lock() = Some(child);
+        *lock(&self.child) = Some(child);
         let (alive, ended) = mpsc::channel();
         self.ended = Some(ended);
         let child = self.child.clone();
         let watch = move || {
-            let said = last_of(&mut output, |text| failed(StageCause::Process, text));
-            let child = child.lock().take();
+            let said = last_of(&mut output, |text| failed(Failed::Rank(text)));
+            let child = lock(&child).take();
             let status = child.map(|mut child| child.wait());
             drop::<mpsc::Sender<()>>(alive);
             let status = match status {
@@ -155,7 +167,7 @@ impl Mpirun {
                 true => status,
                 false => format!("{status}: {said}"),
             };
-            failed(StageCause::Peer, text);
+            failed(Failed::Ended(text));
         };
         std::thread::Builder::new()
             .name("mpirun".into())
@@ -173,7 +185,7 @@ impl Mpirun {
             if is_over(time) {
                 return;
             }
-            let child = self.child.lock();
+            let child = lock(&self.child);
             let group = child
                 .as_ref()
                 .and_then(|child| i32::try_from(child.id()).ok());
@@ -185,15 +197,18 @@ impl Mpirun {
     }
 }
 
-/// The program of this agent's processes, as other processes find it.
-fn own_program(config: &StageConfig) -> Option<PathBuf> {
-    let program = Path::new(config.command.first()?);
-    Some(match program.strip_prefix("/proc/self") {
-        Ok(rest) => Path::new("/proc")
-            .join(std::process::id().to_string())
-            .join(rest),
-        Err(_) => program.to_owned(),
-    })
+fn lock(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a process ended, as part of a sentence.
+#[must_use]
+pub fn describe(what: &str, status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("{what} ended with status {code}"),
+        (None, Some(signal)) => format!("{what} was killed by signal {signal}"),
+        (None, None) => format!("{what} ended"),
+    }
 }
 
 /// Reads to the end; gives the last lines. `refused` gets what a rank says that does not join: the others wait for it.
