@@ -24,6 +24,7 @@ mod host;
 mod incoming;
 mod landing;
 mod listen;
+mod lists;
 mod log;
 mod member;
 mod open;

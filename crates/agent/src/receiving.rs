@@ -24,6 +24,7 @@ use crate::landing::{Gate, SinkSet};
 use crate::member::Member;
 use crate::open::OpenSink;
 use crate::streams::{self, STACK_LEN};
+use crate::transfer::{Looked, present_messages};
 use rails::Way;
 
 mod compare;
@@ -84,9 +85,6 @@ impl State {
         self.lanes.grown(lane)
     }
 }
-
-/// Ranges of a message that says what the destination has already: some hundred kilobytes.
-const PRESENT_MAX: usize = 20_000;
 
 /// Pauses before each new attempt to open a stream that broke.
 fn retries() -> impl Iterator<Item = Duration> {
@@ -195,14 +193,22 @@ impl Fetch {
     }
 
     /// Prepares the sinks and starts to fetch. Returns at once.
-    pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>) {
+    ///
+    /// * `looked`: what of a shared copy is there.
+    pub fn start(
+        self: &Arc<Self>,
+        plan: control::Plan,
+        sinks: Vec<OpenSink>,
+        looked: Looked,
+    ) {
         // Nothing is made that the agent would not stay to remove.
         let Ok(at_work) = self.member.work.clone().try_read_owned() else {
             return self.fail("the agent is about to end".into());
         };
         self.spawn("fetch", move |fetch| {
             let _at_work = at_work;
-            match fetch.prepare(&plan, sinks) {
+            let there = looked.there.all();
+            match fetch.prepare(&plan, sinks, looked) {
                 Ok(sinks) => {
                     let sinks = Arc::new(sinks);
                     *fetch.sinks.lock() = Some(sinks.clone());
@@ -216,9 +222,12 @@ impl Fetch {
                         return;
                     }
                     let present = sinks.present();
-                    fetch.tell_present(&present);
+                    if !sinks.is_shared() {
+                        fetch.tell_present(&present);
+                    }
                     let mut state = fetch.state.lock();
-                    state.node.fetch_mut().handle_present(present.all());
+                    let present = present.all().union(&there);
+                    state.node.fetch_mut().handle_present(present);
                     let now = fetch.member.now();
                     let unit_at = |offset| sinks.unit_at(offset);
                     state.node.handle_prepared(&plan, now, &unit_at);
@@ -239,24 +248,8 @@ impl Fetch {
 
     /// Reports to the master what is there already.
     fn tell_present(&self, present: &Present) {
-        let send = |present| self.member.send(from_agent::Body::Present(present));
-        if present.files > 0 {
-            send(control::Present {
-                files: present.files,
-                ..control::Present::default()
-            });
-        }
-        for ranges in control::stretches(&present.unchanged).chunks(PRESENT_MAX) {
-            send(control::Present {
-                ranges: ranges.to_vec(),
-                ..control::Present::default()
-            });
-        }
-        for adopted in control::stretches(&present.adopted).chunks(PRESENT_MAX) {
-            send(control::Present {
-                adopted: adopted.to_vec(),
-                ..control::Present::default()
-            });
+        for message in present_messages(present) {
+            self.member.send(from_agent::Body::Present(message));
         }
     }
 

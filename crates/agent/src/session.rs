@@ -234,6 +234,15 @@ impl Session {
                 self.open(open).await;
             }
             Some(to_agent::Body::ManifestQuery(query)) => self.send_manifest(query.source),
+            Some(to_agent::Body::Look(look)) => match &self.transfer {
+                Some(transfer) => transfer.clone().look(look),
+                None => self.refuse("a look was asked for before the transfer was opened"),
+            },
+            Some(to_agent::Body::There(there)) => {
+                if let Some(transfer) = &self.transfer {
+                    transfer.take_there(&there);
+                }
+            }
             Some(to_agent::Body::Plan(plan)) => match &self.transfer {
                 Some(transfer) => {
                     if plan.beat_milliseconds > 0 {

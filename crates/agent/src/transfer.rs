@@ -25,7 +25,10 @@ use crate::receiving::Fetch;
 use crate::sending::Serving;
 use crate::streams::{self, DataSocket, HASH_STREAM, STACK_LEN};
 
+mod looking;
 mod probe;
+
+pub(crate) use looking::{Looked, present_messages};
 
 /// The interfaces of this host that may carry data, of those that were named, if any were.
 fn usable(rails: &[String]) -> Result<Vec<Interface>, AgentError> {
@@ -75,6 +78,8 @@ pub(crate) struct Transfer {
     places: Vec<ropewalk_store::Place>,
     marked: Mutex<Vec<u32>>,
     serving: Serving,
+    // What of a shared copy is there.
+    looked: Mutex<Looked>,
     fetch: Mutex<Option<Arc<Fetch>>>,
     log: Log,
     // Its end is logged once, and only if its beginning was.
@@ -122,6 +127,7 @@ impl Transfer {
             places,
             marked: Mutex::default(),
             serving: Serving::new(),
+            looked: Mutex::default(),
             fetch: Mutex::new(None),
             log: host.log.clone(),
             is_logged: AtomicBool::new(false),
@@ -139,23 +145,36 @@ impl Transfer {
 
     /// Starts moving as planned. Returns at once.
     pub fn start(self: Arc<Self>, plan: control::Plan) {
-        match self.holdings(&plan) {
-            Ok(holdings) => self.serving.start(holdings),
-            Err(error) => self.serving.fail(error.to_string()),
-        }
+        self.serve(&plan.source_bases, &plan.parts);
         let sinks = std::mem::take(&mut *self.sinks.lock());
         if sinks.is_empty() {
             return;
         }
         let fetch = Fetch::new(self.member.clone(), &plan);
         *self.fetch.lock() = Some(fetch.clone());
-        fetch.start(plan, sinks);
+        let looked = std::mem::take(&mut *self.looked.lock());
+        fetch.start(plan, sinks, looked);
     }
 
-    fn holdings(&self, plan: &control::Plan) -> Result<Holdings, AgentError> {
+    /// Serves what this node holds, unless it does already.
+    fn serve(&self, source_bases: &[u64], parts: &[control::Part]) {
+        if self.serving.started() {
+            return;
+        }
+        match self.holdings(source_bases, parts) {
+            Ok(holdings) => self.serving.start(holdings),
+            Err(error) => self.serving.fail(error.to_string()),
+        }
+    }
+
+    fn holdings(
+        &self,
+        source_bases: &[u64],
+        parts: &[control::Part],
+    ) -> Result<Holdings, AgentError> {
         let mut holdings = Holdings::default();
         for (at, source) in self.sources.lock().iter().enumerate() {
-            let base = plan.source_bases.get(at).copied().unwrap_or(0);
+            let base = source_bases.get(at).copied().unwrap_or(0);
             match source {
                 OpenSource::Tree {
                     root,
@@ -169,8 +188,7 @@ impl Transfer {
                     };
                     let source: Arc<dyn Source> = Arc::new(root.open(scan, base)?);
                     holdings.sources.push((RangeSet::from(range), source));
-                    for (part, _) in plan
-                        .parts
+                    for (part, _) in parts
                         .iter()
                         .enumerate()
                         .filter(|(_, p)| p.manifest_root == hash)
@@ -426,6 +444,7 @@ impl Transfer {
             places: Vec::new(),
             marked: Mutex::default(),
             serving: Serving::new(),
+            looked: Mutex::default(),
             fetch: Mutex::new(None),
             log: Log::default(),
             is_logged: AtomicBool::new(false),

@@ -47,6 +47,9 @@ mod layout;
 mod left_out;
 mod life;
 mod limit;
+mod looking;
+#[cfg(test)]
+mod looking_tests;
 mod membership;
 #[cfg(test)]
 mod membership_tests;
@@ -109,6 +112,7 @@ pub struct Coordinator {
     comparing: source_lists::Comparing,
     probing: probe::Probing,
     groups: groups::Groups,
+    looking: looking::Looking,
     // The first plan, the speeds it was made with, and how many came after it.
     planned: Planned,
     basis: Basis,
@@ -138,6 +142,7 @@ impl Coordinator {
             comparing: source_lists::Comparing::default(),
             probing: probe::Probing::default(),
             groups: groups::Groups::default(),
+            looking: looking::Looking::default(),
             planned: Planned::default(),
             basis: Basis::None,
             replans: 0,
@@ -228,6 +233,8 @@ impl Coordinator {
         };
         state.heard_at = now;
         let is_moving = self.phase == Phase::Moving;
+        // The node that looks fetches lists of files.
+        let is_looking = self.phase == Phase::Looking;
         match body {
             from_agent::Body::Opened(opened) => self.handle_opened(node, opened),
             from_agent::Body::Probed(probed) if is_moving => self.handle_probed_late(node, &probed),
@@ -242,11 +249,12 @@ impl Coordinator {
             from_agent::Body::Present(present) if is_moving => {
                 self.handle_present(node, &present);
             }
+            from_agent::Body::Present(present) => self.handle_looked(node, &present),
             from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
             from_agent::Body::Released(released) if is_moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now);
             }
-            from_agent::Body::Route(route) if is_moving => self.handle_route(node, route),
+            from_agent::Body::Route(route) if is_moving || is_looking => self.handle_route(node, route),
             from_agent::Body::Finished(finished) => self.handle_finished(node, finished),
             _ => {}
         }
@@ -282,7 +290,7 @@ impl Coordinator {
         }
     }
 
-    /// A node's own copy has had these bytes from the start. Of a shared copy no node can know that for the others.
+    /// A node's own copy has had these bytes from the start. What a shared one has is known before the plan.
     fn handle_present(&mut self, node: u32, present: &control::Present) {
         let state = &mut self.nodes[node as usize];
         if state.is_receiver() && state.group.is_none() {
@@ -340,9 +348,12 @@ impl Coordinator {
                 self.finish_all(incomplete, "the transfer was cancelled");
             }
             // Nothing was made yet.
-            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning | Phase::Ended => {
-                self.end_cancelled();
-            }
+            Phase::Opening
+            | Phase::Comparing
+            | Phase::Probing
+            | Phase::Looking
+            | Phase::Planning
+            | Phase::Ended => self.end_cancelled(),
         }
     }
 

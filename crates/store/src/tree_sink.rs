@@ -12,8 +12,8 @@
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
 //! something else or the other way round; what cannot be replaced is reported before the first byte.
-//! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`]) leaves files and links
-//! that DEST has already where they are, and takes no byte of them.
+//! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`], [`TreeSink::share`])
+//! leaves files and links that DEST has already where they are, and takes no byte of them.
 //!
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
 //! folder below one whose group is inherited (the set-group bit) has that group and that bit, as any program's there.
@@ -89,6 +89,8 @@ struct Tree {
     omitted: OnceLock<HashSet<u32>>,
     /// Files and links that DEST had at the start and that stay as they are.
     unchanged: HashSet<u32>,
+    /// Another node may have found that these files are the same.
+    was_told: bool,
     progress: Mutex<Progress>,
     /// A commit has ended well.
     named: AtomicBool,
@@ -111,7 +113,7 @@ impl TreeSink {
     /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
     pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, shared, false)
+        Self::make(dest, parts, id, shared, &There::Replaced)
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
@@ -121,7 +123,38 @@ impl TreeSink {
     /// # Errors
     /// As [`TreeSink::create`].
     pub fn update(dest: &Path, parts: &[Part], id: &str) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, false, true)
+        Self::make(dest, parts, id, false, &There::Kept)
+    }
+
+    /// As [`TreeSink::create`] for a copy that several nodes write; files that one of them has found to be there already
+    /// ([`TreeSink::look`]) are left as they are, and so are links and empty files that this node finds.
+    ///
+    /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`].
+    pub fn share(
+        dest: &Path,
+        parts: &[Part],
+        id: &str,
+        unchanged: &RangeSet,
+    ) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, true, &There::Known(unchanged))
+    }
+
+    /// What DEST has already of a copy that several nodes are to write. Changes nothing. Cost: one system call an entry.
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`], but for those of making something.
+    pub fn look(dest: &Path, parts: &[Part], id: &str) -> Result<Present, StoreError> {
+        let (mut tree, layout, _) = Tree::open(dest, parts, id)?;
+        let same = tree.survey()?;
+        tree.keep(&same);
+        Ok(Present {
+            unchanged: tree.unchanged_bytes(&layout),
+            files: tree.unchanged.len() as u64,
+            ..Present::default()
+        })
     }
 
     fn make(
@@ -129,58 +162,20 @@ impl TreeSink {
         parts: &[Part],
         id: &str,
         shared: bool,
-        keeps_same: bool,
+        there: &There<'_>,
     ) -> Result<Self, StoreError> {
-        let (entries, layout) = merge(parts)?;
-        let (parent, parent_path, name) = open_parent(dest)?;
-        let temporary = temporary_name(&name, id)?;
-        let single = entries
-            .first()
-            .is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
-        let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
-        let inside = !single
-            && Tree::existing(&parent, &name, &entries, dest)?.is_some()
-            && sys::stat_entry(parent.as_fd(), &temporary).is_err();
-        let stage_parent = if inside {
-            sys::open_beneath(
-                parent.as_fd(),
-                &name,
-                OFlags::RDONLY | OFlags::DIRECTORY,
-                Mode::empty(),
-            )
-        } else {
-            parent
-                .try_clone()
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        };
-        let mut tree = Tree {
-            entries,
-            dest: dest.to_owned(),
-            stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
-            stage_parent_path: if inside { dest.to_owned() } else { parent_path },
-            parent,
-            name,
-            temporary,
-            root: None,
-            new_names: Mutex::default(),
-            moving: AtomicBool::new(false),
-            made: Mutex::default(),
-            stood: Mutex::default(),
-            landed: Mutex::default(),
-            omitted: OnceLock::new(),
-            unchanged: HashSet::new(),
-            progress: Mutex::new(Progress::new(keeps_same)),
-            named: AtomicBool::new(false),
-            kept_state: Mutex::default(),
-            inherits_acl: OnceLock::new(),
-        };
+        let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
+        let single = tree.is_single();
+        *lock(&tree.progress) = Progress::new(matches!(there, There::Kept));
         if inside {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
         let same = tree.survey()?;
-        if keeps_same {
-            tree.keep(&same);
+        match there {
+            There::Replaced => {}
+            There::Kept => tree.keep(&same),
+            There::Known(unchanged) => tree.keep_known(&same, &layout, unchanged),
         }
         if shared && !single {
             tree.note_all_standing()?;
@@ -214,7 +209,66 @@ impl TreeSink {
     }
 }
 
+/// What becomes of files that DEST has already.
+enum There<'a> {
+    /// They are replaced.
+    Replaced,
+    /// Those that this node finds to be the same stay.
+    Kept,
+    /// Those of these bytes stay.
+    Known(&'a RangeSet),
+}
+
 impl Tree {
+    /// The tree with nothing made yet, where its bytes lie, and whether its temporary name is inside DEST.
+    fn open(dest: &Path, parts: &[Part], id: &str) -> Result<(Self, Layout, bool), StoreError> {
+        let (entries, layout) = merge(parts)?;
+        let (parent, parent_path, name) = open_parent(dest)?;
+        let temporary = temporary_name(&name, id)?;
+        let single = entries
+            .first()
+            .is_some_and(|root| matches!(root.kind, EntryKind::File { .. }));
+        let failed = |operation, errno| StoreError::from_errno(operation, dest, errno);
+        let inside = !single
+            && Self::existing(&parent, &name, &entries, dest)?.is_some()
+            && sys::stat_entry(parent.as_fd(), &temporary).is_err();
+        let stage_parent = if inside {
+            sys::open_beneath(
+                parent.as_fd(),
+                &name,
+                OFlags::RDONLY | OFlags::DIRECTORY,
+                Mode::empty(),
+            )
+        } else {
+            parent
+                .try_clone()
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        };
+        let tree = Self {
+            entries,
+            dest: dest.to_owned(),
+            stage_parent: stage_parent.map_err(|errno| failed(Operation::Open, errno))?,
+            stage_parent_path: if inside { dest.to_owned() } else { parent_path },
+            parent,
+            name,
+            temporary,
+            root: None,
+            new_names: Mutex::default(),
+            moving: AtomicBool::new(false),
+            made: Mutex::default(),
+            stood: Mutex::default(),
+            landed: Mutex::default(),
+            omitted: OnceLock::new(),
+            unchanged: HashSet::new(),
+            was_told: false,
+            progress: Mutex::new(Progress::new(false)),
+            named: AtomicBool::new(false),
+            kept_state: Mutex::default(),
+            inherits_acl: OnceLock::new(),
+        };
+        Ok((tree, layout, inside))
+    }
+
     /// What stands at DEST: `Some` for a folder that a tree is merged into, `None` for nothing, or a
     /// file or link that a file may replace.
     fn existing(

@@ -1,29 +1,18 @@
-//! Before the first byte: manifests are fetched from holders, sinks are made.
+//! Before the first byte: sinks are made.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use ropewalk_lane::{Grant, Received};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::node::Failure;
-use ropewalk_proto::wire::CHUNK_LEN;
-use ropewalk_store::{
-    FileSink, Manifest, MemorySink, NullSink, Part, Sink, SinkFile, StoreError, TreeSink,
-};
+use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
 
 use super::Fetch;
-use crate::connect::Via;
-use crate::landing::{BufferLanding, PlacedSink, SinkSet, manifest_space};
+use crate::landing::{PlacedSink, SinkSet};
+use crate::lists::Lists;
 use crate::open::OpenSink;
-use crate::streams::MANIFEST_STREAM;
-
-/// Largest manifest that is fetched (about ten million files); it is held in memory.
-const MANIFEST_MAX: u64 = 1 << 30;
-
-/// A holder that sends no part of a manifest for this long is passed over.
-const MANIFEST_SILENCE: Duration = Duration::from_secs(15);
+use crate::transfer::Looked;
 
 /// Room for bytes that are only kept in memory.
 const MEMORY_LEN: u64 = 16 << 20;
@@ -52,6 +41,7 @@ impl Fetch {
         &self,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
+        looked: Looked,
     ) -> Result<SinkSet, Failure> {
         let keeps = |sink: &OpenSink| {
             !matches!(
@@ -66,7 +56,7 @@ impl Fetch {
             .cloned()
             .collect();
         let mut made = Vec::new();
-        match self.make(plan, sinks, in_memory, &mut made) {
+        match self.make(plan, sinks, looked, in_memory, &mut made) {
             Ok(layout) => Ok(SinkSet::new(made, layout, plan.unit_len(), in_memory)),
             Err(reason) => {
                 // No byte has come yet: these only take space, which is reserved.
@@ -85,6 +75,7 @@ impl Fetch {
         &self,
         plan: &control::Plan,
         sinks: Vec<OpenSink>,
+        mut looked: Looked,
         in_memory: bool,
         made: &mut Vec<PlacedSink>,
     ) -> Result<Layout, Failure> {
@@ -122,7 +113,7 @@ impl Fetch {
                         .map_err(|error| refused(&error))?;
                     (layout.ranges(), Arc::new(sink) as Arc<dyn Sink>, layout)
                 }
-                tree @ OpenSink::Tree { .. } => self.make_tree(plan, tree, &id)?,
+                tree @ OpenSink::Tree { .. } => self.make_tree(plan, tree, &id, &mut looked)?,
             };
             pieces.extend_from_slice(layout.pieces());
             made.push(PlacedSink {
@@ -136,7 +127,13 @@ impl Fetch {
         Layout::new(pieces).map_err(|error| Failure::Other(error.to_string()))
     }
 
-    fn make_tree(&self, plan: &control::Plan, sink: OpenSink, id: &str) -> Result<Made, Failure> {
+    fn make_tree(
+        &self,
+        plan: &control::Plan,
+        sink: OpenSink,
+        id: &str,
+        looked: &mut Looked,
+    ) -> Result<Made, Failure> {
         let OpenSink::Tree {
             path,
             shared,
@@ -160,21 +157,22 @@ impl Fetch {
                 .map_err(|error| refused(&error))?;
             return Ok((RangeSet::from(all), Arc::new(sink), layout));
         }
-        let mut parts = Vec::new();
-        for (at, part) in plan.parts.iter().enumerate() {
-            let fetched = self.fetch_manifest(plan, at, part);
-            let manifest = Arc::new(fetched.map_err(Failure::Other)?);
-            parts.push(Part {
-                base: part.base,
-                manifest,
-                left_out: control::range_set(&part.left_out),
-            });
-        }
+        let parts = match looked.parts.take() {
+            Some(parts) => parts,
+            None => Lists {
+                member: &self.member,
+                ways: &self.ways,
+                peers: &plan.peers,
+            }
+            .fetch(&plan.parts)
+            .map_err(Failure::Other)?,
+        };
         self.make_folder(&path, make_folder)?;
-        // What is the same for one node of a shared copy another one may see differently.
-        let sink = match self.member.options.same() == Same::Kept && !shared {
-            true => TreeSink::update(&path, &parts, id),
-            false => TreeSink::create(&path, &parts, id, shared),
+        let sink = match (self.member.options.same(), shared) {
+            (Same::Kept, false) => TreeSink::update(&path, &parts, id),
+            // What is the same for one node another one may see differently: one of them has decided.
+            (Same::Kept, true) => TreeSink::share(&path, &parts, id, &looked.there.unchanged),
+            (Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
         };
         let sink = sink.map_err(|error| refused(&error))?;
         if let Some(stood) = stood {
@@ -199,89 +197,5 @@ impl Fetch {
         for folder in std::mem::take(&mut *self.made_folders.lock()) {
             ropewalk_store::remove_empty_folder(&folder);
         }
-    }
-
-    /// Fetches one manifest from the first holder that serves it and checks it against its root.
-    fn fetch_manifest(
-        &self,
-        plan: &control::Plan,
-        at: usize,
-        part: &control::Part,
-    ) -> Result<Manifest, String> {
-        if part.manifest_length > MANIFEST_MAX {
-            return Err(format!(
-                "the manifest has {} bytes, more than {MANIFEST_MAX}; copy subfolders one by one",
-                part.manifest_length
-            ));
-        }
-        let mut last = String::from("no holder is known");
-        for holder in &part.holders {
-            let Some(peer) = plan.peers.iter().find(|p| p.node == *holder) else {
-                continue;
-            };
-            match self.fetch_manifest_from(peer, at, part) {
-                Ok(manifest) => return Ok(manifest),
-                Err(reason) => last = format!("{}: {reason}", peer.name),
-            }
-            if self.stopped() {
-                break;
-            }
-        }
-        Err(format!("the list of files cannot be fetched: {last}"))
-    }
-
-    fn fetch_manifest_from(
-        &self,
-        peer: &control::Peer,
-        at: usize,
-        part: &control::Part,
-    ) -> Result<Manifest, String> {
-        let connected = self.ways.connect(&self.member, peer);
-        let connected = connected.map_err(|e| e.to_string())?;
-        let (mut half, _) = connected
-            .join(&self.member, &Via::Pair, MANIFEST_STREAM)
-            .map_err(|e| e.to_string())?;
-        let key = self.member.remember(half.stopper());
-        let mut landing = BufferLanding {
-            bytes: vec![0; part.manifest_length as usize],
-        };
-        let result = (|| {
-            let mut start = 0;
-            let mut id = 0;
-            while start < part.manifest_length {
-                let end = (start + CHUNK_LEN).min(part.manifest_length);
-                let grant = Grant {
-                    id,
-                    space: manifest_space(at),
-                    range: Range { start, end },
-                    hash: false,
-                    digest: false,
-                };
-                half.grant(&[grant]).map_err(|e| e.to_string())?;
-                match half
-                    .receive(&mut landing, Instant::now() + MANIFEST_SILENCE)
-                    .map_err(|e| e.to_string())?
-                {
-                    Received::Unit { .. } => start = end,
-                    Received::Corrupt { reason, .. } | Received::Missing { reason, .. } => {
-                        return Err(reason);
-                    }
-                    Received::Digest { .. } => {
-                        return Err("it sent a hash where the list of files was due".into());
-                    }
-                    Received::Idle => {
-                        return Err(format!("silent for {} s", MANIFEST_SILENCE.as_secs()));
-                    }
-                }
-                id += 1;
-            }
-            Ok(())
-        })();
-        self.member.forget(key);
-        result?;
-        if blake3::hash(&landing.bytes).as_bytes().as_slice() != part.manifest_root {
-            return Err("the list of files does not match its hash".into());
-        }
-        Manifest::decode(&landing.bytes).map_err(|e| e.to_string())
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn places(
 }
 
 impl Transfer {
-    fn id_text(&self) -> String {
+    pub(super) fn id_text(&self) -> String {
         self.member
             .id
             .iter()

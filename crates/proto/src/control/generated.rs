@@ -35,6 +35,10 @@ pub mod to_agent {
         Streams(super::Streams),
         #[prost(message, tag = "12")]
         Probe(super::Probe),
+        #[prost(message, tag = "13")]
+        Look(super::Look),
+        #[prost(message, tag = "14")]
+        There(super::There),
         #[prost(message, tag = "20")]
         Route(super::Route),
         #[prost(message, tag = "50")]
@@ -702,7 +706,8 @@ pub struct Streams {
     #[prost(uint32, tag = "1")]
     pub count: u32,
 }
-/// Of a copy of the node's own, once its sinks are made: bytes that are there already. They are not fetched.
+/// Bytes of a copy that are there already, which are not fetched: of the node's own, once its sinks are made; of a shared one, as
+/// the answer to Look.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Present {
     /// of files that the destination has
@@ -714,6 +719,37 @@ pub struct Present {
     /// and links that the destination has; in one message of several
     #[prost(uint64, tag = "3")]
     pub files: u64,
+    /// of the answer to Look, which may be several messages
+    #[prost(bool, tag = "4")]
+    pub last: bool,
+    /// instead: why the node cannot look
+    #[prost(string, tag = "5")]
+    pub failed: ::prost::alloc::string::String,
+}
+/// Before the plan, where receivers write the copy of a tree together. Senders serve their lists of files from now on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Look {
+    /// holders of lists of files
+    #[prost(message, repeated, tag = "1")]
+    pub peers: ::prost::alloc::vec::Vec<Peer>,
+    /// as in Plan
+    #[prost(message, repeated, tag = "2")]
+    pub parts: ::prost::alloc::vec::Vec<Part>,
+    /// as in Plan
+    #[prost(uint64, repeated, tag = "3")]
+    pub source_bases: ::prost::alloc::vec::Vec<u64>,
+    /// this node looks what of the copy is there, and answers with Present
+    #[prost(bool, tag = "4")]
+    pub decides: bool,
+}
+/// Before the plan: what of a shared copy is there, as one of its nodes has found. Several messages add up.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct There {
+    /// as in Present
+    #[prost(message, repeated, tag = "1")]
+    pub ranges: ::prost::alloc::vec::Vec<Stretch>,
+    #[prost(message, repeated, tag = "2")]
+    pub adopted: ::prost::alloc::vec::Vec<Stretch>,
 }
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -20,6 +20,7 @@ impl Coordinator {
         self.balancer.check(self.view());
         self.groups.check(&self.nodes);
         self.probing.check(self.phase);
+        self.looking.check(self.phase);
         for node in &self.nodes {
             node.check();
             self.check_node(node);
@@ -53,8 +54,12 @@ impl Coordinator {
         for node in &self.nodes {
             let life = node.life();
             let fits = match self.phase {
-                Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning => {
+                Phase::Opening | Phase::Comparing | Phase::Probing => {
                     matches!(life, NodeLife::Opening | NodeLife::Ready)
+                }
+                // A receiver of a shared copy may be lost while another one looks what is there.
+                Phase::Looking | Phase::Planning => {
+                    matches!(life, NodeLife::Ready | NodeLife::Lost)
                 }
                 // The others have got their plan with the phase.
                 Phase::Moving => node.joined || !node.life().is_before_plan(),
@@ -120,7 +125,7 @@ impl Coordinator {
         let unknown = known.into_iter().find(|&sender| sender >= count);
         debug_assert_eq!(unknown, None, "{name}: a sender that does not exist");
         let last = node.wants.last().map_or(0, |range| range.end);
-        let is_laid_out = matches!(self.phase, Phase::Planning | Phase::Moving);
+        let is_laid_out = matches!(self.phase, Phase::Looking | Phase::Planning | Phase::Moving);
         debug_assert!(
             !is_laid_out || node.life().is_opening() || last <= self.space.length,
             "{name} wants bytes up to {last} of {}",

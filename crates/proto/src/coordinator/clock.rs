@@ -75,6 +75,11 @@ impl Coordinator {
                 let late: Vec<u32> = self.probing.awaited().collect();
                 self.refuse_late("look at its files", late);
             }
+            Phase::Looking => {
+                self.lose_silent(now);
+                let late = self.looking.late(now);
+                self.refuse_late("look at the destination", late);
+            }
             Phase::Moving => {
                 self.lose_silent(now);
                 self.deal_limit(now);

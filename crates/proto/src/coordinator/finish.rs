@@ -103,7 +103,9 @@ impl Coordinator {
         let able: Vec<u32> = (0..self.nodes.len() as u32)
             .filter(|&n| self.nodes[n as usize].group == Some(group) && self.could_name(n))
             .collect();
-        let Some(&node) = able.first() else {
+        // The node that has decided what is there knows best whether that has changed.
+        let decided = self.looking.decided_by().filter(|by| able.contains(by));
+        let Some(node) = decided.or(able.first().copied()) else {
             let name = self.groups.name(group).to_owned();
             return self.fail(
                 ErrorKind::Lost,

@@ -154,6 +154,9 @@ impl Coordinator {
             // Its share of a limit is dealt at the next look; nobody knows yet when it should be done.
             let mut plan = self.plan_message(node, self.setup.limit.map(|_| 1));
             plan.expected = 0;
+            if self.nodes[node as usize].is_receiver() {
+                self.tell_there(node);
+            }
             self.send(node, to_agent::Body::Plan(plan));
         }
         if !new.is_empty() {
@@ -265,7 +268,7 @@ impl Coordinator {
                     };
                     state.hold(tree, opened);
                 }
-                let all = self.space.readable();
+                let all = self.space.readable().difference(&self.looking.there());
                 let state = &mut self.nodes[at];
                 if state.is_receiver() {
                     state.wants = all;

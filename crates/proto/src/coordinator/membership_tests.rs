@@ -9,7 +9,7 @@ use crate::control::{Need, Opened, Sink, Source, Stretch, sink, source};
 use ropewalk_model::{ByteRate, Link, NodeSet};
 
 /// Answers whatever plans are asked for.
-fn settle(c: &mut Coordinator) -> Vec<Action> {
+pub(super) fn settle(c: &mut Coordinator) -> Vec<Action> {
     let mut told = actions(c);
     while told.iter().any(|action| matches!(action, Action::Plan(..))) {
         told = answer(c, told);
@@ -245,7 +245,7 @@ fn a_limit_is_no_reason_to_plan_anew() {
 }
 
 /// A node that holds a whole tree, or wants a copy of it.
-fn with_tree(name: &str, holds: bool) -> NodeSetup {
+pub(super) fn with_tree(name: &str, holds: bool) -> NodeSetup {
     let path = b"/tree".to_vec();
     let source = SourceSetup {
         source: Source {
@@ -272,7 +272,7 @@ fn with_tree(name: &str, holds: bool) -> NodeSetup {
 }
 
 /// It opened so many trees with this root, of 100 bytes each.
-fn opened_trees(count: usize, root: u8) -> FromAgent {
+pub(super) fn opened_trees(count: usize, root: u8) -> FromAgent {
     let tree = OpenedSource {
         manifest_root: vec![root; 32],
         manifest_length: 10,
@@ -288,15 +288,24 @@ fn opened_trees(count: usize, root: u8) -> FromAgent {
 
 /// A transfer of trees between these nodes that opens what it has.
 fn opening(nodes: Vec<NodeSetup>) -> Coordinator {
+    opening_with(nodes, Destinations::Copies, control::Options::default())
+}
+
+/// The same to such destinations, with options.
+pub(super) fn opening_with(
+    nodes: Vec<NodeSetup>,
+    destinations: Destinations,
+    options: control::Options,
+) -> Coordinator {
     let setup = Setup {
         transfer: vec![1; 16],
         nodes,
         mapping: Mapping::Trees {
             sources: Sources::Auto,
-            destinations: Destinations::Copies,
+            destinations,
         },
         limit: None,
-        options: control::Options::default(),
+        options,
         rails: Rails::default(),
         tune: None,
         lessons: Vec::new(),

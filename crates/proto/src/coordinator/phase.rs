@@ -5,7 +5,9 @@
 //!     |                    |
 //!     +--------Odd---------+--> Probing
 //!     |                    |       |
-//!     +------LaidOut-------+-------+--> Planning --Planned--> Moving --Finish--> Finishing
+//!     +--------Look--------+-------+--> Looking
+//!     |                    |       |       |
+//!     +------LaidOut-------+-------+-------+--> Planning --Planned--> Moving --Finish--> Finishing
 //!
 //!  End leads from every phase to Ended.
 //! ```
@@ -19,6 +21,8 @@ pub(super) enum Phase {
     Comparing,
     /// Nodes look whether places are one, and whether overlapping rows hold the same bytes.
     Probing,
+    /// A receiver of a shared copy looks what of it is there.
+    Looking,
     /// The first plan is made.
     Planning,
     /// Bytes flow.
@@ -36,6 +40,8 @@ pub(super) enum Step {
     Differ,
     /// Something about places or rows has to be asked.
     Odd,
+    /// Receivers write the copy of a tree together.
+    Look,
     /// Every node's holdings and wants are known.
     LaidOut,
     /// The first plan is there.
@@ -52,7 +58,11 @@ impl Phase {
         Some(match (self, step) {
             (Self::Opening, Step::Differ) => Self::Comparing,
             (Self::Opening | Self::Comparing, Step::Odd) => Self::Probing,
-            (Self::Opening | Self::Comparing | Self::Probing, Step::LaidOut) => Self::Planning,
+            (Self::Opening | Self::Comparing | Self::Probing, Step::Look) => Self::Looking,
+            (
+                Self::Opening | Self::Comparing | Self::Probing | Self::Looking,
+                Step::LaidOut,
+            ) => Self::Planning,
             (Self::Planning, Step::Planned) => Self::Moving,
             // A transfer may be cancelled while it finishes.
             (Self::Moving | Self::Finishing, Step::Finish) => Self::Finishing,
@@ -66,16 +76,17 @@ impl Phase {
     pub fn is_before_moving(self) -> bool {
         matches!(
             self,
-            Self::Opening | Self::Comparing | Self::Probing | Self::Planning
+            Self::Opening | Self::Comparing | Self::Probing | Self::Looking | Self::Planning
         )
     }
 }
 
 #[cfg(test)]
-pub(super) const PHASES: [Phase; 7] = [
+pub(super) const PHASES: [Phase; 8] = [
     Phase::Opening,
     Phase::Comparing,
     Phase::Probing,
+    Phase::Looking,
     Phase::Planning,
     Phase::Moving,
     Phase::Finishing,
@@ -83,9 +94,10 @@ pub(super) const PHASES: [Phase; 7] = [
 ];
 
 #[cfg(test)]
-pub(super) const STEPS: [Step; 6] = [
+pub(super) const STEPS: [Step; 7] = [
     Step::Differ,
     Step::Odd,
+    Step::Look,
     Step::LaidOut,
     Step::Planned,
     Step::Finish,

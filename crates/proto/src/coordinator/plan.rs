@@ -61,6 +61,7 @@ impl Coordinator {
         balancer.begin(view);
         let receivers: Vec<(u32, RangeSet)> = self
             .receivers()
+            .filter(|&n| self.nodes[n as usize].alive())
             .map(|n| (n, self.nodes[n as usize].wants.clone()))
             .collect();
         self.ask_plan(true, receivers, &BTreeSet::new(), None);
@@ -222,7 +223,9 @@ impl Coordinator {
             state.heard_at = now;
             state.received.start(now);
             state.sent.start(now);
-            state.live(Event::Plan);
+            if !state.live(Event::Plan) {
+                continue;
+            }
             let plan = self.plan_message(node, share);
             self.send(node, to_agent::Body::Plan(plan));
         }
@@ -479,15 +482,20 @@ impl Coordinator {
             .iter()
             .flat_map(|r| std::iter::once(r.sender).chain(r.spares.iter().copied()))
             .collect();
-        let serves = |node: &u32| self.nodes[*node as usize].can_send();
-        wanted.extend(self.space.parts.iter().flat_map(|part| {
-            let holders = part.holders.iter().copied().filter(serves);
-            holders.take(MANIFEST_HOLDERS)
-        }));
+        wanted.extend(self.manifest_holders());
         plan.holdings = self.holdings_for(node);
         wanted.extend(plan.holdings.iter().map(|holding| holding.node));
         plan.peers = wanted.into_iter().map(|n| self.peer(n)).collect();
         plan
+    }
+
+    /// Nodes that serve lists of files, some of them for each list.
+    pub(super) fn manifest_holders(&self) -> impl Iterator<Item = u32> + '_ {
+        let serves = |node: &u32| self.nodes[*node as usize].can_send();
+        self.space.parts.iter().flat_map(move |part| {
+            let holders = part.holders.iter().copied().filter(serves);
+            holders.take(MANIFEST_HOLDERS)
+        })
     }
 
     /// Names other holders for runs: those the receiver already uses first, so that its open lanes can help

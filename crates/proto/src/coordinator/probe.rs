@@ -48,7 +48,8 @@ impl Probing {
 }
 
 impl Coordinator {
-    /// The sources are laid out: asks what has to be asked, else plans. Next states: Probing, Planning.
+    /// The sources are laid out: asks what has to be asked, else goes on. Next states: Probing, Looking,
+    /// Planning.
     pub(super) fn probe(&mut self) {
         let mut probes: BTreeMap<u32, Probe> = BTreeMap::new();
         for (node, places) in self.suspects() {
@@ -69,7 +70,7 @@ impl Coordinator {
             }
         }
         if probes.is_empty() {
-            return self.plan_first();
+            return self.look();
         }
         self.enter(Step::Odd);
         self.probing = Probing {
@@ -111,6 +112,6 @@ impl Coordinator {
         for node in probing.asked {
             self.send(node, to_agent::Body::Probe(Probe::default()));
         }
-        self.plan_first();
+        self.look();
     }
 }

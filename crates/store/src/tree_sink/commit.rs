@@ -42,9 +42,14 @@ impl Tree {
         }
         if let Some(dest) = self.moved_to(root)? {
             self.note_standing(&[], dest.as_fd())?;
-            // The other node may have ended before it gave folders their modes and times.
-            lock(&self.landed).bits_not_kept =
-                self.set_folders(dest.as_fd())? + self.bits_of_files();
+            // The other node may have ended before it gave these, and folders, their modes and times.
+            let is_set = self.set_modes_of_unchanged(same);
+            let lost = self.set_folders(dest.as_fd())?;
+            is_set?;
+            let mut landed = lock(&self.landed);
+            landed.bits_not_kept = lost + self.bits_of_files();
+            landed.unchanged_files = self.unchanged_now(same);
+            drop(landed);
             self.sync_all(&dest, false)?;
             return rustix::fs::fsync(&self.parent)
                 .map_err(|errno| self.failed(Operation::Sync, errno));

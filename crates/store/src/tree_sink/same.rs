@@ -28,6 +28,8 @@ pub(super) struct Same {
     entries: HashSet<u32>,
     /// Files among them that may have another mode, owner or other attributes.
     differing: HashSet<u32>,
+    /// Where other nodes may be surer of a file: those of the size and time of the source.
+    alike: HashSet<u32>,
 }
 
 impl Same {
@@ -55,9 +57,13 @@ impl Tree {
         if Self::existing(&self.parent, &self.name, &self.entries, &self.dest)?.is_none() {
             if self.is_single()
                 && let Ok(stat) = sys::stat_entry(self.parent.as_fd(), &self.name)
-                && self.is_same(&stat, 0, self.parent.as_fd(), &self.name)
             {
-                self.note_same(&mut same, &stat, 0);
+                if self.is_same(&stat, 0, self.parent.as_fd(), &self.name) {
+                    self.note_same(&mut same, &stat, 0);
+                }
+                if self.was_told && is_file(&stat, self.entry(0)) {
+                    same.alike.insert(0);
+                }
             }
             return Ok(same);
         }
@@ -98,6 +104,9 @@ impl Tree {
             }
             if self.is_same(&stat, object, folder, name) {
                 self.note_same(&mut same, &stat, object);
+            }
+            if self.was_told && is_file(&stat, entry) {
+                same.alike.insert(object);
             }
             self.check_names(&stat, object, &mut found, &mut same)?;
         }
@@ -140,7 +149,7 @@ impl Tree {
         }
     }
 
-    fn is_single(&self) -> bool {
+    pub(super) fn is_single(&self) -> bool {
         let root = self.entries.first();
         root.is_some_and(|root| matches!(root.kind, EntryKind::File { .. }))
     }
@@ -154,6 +163,29 @@ impl Tree {
             .collect();
     }
 
+    /// Leaves files as they are that a node of a shared copy has found to be the same. What has no bytes is made by the node that
+    /// commits, which goes by what it finds itself.
+    ///
+    /// * `same`: what this node finds.
+    /// * `unchanged`: bytes of the data space.
+    pub(super) fn keep_known(&mut self, same: &Same, layout: &Layout, unchanged: &RangeSet) {
+        self.was_told = true;
+        if !self.is_single() {
+            self.keep(same);
+            let entries = &self.entries;
+            self.unchanged
+                .retain(|object| entries[*object as usize].is_empty());
+        }
+        let pieces = layout.pieces().iter();
+        let known = pieces.filter(|piece| unchanged.contains_range(piece.range));
+        self.unchanged.extend(known.map(|piece| piece.object));
+    }
+
+    /// Whether a file that was to stay as it is still is the same. Another node may have been surer of it than this one.
+    fn stays(&self, object: u32, same: &Same) -> bool {
+        same.has(object) || (self.was_told && same.alike.contains(&object))
+    }
+
     /// The bytes of the files that stay as they are.
     pub(super) fn unchanged_bytes(&self, layout: &Layout) -> RangeSet {
         let pieces = layout.pieces().iter();
@@ -164,7 +196,7 @@ impl Tree {
     /// How many of the files that were to stay as they are still are the same.
     pub(super) fn unchanged_now(&self, same: &Same) -> u64 {
         let unchanged = self.unchanged.iter();
-        unchanged.filter(|object| same.has(**object)).count() as u64
+        unchanged.filter(|object| self.stays(**object, same)).count() as u64
     }
 
     /// # Errors
@@ -172,7 +204,8 @@ impl Tree {
     ///
     /// * `same`: what is the same now.
     pub(super) fn check_unchanged(&self, same: &Same) -> Result<(), StoreError> {
-        let changed = self.unchanged.iter().filter(|object| !same.has(**object));
+        let unchanged = self.unchanged.iter();
+        let changed = unchanged.filter(|object| !self.stays(**object, same));
         match changed.min() {
             None => Ok(()),
             Some(object) => Err(StoreError::ChangedAtDestination {
