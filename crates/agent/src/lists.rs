@@ -44,11 +44,7 @@ impl Lists<'_> {
     }
 
     /// Fetches one manifest from the first holder that serves it and checks it against its root.
-    fn fetch_one(
-        &self,
-        at: usize,
-        part: &control::Part,
-    ) -> Result<Manifest, String> {
+    fn fetch_one(&self, at: usize, part: &control::Part) -> Result<Manifest, String> {
         if part.manifest_length > MANIFEST_MAX {
             return Err(format!(
                 "the manifest has {} bytes, more than {MANIFEST_MAX}; copy subfolders one by one",

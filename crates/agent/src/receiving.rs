@@ -195,12 +195,7 @@ impl Fetch {
     /// Prepares the sinks and starts to fetch. Returns at once.
     ///
     /// * `looked`: what of a shared copy is there.
-    pub fn start(
-        self: &Arc<Self>,
-        plan: control::Plan,
-        sinks: Vec<OpenSink>,
-        looked: Looked,
-    ) {
+    pub fn start(self: &Arc<Self>, plan: control::Plan, sinks: Vec<OpenSink>, looked: Looked) {
         // Nothing is made that the agent would not stay to remove.
         let Ok(at_work) = self.member.work.clone().try_read_owned() else {
             return self.fail("the agent is about to end".into());

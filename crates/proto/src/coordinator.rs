@@ -254,7 +254,9 @@ impl Coordinator {
             from_agent::Body::Released(released) if is_moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now);
             }
-            from_agent::Body::Route(route) if is_moving || is_looking => self.handle_route(node, route),
+            from_agent::Body::Route(route) if is_moving || is_looking => {
+                self.handle_route(node, route)
+            }
             from_agent::Body::Finished(finished) => self.handle_finished(node, finished),
             _ => {}
         }

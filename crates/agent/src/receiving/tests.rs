@@ -57,7 +57,7 @@ fn sinks_made_in_vain_are_removed() {
     let (_keep, folder) = folder();
     let (member, mut said) = Member::alone();
     let fetch = Fetch::new(member, &plan());
-    fetch.start(plan(), partly_impossible(&folder));
+    fetch.start(plan(), partly_impossible(&folder), Looked::default());
     let Some(from_agent::Body::Done(done)) = said.blocking_recv().unwrap().body else {
         panic!("the node does not say that it failed");
     };
@@ -84,7 +84,7 @@ fn a_word_that_comes_early_counts() {
             true => vec![files(folder.join("shared"), true)],
             false => partly_impossible(&folder),
         };
-        fetch.start(plan(), sinks);
+        fetch.start(plan(), sinks, Looked::default());
         // Its thread has ended when nobody else has the fetch.
         while Arc::strong_count(&fetch) > 1 {
             std::thread::yield_now();
@@ -120,7 +120,11 @@ fn a_peer_that_is_given_up_is_forgotten() {
     let connected = Arc::new(Connected::at(peer, address));
     let fetch = Fetch::new(member, &plan);
     fetch.ways.keep(connected);
-    let sinks = fetch.prepare(&plan, vec![files(folder.join("copy"), false)]);
+    let sinks = fetch.prepare(
+        &plan,
+        vec![files(folder.join("copy"), false)],
+        Looked::default(),
+    );
     *fetch.sinks.lock() = Some(Arc::new(sinks.unwrap()));
     let first = {
         let node = &mut fetch.state.lock().node;

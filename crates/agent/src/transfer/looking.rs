@@ -67,7 +67,10 @@ impl Transfer {
         let looking = looking.spawn(move || {
             let found = catch_unwind(AssertUnwindSafe(|| transfer.find_there(&look)));
             transfer.report_there(found.unwrap_or_else(|_| {
-                Err("a thread of the agent failed; this is a bug, its standard error says where".into())
+                Err(
+                    "a thread of the agent failed; this is a bug, its standard error says where"
+                        .into(),
+                )
             }));
         });
         if let Err(error) = looking {

@@ -28,7 +28,9 @@ fn opened_by(same: Same) -> Coordinator {
 /// The nodes that are asked to look, as far as these actions go.
 fn asked(actions: &[Action]) -> Vec<u32> {
     let asks = |node: &u32| {
-        let decides = |body: &&to_agent::Body| matches!(body, to_agent::Body::Look(Look { decides: true, .. }));
+        let decides = |body: &&to_agent::Body| {
+            matches!(body, to_agent::Body::Look(Look { decides: true, .. }))
+        };
         sent(actions, *node).iter().any(decides)
     };
     (0..4).filter(asks).collect()
@@ -42,7 +44,11 @@ fn has_plan(actions: &[Action]) -> bool {
 }
 
 fn look(c: &mut Coordinator, node: u32, present: Present, now_ns: u64) -> Vec<Action> {
-    c.handle_message(node, from(from_agent::Body::Present(present)), Instant(now_ns));
+    c.handle_message(
+        node,
+        from(from_agent::Body::Present(present)),
+        Instant(now_ns),
+    );
     actions(c)
 }
 
@@ -63,6 +69,12 @@ fn failed() -> Present {
     }
 }
 
+/// Lets all nodes finish, those that wait for another one included.
+fn ended(c: &mut Coordinator) -> Option<Outcome> {
+    let told: Vec<Action> = (0..2).flat_map(|_| finish(c, 4)).collect();
+    outcome(&told)
+}
+
 /// Answers the plans that these actions ask for.
 fn go_on(c: &mut Coordinator, told: Vec<Action>) -> Vec<Action> {
     let mut all = super::tests::answer(c, told);
@@ -77,7 +89,9 @@ fn planned(actions: &[Action]) -> RangeSet {
         to_agent::Body::Plan(plan) => Some(&plan.runs),
         _ => None,
     });
-    let ranges = runs.flatten().map(|run| control::range(run.start, run.length));
+    let ranges = runs
+        .flatten()
+        .map(|run| control::range(run.start, run.length));
     RangeSet::from_ranges(ranges)
 }
 
@@ -119,9 +133,21 @@ fn the_plan_waits_for_what_is_there() {
                 other => panic!("{other:?}"),
             })
             .collect();
-        let (unchanged, adopted) = (Stretch { start: 0, length: 70 }, Stretch { start: 70, length: 5 });
+        let (unchanged, adopted) = (
+            Stretch {
+                start: 0,
+                length: 70,
+            },
+            Stretch {
+                start: 70,
+                length: 5,
+            },
+        );
         assert_eq!(there.len(), 2);
-        assert_eq!((&there[0].ranges[..], &there[1].adopted[..]), (&[unchanged][..], &[adopted][..]));
+        assert_eq!(
+            (&there[0].ranges[..], &there[1].adopted[..]),
+            (&[unchanged][..], &[adopted][..])
+        );
     }
     let told = go_on(&mut c, told);
     assert_eq!(planned(&told), RangeSet::from(control::range(75, 25)));
@@ -129,7 +155,10 @@ fn the_plan_waits_for_what_is_there() {
     assert!(receivers.iter().all(|one| one.ranges.len_bytes() == 25));
     let summary = c.summary();
     assert_eq!((c.wanted_bytes(), summary[0].planned), (25, 25));
-    let there: Vec<_> = summary.iter().map(|n| (n.present, n.adopted, n.present_files)).collect();
+    let there: Vec<_> = summary
+        .iter()
+        .map(|n| (n.present, n.adopted, n.present_files))
+        .collect();
     assert_eq!(there, [(0, 0, 0), (70, 5, 2), (0, 0, 0), (0, 0, 0)]);
     assert!(c.is_update());
     // It counts once, whatever is said later.
@@ -140,10 +169,13 @@ fn the_plan_waits_for_what_is_there() {
         c.handle_message(node, done(delivered, &[]), Instant(6));
     }
     let told = settle(&mut c);
-    let names = |node| sent(&told, node).iter().any(|body| matches!(body, to_agent::Body::Finish(f) if f.commit));
+    let names = |node| {
+        sent(&told, node)
+            .iter()
+            .any(|body| matches!(body, to_agent::Body::Finish(f) if f.commit))
+    };
     assert_eq!([1, 2, 3].map(names), [true, false, false]);
-    assert_eq!(outcome(&finish(&mut c, 4)), None);
-    assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Done));
+    assert_eq!(ended(&mut c), Some(Outcome::Done));
     assert_eq!((c.delivered_bytes(), c.missing().len()), (25, 0));
 }
 
@@ -157,13 +189,23 @@ fn another_one_looks() {
             let now_ns = SILENCE_TIME_MAX.0 + SECOND;
             for node in [0, 2, 3] {
                 let status = control::SenderStatus::default();
-                c.handle_message(node, from(from_agent::Body::SenderStatus(status)), Instant(now_ns));
+                c.handle_message(
+                    node,
+                    from(from_agent::Body::SenderStatus(status)),
+                    Instant(now_ns),
+                );
             }
             for second in 1..=now_ns / SECOND {
                 c.handle_timer(Instant(second * SECOND));
             }
         },
-        |c| c.handle_message(1, from(from_agent::Body::Present(failed())), Instant(SECOND)),
+        |c| {
+            c.handle_message(
+                1,
+                from(from_agent::Body::Present(failed())),
+                Instant(SECOND),
+            )
+        },
     ];
     for (at, go) in gone.into_iter().enumerate() {
         let mut c = opened_by(Same::Kept);
@@ -188,9 +230,7 @@ fn another_one_looks() {
             c.handle_message(node, done(delivered, &[]), Instant(41 * SECOND));
         }
         settle(&mut c);
-        finish(&mut c, 4);
-        settle(&mut c);
-        assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Done), "{at}: {:?}", c.notes());
+        assert_eq!(ended(&mut c), Some(Outcome::Done), "{at}: {:?}", c.notes());
     }
 }
 
@@ -232,15 +272,20 @@ fn the_decision_outlives_its_node() {
     assert!(asked(&told).is_empty());
     assert_eq!((c.wanted_bytes(), c.nodes[2].wants.len_bytes()), (10, 10));
     for node in [2, 3] {
-        let (revision, delivered) = (c.nodes[node as usize].revision, c.nodes[node as usize].assigned_bytes());
+        let (revision, delivered) = (
+            c.nodes[node as usize].revision,
+            c.nodes[node as usize].assigned_bytes(),
+        );
         c.handle_message(node, done_after(revision, delivered, &[]), Instant(4));
     }
     let told = settle(&mut c);
-    let names = |node| sent(&told, node).iter().any(|body| matches!(body, to_agent::Body::Finish(f) if f.commit));
+    let names = |node| {
+        sent(&told, node)
+            .iter()
+            .any(|body| matches!(body, to_agent::Body::Finish(f) if f.commit))
+    };
     assert_eq!([2, 3].map(names), [true, false], "{told:?}");
-    finish(&mut c, 4);
-    settle(&mut c);
-    assert_eq!(outcome(&finish(&mut c, 4)), Some(Outcome::Done), "{:?}", c.notes());
+    assert_eq!(ended(&mut c), Some(Outcome::Done), "{:?}", c.notes());
 }
 
 /// A receiver that joins hears what was decided before it gets its plan, and wants only the rest.

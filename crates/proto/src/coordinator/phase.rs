@@ -59,10 +59,9 @@ impl Phase {
             (Self::Opening, Step::Differ) => Self::Comparing,
             (Self::Opening | Self::Comparing, Step::Odd) => Self::Probing,
             (Self::Opening | Self::Comparing | Self::Probing, Step::Look) => Self::Looking,
-            (
-                Self::Opening | Self::Comparing | Self::Probing | Self::Looking,
-                Step::LaidOut,
-            ) => Self::Planning,
+            (Self::Opening | Self::Comparing | Self::Probing | Self::Looking, Step::LaidOut) => {
+                Self::Planning
+            }
             (Self::Planning, Step::Planned) => Self::Moving,
             // A transfer may be cancelled while it finishes.
             (Self::Moving | Self::Finishing, Step::Finish) => Self::Finishing,

@@ -231,14 +231,13 @@ impl Coordinator {
         self.streams.forget(node);
         let name = self.name(node).to_owned();
         match self.phase {
-            Phase::Looking if self.looks_without(node) => {
-                self.note(format!("{name} is lost: {reason}"));
+            Phase::Looking => match self.looks_without(node) {
+                true => self.note(format!("{name} is lost: {reason}")),
+                false => self.refuse(format!("{name}: {reason}")),
+            },
+            Phase::Opening | Phase::Comparing | Phase::Probing | Phase::Planning => {
+                self.refuse(format!("{name}: {reason}"));
             }
-            Phase::Opening
-            | Phase::Comparing
-            | Phase::Probing
-            | Phase::Looking
-            | Phase::Planning => self.refuse(format!("{name}: {reason}")),
             Phase::Moving => {
                 self.note(format!("{name} is lost: {reason}"));
                 if sender {

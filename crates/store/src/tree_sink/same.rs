@@ -196,7 +196,9 @@ impl Tree {
     /// How many of the files that were to stay as they are still are the same.
     pub(super) fn unchanged_now(&self, same: &Same) -> u64 {
         let unchanged = self.unchanged.iter();
-        unchanged.filter(|object| self.stays(**object, same)).count() as u64
+        unchanged
+            .filter(|object| self.stays(**object, same))
+            .count() as u64
     }
 
     /// # Errors
