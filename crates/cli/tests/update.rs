@@ -59,7 +59,7 @@ fn only_what_changed_is_sent() {
     assert_eq!(read("set"), read("copy"));
 }
 
-/// Of two copies each gets what it lacks, from replicas, over agents; a shared copy is sent whole.
+/// Of two copies each gets what it lacks, from replicas, over agents.
 #[test]
 fn each_copy_gets_what_it_lacks() {
     let place = Place::new();

@@ -3,7 +3,7 @@
 pub struct ToAgent {
     #[prost(
         oneof = "to_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 20, 50, 60, 61, 62"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 50, 60, 61, 62"
     )]
     pub body: ::core::option::Option<to_agent::Body>,
 }
