@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::processes::temporary;
 use common::{Moving, Place, RunningAgent, bytes, make_tree, wait_for};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 fn landing(report: &Value, key: &str) -> u64 {
@@ -226,11 +227,10 @@ fn what_a_killed_receiver_found_stands() {
     scene.assert_whole();
 }
 
-fn signal(pid: u32, name: &str) {
-    let status = std::process::Command::new("kill")
-        .args([name, &pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
+/// At once: no other process has to start for it.
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// Whether a process has a thread that looks what is there.
@@ -248,37 +248,39 @@ fn looks(pid: u32) -> bool {
 fn another_receiver_looks_when_the_first_is_killed() {
     let mut scene = changed_half();
     // Looking takes a while.
-    for at in 0..3000 {
+    for at in 0..10_000 {
         std::fs::write(scene.from().join(format!("small{at}")), at.to_string()).unwrap();
     }
     scene.copy(&[0, 1], &[]);
-    for at in 5..10 {
-        let path = scene.from().join(format!("f{at}"));
-        std::fs::write(path, bytes(1_000_000, at + 20)).unwrap();
-    }
     let first = scene.receivers[0].child.id();
-    // It may have said all just before it is stopped: then the next run is as good.
-    let hit = (0..20).find_map(|_| {
-        let moving = scene.start(&[0, 1, 2], &["--limit", "20Mbit"]);
-        wait_for("the receiver to look", || looks(first).then_some(()));
-        signal(first, "-STOP");
-        if looks(first) {
-            return Some(moving);
+    let moving = (0..20).find_map(|attempt| {
+        for at in 5..10 {
+            let path = scene.from().join(format!("f{at}"));
+            std::fs::write(path, bytes(1_000_000, 100 + 10 * attempt + at)).unwrap();
         }
-        drop(moving);
-        signal(first, "-CONT");
-        wait_for("the transfer to be gone", || {
-            let temporary = temporary(&scene.to());
-            temporary.is_empty().then_some(())
+        let moving = scene.start(&[0, 1, 2], &["--limit", "50Mbit"]);
+        let is_seen = wait_for("the receiver to look or to write", || {
+            let writes = !temporary(&scene.to()).is_empty();
+            (looks(first) || writes).then_some(!writes)
         });
+        if is_seen {
+            signal(first, Signal::STOP);
+            // Else it may have said all before it was stopped.
+            if looks(first) {
+                return Some(moving);
+            }
+            signal(first, Signal::CONT);
+        }
+        let (status, report) = moving.end();
+        assert_eq!(status, 0, "{report:#}");
         None
     });
-    let moving = hit.expect("the receiver was never caught while it looked");
+    let moving = moving.expect("the receiver was never caught while it looked");
     scene.receivers[0].kill();
     let (status, report) = moving.end();
     assert_eq!(status, 0, "{report:#}");
     assert_eq!(report["wanted_bytes"], 5_000_000, "{report:#}");
-    assert_eq!(landing(&report, "unchanged_files"), 3005);
+    assert_eq!(landing(&report, "unchanged_files"), 10_005);
     let notes = report["notes"].to_string();
     assert!(notes.contains("is lost"), "{notes}");
     scene.assert_whole();
