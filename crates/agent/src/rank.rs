@@ -23,8 +23,9 @@ use rustix::process::{Signal, geteuid, getpid, kill_process};
 
 use crate::AgentError;
 
-/// The command, which waits for other agents first, has started `mpirun` by then.
-const RANK_TIMEOUT: Duration = Duration::from_secs(60);
+/// The command, which waits for other agents first, has started `mpirun` by then. Less than it waits for an agent, so that it hears
+/// the reason.
+const RANK_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// What connects gives its place within this time.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(10);

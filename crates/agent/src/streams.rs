@@ -154,3 +154,23 @@ pub(crate) fn ends_of(stream: &TcpStream) -> Option<(IpAddr, IpAddr)> {
     let (near, far) = stream.local_addr().ok().zip(stream.peer_addr().ok())?;
     Some((near.ip().to_canonical(), far.ip().to_canonical()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transfer over MPI has no lane in a process that is no rank, and takes no other kind instead.
+    #[test]
+    fn lanes_of_mpi_need_ranks() {
+        let mut options = Options::default();
+        options.set_lane(LaneKind::Mpi);
+        let secret = PairSecret([1; 32]);
+        let ends = UnixStream::pair().unwrap();
+        let receives = DataSocket::Unix(ends.0).receive_half(&options, &secret, [2; 32]);
+        let sends = DataSocket::Unix(ends.1).send_half(&options, &secret, [2; 32]);
+        for error in [receives.err(), sends.err()] {
+            let text = error.expect("an error").to_string();
+            assert!(text.contains("this process is no rank of mpirun"), "{text}");
+        }
+    }
+}

@@ -3,10 +3,10 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::mpi::{Mpi, folder_of, installed, mpirun_of, write_program};
-use common::processes::{family, kill, processes};
+use common::processes::{assert_gone, family, kill, processes};
 use common::{Moving, Place, assert_same_tree, bytes, make_tree, wait_for};
 
 /// Slow enough that every transfer is still moving when the test acts on it.
@@ -161,7 +161,7 @@ fn a_killed_receiver_is_named() {
         assert!(error.contains(lost), "{}: {error}", mpi.name);
         let copy = std::fs::read(mpi.place.path(other)).unwrap();
         assert!(copy == bytes(LENGTH, 5), "{}", mpi.name);
-        common::processes::assert_gone(&slow.all);
+        assert_gone(&slow.all);
         assert!(!slow.folder.exists());
     }
 }
@@ -268,6 +268,57 @@ fn what_mpirun_says_is_reported() {
         let text = "mpirun ended with status 7: no slots here";
         assert!(error.contains(text), "{}: {error}", mpi.name);
         assert!(!place.path("copy").exists());
+    }
+}
+
+/// A command that ends while its agents wait for each other in MPI_Init leaves none of them there.
+#[test]
+fn a_command_that_ends_at_the_start_leaves_nothing() {
+    for mpi in installed() {
+        for signal in ["-KILL", "-INT"] {
+            let place = &mpi.place;
+            // The second rank starts once a file is there.
+            let late = "[ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 0 ] || until [ -e go ]; do sleep 0.02; done\nexec \"$@\"";
+            write_program(place, "late", late);
+            let script = format!(
+                "left=$#\nwhile [ $left -gt 0 ]; do\n\
+                   case $1 in */ropewalk) set -- \"$@\" {late} ;; esac\n\
+                   set -- \"$@\" \"$1\"; shift; left=$((left-1))\n\
+                 done\nexec /usr/bin/mpirun.{name} \"$@\"",
+                late = place.text("bin/late"),
+                name = mpi.name,
+            );
+            write_program(place, "mpirun", &script);
+            std::fs::write(place.path("set"), b"x").unwrap();
+            let words = ["copy", "--lane", "mpi", "--json", "set", "copy"];
+            let mut command = mpi.command();
+            let mut command = command.args(words).stdout(Stdio::null()).spawn().unwrap();
+            let waits = |pid: &i32| {
+                let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+                maps.is_ok_and(|maps| maps.contains("libmpi"))
+            };
+            let agents = || {
+                let started = processes(&["agent", "--one-shot"]);
+                let all = family(command.id() as i32);
+                all.into_iter().filter(move |pid| started.contains(pid))
+            };
+            wait_for("an agent to be in MPI_Init", || agents().find(waits));
+            let (all, agents) = (family(command.id() as i32), agents().collect::<Vec<i32>>());
+            let folder = folder_of(&all);
+            let sent = Command::new("kill")
+                .args([signal, &command.id().to_string()])
+                .status();
+            assert!(sent.unwrap().success());
+            // Its agents end without the other rank.
+            let status = command.wait().unwrap();
+            assert_gone(&agents);
+            std::fs::write(place.path("go"), b"").unwrap();
+            assert_gone(&all);
+            wait_for("files of MPI to go", || (!folder.exists()).then_some(()));
+            let expected = (signal == "-INT").then_some(130);
+            assert_eq!(status.code(), expected, "{} {signal}", mpi.name);
+            std::fs::remove_file(place.path("go")).unwrap();
+        }
     }
 }
 
