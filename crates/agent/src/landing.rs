@@ -11,7 +11,7 @@ use ropewalk_model::{CHUNK_LEN, Layout, Range, RangeSet};
 use ropewalk_proto::control;
 use ropewalk_proto::node::fetch::Writer;
 use ropewalk_proto::wire::SPACE_DATA;
-use ropewalk_store::{Present, Sink, Source, StoreError};
+use ropewalk_store::{Present, Sink, Source, StoreError, Unit};
 
 /// Pauses before what failed for a passing reason (no open file or memory left, a network file system that stumbled) is
 /// tried again. Together well below the 1.5 s of silence after which a rail is given up.
@@ -147,16 +147,17 @@ impl SinkSet {
         for present in self.sinks.iter().map(|placed| placed.sink.present()) {
             all.unchanged = all.unchanged.union(&present.unchanged);
             all.adopted = all.adopted.union(&present.adopted);
+            all.units.extend(present.units);
             all.files += present.files;
         }
         all
     }
 
     /// Takes down that bytes are on stable storage.
-    pub fn record(&self, safe: &RangeSet) {
+    pub fn record(&self, safe: &RangeSet, units: &[Unit]) {
         self.sinks
             .iter()
-            .for_each(|placed| placed.sink.record(safe));
+            .for_each(|placed| placed.sink.record(safe, units));
     }
 
     /// Partial files that a later transfer can go on with, and how many of their bytes are safe.
@@ -242,6 +243,28 @@ impl SinkSet {
         let paths = self.sinks.iter();
         let paths = paths.flat_map(|placed| placed.sink.temporary(most));
         paths.take(most).collect()
+    }
+
+    /// The transfer has failed: less is worth keeping for a later one.
+    pub fn keep_more(&self) {
+        self.sinks.iter().for_each(|placed| placed.sink.keep_more());
+    }
+
+    /// Bytes that holders refused.
+    pub fn give_up(&self, bytes: &RangeSet) {
+        self.sinks
+            .iter()
+            .for_each(|placed| placed.sink.give_up(bytes));
+    }
+
+    /// Ends sinks whose files get no names. What is worth it stays for a later transfer, the rest goes as with
+    /// [`SinkSet::discard`].
+    pub fn set_aside(&self, shared: bool) {
+        for placed in &self.sinks {
+            if shared || !placed.shared {
+                placed.sink.set_aside();
+            }
+        }
     }
 
     /// Removes what is temporary. What other nodes write too goes only with `shared`: that is the

@@ -211,7 +211,7 @@ impl Fetch {
                         // It ended while files were being made.
                         let end = fetch.end();
                         if end.discards {
-                            sinks.discard(end.discards_shared);
+                            sinks.set_aside(end.discards_shared);
                             fetch.remove_made_folders();
                         }
                         return;
@@ -414,11 +414,12 @@ impl Fetch {
         Some(failure.text().to_owned())
     }
 
-    /// Ends everything; with `discard`, temporary files are removed.
+    /// Ends everything; with `discard`, temporary files are removed, but for those that a later transfer can go on with.
     ///
     /// Files that other nodes write too are removed only when `shared` states that no node continues.
     pub fn stop(&self, discard: bool, shared: bool) {
         let mut state = self.state.lock();
+        let settled = state.node.to_record();
         state.node.handle_end(End {
             discards: discard,
             discards_shared: shared,
@@ -426,14 +427,29 @@ impl Fetch {
         self.changed.notify_all();
         self.ways.clear();
         if discard && !state.node.is_renamed() {
+            let is_wrong = state.node.is_wrong();
+            let refused = state.node.fetch().missing_refused();
             drop(state);
-            if let Some(sinks) = self.sinks() {
-                sinks.discard(shared);
+            match self.sinks() {
+                Some(sinks) if is_wrong => sinks.discard(shared),
+                Some(sinks) => {
+                    self.record_last(&sinks, settled);
+                    sinks.give_up(&refused);
+                    sinks.set_aside(shared);
+                }
+                None => {}
             }
             if shared {
                 self.remove_unmade();
             }
             self.remove_made_folders();
+        }
+    }
+
+    /// The transfer has failed, and no user asked for its end: less is worth keeping for a later one.
+    pub fn keep_more(&self) {
+        if let Some(sinks) = self.sinks() {
+            sinks.keep_more();
         }
     }
 
@@ -454,6 +470,8 @@ impl Fetch {
     pub fn commit_whole_files(&self) -> Result<bool, String> {
         let mut state = self.state.lock();
         let missing = state.node.missing_of_rename();
+        let refused = state.node.fetch().missing_refused();
+        let settled = state.node.to_record();
         state.node.handle_end(End::default());
         drop(state);
         self.changed.notify_all();
@@ -461,6 +479,8 @@ impl Fetch {
         let (Some(sinks), Some(missing)) = (sinks, missing) else {
             return Ok(false);
         };
+        self.record_last(&sinks, settled);
+        sinks.give_up(&refused);
         let renamed = sinks.commit_whole_files(&missing);
         let renamed = renamed.map_err(|error| error.to_string())?;
         if renamed {

@@ -347,6 +347,9 @@ impl Transfer {
     /// * `ended`: why, for the log.
     pub fn stop_without_master(&self, ended: &str) {
         let fetch = self.fetch.lock().clone();
+        if let Some(fetch) = &fetch {
+            fetch.keep_more();
+        }
         let outcome = match fetch.map(|fetch| fetch.commit_without_master()) {
             None | Some(Ok(false)) => ended.to_owned(),
             Some(Ok(true)) => format!("{ended}; complete files were renamed into place"),
@@ -390,6 +393,9 @@ impl Transfer {
         let mut discard = word.discard;
         let fetch = self.fetch.lock().clone();
         let mut finished = control::Finished::default();
+        if let Some(fetch) = fetch.as_ref().filter(|_| !word.interrupted) {
+            fetch.keep_more();
+        }
         if word.commit {
             if let Some(fetch) = fetch.as_ref().filter(|_| word.again) {
                 fetch.take_over();

@@ -106,9 +106,9 @@ What a copy is:
   temporary name and renamed at the end: the destination needs space for the old and the new
   version.
   If the copy is then incomplete (status 1, 3 or 130), its complete files are renamed all the
-  same, and the report names the others; the same command then sends the rest, also of a partial
-  file that is large. Option --atomic renames nothing of an incomplete copy. The temporary
-  files are deleted, except with option --keep-partial. They are .NAME.ropewalk-ID-NODE (of a
+  same, and the report names the others; the same command then sends the rest, also of partial
+  files. Option --atomic renames nothing of an incomplete copy. Temporary files of which little
+  is safe are deleted, except with option --keep-partial. They are .NAME.ropewalk-ID-NODE (of a
   shared copy .NAME.ropewalk-ID). A killed agent can leave them: the next run goes on with them.
   Delete those of a shared copy whose command was killed. Sources never include such names.
   A changed source is detected by its size, timestamps and inode. Writes through mmap are

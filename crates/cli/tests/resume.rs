@@ -34,15 +34,26 @@ fn assert_goes_on(place: &Place, args: &[&str], safe: u64, total: u64) {
 }
 
 /// Ctrl-C in a large file: the report says where its bytes are, and the next run goes on; small files that were complete have their
-/// names.
+/// names, unless no file of an incomplete copy is to have one.
 #[test]
 fn an_interrupted_large_file_goes_on() {
-    let place = Place::new();
-    std::fs::create_dir(place.path("set")).unwrap();
-    std::fs::write(place.path("set/a"), bytes(5000, 1)).unwrap();
-    std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
-    let args = ["set", "copy"];
-    let mut moving = Moving::start(&place, &["copy", "--limit", "400Mbit", "set", "copy"]);
+    let options: [&[&str]; 3] = [&[], &["--atomic"], &["--verify", "sink"]];
+    for options in options {
+        let place = Place::new();
+        std::fs::create_dir(place.path("set")).unwrap();
+        std::fs::write(place.path("set/a"), bytes(5000, 1)).unwrap();
+        std::fs::write(place.path("set/large"), bytes(LARGE, 2)).unwrap();
+        let args = [options, &["set", "copy"]].concat();
+        let safe = interrupt(&place, &args);
+        assert_eq!(place.path("copy/a").exists(), options.is_empty());
+        assert_goes_on(&place, &args, safe, LARGE as u64 + 5000);
+    }
+}
+
+/// Ends a copy of a large file with Ctrl-C; how many of its bytes are safe.
+fn interrupt(place: &Place, args: &[&str]) -> u64 {
+    let all = [&["copy", "--limit", "400Mbit"], args].concat();
+    let mut moving = Moving::start(place, &all);
     moving.until_delivered(72 << 20);
     signal(moving.child.id(), "-INT");
     let (status, report) = moving.end();
@@ -51,13 +62,37 @@ fn an_interrupted_large_file_goes_on() {
     assert_eq!(
         (&left["resumable"], &left["certain"]),
         (&true.into(), &true.into()),
-        "{left}"
+        "{report:#}"
     );
     let safe = left["bytes"].as_u64().unwrap();
     assert!(safe >= 64 << 20);
     assert!(std::path::Path::new(left["path"].as_str().unwrap()).exists());
-    assert!(place.path("copy/a").exists());
-    assert_goes_on(&place, &args, safe, LARGE as u64 + 5000);
+    safe
+}
+
+/// What an earlier run wrote is read back with the rest: where the disk has other bytes no file gets its name, and the next run sends
+/// all of it.
+#[test]
+fn what_an_earlier_run_wrote_is_read_back() {
+    let place = Place::new();
+    std::fs::write(place.path("large"), bytes(LARGE, 2)).unwrap();
+    let args = ["--verify", "sink", "large", "copy"];
+    interrupt(&place, &args);
+    let left = temporary(place.dir.path());
+    let staged = left.iter().find(|name| !name.ends_with(".journal"));
+    let staged = place.path(staged.unwrap());
+    let file = std::fs::File::options().write(true).open(staged).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damaged", 1000).unwrap();
+    drop(file);
+    let all = [&["copy", "--json"], &args[..]].concat();
+    let report = place.run(&all).assert_status(1).report();
+    let error = report["error"].as_str().unwrap();
+    assert!(error.contains("read back from the sink differ"), "{error}");
+    assert!(!place.path("copy").exists());
+    let report = place.run(&all).assert_status(0).report();
+    assert_eq!(report["delivered_bytes"].as_u64().unwrap(), LARGE as u64);
+    assert!(std::fs::read(place.path("copy")).unwrap() == bytes(LARGE, 2));
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
 }
 
 /// All processes of a copy are killed at once, as by a power switch: what the progress had called safe is not sent again.

@@ -111,6 +111,15 @@ pub enum Task {
     End,
 }
 
+/// What a sync makes safe, for a journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// All bytes that were received, and that no stream is writing again.
+    pub bytes: RangeSet,
+    /// Units among them with their hashes, each once.
+    pub units: Vec<(Range, [u8; 32])>,
+}
+
 /// How a transfer ended, as the master said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
@@ -133,6 +142,10 @@ pub struct Node {
     // Number of the newest plan or revision; the report names it.
     revision: u32,
     failure: Option<Failure>,
+    // Contents are known to be wrong, whatever failed first.
+    is_wrong: bool,
+    // Units that were received and are not settled.
+    unrecorded: Vec<(Range, [u8; 32])>,
     // When the last byte was there; `None` while some are missing.
     complete_at: Option<Instant>,
     is_renamed: bool,
@@ -163,6 +176,8 @@ impl Node {
             early: Some(Vec::new()),
             revision: plan.revision,
             failure: None,
+            is_wrong: false,
+            unrecorded: Vec::new(),
             complete_at: None,
             is_renamed: false,
             notes: Vec::new(),
@@ -308,6 +323,7 @@ impl Node {
     ///
     /// * `place`: the bytes as users know them, of a file.
     pub fn handle_difference(&mut self, difference: &Difference, place: &str) {
+        self.is_wrong = true;
         self.handle_failed(Failure::Differs(difference.describe(place)));
     }
 
@@ -357,11 +373,31 @@ impl Node {
         }
     }
 
-    /// What a sync that begins now makes safe, for a journal; `None` for the last one, which is followed by the names.
+    /// What a sync that begins now makes safe; `None` where names follow it, and where contents are wrong.
+    ///
+    /// Bytes that a stream writes a second time are not among it: it may write others, which is found out later.
+    pub fn to_record(&mut self) -> Option<Settled> {
+        let is_partial = self.life == Life::Settling && !self.fetch.missing().is_empty();
+        if !is_partial && self.life != Life::Fetching || self.is_wrong {
+            return None;
+        }
+        let unsettled = self.fetch.unsettled();
+        let bytes = self
+            .fetch
+            .ledger()
+            .delivered_ranges()
+            .difference(&unsettled);
+        self.unrecorded.extend(self.fetch.fresh_digests());
+        let is_settled = |(range, _): &mut (Range, [u8; 32])| bytes.contains_range(*range);
+        let units = self.unrecorded.extract_if(.., is_settled).collect();
+        Some(Settled { bytes, units })
+    }
+
+    /// Whether contents are known to be wrong: holders that differ, or a sink that does not keep what was written. Nothing that was
+    /// received is of use then.
     #[must_use]
-    pub fn to_record(&self) -> Option<RangeSet> {
-        let delivered = || self.fetch.ledger().delivered_ranges().clone();
-        (self.life == Life::Fetching).then(delivered)
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong
     }
 
     /// A sync has ended: what it promised is safe, or why it is not.
@@ -390,7 +426,10 @@ impl Node {
     /// The sink was read back, and is as it should be, or not.
     pub fn handle_read_back(&mut self, found: Result<(), String>) {
         match found {
-            Err(text) => self.handle_failed(Failure::Sink(text)),
+            Err(text) => {
+                self.is_wrong = true;
+                self.handle_failed(Failure::Sink(text));
+            }
             Ok(()) if self.life == Life::Checking => self.checked(),
             Ok(()) => {}
         }

@@ -3,24 +3,28 @@
 //! A journal is a file beside the temporary name of a copy, `TEMPORARY.journal`:
 //!
 //! ```text
-//!  header   "ropewalk journal 1\n", the mark of the host
+//!  header   "ropewalk journal 2\n", the mark of the host
 //!  record   length of the payload (4), payload, first 8 bytes of its BLAKE3
-//!    file     1, number (4), size (8), modification time (8 + 4), path
+//!    file     1, number (4), size (8), modification time (8 + 4), inode (8), path
 //!    stretch  2, number of a file (4), offset (8), length (8)
-//!    whole    3, as a file: all its bytes
+//!    unit     3, as a stretch, BLAKE3 of these bytes (32)
+//!    gone     4, number of a file (4): nothing of it is safe any more
+//!    ending   5, 0 (4): its transfer is about to end
 //! ```
 //!
 //! Numbers are little endian. Paths, sizes and times are those of the manifest: a record means the same whatever else the tree
-//! holds. Three rules make it safe:
+//! holds. The inode is that of the file that has the bytes, 0 where the file system gives a file another number later: neither a
+//! file that a backup has put there nor one that was made again is taken for it. Four rules make a journal safe:
 //!
 //! * A record is written after the bytes that it is about have reached stable storage. A lost record costs that these are sent again.
 //! * It is read up to the first record that is cut or damaged.
 //! * Its writer holds a lock (`flock`) as long as it lives, and only a journal that is not locked is read. On a network file system
 //!   the lock may be known to its own host alone, so only journals with the mark of this host are.
+//! * It is made before the first file that it may be about: nothing temporary is without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ropewalk_model::{Range, RangeSet};
@@ -28,25 +32,29 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::leftovers::host_mark;
-use crate::manifest::{COMPONENT_LEN_MAX, Entry, PATH_LEN_MAX};
+use crate::manifest::{Entry, PATH_LEN_MAX};
+use crate::sink::Unit;
 use crate::sys;
 
-const MAGIC: &[u8] = b"ropewalk journal 1\n";
-const SUFFIX: &[u8] = b".journal";
+const MAGIC: &[u8] = b"ropewalk journal 2\n";
+
+/// What a journal's name ends in.
+pub(crate) const SUFFIX: &[u8] = b".journal";
 
 const FILE: u8 = 1;
 const STRETCH: u8 = 2;
-const WHOLE: u8 = 3;
+const UNIT: u8 = 3;
+const GONE: u8 = 4;
+const ENDING: u8 = 5;
 
 const CHECKSUM_LEN: usize = 8;
 
 /// Longest payload: a file with the longest path.
 const PAYLOAD_MAX: usize = 64 + PATH_LEN_MAX;
 
-/// The journal's name beside a temporary one; `None` where that is too long.
-pub(crate) fn name_of(temporary: &[u8]) -> Option<Vec<u8>> {
-    let name = [temporary, SUFFIX].concat();
-    (name.len() <= COMPONENT_LEN_MAX).then_some(name)
+/// The journal's name beside a temporary one.
+pub(crate) fn name_of(temporary: &[u8]) -> Vec<u8> {
+    [temporary, SUFFIX].concat()
 }
 
 /// The temporary name that a journal is of.
@@ -62,6 +70,19 @@ pub(crate) struct Journal {
     known: BTreeSet<u32>,
 }
 
+/// Bytes of a file that are on stable storage.
+#[derive(Debug)]
+pub(crate) struct Safe<'a> {
+    /// The entry's number: a file keeps it in one journal.
+    pub number: u32,
+    pub entry: &'a Entry,
+    pub inode: u64,
+    /// Bytes of the file.
+    pub range: Range,
+    /// Their BLAKE3, where they are a unit that was received with it.
+    pub digest: Option<[u8; 32]>,
+}
+
 /// What a journal says of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
@@ -69,8 +90,11 @@ pub(crate) struct Recorded {
     pub len: u64,
     pub mtime_seconds: i64,
     pub mtime_nanoseconds: u32,
+    pub inode: u64,
     /// Bytes of the file that are on stable storage.
     pub safe: RangeSet,
+    /// Those of them whose hashes are known.
+    pub units: Vec<Unit>,
 }
 
 impl Recorded {
@@ -97,27 +121,43 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Records stretches of files that are on stable storage. A file's are in one call, or in several.
-    pub fn append<'a>(
-        &mut self,
-        stretches: impl IntoIterator<Item = (u32, &'a Entry, Range)>,
-    ) -> Result<(), Errno> {
+    /// Whether it has a record of a file.
+    pub fn knows(&self, number: u32) -> bool {
+        self.known.contains(&number)
+    }
+
+    /// Records bytes that are on stable storage. A file's are in one call, or in several.
+    pub fn append<'a>(&mut self, safe: impl IntoIterator<Item = Safe<'a>>) -> Result<(), Errno> {
         let mut out = Vec::new();
-        for (number, entry, range) in stretches {
-            let is_new = self.known.insert(number);
-            let is_whole = is_new && range == Range::new(0, entry.len());
-            if is_new {
-                add(&mut out, &file_payload(is_whole, number, entry));
+        for one in safe {
+            if self.known.insert(one.number) {
+                add(&mut out, &file_payload(&one));
             }
-            if !is_whole {
-                let mut payload = vec![STRETCH];
-                payload.extend(number.to_le_bytes());
-                payload.extend(range.start.to_le_bytes());
-                payload.extend(range.len().to_le_bytes());
-                add(&mut out, &payload);
-            }
+            let mut payload = vec![one.digest.map_or(STRETCH, |_| UNIT)];
+            payload.extend(one.number.to_le_bytes());
+            payload.extend(one.range.start.to_le_bytes());
+            payload.extend(one.range.len().to_le_bytes());
+            payload.extend(one.digest.iter().flatten());
+            add(&mut out, &payload);
         }
         self.write(&out)
+    }
+
+    /// Records that nothing of these files is safe.
+    pub fn forget(&mut self, numbers: impl IntoIterator<Item = u32>) -> Result<(), Errno> {
+        let mut out = Vec::new();
+        for number in numbers {
+            self.known.remove(&number);
+            let mut payload = vec![GONE];
+            payload.extend(number.to_le_bytes());
+            add(&mut out, &payload);
+        }
+        self.write(&out)
+    }
+
+    /// Records that the lock will be free soon.
+    pub fn note_ending(&mut self) -> Result<(), Errno> {
+        self.write(&ending())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Errno> {
@@ -131,12 +171,20 @@ impl Journal {
     }
 }
 
-fn file_payload(is_whole: bool, number: u32, entry: &Entry) -> Vec<u8> {
-    let mut payload = vec![if is_whole { WHOLE } else { FILE }];
-    payload.extend(number.to_le_bytes());
+fn ending() -> Vec<u8> {
+    let mut out = Vec::new();
+    add(&mut out, &[ENDING, 0, 0, 0, 0]);
+    out
+}
+
+fn file_payload(safe: &Safe<'_>) -> Vec<u8> {
+    let entry = safe.entry;
+    let mut payload = vec![FILE];
+    payload.extend(safe.number.to_le_bytes());
     payload.extend(entry.len().to_le_bytes());
     payload.extend(entry.mtime_seconds.to_le_bytes());
     payload.extend(entry.mtime_nanoseconds.to_le_bytes());
+    payload.extend(safe.inode.to_le_bytes());
     payload.extend(&entry.path);
     payload
 }
@@ -175,7 +223,8 @@ pub(crate) enum Found {
 
 /// Reads the journal of this name.
 pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    // NFS has no exclusive lock for a file that is open for reading only.
+    let flags = OFlags::RDWR | OFlags::NONBLOCK;
     let Ok(file) = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()) else {
         return Found::Unreadable;
     };
@@ -210,6 +259,21 @@ pub(crate) fn is_locked(file: impl AsFd) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
 }
 
+/// Whether a process writes the journal of this name that is about to end.
+pub(crate) fn is_ending(folder: impl AsFd, name: &[u8]) -> bool {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK;
+    let Ok(file) = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()) else {
+        return false;
+    };
+    let mut file = File::from(file);
+    let last = ending();
+    let mut found = Vec::new();
+    let is_read = file
+        .seek(SeekFrom::End(-(last.len() as i64)))
+        .and_then(|_| file.read_to_end(&mut found));
+    is_read.is_ok() && found == last && is_locked(&file)
+}
+
 /// The records up to the first that is cut or damaged.
 fn decode(mut bytes: &[u8]) -> Vec<Recorded> {
     let mut files: BTreeMap<u32, Recorded> = BTreeMap::new();
@@ -231,37 +295,50 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (payload.len() == len && checksum(payload) == *sum).then_some((payload, rest))
 }
 
+/// Takes the number at the front of a payload off it.
+fn take<const LEN: usize>(bytes: &mut &[u8]) -> Option<[u8; LEN]> {
+    let (number, rest) = bytes.split_first_chunk::<LEN>()?;
+    *bytes = rest;
+    Some(*number)
+}
+
 fn read(files: &mut BTreeMap<u32, Recorded>, payload: &[u8]) -> Option<()> {
-    let (&kind, rest) = payload.split_first()?;
-    let (number, rest) = rest.split_first_chunk::<4>()?;
-    let number = u32::from_le_bytes(*number);
-    let (first, rest) = rest.split_first_chunk::<8>()?;
-    let (second, rest) = rest.split_first_chunk::<8>()?;
-    let first = u64::from_le_bytes(*first);
+    let (&kind, mut rest) = payload.split_first()?;
+    let number = u32::from_le_bytes(take(&mut rest)?);
     match kind {
-        STRETCH => {
+        STRETCH | UNIT => {
             let file = files.get_mut(&number)?;
-            let end = first.checked_add(u64::from_le_bytes(*second))?;
-            (end <= file.len).then(|| file.safe.insert(Range::new(first, end)))
-        }
-        FILE | WHOLE => {
-            let (nanoseconds, path) = rest.split_first_chunk::<4>()?;
-            let mut safe = RangeSet::new();
-            if kind == WHOLE {
-                safe.insert(Range::new(0, first));
+            let start = u64::from_le_bytes(take(&mut rest)?);
+            let end = start.checked_add(u64::from_le_bytes(take(&mut rest)?))?;
+            if end > file.len {
+                return None;
             }
+            let range = Range::new(start, end);
+            if kind == UNIT {
+                let digest = take(&mut rest)?;
+                file.units.push(Unit { range, digest });
+            }
+            file.safe.insert(range);
+        }
+        FILE => {
             let file = Recorded {
-                path: path.to_vec(),
-                len: first,
-                mtime_seconds: i64::from_le_bytes(*second),
-                mtime_nanoseconds: u32::from_le_bytes(*nanoseconds),
-                safe,
+                len: u64::from_le_bytes(take(&mut rest)?),
+                mtime_seconds: i64::from_le_bytes(take(&mut rest)?),
+                mtime_nanoseconds: u32::from_le_bytes(take(&mut rest)?),
+                inode: u64::from_le_bytes(take(&mut rest)?),
+                path: rest.to_vec(),
+                safe: RangeSet::new(),
+                units: Vec::new(),
             };
             files.insert(number, file);
-            Some(())
         }
-        _ => None,
+        GONE => {
+            files.remove(&number);
+        }
+        ENDING => {}
+        _ => return None,
     }
+    Some(())
 }
 
 #[cfg(test)]
@@ -290,33 +367,63 @@ mod tests {
         (folder, opened)
     }
 
+    fn safe(number: u32, entry: &Entry, range: Range) -> Safe<'_> {
+        Safe {
+            number,
+            entry,
+            inode: 77,
+            range,
+            digest: None,
+        }
+    }
+
     /// What was recorded is read when the writer is gone, and not before; another host's journal is left alone.
     #[test]
     fn a_journal_is_read_when_its_writer_is_gone() {
         let (path, folder) = folder();
-        let entries = [entry(b"a", 100), entry(b"b/\xff", 10)];
+        let entries = [entry(b"a", 100), entry(b"b/\xff", 10), entry(b"c", 10)];
         let mut journal = Journal::create(folder.as_fd(), b"j").unwrap();
         let range = Range::new;
+        let unit = Unit {
+            range: range(0, 10),
+            digest: [7; 32],
+        };
         journal
             .append([
-                (3, &entries[0], range(0, 20)),
-                (5, &entries[1], range(0, 10)),
+                safe(3, &entries[0], range(0, 20)),
+                Safe {
+                    digest: Some(unit.digest),
+                    ..safe(5, &entries[1], unit.range)
+                },
+                safe(6, &entries[2], unit.range),
             ])
             .unwrap();
-        journal.append([(3, &entries[0], range(50, 100))]).unwrap();
+        journal
+            .append([safe(3, &entries[0], range(50, 100))])
+            .unwrap();
+        journal.forget([6]).unwrap();
         assert!(claim(&folder, b"j").is_none());
+        assert!(!is_ending(&folder, b"j"));
+        journal.note_ending().unwrap();
+        assert!(is_ending(&folder, b"j"));
         drop(journal);
+        assert!(!is_ending(&folder, b"j"), "it has ended");
         let left = claim(&folder, b"j").unwrap();
         assert!(claim(&folder, b"j").is_none(), "one reader at a time");
+        // NFS locks only what is open for writing.
+        let flags = rustix::fs::fcntl_getfl(&left._lock).unwrap();
+        assert!(flags.contains(OFlags::RDWR));
         assert_eq!(left.files.len(), 2);
         assert!(left.files[0].is_of(&entries[0]) && left.files[1].is_of(&entries[1]));
         assert!(!left.files[0].is_of(&entries[1]));
-        let safe = RangeSet::from_ranges([range(0, 20), range(50, 100)]);
+        let parts = RangeSet::from_ranges([range(0, 20), range(50, 100)]);
         assert_eq!(
             (&left.files[0].safe, &left.files[1].path[..]),
-            (&safe, &b"b/\xff"[..])
+            (&parts, &b"b/\xff"[..])
         );
+        assert_eq!((left.files[0].inode, left.files[0].units.len()), (77, 0));
         assert_eq!(left.files[1].safe, RangeSet::from(range(0, 10)));
+        assert_eq!(left.files[1].units, [unit]);
         drop(left);
         let mut bytes = std::fs::read(path.path().join("j")).unwrap();
         bytes[MAGIC.len()] ^= 1;
@@ -327,29 +434,30 @@ mod tests {
     /// Wherever a journal is cut, or whichever bit of it is wrong, what is read was recorded.
     #[test]
     fn a_torn_journal_never_has_more() {
+        let (path, folder) = folder();
         let entries = [entry(b"a", 100), entry(b"b", 40)];
-        let mut bytes = Vec::new();
-        for (number, entry) in (0..).zip(&entries) {
-            add(&mut bytes, &file_payload(number == 1, number, entry));
-        }
+        let mut journal = Journal::create(folder.as_fd(), b"j").unwrap();
+        let unit = Safe {
+            digest: Some([5; 32]),
+            ..safe(1, &entries[1], Range::new(0, 40))
+        };
+        journal.append([unit]).unwrap();
         for start in [10_u64, 30] {
-            let stretch = [
-                &[STRETCH][..],
-                &0_u32.to_le_bytes(),
-                &start.to_le_bytes(),
-                &15_u64.to_le_bytes(),
-            ];
-            add(&mut bytes, &stretch.concat());
+            let range = Range::new(start, start + 15);
+            journal.append([safe(0, &entries[0], range)]).unwrap();
         }
-        let all = decode(&bytes);
+        let bytes = std::fs::read(path.path().join("j")).unwrap();
+        let bytes = &bytes[MAGIC.len() + host_mark().len()..];
+        let all = decode(bytes);
         assert_eq!(all[0].safe.len_bytes(), 30);
         let holds = |part: &[Recorded], what: String| {
             for file in part {
                 let full = all.iter().find(|full| full.path == file.path).expect(&what);
                 assert!(file.safe.difference(&full.safe).is_empty(), "{what}");
+                assert!(file.units.iter().all(|unit| full.units.contains(unit)));
                 assert_eq!(
-                    (full.len, full.mtime_seconds),
-                    (file.len, file.mtime_seconds)
+                    (full.len, full.mtime_seconds, full.inode),
+                    (file.len, file.mtime_seconds, file.inode)
                 );
             }
         };
@@ -359,7 +467,7 @@ mod tests {
             assert_ne!(part, all);
         }
         for at in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
+            let mut damaged = bytes.to_vec();
             damaged[at / 8] ^= 1 << (at % 8);
             holds(&decode(&damaged), format!("bit {at}"));
         }

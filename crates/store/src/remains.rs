@@ -115,15 +115,14 @@ fn find(
     }
     for (name, names) in names {
         let first = match names.content {
-            true => Some(name.clone()),
+            true => name.clone(),
             false => journal::name_of(&name),
         };
         // What is gone by now needs no line.
-        let Some(first) = first else { continue };
         let Ok(stat) = sys::stat_entry(folder.as_fd(), &first) else {
             continue;
         };
-        let journal = journal::name_of(&name).filter(|_| names.journal);
+        let journal = names.journal.then(|| journal::name_of(&name));
         let (state, left) = match &journal {
             Some(journal) => state_of(folder, journal, &stat),
             None => (without_journal(folder, &name, &stat), None),
@@ -195,7 +194,7 @@ impl Remain {
     /// What the system reported for [`Operation::Remove`]; some of it may be gone by then.
     pub fn remove(self) -> Result<(), StoreError> {
         let journal = journal::name_of(&self.name);
-        for name in [Some(&self.name), journal.as_ref()].into_iter().flatten() {
+        for name in [&self.name, &journal] {
             match try_remove_entry(&self.folder, name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     let path = self.path.with_file_name(OsStr::from_bytes(name));

@@ -65,11 +65,13 @@ pub trait Sink: Send + Sync {
     }
 
     /// Takes down that bytes are on stable storage: from a call of [`Sink::sync`] that began after they were written. What is
-    /// taken down a later transfer need not write again.
-    fn record(&self, _safe: &RangeSet) {}
+    /// taken down a later transfer need not write again. Nothing is taken down once the sink has ended.
+    ///
+    /// * `units`: the hashes of some of them.
+    fn record(&self, _safe: &RangeSet, _units: &[Unit]) {}
 
-    /// Where partial files lie that a later transfer can go on with, and how many of their bytes are safe; known when the
-    /// transfer has ended.
+    /// Where files lie that a later transfer can go on with, and how many of their bytes are safe; known when the transfer has
+    /// ended.
     fn kept_partial(&self) -> Option<(PathBuf, u64)> {
         None
     }
@@ -102,9 +104,20 @@ pub trait Sink: Send + Sync {
         Landed::default()
     }
 
-    /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`]. A cancelled
-    /// transfer keeps them, so that it can go on later, unless the user says otherwise.
+    /// Removes temporary files, as far as possible; nothing to do after [`Sink::commit`].
     fn discard(&self);
+
+    /// The transfer has failed, and is not ended because its user asked for that: less than usual is worth keeping for a later one.
+    fn keep_more(&self) {}
+
+    /// Bytes that holders refused: their files changed, or cannot be read. These are not worth keeping.
+    fn give_up(&self, _bytes: &RangeSet) {}
+
+    /// Ends a transfer of which no file is to have its name. Where much is safe, it stays under its temporary name for a later
+    /// transfer; else as [`Sink::discard`], which is for contents that are wrong.
+    fn set_aside(&self) {
+        self.discard();
+    }
 
     /// Another node began to commit the same files, and is gone: some may have their final names already. Nothing more is
     /// written.
@@ -116,6 +129,15 @@ pub trait Sink: Send + Sync {
     }
 }
 
+/// Bytes that were hashed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// Of the data space, or of a file.
+    pub range: Range,
+    /// Their BLAKE3.
+    pub digest: [u8; 32],
+}
+
 /// Bytes that are there before anything is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
@@ -123,6 +145,8 @@ pub struct Present {
     pub unchanged: RangeSet,
     /// Of files that an earlier transfer began to write.
     pub adopted: RangeSet,
+    /// Hashes of these, as far as that transfer knew them.
+    pub units: Vec<Unit>,
     /// How many files and links the destination has, the same; some have no bytes.
     pub files: u64,
 }

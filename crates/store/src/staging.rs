@@ -33,6 +33,11 @@ const REMOVE_ATTEMPTS_MAX: usize = 8;
 /// Longest identification that a temporary name takes.
 const ID_LEN_MAX: usize = 64;
 
+/// What follows a temporary name at most: of files that are kept, and of their journal.
+const ENDING_LEN_MAX: usize = b"-kept.journal".len();
+
+const MARK: &[u8] = b".ropewalk-";
+
 /// Hexadecimal digits of a name's BLAKE3 that stand for what was cut off: 64 bits, more than all long names of a folder
 /// need to differ.
 const CUT_HASH_LEN: usize = 16;
@@ -261,28 +266,33 @@ pub(crate) fn temporary_name(name: &[u8], id: &str) -> Result<Vec<u8>, StoreErro
     if id.is_empty() || id.len() > ID_LEN_MAX || !id.bytes().all(plain) {
         return Err(StoreError::BadId { id: id.to_owned() });
     }
-    let suffix = format!(".ropewalk-{id}");
-    let room = manifest::COMPONENT_LEN_MAX - 1 - suffix.len();
+    Ok([&temporary_begin(name)[..], id.as_bytes()].concat())
+}
+
+/// What all temporary names beside a final one begin with: each is this and the id of its transfer.
+pub(crate) fn temporary_begin(name: &[u8]) -> Vec<u8> {
+    let room = manifest::COMPONENT_LEN_MAX - 1 - MARK.len() - ID_LEN_MAX - ENDING_LEN_MAX;
     if name.len() <= room {
-        return Ok([&b"."[..], name, suffix.as_bytes()].concat());
+        return [&b"."[..], name, MARK].concat();
     }
     let hash = blake3::hash(name).to_hex();
     let mark = format!("-{}", &hash.as_str()[..CUT_HASH_LEN]);
     let kept = &name[..room - mark.len()];
-    Ok([&b"."[..], kept, mark.as_bytes(), suffix.as_bytes()].concat())
+    [&b"."[..], kept, mark.as_bytes(), MARK].concat()
 }
 
 /// Whether a name is one that [`temporary_name`] gives with the id of a transfer, which is 32 hexadecimal digits and
 /// sometimes more.
 pub(crate) fn is_temporary(name: &[u8]) -> bool {
-    const MARK: &[u8] = b".ropewalk-";
-    const DIGITS: usize = 32;
     let mut marks = name.windows(MARK.len()).enumerate().skip(1);
     name.first() == Some(&b'.')
-        && marks.any(|(at, window)| {
-            let id = &name[at + MARK.len()..];
-            window == MARK && id.len() >= DIGITS && id[..DIGITS].iter().all(u8::is_ascii_hexdigit)
-        })
+        && marks.any(|(at, window)| window == MARK && begins_as_id(&name[at + MARK.len()..]))
+}
+
+/// Whether it begins as the id of a transfer does.
+pub(crate) fn begins_as_id(id: &[u8]) -> bool {
+    const DIGITS: usize = 32;
+    id.len() >= DIGITS && id[..DIGITS].iter().all(u8::is_ascii_hexdigit)
 }
 
 /// Removes what a transfer has left under the temporary name beside a final one, and in a folder of that name, as far
@@ -344,11 +354,6 @@ pub fn remove_empty_folder(path: &Path) {
     if let Ok((parent, _, name)) = open_parent(path) {
         let _ = rustix::fs::unlinkat(&parent, &*name, rustix::fs::AtFlags::REMOVEDIR);
     }
-}
-
-/// What the temporary names of a final one begin with, unless that is too long for them.
-pub(crate) fn temporary_begin(name: &[u8]) -> Vec<u8> {
-    [&b"."[..], name, b".ropewalk-"].concat()
 }
 
 /// Removes a file, or a folder and all below it, as far as possible.
@@ -511,13 +516,13 @@ mod tests {
     }
 
     /// A name that fits stays as it is; long ones that differ at their ends get temporary names that differ, of the
-    /// documented form and no longer than a file system takes, whatever the id.
+    /// documented form, all of them with space for the names of what is kept, whatever the id.
     #[test]
     fn temporary_names_of_long_names_differ() {
         assert_eq!(temporary_name(b"name", "id").unwrap(), b".name.ropewalk-id");
+        let room = manifest::COMPONENT_LEN_MAX - 1 - MARK.len() - ID_LEN_MAX - ENDING_LEN_MAX;
         for id in ["i".to_owned(), "i".repeat(ID_LEN_MAX)] {
             let suffix = format!(".ropewalk-{id}");
-            let room = manifest::COMPONENT_LEN_MAX - 1 - suffix.len();
             assert_eq!(
                 temporary_name(&vec![b'n'; room], &id).unwrap(),
                 [&b"."[..], &vec![b'n'; room], suffix.as_bytes()].concat()
@@ -530,7 +535,8 @@ mod tests {
             let (one, two) = (temporary(b'1'), temporary(b'2'));
             assert_ne!(one, two);
             for name in [&one, &two] {
-                assert_eq!(name.len(), manifest::COMPONENT_LEN_MAX);
+                let longest = name.len() - id.len() + ID_LEN_MAX + ENDING_LEN_MAX;
+                assert_eq!(longest, manifest::COMPONENT_LEN_MAX);
                 assert!(name.starts_with(b".nnn") && name.ends_with(suffix.as_bytes()));
             }
         }

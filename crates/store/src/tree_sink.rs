@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use ropewalk_model::{CHUNK_LEN, Layout, Piece, Range, RangeSet};
+use ropewalk_model::{CHUNK_LEN, Layout, RangeSet};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -40,20 +40,24 @@ use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::sink::{Landed, Present, Sink, SinkExtent};
+use crate::sink::{Landed, Present};
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
+mod adopt;
+mod as_sink;
 mod commit;
 mod kept;
 mod parts;
 mod resume;
 mod same;
 mod standing;
+pub use adopt::Adopt;
+use adopt::Leftover;
 pub use parts::Part;
 use parts::merge;
-pub use resume::KEPT_MIN;
 use resume::Progress;
+pub use resume::{KEPT_MIN, KEPT_MIN_FAILED};
 pub use standing::Standing;
 use standing::Stood;
 
@@ -100,7 +104,7 @@ struct Tree {
 }
 
 impl TreeSink {
-    /// Prepares the temporary name for the parts of one copy; nothing of DEST changes before [`Sink::commit`].
+    /// Prepares the temporary name for the parts of one copy; nothing of DEST changes before [`commit`](crate::Sink::commit).
     ///
     /// * `dest`: the final path, resolved (as [`crate::Roots`] returns it). Its parent must exist.
     /// * `parts`: one for a copy of one tree; several when sources are parts of a set. Their ranges of the data space must not overlap.
@@ -117,13 +121,15 @@ impl TreeSink {
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
-    /// and modification time, a link of the same target. [`Sink::present`] has the bytes of these files. A commit gives them
-    /// the source's mode.
+    /// and modification time, a link of the same target. [`present`](crate::Sink::present) has the bytes of these files. A commit gives them
+    /// the source's mode. Files that an earlier transfer began are taken over.
+    ///
+    /// * `adopt`: what of these.
     ///
     /// # Errors
     /// As [`TreeSink::create`].
-    pub fn update(dest: &Path, parts: &[Part], id: &str) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, false, &There::Kept)
+    pub fn update(dest: &Path, parts: &[Part], id: &str, adopt: Adopt) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, false, &There::Kept(adopt))
     }
 
     /// As [`TreeSink::create`] for a copy that several nodes write; files that one of them has found to be there already
@@ -164,9 +170,16 @@ impl TreeSink {
         shared: bool,
         there: &There<'_>,
     ) -> Result<Self, StoreError> {
+        let adopt = match there {
+            There::Kept(adopt) => Some(*adopt),
+            There::Replaced | There::Known(_) => None,
+        };
+        if adopt.is_some() {
+            adopt::await_endings(dest)?;
+        }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         let single = tree.is_single();
-        *lock(&tree.progress) = Progress::new(matches!(there, There::Kept));
+        *lock(&tree.progress) = Progress::new(adopt.is_some());
         if inside {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
@@ -174,22 +187,15 @@ impl TreeSink {
         let same = tree.survey()?;
         match there {
             There::Replaced => {}
-            There::Kept => tree.keep(&same),
+            There::Kept(_) => tree.keep(&same),
             There::Known(unchanged) => tree.keep_known(&same, &layout, unchanged),
         }
         if shared && !single {
             tree.note_all_standing()?;
         }
-        let leftovers = tree.find_leftovers();
-        let present = tree.unchanged_bytes(&layout).len_bytes() + resume::bytes_of(&leftovers);
-        if !single {
-            let wanted = layout.ranges().len_bytes().saturating_sub(present);
-            tree.open_root(shared, wanted)?;
-        }
-        tree.adopt(&layout, &leftovers);
-        if single && tree.unchanged.is_empty() {
-            tree.open_single()?;
-        }
+        let leftovers = adopt.map_or_else(Vec::new, |adopt| tree.find_leftovers(adopt));
+        tree.begin(&layout, &leftovers, shared)
+            .inspect_err(|_| tree.remove_unused_journal())?;
         Ok(Self {
             staging: Staging::new(layout, tree),
         })
@@ -213,8 +219,8 @@ impl TreeSink {
 enum There<'a> {
     /// They are replaced.
     Replaced,
-    /// Those that this node finds to be the same stay.
-    Kept,
+    /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
+    Kept(Adopt),
     /// Those of these bytes stay.
     Known(&'a RangeSet),
 }
@@ -306,11 +312,54 @@ impl Tree {
         opened.map_err(|errno| StoreError::from_errno(Operation::Open, &self.dest, errno))
     }
 
-    /// Makes or opens the temporary folder; a new one is refused when the data would not fit.
-    fn open_root(&mut self, shared: bool, wanted: u64) -> Result<(), StoreError> {
+    /// Makes what is temporary, and takes over what earlier transfers left. Refused when the data would not fit: what was taken
+    /// over stays for a later transfer.
+    fn begin(
+        &mut self,
+        layout: &Layout,
+        leftovers: &[Leftover],
+        shared: bool,
+    ) -> Result<(), StoreError> {
+        if self.is_single() {
+            let is_written = self.unchanged.is_empty();
+            if is_written {
+                self.begin_journal();
+            }
+            self.adopt(layout, leftovers);
+            return match is_written {
+                true => self.open_single(),
+                false => Ok(()),
+            };
+        }
+        self.begin_journal();
+        let is_new = self.open_root()?;
+        let held = self.adopt(layout, leftovers);
+        let there = self.unchanged_bytes(layout).len_bytes() + held;
+        let wanted = layout.ranges().len_bytes().saturating_sub(there);
+        let missing = wanted.saturating_sub(sys::available(&self.stage_parent));
+        if !is_new || missing == 0 {
+            return Ok(());
+        }
+        if !shared {
+            // Something was taken over where it is not empty.
+            let _ = rustix::fs::unlinkat(
+                &self.stage_parent,
+                &*self.temporary,
+                rustix::fs::AtFlags::REMOVEDIR,
+            );
+        }
+        Err(StoreError::DiskFull {
+            path: self.dest.clone(),
+            operation: Operation::Allocate,
+            missing,
+        })
+    }
+
+    /// Makes or opens the temporary folder. Whether it is new.
+    fn open_root(&mut self) -> Result<bool, StoreError> {
         let path = self.stage_path();
         let failed = |errno| StoreError::from_create(&path, &self.stage_parent, errno);
-        let made = match rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU) {
+        let is_new = match rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed(errno)),
@@ -321,25 +370,16 @@ impl Tree {
             OFlags::RDONLY | OFlags::DIRECTORY,
             Mode::empty(),
         );
-        let root = root.map_err(failed)?;
-        let missing = wanted.saturating_sub(sys::available(&root));
-        if made && missing > 0 {
-            if !shared {
-                // It is empty and ours; if it stays, it is in nobody's way.
-                let _ = rustix::fs::unlinkat(
-                    &self.stage_parent,
-                    &*self.temporary,
-                    rustix::fs::AtFlags::REMOVEDIR,
-                );
-            }
-            return Err(StoreError::DiskFull {
-                path: self.dest.clone(),
-                operation: Operation::Allocate,
-                missing,
-            });
+        self.root = Some(root.map_err(failed)?);
+        Ok(is_new)
+    }
+
+    /// Removes the journal of a sink that could not be made, unless it is of something.
+    fn remove_unused_journal(&self) {
+        match sys::stat_entry(self.stage_parent.as_fd(), &self.temporary) {
+            Err(Errno::NOENT) if !lock(&self.progress).is_off => self.remove_journal(),
+            _ => self.end_journal(),
         }
-        self.root = Some(root);
-        Ok(())
     }
 
     /// Makes the temporary file of a copy of one file now: it may be empty, and a full disk is told early.
@@ -557,135 +597,5 @@ impl Target for Tree {
     fn filesystem(&self) -> Option<&OwnedFd> {
         let whole = |root: &&OwnedFd| FileSystem::of(root).is_some_and(FileSystem::syncs_whole);
         self.root.as_ref().filter(whole)
-    }
-}
-
-impl Sink for TreeSink {
-    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
-        let piece = self.staging.layout.locate(offset)?;
-        let entry = self.staging.target.entries.get(piece.object as usize)?;
-        Some((
-            String::from_utf8_lossy(&entry.path).into_owned(),
-            piece.range,
-        ))
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        self.staging.write_at(offset, bytes)
-    }
-
-    fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        self.staging.read_back(offset, buf)
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
-        self.staging.extent(offset, len)
-    }
-
-    fn written(&self, offset: u64, len: u64) -> Result<(), StoreError> {
-        self.staging.written(offset, len)
-    }
-
-    fn sync(&self) -> Result<(), StoreError> {
-        self.staging.sync()
-    }
-
-    fn present(&self) -> Present {
-        let tree = &self.staging.target;
-        Present {
-            unchanged: tree.unchanged_bytes(&self.staging.layout),
-            adopted: tree.adopted(),
-            files: tree.unchanged.len() as u64,
-        }
-    }
-
-    fn record(&self, safe: &RangeSet) {
-        let tree = &self.staging.target;
-        let own = self.staging.layout.ranges().intersection(safe);
-        tree.record(&self.staging.layout, &own);
-    }
-
-    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
-        self.staging.target.kept_partial()
-    }
-
-    fn commit(&self) -> Result<(), StoreError> {
-        let mut ended = lock(&self.staging.ended);
-        if *ended {
-            return Ok(());
-        }
-        self.staging.sync()?;
-        self.staging.check()?;
-        let same = self.staging.target.survey()?;
-        self.staging.target.check_unchanged(&same)?;
-        self.staging.target.commit(&same)?;
-        self.staging.target.named.store(true, Ordering::Release);
-        self.staging.close();
-        *ended = true;
-        Ok(())
-    }
-
-    fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
-        let mut ended = lock(&self.staging.ended);
-        let tree = &self.staging.target;
-        if *ended {
-            return Ok(tree.named.load(Ordering::Acquire));
-        }
-        let lacks = |piece: &&Piece| !missing.clipped(piece.range).is_empty();
-        let pieces = self.staging.layout.pieces();
-        let omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
-        let is_whole = |(object, entry): (u32, &Entry)| {
-            let is_new = !omitted.contains(&object) && !tree.unchanged.contains(&object);
-            commit::is_name_of_file(entry) && is_new
-        };
-        let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
-        if tree.root.is_none() || !is_any_whole {
-            self.staging.close();
-            tree.keep_partial(&self.staging.layout, &omitted);
-            drop(ended);
-            self.discard();
-            return Ok(false);
-        }
-        // Syncing opens files, and nothing is opened after this: what is still being written is left out.
-        let synced = self.staging.sync_written();
-        self.staging.close();
-        synced?;
-        tree.keep_partial(&self.staging.layout, &omitted);
-        tree.omit(omitted)?;
-        tree.commit(&tree.survey()?)?;
-        tree.named.store(true, Ordering::Release);
-        *ended = true;
-        Ok(true)
-    }
-
-    fn landed(&self) -> Landed {
-        let (owners_not_kept, attributes_not_kept) = self.staging.target.not_kept();
-        Landed {
-            owners_not_kept,
-            attributes_not_kept,
-            ..lock(&self.staging.target.landed).clone()
-        }
-    }
-
-    fn discard(&self) {
-        let mut ended = lock(&self.staging.ended);
-        if !*ended {
-            self.staging.close();
-            self.staging.target.remove_stage();
-            self.staging.target.restore_dest();
-            *ended = true;
-        }
-    }
-
-    fn take_over(&self) {
-        self.staging.target.moving.store(true, Ordering::Release);
-        self.staging.target.take_over_standing();
-        // Files are looked for in both places from now on.
-        self.staging.forget_files();
-    }
-
-    fn temporary(&self, most: usize) -> Vec<PathBuf> {
-        let path = self.staging.target.stage_path();
-        std::iter::once(path).take(most).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ropewalk_store::{
-    FileSource, Keep, Landed, Manifest, ManifestError, Owner, Part, Scan, Sink, TreeSink,
+    Adopt, FileSource, Keep, Landed, Manifest, ManifestError, Owner, Part, Scan, Sink, TreeSink,
 };
 use rustix::fs::XattrFlags;
 
@@ -60,7 +60,7 @@ fn copy_all(from: &Path, to: &Path, update: bool) -> Landed {
     let source = FileSource::open_tree(from, &scan, 0).unwrap();
     let parts = [Part::whole(0, scan.manifest)];
     let sink = match update {
-        true => TreeSink::update(to, &parts, ID).unwrap(),
+        true => TreeSink::update(to, &parts, ID, Adopt::All).unwrap(),
         false => TreeSink::create(to, &parts, ID, false).unwrap(),
     };
     pump(source.layout(), &source, &sink);

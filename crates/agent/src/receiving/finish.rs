@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_proto::control::{self, from_agent};
-use ropewalk_proto::node::Task;
+use ropewalk_proto::node::{Settled, Task};
 use ropewalk_proto::rapid::Gaps;
+use ropewalk_store::Unit;
 
 use super::{Datagrams, Fetch, State, Way};
+use crate::landing::SinkSet;
 
 /// Missing files that the master is told of by name.
 const FILES_MAX: usize = 100;
@@ -55,7 +57,25 @@ fn blast(seen: &Datagrams) -> control::Blast {
     }
 }
 
+fn record(sinks: &SinkSet, settled: &Settled) {
+    let units = settled.units.iter();
+    let units = units.map(|&(range, digest)| Unit { range, digest });
+    sinks.record(&settled.bytes, &units.collect::<Vec<_>>());
+}
+
 impl Fetch {
+    /// Syncs and records what was received, where the transfer ends before all was: the next one need not send it.
+    ///
+    /// * `settled`: from before the end.
+    pub(super) fn record_last(&self, sinks: &SinkSet, settled: Option<Settled>) {
+        let settled = settled.filter(|_| !self.member.options.no_sync && !sinks.is_shared());
+        if let Some(settled) = settled
+            && sinks.sync().is_ok()
+        {
+            record(sinks, &settled);
+        }
+    }
+
     /// Does what the node's machine wants done with the sinks, until the transfer ends.
     pub(super) fn keep_safe(self: &Arc<Self>) {
         let now = || self.member.now();
@@ -84,7 +104,7 @@ impl Fetch {
                     // Data first, then the record.
                     if let (Some(recorded), Some(sinks), Ok(())) = (recorded, self.sinks(), &synced)
                     {
-                        sinks.record(&recorded);
+                        record(&sinks, &recorded);
                     }
                     let node = &mut self.state.lock().node;
                     node.handle_synced(promise, synced, now());
@@ -164,10 +184,13 @@ impl Fetch {
         let Some(sinks) = self.sinks() else {
             return Ok(());
         };
-        let units = {
+        let mut units = {
             let mut state = self.state.lock();
             state.node.fetch_mut().sorted_digests().to_vec()
         };
+        // What an earlier transfer wrote has to be there, too.
+        let adopted = sinks.present().units.into_iter();
+        units.extend(adopted.map(|unit| (unit.range, unit.digest)));
         let mut buffer = Vec::new();
         for (range, digest) in units {
             if self.read_back.lock().contains_range(range) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::node::Failure;
-use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
+use ropewalk_store::{Adopt, FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
 
 use super::Fetch;
 use crate::landing::{PlacedSink, SinkSet};
@@ -59,9 +59,9 @@ impl Fetch {
         match self.make(plan, sinks, looked, in_memory, &mut made) {
             Ok(layout) => Ok(SinkSet::new(made, layout, plan.unit_len(), in_memory)),
             Err(reason) => {
-                // No byte has come yet: these only take space, which is reserved.
+                // No byte was received yet: these only take space, which is reserved, or have what an earlier transfer left.
                 for placed in made.iter().filter(|placed| !placed.shared) {
-                    placed.sink.discard();
+                    placed.sink.set_aside();
                 }
                 *self.unmade.lock() = shared;
                 self.remove_made_folders();
@@ -168,8 +168,12 @@ impl Fetch {
             .map_err(Failure::Other)?,
         };
         self.make_folder(&path, make_folder)?;
+        let adopt = match self.member.options.verify() {
+            Verify::Sink => Adopt::Hashed,
+            _ => Adopt::All,
+        };
         let sink = match (self.member.options.same(), shared) {
-            (Same::Kept, false) => TreeSink::update(&path, &parts, id),
+            (Same::Kept, false) => TreeSink::update(&path, &parts, id, adopt),
             // What is the same for one node another one may see differently: one of them has decided.
             (Same::Kept, true) => TreeSink::share(&path, &parts, id, &looked.there.unchanged),
             (Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),

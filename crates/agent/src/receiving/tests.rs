@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use ropewalk_model::Layout;
 use ropewalk_model::time::Instant;
+use ropewalk_model::{CHUNK_LEN, Layout};
+
+use ropewalk_store::{Adopt, KEPT_MIN, Part, Scan, Sink as _, TreeSink};
 
 use super::*;
 use crate::connect::Connected;
+use crate::landing::PlacedSink;
 
 /// Length of the data space: enough that space is reserved for it.
 const LENGTH: u64 = 1 << 20;
@@ -90,6 +93,63 @@ fn a_word_that_comes_early_counts() {
             std::thread::yield_now();
         }
         assert_eq!(count(&folder), 0, "possible: {possible}");
+    }
+}
+
+/// A transfer that ends before a plan is taken, or with an error of its own, keeps what an earlier one made safe; where contents are
+/// wrong nothing of them stays.
+#[test]
+fn what_is_safe_outlives_an_early_end() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let len = KEPT_MIN + LENGTH;
+    let file = std::fs::File::create(&from).unwrap();
+    file.set_len(len).unwrap();
+    let mut number = 0;
+    let mut make = || {
+        let parts = [Part::whole(0, Scan::read(&from).unwrap().manifest)];
+        number += 1;
+        TreeSink::update(&to, &parts, &format!("{number:032x}-0"), Adopt::All).unwrap()
+    };
+    let sink = make();
+    sink.write_at(0, &[0]).unwrap();
+    sink.sync().unwrap();
+    sink.record(&RangeSet::from(Range::new(0, KEPT_MIN)), &[]);
+    drop(sink);
+    for (failure, is_kept) in [
+        (None, true),
+        (Some(Failure::Other("gone".into())), true),
+        (Some(Failure::Sink("cannot rename".into())), true),
+        (None, false),
+    ] {
+        let (member, _said) = Member::alone();
+        let fetch = Fetch::new(member, &plan());
+        let sink = make();
+        assert_eq!(sink.present().adopted.len_bytes(), KEPT_MIN);
+        let placed = PlacedSink {
+            ranges: RangeSet::from(Range::new(0, len)),
+            sink: Arc::new(sink),
+            shared: false,
+            name: String::new(),
+        };
+        let layout = Layout::single(Range::new(0, len));
+        let sinks = SinkSet::new(vec![placed], layout, CHUNK_LEN, false);
+        *fetch.sinks.lock() = Some(Arc::new(sinks));
+        {
+            let node = &mut fetch.state.lock().node;
+            failure.into_iter().for_each(|why| node.handle_failed(why));
+            if !is_kept {
+                node.handle_read_back(Err("differs".into()));
+            }
+        }
+        fetch.stop(true, true);
+        let left = fetch.left();
+        assert_eq!(left.len(), usize::from(is_kept));
+        assert!(
+            left.iter()
+                .all(|left| left.resumable && left.bytes == KEPT_MIN)
+        );
+        assert_eq!(count(&folder), if is_kept { 3 } else { 1 });
     }
 }
 

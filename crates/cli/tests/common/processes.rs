@@ -72,9 +72,12 @@ pub fn kill_at_once(pids: &[i32]) {
     let _ = send("-KILL");
 }
 
+/// Whether a process runs. One whose first thread has ended keeps its files, and their locks, until all of its threads have.
 pub fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.map_or(0, |threads| threads.flatten().count());
+    !stat.is_empty() && (!stat.contains(") Z ") || threads > 1)
 }
 
 pub fn assert_gone(pids: &[i32]) {

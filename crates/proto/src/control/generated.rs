@@ -620,6 +620,9 @@ pub struct Finish {
     /// with commit, of an own copy that lacks bytes: files that lack none are renamed, the others removed
     #[prost(bool, tag = "5")]
     pub whole_files: bool,
+    /// the user asked for the end: little of an incomplete copy is not kept
+    #[prost(bool, tag = "6")]
+    pub interrupted: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ManifestQuery {

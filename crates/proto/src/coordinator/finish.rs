@@ -164,6 +164,7 @@ impl Coordinator {
             let finish = control::Finish {
                 commit: order.commit,
                 discard: order.discard,
+                interrupted: self.ending.is_cancelled,
                 ..finish
             };
             self.send(node, to_agent::Body::Finish(finish));

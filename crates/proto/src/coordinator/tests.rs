@@ -644,6 +644,7 @@ fn a_cancelled_transfer_ends_when_nothing_is_left() {
         };
         let asked_for = (finish.discard, finish.commit, finish.whole_files);
         assert_eq!(asked_for, (discard, commit, commit));
+        assert!(finish.interrupted);
         assert_eq!(outcome(&asked), None);
         c.handle_lost(0, "gone", Instant(0));
         assert_eq!(outcome(&actions(&mut c)), None);

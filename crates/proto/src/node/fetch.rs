@@ -124,6 +124,8 @@ pub struct Receiving {
     // Units that came damaged and how often; empty in a healthy transfer.
     damaged: BTreeMap<u64, u32>,
     digests: Vec<(Range, [u8; 32])>,
+    // Of these, how many were given out for a journal.
+    recorded_digests: usize,
     copies: Copies,
     replicas: Replicas,
     corrupt: u64,
@@ -160,6 +162,7 @@ impl Receiving {
             lent: RangeSet::new(),
             damaged: BTreeMap::new(),
             digests: Vec::new(),
+            recorded_digests: 0,
             copies: Copies::default(),
             replicas: Replicas::default(),
             corrupt: 0,
@@ -343,6 +346,13 @@ impl Receiving {
         self.ledger.missing().union(&self.lent)
     }
 
+    /// Of these, what holders refused: their files changed, or cannot be read.
+    pub fn missing_refused(&self) -> RangeSet {
+        let refused = self.refused.values();
+        let all = refused.fold(RangeSet::new(), |all, one| all.union(one));
+        all.intersection(&self.missing())
+    }
+
     /// The ledger, for reports.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -399,8 +409,16 @@ impl Receiving {
         self.finished
     }
 
+    /// Hashes of units that were delivered since the last call.
+    pub(in crate::node) fn fresh_digests(&mut self) -> &[(Range, [u8; 32])] {
+        let from = std::mem::replace(&mut self.recorded_digests, self.digests.len());
+        &self.digests[from..]
+    }
+
     /// Hashes of the delivered units by range, sorted; for read-back and the root.
     pub fn sorted_digests(&mut self) -> &[(Range, [u8; 32])] {
+        // Which ones were recorded is not known any more; the others may be recorded again.
+        self.recorded_digests = 0;
         self.digests.sort_unstable_by_key(|(range, _)| range.start);
         &self.digests
     }

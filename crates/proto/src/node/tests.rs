@@ -358,3 +358,47 @@ fn files_are_renamed_where_the_rest_is_sound() {
     bench.node.fetch_mut().end_write(writer, unit);
     assert_eq!(bench.node.missing_of_rename(), Some(RangeSet::new()));
 }
+
+/// A journal gets what is settled, each hash once, and nothing of contents that are wrong.
+#[test]
+fn only_what_is_settled_is_recorded() {
+    let mut bench = Bench::after(&[Prepared]);
+    let writer = super::fetch::Writer {
+        lane: LaneId(0),
+        stream: 1,
+    };
+    let unit = Range::new(0, CHUNK_LEN);
+    let digest = Some([7; 32]);
+    let fetch = bench.node.fetch_mut();
+    assert!(fetch.begin_write(writer, unit));
+    assert!(matches!(
+        fetch.take(LaneId(0), 0, START, &unit_at),
+        Take::Units(_)
+    ));
+    assert!(fetch.handle_unit(LaneId(0), unit, digest, START));
+    // Another stream writes it still, and may write other bytes.
+    assert_eq!(bench.node.to_record(), Some(Settled::default()));
+    bench.node.fetch_mut().end_write(writer, unit);
+    let mut settled = Settled {
+        bytes: RangeSet::from(unit),
+        units: vec![(unit, [7; 32])],
+    };
+    assert_eq!(bench.node.to_record(), Some(settled.clone()));
+    settled.units.clear();
+    assert_eq!(bench.node.to_record(), Some(settled));
+    assert!(!bench.node.is_wrong());
+    // The first failure is another one.
+    bench.node.handle_failed(Failure::Other("disk".into()));
+    let difference = Difference {
+        range: unit,
+        groups: vec![vec!["a".into()], vec!["b".into()]],
+    };
+    bench.node.handle_difference(&difference, "f");
+    assert_eq!(
+        (bench.node.to_record(), bench.node.is_wrong()),
+        (None, true)
+    );
+    let mut bench = Bench::after(&[Prepared, Received, Asked, Synced]);
+    bench.node.handle_read_back(Err("differs".into()));
+    assert!(bench.node.is_wrong());
+}

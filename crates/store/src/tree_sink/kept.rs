@@ -168,6 +168,27 @@ impl Tree {
         }
     }
 
+    /// Removes the attributes that copies get, but for an ACL that new files have from a folder.
+    pub(super) fn remove_attributes(&self, path: &Path) -> Result<(), Errno> {
+        let mut names = vec![0; 1 << 16];
+        let len = match rustix::fs::listxattr(path, &mut names) {
+            Ok(len) => len,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let is_given = |name: &&[u8]| {
+            let is_inherited = *name == ACCESS_ACL && self.inherits_acl();
+            let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", ACCESS_ACL];
+            !is_inherited
+                && (*name == CAPABILITY || prefixes.iter().any(|prefix| name.starts_with(prefix)))
+        };
+        let names = names[..len].split(|byte| *byte == 0);
+        for name in names.filter(is_given) {
+            rustix::fs::removexattr(path, name)?;
+        }
+        Ok(())
+    }
+
     /// Whether the folder of the temporary name has a default ACL.
     fn inherits_acl(&self) -> bool {
         let path = descriptor(rustix::fd::AsFd::as_fd(&self.stage_parent));

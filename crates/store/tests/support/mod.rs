@@ -7,9 +7,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use ropewalk_model::{Layout, Range};
-use ropewalk_store::{EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink};
+use ropewalk_model::{Layout, Range, RangeSet};
+use ropewalk_store::{Adopt, EntryKind, FileSource, Manifest, Part, Scan, Sink, Source, TreeSink};
 
+pub mod power;
 pub mod sys;
 
 pub const ID: &str = "0198-test";
@@ -145,7 +146,10 @@ pub fn update_pair(from: &Path, to: &Path, id: &str) -> (FileSource, TreeSink) {
     let scan = Scan::read(from).unwrap();
     let source = FileSource::open_tree(from, &scan, 0).unwrap();
     let parts = [Part::whole(0, scan.manifest)];
-    (source, TreeSink::update(to, &parts, id).unwrap())
+    (
+        source,
+        TreeSink::update(to, &parts, id, Adopt::All).unwrap(),
+    )
 }
 
 /// Copies a tree or file as a transfer does.
@@ -163,4 +167,46 @@ pub fn names(folder: &Path) -> Vec<std::ffi::OsString> {
         .collect();
     names.sort();
     names
+}
+
+pub const MIB: u64 = 1 << 20;
+
+pub fn id(number: u32) -> String {
+    format!("{number:032x}-0")
+}
+
+pub fn write(source: &FileSource, sink: &TreeSink, range: Range) {
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(MIB);
+        let mut buffer = vec![0; len as usize];
+        source.read_at(at, &mut buffer).unwrap();
+        sink.write_at(at, &buffer).unwrap();
+        at += len;
+    }
+}
+
+/// Writes a range and makes it safe, as a receiver does.
+pub fn make_safe(source: &FileSource, sink: &TreeSink, range: Range) {
+    write(source, sink, range);
+    sink.sync().unwrap();
+    sink.record(&RangeSet::from(range), &[]);
+}
+
+/// Writes what is missing and ends the transfer. Returns how many bytes that were.
+pub fn finish(source: &FileSource, sink: &TreeSink) -> u64 {
+    let absent = sink.layout().ranges().difference(&sink.present().all());
+    absent.iter().for_each(|range| write(source, sink, range));
+    sink.commit().unwrap();
+    absent.len_bytes()
+}
+
+/// A tree of `big`, of so many MiB, and of small files.
+pub fn tree(folder: &Path, big: usize) -> PathBuf {
+    let from = folder.join("from");
+    std::fs::create_dir_all(from.join("sub")).unwrap();
+    std::fs::write(from.join("sub/big"), bytes(1, big * MIB as usize)).unwrap();
+    std::fs::write(from.join("a"), bytes(2, 5000)).unwrap();
+    std::fs::write(from.join("sub/z"), bytes(3, 5000)).unwrap();
+    from
 }

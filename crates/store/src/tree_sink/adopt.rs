@@ -1,0 +1,457 @@
+//! Taking over what an earlier transfer to the same place has left: its journal and the files that it is of.
+//!
+//! Any journal that no process has locked is taken over by the next transfer to DEST, whatever its sources are: files whose path,
+//! size and time are those of the journal get the new temporary name. What is left then is removed where this transfer writes all
+//! files that the journal is of.
+//!
+//! ```text
+//!  look -> record in the new journal -> move -> sync names -> remove the old journal, and what is left
+//! ```
+//!
+//! Whenever that ends, one journal or both vouch for a file, and it is in one of the places where these look for it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ropewalk_model::{Layout, Piece, Range, RangeSet};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::Tree;
+use super::resume::{Inodes, KEPT};
+use super::standing::heritage;
+use crate::error::StoreError;
+use crate::folders::Folders;
+use crate::journal::{self, Left, Recorded, Safe};
+use crate::manifest::{Entry, EntryKind, parent_of};
+use crate::open_files::lock;
+use crate::sink::Unit;
+use crate::staging::{Target as _, begins_as_id, open_parent, remove_entry, temporary_begin};
+use crate::sys;
+
+/// Longest wait for another transfer to end: it syncs what it has received in about a second and gives names.
+const ENDING_WAIT: Duration = Duration::from_secs(10);
+
+const ENDING_PAUSE: Duration = Duration::from_millis(20);
+
+/// What of an earlier transfer's bytes is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopt {
+    /// All that is safe.
+    All,
+    /// Only what that transfer knew the hashes of: the sink is to be read back.
+    Hashed,
+}
+
+/// What an earlier transfer left.
+pub(super) struct Leftover {
+    folder: OwnedFd,
+    /// Its journal's name.
+    journal: Vec<u8>,
+    places: Vec<Place>,
+    /// Files that this transfer wants.
+    files: Vec<Found>,
+    /// All files that it is of are this transfer's, too.
+    is_superseded: bool,
+    _left: Left,
+}
+
+/// A name that an earlier transfer may have files under.
+struct Place {
+    name: Vec<u8>,
+    /// `None` where it is no folder, or one that others may have changed.
+    root: Option<OwnedFd>,
+}
+
+/// A file that an earlier transfer left.
+struct Found {
+    /// The entry that it is of.
+    object: u32,
+    place: usize,
+    inode: u64,
+    /// Space that it has, at least what is safe of it.
+    held: u64,
+    /// Bytes of the file.
+    safe: RangeSet,
+    units: Vec<Unit>,
+}
+
+impl Tree {
+    /// What earlier transfers to DEST have left and no process writes any more.
+    pub(super) fn find_leftovers(&self, adopt: Adopt) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        if lock(&self.progress).is_off {
+            return found;
+        }
+        self.find_leftovers_in(&self.parent, adopt, &mut found);
+        if self.stage_parent_path == self.dest {
+            // Not from one file system to another: what is beside a mount point stays there.
+            let device = |folder: &OwnedFd| rustix::fs::fstat(folder).map(|stat| stat.st_dev);
+            if device(&self.parent) != device(&self.stage_parent) {
+                found.clear();
+            }
+            self.find_leftovers_in(&self.stage_parent, adopt, &mut found);
+        }
+        keep_largest(&mut found);
+        found
+    }
+
+    fn find_leftovers_in(&self, folder: &OwnedFd, adopt: Adopt, found: &mut Vec<Leftover>) {
+        for name in journals(folder, &self.name) {
+            let Some(temporary) =
+                journal::temporary_of(&name).filter(|own| **own != *self.temporary)
+            else {
+                continue;
+            };
+            let base = temporary.strip_suffix(KEPT).unwrap_or(temporary);
+            let names = [base.to_vec(), [base, KEPT].concat()];
+            let is_others = |name: &Vec<u8>| is_ours(folder, name) == Some(false);
+            // Of some only the journal is left.
+            if is_ours(folder, &name) != Some(true) || names.iter().any(is_others) {
+                continue;
+            }
+            let (Some(left), Ok(folder)) = (journal::claim(folder, &name), folder.try_clone())
+            else {
+                continue;
+            };
+            let places = names.map(|name| Place::open(&folder, name)).into();
+            let mut leftover = Leftover {
+                folder,
+                journal: name,
+                places,
+                files: Vec::new(),
+                is_superseded: true,
+                _left: left,
+            };
+            self.look(&mut leftover, adopt);
+            found.push(leftover);
+        }
+    }
+
+    /// Looks which files of a leftover are there and wanted.
+    fn look(&self, leftover: &mut Leftover, adopt: Adopt) {
+        let Leftover { places, folder, .. } = leftover;
+        let mut roots: Vec<Option<Folders<'_>>> = places
+            .iter()
+            .map(|place| place.root.as_ref().map(|root| Folders::new(root.as_fd())))
+            .collect();
+        for file in &leftover._left.files {
+            let by_path = |entry: &Entry| entry.path.cmp(&file.path);
+            let Ok(object) = self.entries.binary_search_by(by_path) else {
+                leftover.is_superseded = false;
+                continue;
+            };
+            let entry = &self.entries[object];
+            let is_wanted = matches!(entry.kind, EntryKind::File { .. })
+                && !self.unchanged.contains(&(object as u32));
+            let safe = match adopt {
+                Adopt::All => file.safe.clone(),
+                Adopt::Hashed => RangeSet::from_ranges(file.units.iter().map(|unit| unit.range)),
+            };
+            if !is_wanted || !file.is_of(entry) || safe.is_empty() {
+                continue;
+            }
+            let stats = places.iter().zip(&mut roots).map(|(place, root)| {
+                match (entry.path.is_empty(), root) {
+                    (true, _) => sys::stat_entry(folder.as_fd(), &place.name),
+                    (false, Some(root)) => root
+                        .parent(&entry.path)
+                        .and_then(|(folder, name)| sys::stat_entry(folder, name)),
+                    (false, None) => Err(Errno::NOENT),
+                }
+            });
+            let mut there = (0..).zip(stats);
+            let there = there.find_map(|(place, stat)| {
+                let stat = stat.ok()?;
+                is_as_recorded(&stat, file, &safe).then_some((place, stat))
+            });
+            // The folder of a single file is open to others: one that a commit has let others write is theirs.
+            let is_others = |stat: &Stat| entry.path.is_empty() && stat.st_mode & 0o022 != 0;
+            if let Some((place, stat)) = there.filter(|(_, stat)| !is_others(stat)) {
+                let blocks = (stat.st_blocks as u64).saturating_mul(512);
+                leftover.files.push(Found {
+                    object: object as u32,
+                    place,
+                    inode: stat.st_ino,
+                    held: blocks.min(entry.len()).max(safe.len_bytes()),
+                    safe,
+                    units: file.units.clone(),
+                });
+            }
+        }
+    }
+
+    /// Moves the files of earlier transfers under the temporary name of this one, records what of them is safe, and removes the
+    /// rest. What cannot be moved is written again. Returns how much space the moved files have.
+    pub(super) fn adopt(&self, layout: &Layout, leftovers: &[Leftover]) -> u64 {
+        if leftovers.is_empty() {
+            return 0;
+        }
+        let pieces = layout.pieces().iter();
+        let pieces: HashMap<u32, &Piece> = pieces.map(|piece| (piece.object, piece)).collect();
+        let mut held = 0;
+        for leftover in leftovers {
+            // Where it cannot be recorded it stays for a transfer that can.
+            if !self.record_found(leftover) {
+                continue;
+            }
+            let (mut safe, mut units, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+            for found in &leftover.files {
+                let Some(piece) = pieces.get(&found.object) else {
+                    continue;
+                };
+                if self.move_here(leftover, found).is_err() {
+                    gone.push(found.object);
+                    continue;
+                }
+                held += found.held;
+                safe.extend(found.safe.iter().map(|range| in_space(piece, range)));
+                units.extend(found.units.iter().map(|unit| Unit {
+                    range: in_space(piece, unit.range),
+                    ..*unit
+                }));
+            }
+            let is_all = gone.is_empty();
+            self.forget(gone);
+            let safe = RangeSet::from_ranges(safe);
+            let mut progress = lock(&self.progress);
+            progress.recorded = progress.recorded.union(&safe);
+            progress.adopted = progress.adopted.union(&safe);
+            progress.units.extend(units);
+            drop(progress);
+            if leftover.is_superseded && is_all && self.sync_moved(leftover) {
+                for place in &leftover.places {
+                    remove_entry(&leftover.folder, &place.name);
+                }
+                remove_entry(&leftover.folder, &leftover.journal);
+            }
+        }
+        held
+    }
+
+    /// Records what was found before it is moved: a transfer that is killed meanwhile loses nothing.
+    fn record_found(&self, leftover: &Leftover) -> bool {
+        if leftover.files.is_empty() {
+            return true;
+        }
+        let inodes = Inodes::new(self);
+        let mut records = Vec::new();
+        for found in &leftover.files {
+            let hashed = RangeSet::from_ranges(found.units.iter().map(|unit| unit.range));
+            let units = found
+                .units
+                .iter()
+                .map(|unit| (unit.range, Some(unit.digest)));
+            let plain = found.safe.difference(&hashed);
+            let plain = plain.iter().map(|range| (range, None));
+            records.extend(units.chain(plain).map(|(range, digest)| Safe {
+                number: found.object,
+                entry: &self.entries[found.object as usize],
+                inode: inodes.known(found.inode),
+                range,
+                digest,
+            }));
+        }
+        let mut progress = lock(&self.progress);
+        let Some(journal) = progress.open_journal() else {
+            return false;
+        };
+        let written = journal.append(records).and_then(|()| journal.sync());
+        let written = written.and_then(|()| rustix::fs::fsync(&self.stage_parent));
+        progress.has_failed |= written.is_err();
+        written.is_ok()
+    }
+
+    /// Takes back records of files whose move failed: they are made again.
+    fn forget(&self, gone: Vec<u32>) {
+        let mut progress = lock(&self.progress);
+        let Some(journal) = progress.open_journal().filter(|_| !gone.is_empty()) else {
+            return;
+        };
+        if journal.forget(gone).and_then(|()| journal.sync()).is_err() {
+            // It would vouch for bytes that are not there.
+            drop(progress);
+            self.remove_journal();
+        }
+    }
+
+    /// Waits until the new names of moved files are on stable storage.
+    fn sync_moved(&self, leftover: &Leftover) -> bool {
+        leftover.files.is_empty()
+            || self.sync_names().is_ok() && rustix::fs::fsync(&self.stage_parent).is_ok()
+    }
+
+    fn move_here(&self, leftover: &Leftover, found: &Found) -> Result<(), Errno> {
+        let entry = &self.entries[found.object as usize];
+        let place = &leftover.places[found.place];
+        let Some(root) = &self.root else {
+            let (from, to) = (leftover.folder.as_fd(), self.stage_parent.as_fd());
+            self.make_plain(from, &place.name, to)?;
+            return rustix::fs::renameat(from, &*place.name, to, &*self.temporary);
+        };
+        let old = place.root.as_ref().ok_or(Errno::NOENT)?;
+        let (mut from, mut to) = (Folders::new(old.as_fd()), Folders::new(root.as_fd()));
+        let (from, name) = from.parent(&entry.path)?;
+        self.make_parents(&entry.path).map_err(|_| Errno::IO)?;
+        let (to, _) = to.parent(&entry.path)?;
+        self.make_plain(from, name, to)?;
+        let mut renamed = rustix::fs::renameat(from, name, to, name);
+        // A commit that did not end has made it read-only.
+        if renamed == Err(Errno::ACCESS) && sys::open_up(from).is_ok() {
+            renamed = rustix::fs::renameat(from, name, to, name);
+        }
+        renamed?;
+        let parent = parent_of(&entry.path).unwrap_or_default();
+        lock(&self.new_names).insert(parent.to_vec());
+        Ok(())
+    }
+
+    /// Takes away what a commit that did not end has given to a file: it is as one that is made in `to`, and can be written.
+    fn make_plain(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        to: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let opened = sys::open_beneath(folder, name, OFlags::PATH, Mode::empty())?;
+        let stat = rustix::fs::fstat(&opened)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let user = rustix::process::geteuid();
+        let group = heritage(to)?.map_or_else(rustix::process::getegid, Gid::from_raw);
+        let is_own = stat.st_uid == user.as_raw();
+        if !is_own || stat.st_gid != group.as_raw() {
+            let own = Some(user).filter(|_| !is_own);
+            let given =
+                rustix::fs::chownat(rustix::fs::CWD, &path, own, Some(group), AtFlags::empty());
+            // Only a member of the group can give it away.
+            given.or_else(|errno| if is_own { Ok(()) } else { Err(errno) })?;
+        }
+        self.remove_attributes(&path)?;
+        if stat.st_mode & 0o7777 != 0o600 {
+            sys::set_mode(opened.as_fd(), 0o600)?;
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn open(folder: &OwnedFd, name: Vec<u8>) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let root = sys::open_beneath(folder.as_fd(), &name, flags, Mode::empty()).ok();
+        // A commit that did not end may have given it the source's mode, and others the right to change what is in it.
+        let is_private =
+            |root: &OwnedFd| rustix::fs::fstat(root).is_ok_and(|stat| stat.st_mode & 0o077 == 0);
+        Self {
+            name,
+            root: root.filter(is_private),
+        }
+    }
+}
+
+/// Waits for transfers to DEST that are about to end, as those whose command was killed are: what they leave, and what they give
+/// names, need not be sent.
+///
+/// # Errors
+/// [`StoreError::ParentMissing`], or what the system reported when its folder was opened.
+pub(super) fn await_endings(dest: &Path) -> Result<(), StoreError> {
+    let (parent, _, name) = open_parent(dest)?;
+    let name = &*name;
+    let until = Instant::now() + ENDING_WAIT;
+    let is_any = |folder: &OwnedFd| {
+        let mut journals = journals(folder, name).into_iter();
+        journals
+            .any(|name| is_ours(folder, &name) == Some(true) && journal::is_ending(folder, &name))
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let dest = || sys::open_beneath(parent.as_fd(), name, flags, Mode::empty());
+    while (is_any(&parent) || dest().is_ok_and(|dest| is_any(&dest))) && Instant::now() < until {
+        std::thread::sleep(ENDING_PAUSE);
+    }
+    Ok(())
+}
+
+/// Names of journals of transfers to DEST.
+fn journals(folder: &OwnedFd, name: &[u8]) -> Vec<Vec<u8>> {
+    let begin = temporary_begin(name);
+    let is_journal = |name: &[u8]| {
+        let temporary = journal::temporary_of(name);
+        let id = temporary.and_then(|temporary| temporary.strip_prefix(&*begin));
+        id.is_some_and(is_id)
+    };
+    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_bytes().to_vec());
+    names.filter(|name| is_journal(name)).collect()
+}
+
+/// Whether a temporary name ends so: the id of a transfer and its node, and nothing that could be of another name.
+fn is_id(id: &[u8]) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    begins_as_id(id) && id.iter().all(is_plain)
+}
+
+/// Whether this user made what has a name; `None` where nothing has. In a folder that others can write to, any user could make a
+/// journal, and files of any contents beside it.
+fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
+    let user = rustix::process::geteuid().as_raw();
+    let stat = sys::stat_entry(folder.as_fd(), name).ok()?;
+    Some(stat.st_uid == user)
+}
+
+/// Whether a file is the one that was recorded, and of this name alone: what is written into it must appear nowhere else.
+fn is_as_recorded(stat: &Stat, file: &Recorded, safe: &RangeSet) -> bool {
+    let end = safe.last().map_or(0, |range| range.end);
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_nlink == 1
+        && stat.st_size as u64 >= end
+        && [0, stat.st_ino].contains(&file.inode)
+}
+
+/// Where several have the same file, each has its own version of it: only the one of which most is safe is of use.
+fn keep_largest(leftovers: &mut [Leftover]) {
+    let mut best: HashMap<u32, (u64, usize)> = HashMap::new();
+    for (at, leftover) in leftovers.iter().enumerate() {
+        for found in &leftover.files {
+            let this = (found.safe.len_bytes(), at);
+            let known = best.entry(found.object).or_insert(this);
+            *known = this.max(*known);
+        }
+    }
+    for (at, leftover) in leftovers.iter_mut().enumerate() {
+        leftover.files.retain(|found| best[&found.object].1 == at);
+    }
+}
+
+/// Bytes of a file as bytes of the data space.
+fn in_space(piece: &Piece, range: Range) -> Range {
+    let start = piece.range.start + (range.start - piece.object_offset);
+    Range::new(start, start + range.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Journal;
+
+    /// A transfer that is about to end is waited for, one that is not is not, nor one to another destination.
+    #[test]
+    fn endings_are_awaited() {
+        let folder = tempfile::tempdir().unwrap();
+        let parent: OwnedFd = std::fs::File::open(folder.path()).unwrap().into();
+        let name = format!(".to.ropewalk-{}-0.journal", "0".repeat(32));
+        let mut journal = Journal::create(parent.as_fd(), name.as_bytes()).unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let (to, other) = (folder.join("to"), folder.join("other"));
+        await_endings(&to).unwrap();
+        journal.note_ending().unwrap();
+        await_endings(&other).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| await_endings(&to));
+            std::thread::sleep(ENDING_PAUSE * 3);
+            assert!(!waiting.is_finished());
+            drop(journal);
+            waiting.join().unwrap().unwrap();
+        });
+    }
+}

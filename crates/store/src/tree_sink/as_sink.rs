@@ -1,0 +1,172 @@
+//! A tree as the transfer sees it: bytes, and the ways to end.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use ropewalk_model::{Piece, Range, RangeSet};
+
+use super::{TreeSink, commit};
+use crate::error::{Operation, StoreError};
+use crate::manifest::Entry;
+use crate::open_files::lock;
+use crate::sink::{Landed, Present, Sink, SinkExtent, Unit};
+
+impl Sink for TreeSink {
+    fn object_at(&self, offset: u64) -> Option<(String, Range)> {
+        let piece = self.staging.layout.locate(offset)?;
+        let entry = self.staging.target.entries.get(piece.object as usize)?;
+        Some((
+            String::from_utf8_lossy(&entry.path).into_owned(),
+            piece.range,
+        ))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.staging.write_at(offset, bytes)
+    }
+
+    fn read_back(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.staging.read_back(offset, buf)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Result<Option<SinkExtent>, StoreError> {
+        self.staging.extent(offset, len)
+    }
+
+    fn written(&self, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.staging.written(offset, len)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.staging.sync()
+    }
+
+    fn present(&self) -> Present {
+        let tree = &self.staging.target;
+        let progress = lock(&tree.progress);
+        let (adopted, units) = (progress.adopted.clone(), progress.units.clone());
+        drop(progress);
+        Present {
+            unchanged: tree.unchanged_bytes(&self.staging.layout),
+            adopted,
+            units,
+            files: tree.unchanged.len() as u64,
+        }
+    }
+
+    fn record(&self, safe: &RangeSet, units: &[Unit]) {
+        let tree = &self.staging.target;
+        let own = self.staging.layout.ranges().intersection(safe);
+        tree.record(&self.staging.layout, &own, units);
+    }
+
+    fn kept_partial(&self) -> Option<(PathBuf, u64)> {
+        self.staging.target.kept_partial()
+    }
+
+    fn commit(&self) -> Result<(), StoreError> {
+        let mut ended = lock(&self.staging.ended);
+        if *ended {
+            return Ok(());
+        }
+        self.staging.target.note_ending();
+        self.staging.sync()?;
+        self.staging.check()?;
+        let same = self.staging.target.survey()?;
+        self.staging.target.check_unchanged(&same)?;
+        self.staging.target.commit(&same)?;
+        self.staging.target.named.store(true, Ordering::Release);
+        self.staging.target.end_journal();
+        self.staging.close();
+        *ended = true;
+        Ok(())
+    }
+
+    fn commit_whole_files(&self, missing: &RangeSet) -> Result<bool, StoreError> {
+        let mut ended = lock(&self.staging.ended);
+        let tree = &self.staging.target;
+        if *ended {
+            return Ok(tree.named.load(Ordering::Acquire));
+        }
+        tree.note_ending();
+        let lacks = |piece: &&Piece| !missing.clipped(piece.range).is_empty();
+        let pieces = self.staging.layout.pieces();
+        let omitted: HashSet<u32> = pieces.iter().filter(lacks).map(|p| p.object).collect();
+        let is_whole = |(object, entry): (u32, &Entry)| {
+            let is_new = !omitted.contains(&object) && !tree.unchanged.contains(&object);
+            commit::is_name_of_file(entry) && is_new
+        };
+        let is_any_whole = (0..).zip(&tree.entries).any(is_whole);
+        if tree.root.is_none() || !is_any_whole {
+            drop(ended);
+            self.set_aside();
+            return Ok(false);
+        }
+        // Syncing opens files, and nothing is opened after this: what is still being written is left out.
+        let synced = self.staging.sync_written();
+        self.staging.close();
+        synced?;
+        let kept = tree.keep_partial(&self.staging.layout, &omitted);
+        kept.map_err(|errno| tree.failed(Operation::Rename, errno))?;
+        tree.omit(omitted)?;
+        tree.commit(&tree.survey()?)?;
+        tree.named.store(true, Ordering::Release);
+        tree.end_journal();
+        *ended = true;
+        Ok(true)
+    }
+
+    fn landed(&self) -> Landed {
+        let (owners_not_kept, attributes_not_kept) = self.staging.target.not_kept();
+        Landed {
+            owners_not_kept,
+            attributes_not_kept,
+            ..lock(&self.staging.target.landed).clone()
+        }
+    }
+
+    fn discard(&self) {
+        let mut ended = lock(&self.staging.ended);
+        if !*ended {
+            self.staging.target.note_ending();
+            self.staging.close();
+            self.staging.target.remove_stage();
+            self.staging.target.restore_dest();
+            *ended = true;
+        }
+    }
+
+    fn keep_more(&self) {
+        self.staging.target.keep_more();
+    }
+
+    fn give_up(&self, bytes: &RangeSet) {
+        self.staging.target.give_up(&self.staging.layout, bytes);
+    }
+
+    fn set_aside(&self) {
+        let mut ended = lock(&self.staging.ended);
+        if !*ended {
+            self.staging.close();
+            *ended = self.staging.target.keep_all();
+            if *ended {
+                self.staging.target.restore_dest();
+            }
+        }
+        drop(ended);
+        self.discard();
+    }
+
+    fn take_over(&self) {
+        self.staging.target.moving.store(true, Ordering::Release);
+        self.staging.target.take_over_standing();
+        // Files are looked for in both places from now on.
+        self.staging.forget_files();
+    }
+
+    fn temporary(&self, most: usize) -> Vec<PathBuf> {
+        let path = self.staging.target.stage_path();
+        std::iter::once(path).take(most).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! A disk that loses its power at any moment of a copy, and of those that go on with it: nothing is called safe that is not there.
+
+use std::path::Path;
+
+use ropewalk_model::{Range, RangeSet};
+use ropewalk_store::{Entry, EntryKind, Sink as _};
+
+mod support;
+use support::power::Trace;
+use support::*;
+
+/// Moments at which the power is lost; `ROPEWALK_POWER_CUTS` sets another number.
+const POINTS: u64 = 1000;
+
+const WRITER: &str = "ROPEWALK_POWER_WRITER";
+
+/// Large enough that a part of it is kept where a transfer fails.
+const MIBS: u64 = 3;
+
+/// Two versions of the sources. Times are in the past, as those of files that are copied are.
+fn make_sources(folder: &Path) {
+    for (version, seed) in [("v1", 1), ("v2", 100)] {
+        let from = folder.join(version);
+        std::fs::create_dir_all(from.join("sub")).unwrap();
+        let files = [
+            ("a", 5000),
+            ("sub/big", MIBS as usize * MIB as usize),
+            ("sub/z", 5000),
+        ];
+        for (at, (file, len)) in files.into_iter().enumerate() {
+            let path = from.join(file);
+            std::fs::write(&path, bytes(seed + at as u64, len)).unwrap();
+            set_times(&path, 1_000_000_000 + seed as i64, at as u32 * 1000 + 7);
+        }
+    }
+}
+
+/// All files of a tree; folders that stood there keep their times.
+fn files(root: &Path) -> Vec<(Entry, Vec<u8>)> {
+    let mut all = snapshot(root);
+    all.retain(|(entry, _)| matches!(entry.kind, EntryKind::File { .. }));
+    all
+}
+
+/// What is traced: a copy that is killed, one that goes on, and the same of a newer version that fails between.
+#[test]
+fn writer() {
+    let Some(folder) = std::env::var_os(WRITER) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let to = folder.join("disk/to");
+    let big = 5000;
+    let mark = || assert!(std::fs::remove_file(folder.join("disk/mark")).is_err());
+    let (source, sink) = update_pair(&folder.join("v1"), &to, &id(1));
+    make_safe(&source, &sink, Range::new(0, big + MIB));
+    write(&source, &sink, Range::new(big + MIB, big + 2 * MIB));
+    drop((source, sink));
+    let (source, sink) = update_pair(&folder.join("v1"), &to, &id(2));
+    make_safe(&source, &sink, Range::new(big + MIB, big + 2 * MIB));
+    drop((source, sink));
+    let (source, sink) = update_pair(&folder.join("v1"), &to, &id(3));
+    finish(&source, &sink);
+    drop((source, sink));
+    mark();
+    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(4));
+    let there = Range::new(0, big + 2 * MIB);
+    make_safe(&source, &sink, there);
+    sink.keep_more();
+    let missing = sink.layout().ranges().difference(&RangeSet::from(there));
+    assert!(sink.commit_whole_files(&missing).unwrap());
+    drop((source, sink));
+    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(5));
+    make_safe(&source, &sink, Range::new(big + 2 * MIB, big + MIBS * MIB));
+    drop((source, sink));
+    let (source, sink) = update_pair(&folder.join("v2"), &to, &id(6));
+    finish(&source, &sink);
+}
+
+#[test]
+fn nothing_is_safe_that_a_power_cut_took() {
+    let (_keep, folder) = folder();
+    make_sources(&folder);
+    let disk = folder.join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let command = [program.to_str().unwrap(), "--exact", "writer"];
+    let Some(trace) = Trace::of(&command, (WRITER, &folder), &disk) else {
+        eprintln!("SKIPPED: there is no strace here");
+        return;
+    };
+    assert!(files(&folder.join("v2")) == files(&disk.join("to")));
+    let [mark] = trace.marks[..] else {
+        panic!("one mark: {:?}", trace.marks);
+    };
+    // Syncs cost nothing there.
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let memory = memory.unwrap();
+    let memory = memory.path().canonicalize().unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % end.max(1)
+    };
+    let points = std::env::var("ROPEWALK_POWER_CUTS").ok();
+    let points = points.map_or(POINTS, |number| number.parse().unwrap());
+    let (mut adopted, mut unchanged) = (0, 0);
+    for point in 0..points {
+        let until = random(trace.len() as u64 + 1) as usize;
+        let disk = memory.join(point.to_string());
+        std::fs::create_dir(&disk).unwrap();
+        trace.replay(until, &disk, &mut random);
+        let from = folder.join(if until <= mark { "v1" } else { "v2" });
+        let to = disk.join("to");
+        let (source, sink) = update_pair(&from, &to, &id(99));
+        let present = sink.present();
+        for range in present.adopted.iter() {
+            let len = range.len() as usize;
+            let (mut wanted, mut found) = (vec![0; len], vec![0; len]);
+            ropewalk_store::Source::read_at(&source, range.start, &mut wanted).unwrap();
+            sink.read_back(range.start, &mut found).unwrap();
+            assert!(wanted == found, "point {point}, cut at {until}: {range:?}");
+        }
+        adopted += u64::from(!present.adopted.is_empty());
+        unchanged += u64::from(!present.unchanged.is_empty());
+        finish(&source, &sink);
+        assert!(files(&from) == files(&to), "point {point}, cut at {until}");
+        std::fs::remove_dir_all(&disk).unwrap();
+    }
+    println!(
+        "{points} power cuts in {} changes: {adopted} times bytes were taken over, {unchanged} times files were complete",
+        trace.len()
+    );
+    assert!(adopted > points / 10 && unchanged > points / 10);
+}
