@@ -64,6 +64,9 @@ pub struct Trace {
 /// Where the files and folders are at some moment.
 type Names = HashMap<Id, BTreeMap<Vec<u8>, Id>>;
 
+/// Contents and modification time.
+type File = (Vec<u8>, Option<(i64, u32)>);
+
 struct Reader {
     trace: Trace,
     root: Vec<u8>,
@@ -388,7 +391,7 @@ impl Trace {
         let is_ordered = random(2) == 0;
         let last_name = random(until as u64 + 1) as usize;
         let mut names = Names::new();
-        let mut files: HashMap<Id, (Vec<u8>, Option<(i64, u32)>)> = HashMap::new();
+        let mut files: HashMap<Id, File> = HashMap::new();
         for (at, op) in self.ops[..until].iter().enumerate() {
             let is_kept = self.synced_at[at] < until
                 || match is_ordered && op.is_of_names() {
