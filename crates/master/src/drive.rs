@@ -117,11 +117,7 @@ pub async fn run_with(
     let commands = members.take();
     // The result must not depend on the order in which hosts were named.
     request.nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    let ranks = tokio::select! {
-        ranks = prepare(&request) => ranks,
-        () = cancel.cancelled() => Ok(None),
-    };
-    let ranks = match ranks {
+    let ranks = match prepare(&request).await {
         Ok(ranks) => ranks,
         Err(text) => {
             agents.leave().await;
