@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Existing, OpenedSource, Row, sink, source};
-use ropewalk_store::{FileSource, Keep, LeftOut, PatternSource, Roots, Scan, Source, Standing};
+use ropewalk_store::{
+    FileSource, Filter, FilterRule, Keep, LeftOut, PatternSource, Roots, Scan, Source, Standing,
+};
 
 use crate::AgentError;
 
@@ -136,18 +138,32 @@ fn tree(root: TreeRoot, scan: Scan) -> (OpenSource, OpenedSource) {
     (source, opened)
 }
 
+/// The rules of a transfer.
+pub(crate) fn filter(rules: &[control::FilterRule]) -> Result<Filter, AgentError> {
+    let rules: Vec<FilterRule> = rules
+        .iter()
+        .map(|rule| FilterRule {
+            is_include: rule.include,
+            pattern: rule.pattern.clone(),
+        })
+        .collect();
+    Filter::new(&rules).map_err(|error| AgentError::Refused(error.to_string()))
+}
+
 /// Opens one source; also says what the master must know of it.
 ///
 /// * `keep`: what is recorded of a tree beyond contents, modes and times.
+/// * `filter`: which entries of a tree are part of the copy.
 pub(crate) fn source(
     request: &control::Source,
     keep: Keep,
+    filter: &Filter,
     roots: &Roots,
 ) -> Result<(OpenSource, OpenedSource), AgentError> {
     match &request.kind {
         Some(source::Kind::Tree(path)) => {
             let root = roots.resolve_read(path_of(path))?;
-            let scan = Scan::read_keeping(&root, keep)?;
+            let scan = Scan::read_filtered(&root, keep, filter, b"")?;
             Ok(tree(TreeRoot::One(root), scan))
         }
         Some(source::Kind::Bundle(bundle)) => {
@@ -158,8 +174,13 @@ pub(crate) fn source(
                     AgentError::Refused(format!("{} has no name of its own", path.display()))
                 })?;
                 let root = roots.resolve_read(path)?;
-                scans.push((name.as_bytes().to_vec(), Scan::read_keeping(&root, keep)?));
-                things.push((name.as_bytes().to_vec(), root));
+                let name = name.as_bytes();
+                if filter.excludes(name, root.is_dir()) {
+                    continue;
+                }
+                let scan = Scan::read_filtered(&root, keep, filter, name)?;
+                scans.push((name.to_vec(), scan));
+                things.push((name.to_vec(), root));
             }
             let scan =
                 Scan::bundle(scans).map_err(|error| AgentError::Refused(error.to_string()))?;

@@ -107,8 +107,9 @@ impl Transfer {
             owners: archive,
             attributes: archive,
         };
+        let filter = open::filter(&open.filter)?;
         for request in &open.sources {
-            let (source, seen) = open::source(request, keep, &host.roots)?;
+            let (source, seen) = open::source(request, keep, &filter, &host.roots)?;
             sources.push(source);
             opened.sources.push(seen);
         }

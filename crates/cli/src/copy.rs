@@ -14,6 +14,7 @@ use ropewalk_master::request::{
 
 use crate::choices::{DestinationsArg, SourcesArg};
 use crate::endpoint::{self, Endpoint, Side};
+use crate::filter::FilterArgs;
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
 use crate::wildcards::{self, Asked, Expand};
@@ -41,6 +42,9 @@ pub(crate) struct CopyArgs {
     /// the report
     #[arg(short, long)]
     archive: bool,
+
+    #[command(flatten)]
+    filter: FilterArgs,
 
     /// How several sources relate
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -97,6 +101,7 @@ Several sources:
   parts by --sources. The progress and the report name which it was.
 
 What a copy is:
+  All below the source, or what --include and --exclude leave of it, by rsync's rules.
   Contents, modes, modification times and symbolic links; with option -a also owner, group,
   set-id bits, extended attributes and ACLs. Hard links become separate files; zeros of 64 KiB
   and more become holes; sockets, pipes and devices are counted. Files and folders that cannot be
@@ -184,6 +189,7 @@ impl CopyArgs {
         let options = self.moving.options(nodes)?;
         Ok(ropewalk_master::request::Options {
             archive: self.archive,
+            filter: self.filter.rules()?,
             ..options
         })
     }

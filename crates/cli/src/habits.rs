@@ -49,8 +49,9 @@ const SENTENCES: [(&[&str], &str); 18] = [
         "what the destination holds under other names always stays in this version; remove it yourself",
     ),
     (
-        &["--exclude", "--include", "--filter", "--files-from"],
-        "a tree is always copied whole in this version; name the folders to be copied",
+        &["--filter", "--include-from", "--files-from"],
+        "write --include PATTERN and --exclude PATTERN, of which the first that matches decides, or --exclude-from FILE, where `+ PATTERN` \
+         includes",
     ),
     (
         &["-u", "--update", "--ignore-existing"],

@@ -7,6 +7,7 @@ mod demo;
 mod desk;
 mod endpoint;
 pub mod escape;
+mod filter;
 mod habits;
 mod help;
 mod members;

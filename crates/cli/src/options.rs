@@ -233,7 +233,12 @@ pub(crate) struct MoveArgs {
     remote_path: Option<OsString>,
 
     /// Never upload this program to another host
-    #[arg(long, hide_short_help = true, help_heading = "Reaching hosts")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        hide_long_help = true,
+        help_heading = "Reaching hosts"
+    )]
     no_upload: bool,
 }
 
@@ -395,6 +400,7 @@ impl MoveArgs {
             same: self.check.0,
             // `copy` has an option for it.
             archive: false,
+            filter: Vec::new(),
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,
                 (false, true) => Incomplete::Removed,

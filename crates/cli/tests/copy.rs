@@ -550,3 +550,81 @@ fn equal_stripes() {
         .assert_status(0);
     assert_same_tree(&place.path("set"), &place.path("copy"));
 }
+
+/// Rules choose what is copied as they do for rsync, of one folder and of several things; a second run with the same rules sends nothing.
+#[test]
+fn rules_choose_what_is_copied() {
+    let place = Place::new();
+    for path in [
+        "a.o",
+        "a.c",
+        "tmp/x",
+        "sub/tmp/y",
+        "sub/b.o",
+        "sub/b.c",
+        "keep.o",
+    ] {
+        let path = place.path(&format!("set/{path}"));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes(1000, 1)).unwrap();
+    }
+    // rsync leaves the time of a folder that it made within the same second.
+    for folder in ["set/sub/tmp", "set/sub", "set/tmp", "set"] {
+        let folder = std::fs::File::open(place.path(folder)).unwrap();
+        folder.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    std::fs::write(place.path("other.o"), bytes(1000, 1)).unwrap();
+    std::fs::write(
+        place.path("rules"),
+        "# objects\n+ keep.o\n*.o\n/tmp/\n/set/sub/tmp\n",
+    )
+    .unwrap();
+    for (sources, to) in [
+        (&["set/"][..], "one"),
+        (&["set", "other.o", "set/a.c"], "into/"),
+    ] {
+        let expected = format!("expected-{to}");
+        let rsync = std::process::Command::new("rsync")
+            .args(["-a", "--exclude-from=rules"])
+            .args(sources)
+            .arg(&expected)
+            .current_dir(place.dir.path())
+            .status();
+        assert!(rsync.unwrap().success());
+        if to.ends_with('/') {
+            std::fs::create_dir(place.path(to)).unwrap();
+        }
+        for run in 0..2 {
+            let args = [
+                &["copy", "--json", "--exclude-from", "rules"][..],
+                sources,
+                &[to],
+            ]
+            .concat();
+            let report = place.run(&args).assert_status(0).report();
+            assert_eq!(report["delivered_bytes"] == 0, run == 1, "{report:#}");
+            // A folder that stood there keeps its own time.
+            for path in if to == "one" {
+                &[""][..]
+            } else {
+                &["set", "a.c"]
+            } {
+                assert_same_tree(
+                    &place.path(&expected).join(path),
+                    &place.path(to).join(path),
+                );
+            }
+            assert!(!place.path(to).join("other.o").exists());
+        }
+    }
+    let error = place
+        .run(&["copy", "--exclude", "[x", "set", "other"])
+        .assert_status(2);
+    assert!(
+        error
+            .err()
+            .contains("the pattern `[x` has a `[` without its `]`"),
+        "{}",
+        error.err()
+    );
+}

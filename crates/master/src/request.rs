@@ -10,6 +10,7 @@ use ropewalk_model::{Link, Range};
 
 pub use ropewalk_proto::control::{Existing, LaneKind, MonitorKind, Same, Verify};
 pub use ropewalk_proto::coordinator::{Destinations, Incomplete, Mapping, Rails, Sources};
+pub use ropewalk_store::FilterRule;
 pub use ropewalk_tuner::PolicyName;
 
 /// A transfer to be carried out.
@@ -206,6 +207,8 @@ pub struct Options {
     pub same: Same,
     /// Whether owners, groups, set-id bits, extended attributes and ACLs are part of a copy.
     pub archive: bool,
+    /// Which entries of trees are part of the copy: the first rule that matches decides.
+    pub filter: Vec<FilterRule>,
     /// What becomes of a copy that is not complete at the end.
     pub incomplete: Incomplete,
     /// Token of agents that already run.
@@ -294,6 +297,7 @@ impl Default for Options {
             existing: Existing::default(),
             same: Same::default(),
             archive: false,
+            filter: Vec::new(),
             incomplete: Incomplete::default(),
             token: None,
             ssh_command: vec!["ssh".into()],

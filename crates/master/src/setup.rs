@@ -5,8 +5,8 @@ use ropewalk_proto::control;
 use ropewalk_proto::coordinator::{NodeSetup, Setup, SinkSetup, SourceSetup};
 
 use crate::request::{
-    Destinations, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach, Request,
-    RowRequest, Sources, Striping,
+    Destinations, FilterRule, LaneKind, Mapping, NodeRequest, Object, ObjectRequest, Reach,
+    Request, RowRequest, Sources, Striping,
 };
 use crate::speeds::Hints;
 
@@ -224,10 +224,18 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         tune: options.tuned_by(),
         lessons: before.lessons.clone(),
         incomplete: options.incomplete,
+        filter: options.filter.iter().map(filter_rule).collect(),
         links: request.links.clone(),
         source_name: source_name(&request.nodes),
     };
     (setup, sources)
+}
+
+fn filter_rule(rule: &FilterRule) -> control::FilterRule {
+    control::FilterRule {
+        include: rule.is_include,
+        pattern: rule.pattern.clone(),
+    }
 }
 
 /// The last part of the sources' paths, when all of them have one and the same; rows are named by their whole paths.

@@ -73,6 +73,7 @@ impl<'a> World<'a> {
             tune: None,
             lessons: Vec::new(),
             incomplete: Incomplete::Removed,
+            filter: Vec::new(),
             links: Vec::new(),
             source_name: String::new(),
         };

@@ -15,6 +15,7 @@ mod durable;
 mod error;
 mod file_sink;
 mod file_systems;
+mod filter;
 mod folders;
 mod holes;
 mod home;
@@ -39,6 +40,7 @@ mod wildcard;
 pub use appended::AppendedFile;
 pub use error::{Operation, StoreError};
 pub use file_sink::{FileSink, SinkFile, check_replaceable};
+pub use filter::{BadPattern, Filter, FilterRule};
 pub use home::from_home;
 pub use manifest::{
     Attribute, COMPONENT_LEN_MAX, Entry, EntryKind, Keep, Kept, LeftOut, MODE_OF_NONE, Manifest,

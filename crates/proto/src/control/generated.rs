@@ -173,6 +173,18 @@ pub struct Open {
     /// of the node, for what is said of it
     #[prost(string, tag = "20")]
     pub name: ::prost::alloc::string::String,
+    /// which entries of trees are part of the copy; the first that matches decides
+    #[prost(message, repeated, tag = "21")]
+    pub filter: ::prost::alloc::vec::Vec<FilterRule>,
+}
+/// What a pattern includes or excludes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FilterRule {
+    #[prost(bool, tag = "1")]
+    pub include: bool,
+    /// rsync's
+    #[prost(bytes = "vec", tag = "2")]
+    pub pattern: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Source {

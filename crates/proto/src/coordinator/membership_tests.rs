@@ -310,6 +310,7 @@ pub(super) fn opening_with(
         tune: None,
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
+        filter: Vec::new(),
         links: Vec::new(),
         source_name: String::new(),
     };

@@ -27,6 +27,8 @@ pub struct Setup {
     pub incomplete: Incomplete,
     /// What pairs and trunks are declared to carry; their nodes by name.
     pub links: Vec<Link>,
+    /// Which entries of trees are part of the copy: the first rule that matches decides.
+    pub filter: Vec<control::FilterRule>,
     /// The name of the sources' folder or file, when all have one; files of reports are named below it.
     pub source_name: String,
 }
@@ -197,6 +199,7 @@ pub(super) fn open_message(setup: &Setup, state: &NodeSetup, node: u32) -> contr
         one_rail: setup.rails == Rails::One,
         name: state.name.clone(),
         is_near_master: state.is_here,
+        filter: setup.filter.clone(),
     }
 }
 

@@ -157,6 +157,7 @@ pub(super) fn begun_over(
         tune: None,
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
+        filter: Vec::new(),
         links,
         source_name: String::new(),
     };

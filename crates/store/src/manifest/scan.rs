@@ -14,6 +14,7 @@ use super::left_out::{LeftOut, bounded, reason};
 use super::{Entry, EntryKind, Keep, Kept, Manifest, Reader};
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
+use crate::filter::Filter;
 use crate::staging::is_temporary;
 use crate::sys;
 use crate::version::Version;
@@ -62,6 +63,21 @@ impl Scan {
     /// # Errors
     /// As [`Scan::read`].
     pub fn read_keeping(root: &Path, keep: Keep) -> Result<Self, StoreError> {
+        Self::read_filtered(root, keep, &Filter::default(), b"")
+    }
+
+    /// As [`Scan::read_keeping`], without the entries that a filter excludes. Excluded folders are not listed.
+    ///
+    /// * `name`: what the root is called in the copy; empty where it is the copy.
+    ///
+    /// # Errors
+    /// As [`Scan::read`].
+    pub fn read_filtered(
+        root: &Path,
+        keep: Keep,
+        filter: &Filter,
+        name: &[u8],
+    ) -> Result<Self, StoreError> {
         let opened = sys::open_resolved_path(root, OFlags::PATH, Mode::empty());
         let opened =
             opened.map_err(|errno| StoreError::from_errno(Operation::Open, root, errno))?;
@@ -77,6 +93,8 @@ impl Scan {
             left_out: Vec::new(),
             dropped: HashSet::new(),
             reader: Reader::new(keep),
+            filter,
+            name,
         };
         walk.root(&stat)?;
         let mut pending: Vec<Vec<u8>> = Vec::new();
@@ -139,6 +157,9 @@ struct Walk<'a> {
     /// Folders that were found and cannot be listed.
     dropped: HashSet<Vec<u8>>,
     reader: Reader,
+    filter: &'a Filter,
+    /// What the root is called in the copy.
+    name: &'a [u8],
 }
 
 /// A file as the system's calls name it.
@@ -227,6 +248,17 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// * `path`: below the root.
+    fn is_excluded(&self, path: &[u8], is_folder: bool) -> bool {
+        match self.name {
+            b"" => self.filter.excludes(path, is_folder),
+            name => {
+                let path = [name, b"/", path].concat();
+                self.filter.excludes(&path, is_folder)
+            }
+        }
+    }
+
     /// Adds what a name in an open folder leads to; the inner error is one of this entry alone.
     fn add(
         &mut self,
@@ -236,8 +268,13 @@ impl Walk<'_> {
     ) -> Result<Result<(), (Operation, Errno)>, StoreError> {
         let stat = match sys::stat_entry(folder, name) {
             Ok(stat) => stat,
+            Err(_) if self.is_excluded(path, false) => return Ok(Ok(())),
             Err(errno) => return Ok(Err((Operation::Inspect, errno))),
         };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.is_excluded(path, kind == FileType::Directory) {
+            return Ok(Ok(()));
+        }
         let mut entry = match self.entry(path.to_vec(), &stat) {
             Err(StoreError::SpecialFile { .. }) => {
                 self.special += 1;

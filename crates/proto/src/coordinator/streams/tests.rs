@@ -33,6 +33,7 @@ fn moving_to(receivers: u64, tune: Option<PolicyName>) -> (Coordinator, Vec<Acti
         tune,
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
+        filter: Vec::new(),
         links: Vec::new(),
         source_name: String::new(),
     };
