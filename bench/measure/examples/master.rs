@@ -61,6 +61,7 @@ fn run(scenario: &Scenario, say: bool) -> (Coordinator, Vec<Vec<Run>>) {
         tune: None,
         lessons: Vec::new(),
         incomplete: Incomplete::Removed,
+        filter: Vec::new(),
         links: Vec::new(),
         source_name: String::new(),
     };
