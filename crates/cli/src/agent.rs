@@ -169,16 +169,8 @@ fn stages(runs_programs: bool) -> StageConfig {
     StageConfig {
         command: vec!["/proc/self/exe".into(), "stage".into()],
         runs_programs,
-        cache: cache_folder(),
+        cache: sys::cache_folder(),
     }
-}
-
-/// Where programs of this user keep what they can make again.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
-    let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let folder = given("XDG_CACHE_HOME").map(PathBuf::from);
-    let folder = folder.or_else(|| given("HOME").map(|home| Path::new(&home).join(".cache")));
-    folder.map(|folder| folder.join("ropewalk"))
 }
 
 /// One line on standard error; a reader that has gone stops nothing.

@@ -11,7 +11,6 @@ use ropewalk_master::request::{
 };
 use ropewalk_model::{ByteRate, Bytes};
 
-use crate::agent::cache_folder;
 use crate::choices::{MonitorArg, SameArg, StripingArg, VerifyArg};
 use crate::desk;
 use crate::endpoint::host_of;
@@ -413,7 +412,7 @@ impl MoveArgs {
             ports: self.ports.map(Ports::range),
             remote_program: remote_program(self.remote_path.as_ref(), self.no_upload),
             local_program: own_program()?,
-            cache: cache_folder(),
+            cache: sys::cache_folder(),
             speeds: speeds_file(&self.speeds),
             // Without such a folder there are no others to share with.
             sharing: desk::folder().ok(),

@@ -1,6 +1,7 @@
 //! The few system calls that the standard library has no safe form of, and notes on standard output.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 
 /// Makes a program that was started through a descriptor, as uploaded ones are, appear as `ropewalk` in lists of processes.
 ///
@@ -30,6 +31,14 @@ pub fn say(text: std::fmt::Arguments<'_>) {
 /// Whether a person can be asked something: standard error shows it to a terminal, and that terminal is this process's own.
 pub fn has_terminal() -> bool {
     std::io::stderr().is_terminal() && std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Where programs of this user keep what they can make again.
+pub fn cache_folder() -> Option<PathBuf> {
+    let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let folder = given("XDG_CACHE_HOME").map(PathBuf::from);
+    let folder = folder.or_else(|| given("HOME").map(|home| Path::new(&home).join(".cache")));
+    folder.map(|folder| folder.join("ropewalk"))
 }
 
 /// The user this process acts as.
