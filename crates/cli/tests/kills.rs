@@ -56,6 +56,10 @@ impl Random {
     }
 }
 
+fn folders(size: &Size) -> impl Iterator<Item = String> {
+    (0..size.files.div_ceil(100)).map(|folder| format!("d{folder}"))
+}
+
 /// A tree of large and small files; how many bytes.
 fn make_tree(place: &Place, size: &Size) -> u64 {
     let mut total = 0;
@@ -63,8 +67,8 @@ fn make_tree(place: &Place, size: &Size) -> u64 {
         std::fs::write(place.path(&path), bytes(len, seed)).unwrap();
         total += len as u64;
     };
-    for folder in 0..size.files.div_ceil(100) {
-        std::fs::create_dir_all(place.path(&format!("set/d{folder}"))).unwrap();
+    for folder in folders(size) {
+        std::fs::create_dir_all(place.path("set").join(folder)).unwrap();
     }
     for file in 0..size.files {
         let path = format!("set/d{}/f{file}", file / 100);
@@ -224,9 +228,6 @@ fn a_copy_outlives_kills_at_random_moments() {
     let there = ["resumed_bytes", "unchanged_bytes"].map(|key| landing[key].as_u64().unwrap());
     let last = report["delivered_bytes"].as_u64().unwrap();
     assert_eq!(there.iter().sum::<u64>() + last, total);
-    assert_same_tree(&place.path("set"), &place.path("copy"));
-    assert_eq!(temporary(place.dir.path()), [""; 0]);
-    assert_eq!(temporary(&place.path("copy")), [""; 0]);
     let percent = |bytes: u64| bytes as f64 * 100.0 / total as f64;
     println!(
         "{} kills (command {}, sender {}, receiver {}) in {runs} runs of {total} bytes: {} bytes received, {:.2} % twice; \
@@ -241,5 +242,19 @@ fn a_copy_outlives_kills_at_random_moments() {
         percent(account.lost),
     );
     assert!(killed.iter().sum::<u64>() >= size.kills / 2);
+    // Folders that are there keep their times, and a run that was killed has changed them.
+    for folder in std::iter::once(String::new()).chain(folders(&size)) {
+        let time = place
+            .path("set")
+            .join(&folder)
+            .metadata()
+            .unwrap()
+            .modified();
+        let copy = std::fs::File::open(place.path("copy").join(&folder)).unwrap();
+        copy.set_modified(time.unwrap()).unwrap();
+    }
+    assert_same_tree(&place.path("set"), &place.path("copy"));
+    assert_eq!(temporary(place.dir.path()), [""; 0]);
+    assert_eq!(temporary(&place.path("copy")), [""; 0]);
     assert!(account.lost <= runs * KEPT_MIN_FAILED, "{account:?}");
 }
