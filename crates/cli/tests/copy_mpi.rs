@@ -181,6 +181,30 @@ fn a_killed_mpirun_ends_the_transfer() {
     }
 }
 
+/// What mpirun has started for an agent is killed: the agent is lost, or with MPICH all are; nothing hangs, and nothing stays.
+#[test]
+fn a_killed_rank_loses_its_node() {
+    for mpi in installed() {
+        let slow = Slow::start(&mpi, 1);
+        let ranks = processes(&["ropewalk rank "]);
+        let is_rank = |pid: &&i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            ranks.contains(pid) && name.is_ok_and(|name| name == "ropewalk\n")
+        };
+        kill(*slow.all.iter().find(is_rank).expect("a rank"));
+        let (status, report) = slow.moving.end();
+        let copy = std::fs::read(mpi.place.path("copy1")).ok();
+        match status {
+            0 => assert!(copy == Some(bytes(LENGTH, 5)), "{}", mpi.name),
+            1 => assert!(copy.is_none(), "{}", mpi.name),
+            other => panic!("{}: {other}: {report:#}", mpi.name),
+        }
+        let notes = report["notes"].to_string();
+        assert!(notes.contains("is lost"), "{}: {notes}", mpi.name);
+        mpi.assert_clean(&slow.all, &slow.folder);
+    }
+}
+
 /// A command that is killed takes agents, ranks and mpirun with it.
 #[test]
 fn a_killed_command_leaves_nothing() {
