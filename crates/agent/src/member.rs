@@ -11,7 +11,8 @@ use ropewalk_lane::preface::{MacKey, PREFACE_LEN, Preface};
 use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
-use ropewalk_proto::control::{self, FromAgent, Peer, from_agent, route};
+use ropewalk_proto::control::{self, FromAgent, Peer, Verify, from_agent, route};
+use ropewalk_store::Adopt;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
@@ -110,6 +111,14 @@ impl Member {
             carriers: Pool::of(CARRIERS_MAX),
             outbox,
         })
+    }
+
+    /// What is taken over of an earlier transfer's bytes.
+    pub fn adopt(&self) -> Adopt {
+        match self.options.verify() {
+            Verify::Sink => Adopt::Hashed,
+            _ => Adopt::All,
+        }
     }
 
     /// Time since the transfer was opened, the zero of all its clocks.

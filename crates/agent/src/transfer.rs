@@ -370,6 +370,8 @@ impl Transfer {
         if let Some(fetch) = fetch {
             fetch.stop(discard, shared);
         }
+        let looked = std::mem::take(&mut *self.looked.lock());
+        looked.end(discard && shared);
         self.sources.lock().clear();
     }
 

@@ -373,12 +373,18 @@ impl Node {
         }
     }
 
-    /// What a sync that begins now makes safe; `None` where names follow it, and where contents are wrong.
+    /// What a sync that begins now makes safe; `None` where this node's own names follow it, and where contents are wrong.
     ///
     /// Bytes that a stream writes a second time are not among it: it may write others, which is found out later.
     pub fn to_record(&mut self) -> Option<Settled> {
-        let is_partial = self.life == Life::Settling && !self.fetch.missing().is_empty();
-        if !is_partial && self.life != Life::Fetching || self.is_wrong {
+        let is_whole = self.fetch.missing().is_empty();
+        let is_due = match self.life {
+            Life::Fetching => true,
+            // Others of a shared copy may not be done.
+            Life::Settling => !is_whole || !self.duties.renames,
+            _ => false,
+        };
+        if !is_due || self.is_wrong {
             return None;
         }
         let unsettled = self.fetch.unsettled();

@@ -53,6 +53,37 @@ const INODES_CHANGE: [FileSystem; 7] = [
     FileSystem(0x0102_1997), // 9P
 ];
 
+/// Whether all hosts that see an open file know of its locks (`flock`), by how it is mounted here. False where that is not known.
+pub(crate) fn has_common_locks(file: impl AsFd) -> bool {
+    let Ok(stat) = fs::fstat(file) else {
+        return false;
+    };
+    let device = format!("{}:{}", fs::major(stat.st_dev), fs::minor(stat.st_dev));
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
+    let mut same = mounts
+        .lines()
+        .filter(|line| line.split(' ').nth(2) == Some(&*device));
+    same.next().is_some_and(mounts_with_common_locks)
+}
+
+/// The same of a line of `/proc/self/mountinfo`.
+fn mounts_with_common_locks(line: &str) -> bool {
+    let Some((_, end)) = line.split_once(" - ") else {
+        return false;
+    };
+    let mut fields = end.split(' ');
+    let (kind, options) = (fields.next(), fields.nth(1).unwrap_or_default());
+    let has = |wanted: &str| options.split(',').any(|option| option == wanted);
+    match kind {
+        // The server keeps them, unless the mount says otherwise.
+        Some("nfs" | "nfs4") => has("local_lock=none") && !has("nolock"),
+        Some("lustre") => has("flock"),
+        Some("ceph") => true,
+        _ => false,
+    }
+}
+
 impl FileSystem {
     /// That of an open file; `None` when it cannot be asked.
     pub(crate) fn of(file: impl AsFd) -> Option<Self> {
@@ -104,6 +135,29 @@ fn release(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    /// Only mounts whose options say so have locks that other hosts know of.
+    #[test]
+    fn common_locks_are_those_of_some_mounts() {
+        let line = |kind: &str, options: &str| {
+            format!("36 35 0:42 / /data rw,noatime shared:1 - {kind} server:/data {options}")
+        };
+        for (kind, options, expected) in [
+            ("nfs4", "rw,vers=4.2,local_lock=none,addr=10.0.0.1", true),
+            ("nfs", "rw,vers=3,nolock,local_lock=all", false),
+            ("nfs", "rw,vers=3,local_lock=flock", false),
+            ("nfs", "rw,vers=3", false),
+            ("lustre", "rw,flock,lazystatfs", true),
+            ("lustre", "rw,localflock", false),
+            ("ceph", "rw,name=admin", true),
+            ("fuse.sshfs", "rw,flock", false),
+            ("ext4", "rw", false),
+        ] {
+            let found = super::mounts_with_common_locks(&line(kind, options));
+            assert_eq!(found, expected, "{kind} {options}");
+        }
+        assert!(!super::mounts_with_common_locks("36 35 0:42 / /data rw"));
+    }
+
     use super::*;
 
     /// One call for all files is trusted on known local file systems of kernels that report its errors, nowhere else.

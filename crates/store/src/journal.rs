@@ -1,9 +1,10 @@
 //! What of a copy is on stable storage while it is written, so that a later transfer can continue from there.
 //!
-//! A journal is a file beside the temporary name of a copy, `TEMPORARY.journal`:
+//! A journal is a file beside the temporary name of a copy, `TEMPORARY.journal`; where several nodes write the copy, each has one,
+//! `TEMPORARY.NODE.journal`:
 //!
 //! ```text
-//!  header   "ropewalk journal 2\n", the mark of the host
+//!  header   "ropewalk journal 3\n", the mark of the host, "1" where all hosts know of its locks, else "0"
 //!  record   length of the payload (4), payload, first 8 bytes of its BLAKE3
 //!    file     1, number (4), size (8), modification time (8 + 4), inode (8), path
 //!    stretch  2, number of a file (4), offset (8), length (8)
@@ -19,7 +20,8 @@
 //! * A record is written after the bytes that it is about have reached stable storage. A lost record costs that these are sent again.
 //! * It is read up to the first record that is cut or damaged.
 //! * Its writer holds a lock (`flock`) as long as it lives, and only a journal that is not locked is read. On a network file system
-//!   the lock may be known to its own host alone, so only journals with the mark of this host are.
+//!   the lock may be known to its own host alone, so another host's is read only where reader and writer see a file system whose
+//!   locks are known to all hosts.
 //! * It is made before the first file that it may be about: nothing temporary is without one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,12 +33,19 @@ use ropewalk_model::{Range, RangeSet};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::file_systems::has_common_locks;
 use crate::leftovers::host_mark;
 use crate::manifest::{Entry, PATH_LEN_MAX};
 use crate::sink::Unit;
 use crate::sys;
 
-const MAGIC: &[u8] = b"ropewalk journal 2\n";
+const MAGIC: &[u8] = b"ropewalk journal 3\n";
+
+/// Of the rest of the header: the mark of the host and what is known of locks.
+const HEADER_LEN: usize = 17;
+
+/// In the header: all hosts know of the writer's lock.
+const COMMON: &[u8] = b"1";
 
 /// What a journal's name ends in.
 pub(crate) const SUFFIX: &[u8] = b".journal";
@@ -59,7 +68,25 @@ pub(crate) fn name_of(temporary: &[u8]) -> Vec<u8> {
 
 /// The temporary name that a journal is of.
 pub(crate) fn temporary_of(name: &[u8]) -> Option<&[u8]> {
-    name.strip_suffix(SUFFIX)
+    let name = name.strip_suffix(SUFFIX)?;
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let digits = digits.count();
+    let shared = name[..name.len() - digits].strip_suffix(b".");
+    Some(shared.filter(|_| digits >= NODE_DIGITS).unwrap_or(name))
+}
+
+/// Digits of a node's number in the name of its journal, at least.
+const NODE_DIGITS: usize = 6;
+
+/// As [`name_of`], of one of the nodes that write the copy together.
+pub(crate) fn name_of_node(temporary: &[u8], node: u32) -> Vec<u8> {
+    let number = format!(".{node:0NODE_DIGITS$}");
+    name_of(&[temporary, number.as_bytes()].concat())
+}
+
+/// Whether a journal is that of one of several nodes.
+pub(crate) fn is_of_node(name: &[u8]) -> bool {
+    temporary_of(name).is_some_and(|temporary| name_of(temporary) != name)
 }
 
 /// A journal that is written.
@@ -98,6 +125,12 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
+    /// Whether another record is about the same file.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        let about = |one: &Self| (one.len, one.mtime_seconds, one.mtime_nanoseconds, one.inode);
+        about(self) == about(other)
+    }
+
     /// Whether it is about this version of an entry.
     pub fn is_of(&self, entry: &Entry) -> bool {
         let (len, seconds) = (self.len, self.mtime_seconds);
@@ -117,7 +150,11 @@ impl Journal {
             file: File::from(file),
             known: BTreeSet::new(),
         };
-        journal.write(&[MAGIC, host_mark().as_bytes()].concat())?;
+        let common: &[u8] = match has_common_locks(&journal.file) {
+            true => COMMON,
+            false => b"0",
+        };
+        journal.write(&[MAGIC, host_mark().as_bytes(), common].concat())?;
         Ok(journal)
     }
 
@@ -234,16 +271,30 @@ pub(crate) fn find(folder: impl AsFd, name: &[u8]) -> Found {
     let mut file = File::from(file);
     let mut bytes = Vec::new();
     let is_read = file.read_to_end(&mut bytes).is_ok();
-    match bytes.strip_prefix(MAGIC).filter(|_| is_read) {
-        None => Found::Unreadable,
-        Some(rest) => match rest.strip_prefix(host_mark().as_bytes()) {
-            None => Found::OfOtherHost,
-            Some(records) => Found::Left(Left {
-                files: decode(records),
-                _lock: file,
-            }),
-        },
+    let rest = bytes.strip_prefix(MAGIC).filter(|_| is_read);
+    let Some((header, records)) = rest.and_then(|rest| rest.split_at_checked(HEADER_LEN)) else {
+        return Found::Unreadable;
+    };
+    let (mark, common) = header.split_at(HEADER_LEN - COMMON.len());
+    let is_own = mark == host_mark().as_bytes();
+    match is_own || (common == COMMON && has_common_locks(&file)) {
+        false => Found::OfOtherHost,
+        true => Found::Left(Left {
+            files: decode(records),
+            _lock: file,
+        }),
     }
+}
+
+/// What a journal says whose writer may live: its records are true all the same.
+pub(crate) fn read_unlocked(folder: impl AsFd, name: &[u8]) -> Vec<Recorded> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let mut bytes = Vec::new();
+    let opened = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty());
+    let is_read = opened.is_ok_and(|file| File::from(file).read_to_end(&mut bytes).is_ok());
+    let rest = bytes.strip_prefix(MAGIC).filter(|_| is_read);
+    let records = rest.and_then(|rest| rest.get(HEADER_LEN..));
+    decode(records.unwrap_or_default())
 }
 
 /// Reads the journal of this name; `None` where it is none, is another host's, or is written.
@@ -447,7 +498,7 @@ mod tests {
             journal.append([safe(0, &entries[0], range)]).unwrap();
         }
         let bytes = std::fs::read(path.path().join("j")).unwrap();
-        let bytes = &bytes[MAGIC.len() + host_mark().len()..];
+        let bytes = &bytes[MAGIC.len() + HEADER_LEN..];
         let all = decode(bytes);
         assert_eq!(all[0].safe.len_bytes(), 30);
         let holds = |part: &[Recorded], what: String| {

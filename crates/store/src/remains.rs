@@ -48,8 +48,9 @@ pub struct Remain {
     pub modified: SystemTime,
     folder: OwnedFd,
     name: Vec<u8>,
-    // Holds the lock, so that no transfer takes over what is removed.
-    _left: Option<Left>,
+    journals: Vec<Vec<u8>>,
+    // Hold the locks, so that no transfer takes over what is removed.
+    _left: Vec<Left>,
 }
 
 /// What was left for a destination, and for destinations directly below it: sorted by path.
@@ -109,36 +110,56 @@ fn find(
         let temporary = journal::temporary_of(name);
         let names = names.entry(temporary.unwrap_or(name).to_vec()).or_default();
         match temporary {
-            Some(_) => names.journal = true,
+            Some(_) => names.journals.push(name.to_vec()),
             None => names.content = true,
         }
     }
     for (name, names) in names {
         let first = match names.content {
-            true => name.clone(),
-            false => journal::name_of(&name),
+            true => Some(name.clone()),
+            false => names.journals.first().cloned(),
         };
         // What is gone by now needs no line.
+        let Some(first) = first else { continue };
         let Ok(stat) = sys::stat_entry(folder.as_fd(), &first) else {
             continue;
         };
-        let journal = names.journal.then(|| journal::name_of(&name));
-        let (state, left) = match &journal {
-            Some(journal) => state_of(folder, journal, &stat),
-            None => (without_journal(folder, &name, &stat), None),
+        let journals = names.journals.iter();
+        let states = journals.map(|journal| state_of(folder, journal, &stat));
+        let (states, left): (Vec<RemainState>, Vec<Option<Left>>) = states.unzip();
+        // Several nodes wrote it: one of them that lives uses it.
+        let not_free = states
+            .iter()
+            .find(|state| **state != RemainState::Resumable);
+        let state = match (not_free, states.is_empty()) {
+            (Some(state), _) => *state,
+            (None, false) => RemainState::Resumable,
+            (None, true) => without_journal(folder, &name, &stat),
         };
-        let written = journal.and_then(|name| sys::stat_entry(folder.as_fd(), &name).ok());
-        let files = left.iter().flat_map(|left| &left.files);
+        let left: Vec<Left> = left.into_iter().flatten().collect();
+        let times = names.journals.iter();
+        let times = times.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());
+        let written = times.max_by_key(|stat| stat.st_mtime);
+        let mut files: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
+        for file in left.iter().flat_map(|left| &left.files) {
+            let known = files.entry(&file.path).or_default();
+            *known = (known.0 + file.safe.len_bytes(), file.len);
+        }
+        let (safe, total) = files.values().fold((0, 0), |sum, file| {
+            (sum.0 + file.0.min(file.1), sum.1 + file.1)
+        });
+        let files = files.len() as u64;
         let folder = folder.try_clone();
         found.push(Remain {
             path: path.join(OsStr::from_bytes(&first)),
             state,
-            safe: files.clone().map(|file| file.safe.len_bytes()).sum(),
-            total: files.clone().map(|file| file.len).sum(),
-            files: files.count() as u64,
+            safe,
+            total,
+            files,
             modified: modified(&written.unwrap_or(stat)),
             folder: folder.map_err(|error| StoreError::from_io(Operation::Open, path, &error))?,
             name,
+            journals: names.journals,
             _left: left,
         });
     }
@@ -146,10 +167,10 @@ fn find(
 }
 
 /// What there is of one temporary name.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Names {
     content: bool,
-    journal: bool,
+    journals: Vec<Vec<u8>>,
 }
 
 fn state_of(folder: &OwnedFd, journal: &[u8], stat: &Stat) -> (RemainState, Option<Left>) {
@@ -193,8 +214,7 @@ impl Remain {
     /// # Errors
     /// What the system reported for [`Operation::Remove`]; some of it may be gone by then.
     pub fn remove(self) -> Result<(), StoreError> {
-        let journal = journal::name_of(&self.name);
-        for name in [&self.name, &journal] {
+        for name in std::iter::once(&self.name).chain(&self.journals) {
             match try_remove_entry(&self.folder, name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     let path = self.path.with_file_name(OsStr::from_bytes(name));

@@ -12,7 +12,7 @@
 //! asks for no right to its parent. Files are made at their first write, links only on commit, so that
 //! no write can ever follow one. Merging replaces files and links and never a directory by
 //! something else or the other way round; what cannot be replaced is reported before the first byte.
-//! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`], [`TreeSink::share`])
+//! A merge that fails half way can be committed again by the same sink. An update ([`TreeSink::update`], [`TreeSink::lead`])
 //! leaves files and links that DEST has already where they are, and takes no byte of them.
 //!
 //! A folder that stood in DEST, and DEST itself, keeps its mode and its time; what is new has those of the source. A new
@@ -40,7 +40,7 @@ use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::sink::{Landed, Present};
+use crate::sink::Landed;
 use crate::staging::{SYNC_EACH_MAX, Staging, Target, open_parent, reserve, temporary_name};
 use crate::sys;
 
@@ -93,7 +93,7 @@ struct Tree {
     omitted: OnceLock<HashSet<u32>>,
     /// Files and links that DEST had at the start and that stay as they are.
     unchanged: HashSet<u32>,
-    /// Another node may have found that these files are the same.
+    /// Another node has found that these files are the same, and has made the temporary name.
     was_told: bool,
     progress: Mutex<Progress>,
     /// A commit has ended well.
@@ -117,7 +117,7 @@ impl TreeSink {
     /// entry that cannot replace what is in DEST, [`StoreError::ParentMissing`],
     /// [`StoreError::DiskFull`] with the bytes missing, else what the system reported.
     pub fn create(dest: &Path, parts: &[Part], id: &str, shared: bool) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, shared, &There::Replaced)
+        Self::make(dest, parts, id, None, &There::Replaced { shared })
     }
 
     /// As [`TreeSink::create`] for a copy that one node writes; what DEST has already is left as it is: a file of the same size
@@ -129,67 +129,76 @@ impl TreeSink {
     /// # Errors
     /// As [`TreeSink::create`].
     pub fn update(dest: &Path, parts: &[Part], id: &str, adopt: Adopt) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, false, &There::Kept(adopt))
+        Self::make(dest, parts, id, None, &There::Kept(adopt))
     }
 
-    /// As [`TreeSink::create`] for a copy that several nodes write; files that one of them has found to be there already
-    /// ([`TreeSink::look`]) are left as they are, and so are links and empty files that this node finds.
+    /// As [`TreeSink::update`] for a copy that several nodes write: of the first of them, which finds for all what is there and what
+    /// an earlier transfer left, and makes the temporary name.
     ///
-    /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
+    /// * `node`: its number among them.
     ///
     /// # Errors
     /// As [`TreeSink::create`].
+    pub fn lead(
+        dest: &Path,
+        parts: &[Part],
+        id: &str,
+        node: u32,
+        adopt: Adopt,
+    ) -> Result<Self, StoreError> {
+        Self::make(dest, parts, id, Some(node), &There::Kept(adopt))
+    }
+
+    /// As [`TreeSink::lead`], of each of the others, when the first has made the temporary name. Files that the first has found to be
+    /// there are left as they are, and so are links and empty files that this node finds.
+    ///
+    /// * `node`: its number among them.
+    /// * `unchanged`: bytes of the data space, of whole files; the same for all nodes.
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`]; [`StoreError::Vanished`] where the temporary name is gone: a later transfer has taken it over.
     pub fn share(
         dest: &Path,
         parts: &[Part],
         id: &str,
+        node: u32,
         unchanged: &RangeSet,
     ) -> Result<Self, StoreError> {
-        Self::make(dest, parts, id, true, &There::Known(unchanged))
+        Self::make(dest, parts, id, Some(node), &There::Known(unchanged))
     }
 
-    /// What DEST has already of a copy that several nodes are to write. Changes nothing. Cost: one system call an entry.
-    ///
-    /// # Errors
-    /// As [`TreeSink::create`], but for those of making something.
-    pub fn look(dest: &Path, parts: &[Part], id: &str) -> Result<Present, StoreError> {
-        let (mut tree, layout, _) = Tree::open(dest, parts, id)?;
-        let same = tree.survey()?;
-        tree.keep(&same);
-        Ok(Present {
-            unchanged: tree.unchanged_bytes(&layout),
-            files: tree.unchanged.len() as u64,
-            ..Present::default()
-        })
-    }
-
+    /// * `node`: where each node that writes has a journal, the number of this one.
     fn make(
         dest: &Path,
         parts: &[Part],
         id: &str,
-        shared: bool,
+        node: Option<u32>,
         there: &There<'_>,
     ) -> Result<Self, StoreError> {
         let adopt = match there {
             There::Kept(adopt) => Some(*adopt),
-            There::Replaced | There::Known(_) => None,
+            There::Replaced { .. } | There::Known(_) => None,
         };
         if adopt.is_some() {
             adopt::await_endings(dest)?;
         }
         let (mut tree, layout, inside) = Tree::open(dest, parts, id)?;
         let single = tree.is_single();
-        *lock(&tree.progress) = Progress::new(adopt.is_some());
+        *lock(&tree.progress) = match there {
+            There::Replaced { .. } => Progress::off(),
+            There::Kept(_) | There::Known(_) => Progress::of(node),
+        };
         if inside {
             // Making the stage in it changes its time.
             tree.note_standing(&[], tree.stage_parent.as_fd())?;
         }
         let same = tree.survey()?;
         match there {
-            There::Replaced => {}
+            There::Replaced { .. } => {}
             There::Kept(_) => tree.keep(&same),
             There::Known(unchanged) => tree.keep_known(&same, &layout, unchanged),
         }
+        let shared = node.is_some() || matches!(there, There::Replaced { shared: true });
         if shared && !single {
             tree.note_all_standing()?;
         }
@@ -217,8 +226,8 @@ impl TreeSink {
 
 /// What becomes of files that DEST has already.
 enum There<'a> {
-    /// They are replaced.
-    Replaced,
+    /// They are replaced; other nodes may write the same copy.
+    Replaced { shared: bool },
     /// Those that this node finds to be the same stay, and what an earlier transfer began is taken over.
     Kept(Adopt),
     /// Those of these bytes stay.
@@ -267,7 +276,7 @@ impl Tree {
             omitted: OnceLock::new(),
             unchanged: HashSet::new(),
             was_told: false,
-            progress: Mutex::new(Progress::new(false)),
+            progress: Mutex::new(Progress::off()),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),
             inherits_acl: OnceLock::new(),
@@ -321,9 +330,11 @@ impl Tree {
         shared: bool,
     ) -> Result<(), StoreError> {
         if self.is_single() {
-            let is_written = self.unchanged.is_empty();
+            // Of an empty file the node that commits knows whether it is there already.
+            let is_later = self.was_told && self.entries.iter().all(Entry::is_empty);
+            let is_written = self.unchanged.is_empty() && !is_later;
             if is_written {
-                self.begin_journal();
+                self.begin_journal()?;
             }
             self.adopt(layout, leftovers);
             return match is_written {
@@ -331,7 +342,7 @@ impl Tree {
                 false => Ok(()),
             };
         }
-        self.begin_journal();
+        self.begin_journal()?;
         let is_new = self.open_root()?;
         let held = self.adopt(layout, leftovers);
         let there = self.unchanged_bytes(layout).len_bytes() + held;
@@ -359,7 +370,13 @@ impl Tree {
     fn open_root(&mut self) -> Result<bool, StoreError> {
         let path = self.stage_path();
         let failed = |errno| StoreError::from_create(&path, &self.stage_parent, errno);
-        let is_new = match rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU) {
+        let make = || rustix::fs::mkdirat(&self.stage_parent, &*self.temporary, Mode::RWXU);
+        // One of several nodes has made it.
+        let is_new = match if self.was_told {
+            Err(Errno::EXIST)
+        } else {
+            make()
+        } {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed(errno)),
@@ -376,8 +393,13 @@ impl Tree {
 
     /// Removes the journal of a sink that could not be made, unless it is of something.
     fn remove_unused_journal(&self) {
+        let (is_off, node) = {
+            let progress = lock(&self.progress);
+            (progress.is_off, progress.node)
+        };
         match sys::stat_entry(self.stage_parent.as_fd(), &self.temporary) {
-            Err(Errno::NOENT) if !lock(&self.progress).is_off => self.remove_journal(),
+            Err(Errno::NOENT) if !is_off => self.remove_own_journal(),
+            _ if node.is_some() && self.was_told => self.remove_own_journal(),
             _ => self.end_journal(),
         }
     }
@@ -437,9 +459,13 @@ impl Tree {
                 .open_moved(entry, open(OFlags::empty()))
                 .map_err(failed);
         }
-        let new = OFlags::CREATE | OFlags::EXCL;
+        let new = match self.was_told && self.root.is_none() {
+            // One of several nodes has made it.
+            true => OFlags::empty(),
+            false => OFlags::CREATE | OFlags::EXCL,
+        };
         let made = match open(new) {
-            Err(Errno::NOENT) => {
+            Err(Errno::NOENT) if self.root.is_some() => {
                 self.make_parents(&entry.path)?;
                 open(new)
             }

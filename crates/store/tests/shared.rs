@@ -2,25 +2,26 @@
 
 use std::path::Path;
 
-use ropewalk_model::RangeSet;
+use ropewalk_model::{Range, RangeSet};
 use ropewalk_store::{
-    EntryKind, FileSource, Part, Present, Scan, Sink as _, Source as _, StoreError, TreeSink,
+    Adopt, EntryKind, FileSource, Part, Present, Scan, Sink as _, Source as _, StoreError, TreeSink,
 };
 
 mod support;
 use support::*;
 
-/// A source, its parts, and what a node finds at the destination.
-fn looked(from: &Path, to: &Path) -> (FileSource, [Part; 1], Present) {
+/// A source, its parts, and the sink of the node that looks what is there.
+fn looked(from: &Path, to: &Path) -> (FileSource, [Part; 1], TreeSink) {
     let scan = Scan::read(from).unwrap();
     let source = FileSource::open_tree(from, &scan, 0).unwrap();
     let parts = [Part::whole(0, scan.manifest)];
-    let found = TreeSink::look(to, &parts, ID).unwrap();
-    (source, parts, found)
+    let lead = TreeSink::lead(to, &parts, ID, 0, Adopt::All).unwrap();
+    (source, parts, lead)
 }
 
-fn shared(to: &Path, parts: &[Part], found: &Present) -> [TreeSink; 2] {
-    [0, 1].map(|_| TreeSink::share(to, parts, ID, &found.unchanged).unwrap())
+fn shared(to: &Path, parts: &[Part], lead: TreeSink) -> [TreeSink; 2] {
+    let found = lead.present().unchanged;
+    [lead, TreeSink::share(to, parts, ID, 1, &found).unwrap()]
 }
 
 /// The two write what is not there in turn. Returns how many bytes that were.
@@ -46,7 +47,7 @@ fn files(root: &Path) -> Vec<(ropewalk_store::Entry, Vec<u8>)> {
     all
 }
 
-/// Looking changes nothing. Neither node writes what was found, either can commit, and mode, links and empty files are made good
+/// Neither node writes what was found, either can commit, and mode, links and empty files are made good
 /// without a byte.
 #[test]
 fn what_one_finds_nobody_writes() {
@@ -54,8 +55,9 @@ fn what_one_finds_nobody_writes() {
     let (from, to) = (folder.join("from"), folder.join("to"));
     std::fs::create_dir(&from).unwrap();
     odd_tree(&from);
-    let (.., found) = looked(&from, &to);
-    assert_eq!(found, Present::default());
+    let (.., lead) = looked(&from, &to);
+    assert_eq!(lead.present(), Present::default());
+    lead.discard();
     assert_eq!(names(&folder), ["from"]);
     copy(&from, &to);
     for committer in [0, 1] {
@@ -67,10 +69,9 @@ fn what_one_finds_nobody_writes() {
         for gone in ["plain/empty too", "to file"] {
             std::fs::remove_file(to.join(gone)).unwrap();
         }
-        let before = snapshot(&to);
-        let (source, parts, found) = looked(&from, &to);
-        assert!(before == snapshot(&to));
-        let sinks = shared(&to, &parts, &found);
+        let (source, parts, lead) = looked(&from, &to);
+        let found = lead.present();
+        let sinks = shared(&to, &parts, lead);
         let small = std::fs::metadata(from.join("plain/small")).unwrap().len();
         assert_eq!(fill(&source, &sinks), small);
         sinks[committer].commit().unwrap();
@@ -93,17 +94,17 @@ fn a_node_that_sees_other_attributes_does_as_was_decided() {
         std::fs::write(from.join(name), name).unwrap();
     }
     copy(&from, &to);
-    let (source, parts, found) = looked(&from, &to);
+    let (source, parts, lead) = looked(&from, &to);
+    let found = lead.present();
     assert_eq!((found.unchanged.len_bytes(), found.files), (2, 2));
     // To this node `a` is a file that was written there, as a second name makes it; and nothing was said of `b`.
     std::fs::hard_link(to.join("a"), folder.join("name")).unwrap();
     set_mode(&to.join("a"), 0o600);
     let told = Present {
-        unchanged: found.unchanged.clipped(ropewalk_model::Range::new(0, 1)),
+        unchanged: found.unchanged.clipped(Range::new(0, 1)),
         ..Present::default()
     };
-    assert_eq!(TreeSink::look(&to, &parts, ID).unwrap().files, 1);
-    let sinks = shared(&to, &parts, &told);
+    let sinks = [1, 2].map(|node| TreeSink::share(&to, &parts, ID, node, &told.unchanged).unwrap());
     assert_eq!(sinks[0].present().unchanged, told.unchanged);
     assert_eq!(fill(&source, &sinks), 1);
     sinks[0].commit().unwrap();
@@ -125,8 +126,8 @@ fn a_file_that_changes_meanwhile_is_named() {
         }
         copy(&from, &to);
         std::fs::write(from.join("b"), "newer").unwrap();
-        let (source, parts, found) = looked(&from, &to);
-        let sinks = shared(&to, &parts, &found);
+        let (source, parts, lead) = looked(&from, &to);
+        let sinks = shared(&to, &parts, lead);
         assert_eq!(fill(&source, &sinks), 5);
         if takes_over {
             sinks[0].commit().unwrap();
@@ -155,18 +156,126 @@ fn a_single_file_that_was_found_stays() {
     let (from, to) = (folder.join("from"), folder.join("to"));
     std::fs::write(&from, "contents").unwrap();
     copy(&from, &to);
-    let (source, parts, found) = looked(&from, &to);
-    let sinks = shared(&to, &parts, &found);
-    assert_eq!(names(&folder), ["from", "to"]);
+    let (source, parts, lead) = looked(&from, &to);
+    let sinks = shared(&to, &parts, lead);
+    assert!(!folder.join(format!(".to.ropewalk-{ID}")).exists());
     assert_eq!(fill(&source, &sinks), 0);
     sinks[1].commit().unwrap();
     assert_eq!(sinks[1].landed().unchanged_files, 1);
     set_times(&from, 7, 0);
-    let (source, parts, found) = looked(&from, &to);
-    assert_eq!(found.unchanged, RangeSet::new());
-    let sinks = shared(&to, &parts, &found);
+    let (source, parts, lead) = looked(&from, &to);
+    assert_eq!(lead.present().unchanged, RangeSet::new());
+    let sinks = shared(&to, &parts, lead);
     assert_eq!(fill(&source, &sinks), 8);
     sinks[0].commit().unwrap();
     assert!(files(&from) == files(&to));
     assert_eq!(names(&folder), ["from", "to"]);
+}
+
+const ID: &str = "0123456789abcdef0123456789abcdef";
+const OTHER_ID: &str = "fedcba9876543210fedcba9876543210";
+
+/// What each node of a killed transfer had made safe is taken over by the next one, of any number of nodes; it writes only the rest,
+/// and nothing stays.
+#[test]
+fn what_several_nodes_left_is_taken_over() {
+    for (is_tree, is_own) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        match is_tree {
+            true => {
+                std::fs::create_dir_all(from.join("sub")).unwrap();
+                std::fs::write(from.join("sub/one"), bytes(1, 100_000)).unwrap();
+                std::fs::write(from.join("two"), bytes(2, 1000)).unwrap();
+            }
+            false => std::fs::write(&from, bytes(1, 101_000)).unwrap(),
+        }
+        let scan = Scan::read(&from).unwrap();
+        let source = FileSource::open_tree(&from, &scan, 0).unwrap();
+        let parts = [Part::whole(0, scan.manifest)];
+        let all = Range::new(0, 101_000);
+        let write = |sink: &TreeSink, range: Range| {
+            let mut buffer = vec![0; range.len() as usize];
+            source.read_at(range.start, &mut buffer).unwrap();
+            sink.write_at(range.start, &buffer).unwrap();
+        };
+        let lead = TreeSink::lead(&to, &parts, ID, 0, Adopt::All).unwrap();
+        let other = TreeSink::share(&to, &parts, ID, 7, &RangeSet::new()).unwrap();
+        // Bytes that were written and not synced are not recorded.
+        for (sink, safe, lost) in [
+            (&lead, Range::new(0, 20_000), Range::new(90_000, 90_500)),
+            (
+                &other,
+                Range::new(40_000, 80_000),
+                Range::new(100_500, 101_000),
+            ),
+        ] {
+            write(sink, safe);
+            sink.sync().unwrap();
+            sink.record(&RangeSet::from(safe), &[]);
+            write(sink, lost);
+        }
+        let safe = RangeSet::from_ranges([Range::new(0, 20_000), Range::new(40_000, 80_000)]);
+        let next = |node: Option<u32>| match node {
+            Some(node) => TreeSink::lead(&to, &parts, OTHER_ID, node, Adopt::All).unwrap(),
+            None => TreeSink::update(&to, &parts, &format!("{OTHER_ID}-0"), Adopt::All).unwrap(),
+        };
+        // While one of the writers lives nothing is taken from it, not even its name.
+        drop(lead);
+        let during = next(Some(3));
+        assert_eq!(during.present().adopted, RangeSet::new());
+        during.discard();
+        write(&other, Range::new(0, 10));
+        drop(other);
+        let first = next((!is_own).then_some(3));
+        assert_eq!(first.present().adopted, safe, "{is_tree} {is_own}");
+        // The node that took it over dies before it has said so, or after: what it took is found in its place.
+        let (sinks, last) = match is_own {
+            true => (vec![first], 0),
+            false => {
+                let second = next(Some(4));
+                assert_eq!(second.present().adopted, safe);
+                let third = TreeSink::share(&to, &parts, OTHER_ID, 5, &RangeSet::new()).unwrap();
+                (vec![first, second, third], 2)
+            }
+        };
+        let rest = RangeSet::from(all).difference(&safe);
+        for (at, range) in rest.iter().enumerate() {
+            write(&sinks[at % sinks.len()], range);
+        }
+        sinks.iter().for_each(|sink| sink.sync().unwrap());
+        sinks[last].commit().unwrap();
+        assert!(files(&from) == files(&to), "{is_tree} {is_own}");
+        assert_eq!(names(&folder), ["from", "to"]);
+    }
+}
+
+/// A node that comes when a later transfer has taken over what its own wrote finds that out, and makes nothing.
+#[test]
+fn one_that_comes_too_late_makes_nothing() {
+    for is_tree in [true, false] {
+        let (_keep, folder) = folder();
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        match is_tree {
+            true => {
+                std::fs::create_dir(&from).unwrap();
+                std::fs::write(from.join("one"), bytes(1, 1000)).unwrap();
+            }
+            false => std::fs::write(&from, bytes(1, 1000)).unwrap(),
+        }
+        let (source, parts, lead) = looked(&from, &to);
+        let mut buffer = [0; 500];
+        source.read_at(0, &mut buffer).unwrap();
+        lead.write_at(0, &buffer).unwrap();
+        lead.sync().unwrap();
+        lead.record(&RangeSet::from(Range::new(0, 500)), &[]);
+        drop(lead);
+        let next = TreeSink::lead(&to, &parts, OTHER_ID, 0, Adopt::All).unwrap();
+        assert_eq!(next.present().adopted.len_bytes(), 500);
+        let late = TreeSink::share(&to, &parts, ID, 1, &RangeSet::new());
+        let error = late.unwrap_err();
+        assert!(matches!(error, StoreError::Vanished { .. }), "{error}");
+        next.discard();
+        assert_eq!(names(&folder), ["from"]);
+    }
 }

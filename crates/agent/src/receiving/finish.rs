@@ -68,7 +68,7 @@ impl Fetch {
     ///
     /// * `settled`: from before the end.
     pub(super) fn record_last(&self, sinks: &SinkSet, settled: Option<Settled>) {
-        let settled = settled.filter(|_| !self.member.options.no_sync && !sinks.is_shared());
+        let settled = settled.filter(|_| !self.member.options.no_sync);
         if let Some(settled) = settled
             && sinks.sync().is_ok()
         {

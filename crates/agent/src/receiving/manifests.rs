@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use ropewalk_proto::control::{self, Same, Verify};
 use ropewalk_proto::node::Failure;
-use ropewalk_store::{Adopt, FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
+use ropewalk_store::{FileSink, MemorySink, NullSink, Sink, SinkFile, StoreError, TreeSink};
 
 use super::Fetch;
 use crate::landing::{PlacedSink, SinkSet};
@@ -20,6 +20,15 @@ const MEMORY_LEN: u64 = 16 << 20;
 /// A sink cannot be made: this node's destination has not changed.
 fn refused(error: &StoreError) -> Failure {
     Failure::Refused(error.to_string())
+}
+
+/// What another node of a shared destination has made is not here.
+fn apart(path: &Path) -> Failure {
+    Failure::Differs(format!(
+        "{path:?}, which another node of this shared destination has made, is not on this node: the destinations are not one file system \
+         (is it mounted on every host, under one path?), or a later run has taken it over. No file was renamed into place; use \
+         --destinations copies for separate places"
+    ))
 }
 
 /// A sink with the bytes that it takes and where its units begin and end.
@@ -157,28 +166,34 @@ impl Fetch {
                 .map_err(|error| refused(&error))?;
             return Ok((RangeSet::from(all), Arc::new(sink), layout));
         }
-        let parts = match looked.parts.take() {
-            Some(parts) => parts,
-            None => Lists {
-                member: &self.member,
-                ways: &self.ways,
-                peers: &plan.peers,
+        if let Some(folder) = looked.made_folder.take() {
+            self.made_folders.lock().push(folder);
+        }
+        let sink = match looked.led.take() {
+            Some(sink) => Ok(sink),
+            None => {
+                let lists = Lists {
+                    member: &self.member,
+                    ways: &self.ways,
+                    peers: &plan.peers,
+                };
+                let parts = lists.fetch(&plan.parts).map_err(Failure::Other)?;
+                self.make_folder(&path, make_folder)?;
+                match (self.member.options.same(), shared) {
+                    (Same::Kept, false) => TreeSink::update(&path, &parts, id, self.member.adopt()),
+                    // What is the same for one node another one may see differently: one of them has decided.
+                    (Same::Kept, true) if looked.is_made => {
+                        let unchanged = &looked.there.unchanged;
+                        TreeSink::share(&path, &parts, id, self.member.node, unchanged)
+                    }
+                    (Same::Kept | Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
+                }
             }
-            .fetch(&plan.parts)
-            .map_err(Failure::Other)?,
         };
-        self.make_folder(&path, make_folder)?;
-        let adopt = match self.member.options.verify() {
-            Verify::Sink => Adopt::Hashed,
-            _ => Adopt::All,
-        };
-        let sink = match (self.member.options.same(), shared) {
-            (Same::Kept, false) => TreeSink::update(&path, &parts, id, adopt),
-            // What is the same for one node another one may see differently: one of them has decided.
-            (Same::Kept, true) => TreeSink::share(&path, &parts, id, &looked.there.unchanged),
-            (Same::Sent, _) => TreeSink::create(&path, &parts, id, shared),
-        };
-        let sink = sink.map_err(|error| refused(&error))?;
+        let sink = sink.map_err(|error| match error {
+            StoreError::Vanished { path, .. } if looked.is_made => apart(&path),
+            error => refused(&error),
+        })?;
         if let Some(stood) = stood {
             sink.dest_was(stood);
         }

@@ -1,11 +1,12 @@
 //! Before the plan, where several nodes write one copy: this node looks what of it is there, or hears what another one has found.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ropewalk_model::RangeSet;
 use ropewalk_proto::control::{self, from_agent};
-use ropewalk_store::{Part, Present, TreeSink};
+use ropewalk_store::{Present, Sink as _, TreeSink};
 
 use super::Transfer;
 use crate::find::Ways;
@@ -21,8 +22,28 @@ const PRESENT_MAX: usize = 20_000;
 pub(crate) struct Looked {
     /// What the destination has already, as the node has found that looked.
     pub there: Present,
-    /// The parts of the copy, where this node has looked.
-    pub parts: Option<Vec<Part>>,
+    /// That node has made the temporary name.
+    pub is_made: bool,
+    /// Where this node has looked: the copy, and the folder that was made to hold it.
+    pub led: Option<TreeSink>,
+    pub made_folder: Option<PathBuf>,
+}
+
+impl Looked {
+    /// The transfer ends before there was a plan. What an earlier one left stays for a later one.
+    ///
+    /// * `discard`: what this node made is removed, unless another node may go on with it.
+    pub fn end(self, discard: bool) {
+        let Some(sink) = self.led.filter(|_| discard) else {
+            return;
+        };
+        if sink.present().adopted.is_empty() {
+            sink.discard();
+            if let Some(folder) = &self.made_folder {
+                ropewalk_store::remove_empty_folder(folder);
+            }
+        }
+    }
 }
 
 /// The messages that say what is there.
@@ -111,19 +132,59 @@ impl Transfer {
         let parts = lists.fetch(&look.parts);
         ways.clear();
         let parts = parts?;
-        let is_made_later = make_folder && path.parent().is_some_and(|folder| !folder.exists());
-        let present = match is_made_later {
-            true => Present::default(),
-            false => TreeSink::look(&path, &parts, &self.id_text()).map_err(|e| e.to_string())?,
+        // Nothing is made that the agent would not stay to remove.
+        let Ok(_at_work) = self.member.work.clone().try_read_owned() else {
+            return Err("the agent is about to end".into());
         };
-        self.looked.lock().parts = Some(parts);
-        Ok(present)
+        let mut made_folder = None;
+        if let Some(folder) = path.parent().filter(|_| make_folder)
+            && ropewalk_store::make_folder(folder).map_err(|error| error.to_string())?
+        {
+            made_folder = Some(folder.to_owned());
+        }
+        let sink = TreeSink::lead(
+            &path,
+            &parts,
+            &self.id_text(),
+            self.member.node,
+            self.member.adopt(),
+        );
+        let mut looked = Looked {
+            made_folder,
+            ..Looked::default()
+        };
+        match sink {
+            Ok(sink) => {
+                let present = sink.present();
+                looked.led = Some(sink);
+                self.keep_looked(looked);
+                Ok(present)
+            }
+            Err(error) => {
+                if let Some(folder) = &looked.made_folder {
+                    ropewalk_store::remove_empty_folder(folder);
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// For the plan, unless the transfer has ended meanwhile.
+    fn keep_looked(&self, looked: Looked) {
+        let mut known = self.looked.lock();
+        *known = looked;
+        if self.member.has_ended() {
+            let looked = std::mem::take(&mut *known);
+            drop(known);
+            looked.end(true);
+        }
     }
 
     /// One of the nodes that write the copy has found this.
     pub fn take_there(&self, there: &control::There) {
-        let known = &mut self.looked.lock().there;
-        add(&mut known.unchanged, &there.ranges);
-        add(&mut known.adopted, &there.adopted);
+        let mut known = self.looked.lock();
+        add(&mut known.there.unchanged, &there.ranges);
+        add(&mut known.there.adopted, &there.adopted);
+        known.is_made |= there.is_made;
     }
 }

@@ -765,6 +765,9 @@ pub struct There {
     pub ranges: ::prost::alloc::vec::Vec<Stretch>,
     #[prost(message, repeated, tag = "2")]
     pub adopted: ::prost::alloc::vec::Vec<Stretch>,
+    /// that node has made the temporary name
+    #[prost(bool, tag = "3")]
+    pub is_made: bool,
 }
 /// Ranges for which no known holder is left.
 #[derive(Clone, PartialEq, ::prost::Message)]

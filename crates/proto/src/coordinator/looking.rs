@@ -191,6 +191,9 @@ impl Coordinator {
 
     /// Before its plan a receiver hears what is there.
     pub(super) fn tell_there(&mut self, node: u32) {
+        if self.looking.decided_by.is_none() {
+            return;
+        }
         let mut told = Vec::new();
         for ranges in control::stretches(&self.looking.unchanged).chunks(STRETCHES_MAX) {
             told.push(There {
@@ -204,7 +207,14 @@ impl Coordinator {
                 ..There::default()
             });
         }
+        if told.is_empty() {
+            told.push(There::default());
+        }
         for there in told {
+            let there = There {
+                is_made: true,
+                ..there
+            };
             self.send(node, to_agent::Body::There(there));
         }
     }

@@ -268,6 +268,24 @@ fn reports_vouch_for_what_was_synced() {
     assert_eq!(bench.node.life(), Life::Concluded);
 }
 
+/// The last sync is recorded where others have still to write: not where this node's own names follow.
+#[test]
+fn the_last_sync_is_recorded_where_no_names_follow() {
+    for renames in [true, false] {
+        let mut bench = Bench::new();
+        bench.node.duties.renames = renames;
+        bench.apply(Prepared);
+        assert_eq!(bench.node.to_record(), Some(Settled::default()));
+        bench.receive();
+        assert_eq!(bench.apply(Asked), Life::Settling);
+        let all = RangeSet::from(Range::new(0, CHUNK_LEN));
+        let recorded = bench.node.to_record().map(|settled| settled.bytes);
+        assert_eq!(recorded, (!renames).then_some(all));
+        bench.apply(Synced);
+        assert_eq!(bench.node.to_record(), None);
+    }
+}
+
 /// Received bytes wait a second for a sync, or until there are many; what is safe waits for nothing.
 #[test]
 fn syncs_are_due_in_time() {

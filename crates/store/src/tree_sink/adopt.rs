@@ -9,14 +9,20 @@
 //! ```
 //!
 //! Whenever that ends, one journal or both vouch for a file, and it is in one of the places where these look for it.
+//!
+//! Of a copy that several nodes write the one that looks what is there makes the temporary name and takes over what was left. Each
+//! node makes its journal before it opens what is under that name, and none of the others makes the name. A later transfer takes it
+//! over only when all journals are without a writer; it renames it first (`-taken`), and gives it back if there is a new journal by
+//! then. So either it sees the journal of a node that is late, or that node finds no temporary name.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -36,6 +42,9 @@ const ENDING_WAIT: Duration = Duration::from_secs(10);
 
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
+/// Of what several nodes wrote, when it is taken over.
+const TAKEN: &[u8] = b"-taken";
+
 /// What of an earlier transfer's bytes is taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adopt {
@@ -48,14 +57,16 @@ pub enum Adopt {
 /// What an earlier transfer left.
 pub(super) struct Leftover {
     folder: OwnedFd,
-    /// Its journal's name.
-    journal: Vec<u8>,
+    /// The names of its journals.
+    journals: Vec<Vec<u8>>,
+    /// It is what this transfer writes: another node of it began to take over what was left, and is gone.
+    is_in_place: bool,
     places: Vec<Place>,
     /// Files that this transfer wants.
     files: Vec<Found>,
     /// All files that it is of are this transfer's, too.
     is_superseded: bool,
-    _left: Left,
+    _left: Vec<Left>,
 }
 
 /// A name that an earlier transfer may have files under.
@@ -99,45 +110,74 @@ impl Tree {
     }
 
     fn find_leftovers_in(&self, folder: &OwnedFd, adopt: Adopt, found: &mut Vec<Leftover>) {
+        let mut all: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
         for name in journals(folder, &self.name) {
-            let Some(temporary) =
-                journal::temporary_of(&name).filter(|own| **own != *self.temporary)
-            else {
-                continue;
-            };
-            let base = temporary.strip_suffix(KEPT).unwrap_or(temporary);
-            let names = [base.to_vec(), [base, KEPT].concat()];
-            let is_others = |name: &Vec<u8>| is_ours(folder, name) == Some(false);
-            // Of some only the journal is left.
-            if is_ours(folder, &name) != Some(true) || names.iter().any(is_others) {
+            if let Some(temporary) = journal::temporary_of(&name) {
+                all.entry(temporary.to_vec()).or_default().push(name);
+            }
+        }
+        let is_shared = lock(&self.progress).node.is_some();
+        for (temporary, journals) in all {
+            let is_in_place = temporary == self.temporary;
+            if is_in_place && !is_shared {
                 continue;
             }
-            let (Some(left), Ok(folder)) = (journal::claim(folder, &name), folder.try_clone())
-            else {
+            let base = temporary.strip_suffix(KEPT).unwrap_or(&temporary);
+            let of_nodes = journals.iter().any(|name| journal::is_of_node(name));
+            let names = match (is_in_place, of_nodes) {
+                (true, _) => vec![temporary.clone()],
+                (false, true) => vec![[base, TAKEN].concat(), base.to_vec()],
+                (false, false) => vec![base.to_vec(), [base, KEPT].concat()],
+            };
+            let is_others = |name: &Vec<u8>| is_ours(folder, name) == Some(false);
+            let is_no_own = |name: &Vec<u8>| is_ours(folder, name) != Some(true);
+            // Of some only the journals are left.
+            if journals.iter().any(is_no_own) || names.iter().any(is_others) {
+                continue;
+            }
+            let (left, recorded) = if is_in_place {
+                // What other nodes of this transfer have recorded is true whether they live or not.
+                let recorded = journals.iter();
+                let recorded = recorded.flat_map(|name| journal::read_unlocked(folder, name));
+                (Vec::new(), recorded.collect())
+            } else {
+                let left = journals.iter().map(|name| journal::claim(folder, name));
+                let Some(left) = left.collect::<Option<Vec<Left>>>() else {
+                    continue;
+                };
+                let recorded: Vec<Recorded> =
+                    left.iter().flat_map(|left| left.files.clone()).collect();
+                (left, recorded)
+            };
+            if of_nodes && !is_in_place && !take_from_late(folder, base, &journals) {
+                continue;
+            }
+            let Ok(folder) = folder.try_clone() else {
                 continue;
             };
-            let places = names.map(|name| Place::open(&folder, name)).into();
+            let places = names.into_iter().map(|name| Place::open(&folder, name));
             let mut leftover = Leftover {
+                places: places.collect(),
                 folder,
-                journal: name,
-                places,
+                journals,
+                is_in_place,
                 files: Vec::new(),
-                is_superseded: true,
+                is_superseded: !is_in_place,
                 _left: left,
             };
-            self.look(&mut leftover, adopt);
+            self.look(&mut leftover, &joined(recorded), adopt);
             found.push(leftover);
         }
     }
 
     /// Looks which files of a leftover are there and wanted.
-    fn look(&self, leftover: &mut Leftover, adopt: Adopt) {
+    fn look(&self, leftover: &mut Leftover, recorded: &[Recorded], adopt: Adopt) {
         let Leftover { places, folder, .. } = leftover;
         let mut roots: Vec<Option<Folders<'_>>> = places
             .iter()
             .map(|place| place.root.as_ref().map(|root| Folders::new(root.as_fd())))
             .collect();
-        for file in &leftover._left.files {
+        for file in recorded {
             let by_path = |entry: &Entry| entry.path.cmp(&file.path);
             let Ok(object) = self.entries.binary_search_by(by_path) else {
                 leftover.is_superseded = false;
@@ -225,7 +265,9 @@ impl Tree {
                 for place in &leftover.places {
                     remove_entry(&leftover.folder, &place.name);
                 }
-                remove_entry(&leftover.folder, &leftover.journal);
+                for journal in &leftover.journals {
+                    remove_entry(&leftover.folder, journal);
+                }
             }
         }
         held
@@ -273,7 +315,7 @@ impl Tree {
         if journal.forget(gone).and_then(|()| journal.sync()).is_err() {
             // It would vouch for bytes that are not there.
             drop(progress);
-            self.remove_journal();
+            self.remove_own_journal();
         }
     }
 
@@ -284,12 +326,15 @@ impl Tree {
     }
 
     fn move_here(&self, leftover: &Leftover, found: &Found) -> Result<(), Errno> {
+        if leftover.is_in_place {
+            return Ok(());
+        }
         let entry = &self.entries[found.object as usize];
         let place = &leftover.places[found.place];
         let Some(root) = &self.root else {
             let (from, to) = (leftover.folder.as_fd(), self.stage_parent.as_fd());
             self.make_plain(from, &place.name, to)?;
-            return rustix::fs::renameat(from, &*place.name, to, &*self.temporary);
+            return self.rename_here(from, &place.name, to, &self.temporary);
         };
         let old = place.root.as_ref().ok_or(Errno::NOENT)?;
         let (mut from, mut to) = (Folders::new(old.as_fd()), Folders::new(root.as_fd()));
@@ -297,15 +342,36 @@ impl Tree {
         self.make_parents(&entry.path).map_err(|_| Errno::IO)?;
         let (to, _) = to.parent(&entry.path)?;
         self.make_plain(from, name, to)?;
-        let mut renamed = rustix::fs::renameat(from, name, to, name);
+        let mut renamed = self.rename_here(from, name, to, name);
         // A commit that did not end has made it read-only.
         if renamed == Err(Errno::ACCESS) && sys::open_up(from).is_ok() {
-            renamed = rustix::fs::renameat(from, name, to, name);
+            renamed = self.rename_here(from, name, to, name);
         }
         renamed?;
         let parent = parent_of(&entry.path).unwrap_or_default();
         lock(&self.new_names).insert(parent.to_vec());
         Ok(())
+    }
+
+    /// Gives a file a name of this transfer. Other nodes may write there, if this one is taken for lost: what they have made stays.
+    fn rename_here(
+        &self,
+        from: BorrowedFd<'_>,
+        name: &[u8],
+        to: BorrowedFd<'_>,
+        new: &[u8],
+    ) -> Result<(), Errno> {
+        if lock(&self.progress).node.is_none() {
+            return rustix::fs::renameat(from, name, to, new);
+        }
+        match rustix::fs::renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
+            // Some network file systems know no flags: a second name replaces nothing either.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rustix::fs::linkat(from, name, to, new, AtFlags::empty())?;
+                rustix::fs::unlinkat(from, name, AtFlags::empty())
+            }
+            other => other,
+        }
     }
 
     /// Takes away what a commit that did not end has given to a file: it is as one that is made in `to`, and can be written.
@@ -348,6 +414,50 @@ impl Place {
             root: root.filter(is_private),
         }
     }
+}
+
+/// Takes what several nodes wrote from those that may still come to write there: they find nothing under its name. False where one
+/// has come before.
+fn take_from_late(folder: &OwnedFd, temporary: &[u8], journals: &[Vec<u8>]) -> bool {
+    let taken = [temporary, TAKEN].concat();
+    match rustix::fs::renameat(folder, temporary, folder, &*taken) {
+        // An earlier one has taken it and was killed; or only journals are left.
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(_) => return false,
+    }
+    let now = journals_of(folder, temporary);
+    let is_free = now.iter().all(|name| journals.contains(name));
+    if !is_free {
+        let _ = rustix::fs::renameat(folder, &*taken, folder, temporary);
+    }
+    is_free
+}
+
+/// What several journals say of one file is said of it together.
+fn joined(recorded: Vec<Recorded>) -> Vec<Recorded> {
+    let mut all: BTreeMap<Vec<u8>, Recorded> = BTreeMap::new();
+    for file in recorded {
+        match all.entry(file.path.clone()) {
+            Slot::Vacant(place) => drop(place.insert(file)),
+            Slot::Occupied(mut known) => {
+                let known = known.get_mut();
+                if known.is_same_file(&file) {
+                    known.safe = known.safe.union(&file.safe);
+                    known.units.extend(file.units);
+                }
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// The journals of a temporary name.
+pub(super) fn journals_of(folder: &OwnedFd, temporary: &[u8]) -> Vec<Vec<u8>> {
+    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_bytes().to_vec());
+    names
+        .filter(|name| journal::temporary_of(name) == Some(temporary))
+        .collect()
 }
 
 /// Waits for transfers to DEST that are about to end, as those whose command was killed are: what they leave, and what they give

@@ -33,6 +33,7 @@ impl Tree {
             return self.commit_single(same);
         };
         if self.is_renamed(root)? {
+            self.remove_journals();
             lock(&self.landed).bits_not_kept =
                 self.set_folders(root.as_fd())? + self.bits_of_files();
             self.count_all_as_added();
@@ -41,6 +42,7 @@ impl Tree {
                 .map_err(|errno| self.failed(Operation::Sync, errno));
         }
         if let Some(dest) = self.moved_to(root)? {
+            self.remove_journals();
             self.note_standing(&[], dest.as_fd())?;
             // The other node may have ended before it gave these, and folders, their modes and times.
             let is_set = self.set_modes_of_unchanged(same);
@@ -71,7 +73,7 @@ impl Tree {
             None => {
                 let lost = self.set_folders(root.as_fd())?;
                 self.rename_stage()?;
-                self.remove_journal();
+                self.remove_journals();
                 self.sync_all(root, false)?;
                 self.count_all_as_added();
                 lost
@@ -194,6 +196,7 @@ impl Tree {
         };
         if !self.unchanged.is_empty() {
             self.set_modes_of_unchanged(same)?;
+            self.remove_journals();
             let mut landed = lock(&self.landed);
             landed.unchanged_files = 1;
             landed.bits_not_kept = self.bits_of_files();
@@ -204,6 +207,7 @@ impl Tree {
             && matches!(sys::stat_entry(folder, &self.temporary), Err(Errno::NOENT))
         {
             // Another node has renamed it.
+            self.remove_journals();
             let stat = sys::stat_entry(self.parent.as_fd(), &self.name)
                 .map_err(|errno| self.failed(Operation::Rename, errno))?;
             return match is_file(&stat, entry) {
@@ -226,7 +230,7 @@ impl Tree {
             .map_err(|errno| failed(Operation::Sync, errno))?;
         let replaces = sys::stat_entry(self.parent.as_fd(), &self.name).is_ok();
         self.rename_stage()?;
-        self.remove_journal();
+        self.remove_journals();
         *lock(&self.landed) = Landed {
             merged: None,
             added_files: u64::from(!replaces),
@@ -496,7 +500,7 @@ impl Tree {
     pub(super) fn remove_stage(&self) {
         // By the descriptor of its folder: the path may lead elsewhere by now.
         remove_entry(&self.stage_parent, &self.temporary);
-        self.remove_journal();
+        self.remove_journals();
     }
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!  .DEST.ropewalk-ID/...         what is written        .DEST.ropewalk-ID.journal        what of it is safe
 //!  .DEST.ropewalk-ID-kept/...    partial files, where the transfer ended      .DEST.ropewalk-ID-kept.journal
+//!  .DEST.ropewalk-ID/...         what several nodes write      .DEST.ropewalk-ID.NODE.journal        what of it each one made safe
 //! ```
 //!
 //! A journal is of both folders: a transfer that is killed between two renames leaves files of either.
@@ -19,6 +20,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tree;
+use super::adopt::journals_of;
+use crate::error::StoreError;
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
 use crate::journal::{self, Journal, Safe};
@@ -39,8 +42,10 @@ pub(super) const KEPT: &[u8] = b"-kept";
 /// What is safe, and what was found to be.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Nothing is recorded and nothing taken over: others write the same files.
+    /// Nothing is recorded and nothing taken over.
     pub is_off: bool,
+    /// Of several nodes that write the copy, this one.
+    pub node: Option<u32>,
     /// Nothing more is recorded: the file system refused it. What the journal has stays true.
     pub has_failed: bool,
     /// Nothing more is recorded: the sink has ended.
@@ -58,10 +63,18 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// * `is_own`: one node writes the copy, and may leave files for a later one.
-    pub fn new(is_own: bool) -> Self {
+    /// Nothing is recorded.
+    pub fn off() -> Self {
         Self {
-            is_off: !is_own,
+            is_off: true,
+            ..Self::default()
+        }
+    }
+
+    /// * `node`: of several nodes that write the copy, this one.
+    pub fn of(node: Option<u32>) -> Self {
+        Self {
+            node,
             ..Self::default()
         }
     }
@@ -84,15 +97,39 @@ impl Progress {
 impl Tree {
     /// Makes the journal, before anything that it may be about. Where it cannot be made there is none: a later transfer sends
     /// everything.
-    pub(super) fn begin_journal(&self) {
+    ///
+    /// # Errors
+    /// What the system reported, for a node that writes together with others: without its journal it would not be seen. Of a name too
+    /// long for that none of them has one.
+    pub(super) fn begin_journal(&self) -> Result<(), StoreError> {
+        let name = self.journal_name();
         let mut progress = lock(&self.progress);
         if progress.is_off {
-            return;
+            return Ok(());
         }
-        let name = journal::name_of(&self.temporary);
         match Journal::create(self.stage_parent.as_fd(), &name) {
             Ok(journal) => progress.journal = Some(journal),
+            Err(errno) if progress.node.is_some() && errno != Errno::NAMETOOLONG => {
+                let path = self.stage_parent_path.join(OsStr::from_bytes(&name));
+                return Err(StoreError::from_create(path, &self.stage_parent, errno));
+            }
             Err(_) => progress.has_failed = true,
+        }
+        Ok(())
+    }
+
+    fn journal_name(&self) -> Vec<u8> {
+        match lock(&self.progress).node {
+            Some(node) => journal::name_of_node(&self.temporary, node),
+            None => journal::name_of(&self.temporary),
+        }
+    }
+
+    /// The journals of what this transfer writes.
+    fn journal_names(&self) -> Vec<Vec<u8>> {
+        match lock(&self.progress).node {
+            Some(_) => journals_of(&self.stage_parent, &self.temporary),
+            None => vec![journal::name_of(&self.temporary)],
         }
     }
 
@@ -224,8 +261,13 @@ impl Tree {
 
     /// Keeps all that is under the temporary name for the next transfer, where much of it is safe. Whether it does.
     pub(super) fn keep_all(&self) -> bool {
+        let is_shared = lock(&self.progress).node.is_some();
+        // No node alone knows what is worth it.
+        let together = self.journal_names().into_iter().filter(|_| is_shared);
+        let together = together.flat_map(|name| journal::read_unlocked(&self.stage_parent, &name));
+        let together: u64 = together.map(|file| file.safe.len_bytes()).sum();
         let mut progress = lock(&self.progress);
-        let safe = progress.recorded.len_bytes();
+        let safe = progress.recorded.len_bytes().max(together);
         let is_worth_it = progress.journal.is_some() && safe >= progress.kept_min();
         if is_worth_it {
             progress.kept = Some((self.stage_path(), safe));
@@ -242,11 +284,19 @@ impl Tree {
         lock(&self.progress).kept.clone()
     }
 
-    /// Removes the journal beside the temporary name, for good.
-    pub(super) fn remove_journal(&self) {
+    /// Removes this node's journal, where nothing was written.
+    pub(super) fn remove_own_journal(&self) {
         self.end_journal();
-        let name = journal::name_of(&self.temporary);
+        let name = self.journal_name();
         let _ = rustix::fs::unlinkat(&self.stage_parent, &*name, AtFlags::empty());
+    }
+
+    /// Removes the journals beside the temporary name, for good.
+    pub(super) fn remove_journals(&self) {
+        self.end_journal();
+        for name in self.journal_names() {
+            let _ = rustix::fs::unlinkat(&self.stage_parent, &*name, AtFlags::empty());
+        }
     }
 
     /// Notes that the sink is about to end: the next transfer waits for that.
