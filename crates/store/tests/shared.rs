@@ -149,11 +149,23 @@ fn a_file_that_changes_meanwhile_is_named() {
     }
 }
 
-/// A single file that was found is not staged by anyone.
+/// A single file that was found is not staged by anyone; one without bytes that was not found is made by whichever node commits.
 #[test]
 fn a_single_file_that_was_found_stays() {
     let (_keep, folder) = folder();
     let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::write(&from, "").unwrap();
+    for committer in [0, 1, 0, 1] {
+        if committer == 0 {
+            let _ = std::fs::remove_file(&to);
+        }
+        let (source, parts, lead) = looked(&from, &to);
+        let sinks = shared(&to, &parts, lead);
+        assert_eq!(fill(&source, &sinks), 0);
+        sinks[committer].commit().unwrap();
+        assert!(files(&from) == files(&to));
+        assert_eq!(names(&folder), ["from", "to"]);
+    }
     std::fs::write(&from, "contents").unwrap();
     copy(&from, &to);
     let (source, parts, lead) = looked(&from, &to);
