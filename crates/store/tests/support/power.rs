@@ -14,8 +14,8 @@ const CALLS: &str = "openat,openat2,write,pwrite64,fsync,fdatasync,syncfs,rename
                      rmdir,fallocate,ftruncate,utimensat,fstat,newfstatat,linkat,link,copy_file_range,sync_file_range";
 
 /// The header of a journal.
-const MAGIC: &[u8] = b"ropewalk journal 2\n";
-const HEADER_LEN: usize = MAGIC.len() + 16;
+const MAGIC: &[u8] = b"ropewalk journal 3\n";
+const HEADER_LEN: usize = MAGIC.len() + 17;
 
 type Id = usize;
 const ROOT: Id = 0;
