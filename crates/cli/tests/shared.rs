@@ -183,7 +183,7 @@ fn a_single_shared_file_that_is_there_stays() {
 }
 
 /// A file that was the same and is changed while others are written: no file gets its name, the report names it, and the next
-/// run mends it.
+/// run sends that file.
 #[test]
 fn a_file_that_changes_meanwhile_fails_a_shared_copy() {
     let scene = changed_half();
@@ -195,8 +195,14 @@ fn a_file_that_changes_meanwhile_fails_a_shared_copy() {
     let error = report["error"].as_str().unwrap();
     assert!(error.contains("copy/f2"), "{error}");
     assert_eq!(std::fs::read(scene.to().join("f2")).unwrap(), b"mine");
-    assert_eq!(temporary(&scene.to()), [""; 0]);
-    scene.copy(&[0, 1], &[]);
+    assert_eq!(
+        std::fs::read(scene.to().join("f7")).unwrap(),
+        bytes(1_000_000, 7)
+    );
+    // What was written is safe: the next run sends one file.
+    let next = scene.copy(&[1, 0], &[]);
+    assert_eq!(landing(&next, "resumed_bytes"), 5_000_000, "{next:#}");
+    assert_eq!(next["delivered_bytes"], 1_000_000, "{next:#}");
     scene.assert_whole();
 }
 
