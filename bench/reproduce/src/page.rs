@@ -59,8 +59,8 @@ target/release/ropewalk-bench page > BENCHMARKS.md
 ```
 
 What needs several hosts makes them as network namespaces and needs root. Medians with least and greatest where runs were repeated.
-Rows that Ropewalk loses stay. [docs/measured-before.md](docs/measured-before.md) has figures of earlier builds that have no committed
-runs yet, [docs/control-traffic.md](docs/control-traffic.md) the bytes of control traffic one by one.
+Rows that Ropewalk loses stay. `--quick` in a command: small sizes, few rounds and few of the set-ups. [docs/control-traffic.md](docs/control-traffic.md)
+has the bytes of control traffic one by one.
 ";
 
 /// What a figure's `table.json` says.

@@ -10,7 +10,7 @@
 //!  Plan ------------------------> of the rest; receivers make files from now on
 //! ```
 //!
-//! No plan exists before the decision, and no receiver makes a file without a plan. The decision stands when the node that made it
+//! No plan exists before the decision, and no receiver makes a file without a plan. The decision holds when the node that made it
 //! is lost afterwards. Where no receiver can look, nothing is there.
 
 use std::collections::BTreeSet;
@@ -189,7 +189,7 @@ impl Coordinator {
         self.plan_first();
     }
 
-    /// Before its plan a receiver hears what is there.
+    /// Reports to a receiver what is there, before its plan.
     pub(super) fn tell_there(&mut self, node: u32) {
         if self.looking.decided_by.is_none() {
             return;
