@@ -69,7 +69,7 @@ impl Seat {
     /// the environment meanwhile. Ends this process when the command at the other end of standard input ends.
     ///
     /// # Errors
-    /// [`AgentError::Refused`] where no rank comes, the command has ended, or MPI does not start.
+    /// [`AgentError::Refused`] where no rank connects, the command has ended, or MPI does not start.
     pub fn take(self) -> Result<Rank, AgentError> {
         let until = Instant::now() + RANK_TIMEOUT;
         let (socket, place) = loop {
