@@ -250,6 +250,13 @@ impl SinkSet {
         self.sinks.iter().for_each(|placed| placed.sink.keep_more());
     }
 
+    /// The sinks are about to end: a transfer that begins now waits for that.
+    pub fn note_ending(&self) {
+        self.sinks
+            .iter()
+            .for_each(|placed| placed.sink.note_ending());
+    }
+
     /// Bytes that holders refused.
     pub fn give_up(&self, bytes: &RangeSet) {
         self.sinks

@@ -310,19 +310,23 @@ pub(crate) fn is_locked(file: impl AsFd) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
 }
 
-/// Whether a process writes the journal of this name that is about to end.
+/// Whether a process writes the journal of this name that is about to end: it says so, or was killed and ends with the last of its
+/// threads, which may wait for a disk.
 pub(crate) fn is_ending(folder: impl AsFd, name: &[u8]) -> bool {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
     let Ok(file) = sys::open_beneath(folder.as_fd(), name, flags, Mode::empty()) else {
         return false;
     };
+    if !is_locked(&file) {
+        return false;
+    }
     let mut file = File::from(file);
     let last = ending();
     let mut found = Vec::new();
     let is_read = file
         .seek(SeekFrom::End(-(last.len() as i64)))
         .and_then(|_| file.read_to_end(&mut found));
-    is_read.is_ok() && found == last && is_locked(&file)
+    is_read.is_ok() && found == last || sys::is_lock_of_dying(&file)
 }
 
 /// The records up to the first that is cut or damaged.

@@ -113,6 +113,9 @@ pub trait Sink: Send + Sync {
     /// Bytes that holders refused: their files changed, or cannot be read. These are not worth keeping.
     fn give_up(&self, _bytes: &RangeSet) {}
 
+    /// The sink is about to end: a transfer that begins now waits for that.
+    fn note_ending(&self) {}
+
     /// Ends a transfer of which no file is to have its name. Where much is safe, it stays under its temporary name for a later
     /// transfer; else as [`Sink::discard`], which is for contents that are wrong.
     fn set_aside(&self) {

@@ -207,6 +207,41 @@ pub(crate) fn lacks_inodes(file: impl AsFd) -> bool {
     fs::fstatvfs(file).is_ok_and(|space| space.f_files > 0 && space.f_favail == 0)
 }
 
+/// Whether the process that has locked a file (`flock`) was killed and has not ended yet. False where the kernel does not say which
+/// one it is.
+pub(crate) fn is_lock_of_dying(file: impl AsFd) -> bool {
+    let Ok(stat) = fs::fstat(file) else {
+        return false;
+    };
+    // `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let inode = format!(":{}", stat.st_ino);
+    let mut holders = locks.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_whole = words.next() == Some("FLOCK");
+        let process: u32 = words.nth(2)?.parse().ok()?;
+        (is_whole && words.next()?.ends_with(&inode)).then_some(process)
+    });
+    holders.next().is_some_and(is_dying)
+}
+
+/// Whether a process is on its way to its end, or has just reached it.
+fn is_dying(process: u32) -> bool {
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else {
+        return true;
+    };
+    // State, and after five other numbers the flags.
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let mut words = rest.split(' ');
+    let is_zombie = matches!(words.next(), Some("Z" | "X"));
+    let flags: u64 = words
+        .nth(5)
+        .and_then(|flags| flags.parse().ok())
+        .unwrap_or(0);
+    is_zombie || flags & EXITING != 0
+}
+
 /// What an entry is, in words for people.
 pub(crate) fn kind_in_words(kind: FileType) -> &'static str {
     match kind {
@@ -344,6 +379,26 @@ mod tests {
         assert!(walk(dir.as_fd(), OsStr::new("a/../a/b/file"), read, none).is_err());
         assert!(walk(fs::CWD, base.join("a/b/file").as_os_str(), read, none).is_ok());
         assert!(walk(fs::CWD, base.join("link/b/file").as_os_str(), read, none).is_err());
+    }
+
+    /// This process is well, and one that was killed and is not reaped is not.
+    #[test]
+    fn processes_that_die_are_known() {
+        let file = tempfile::tempfile().unwrap();
+        fs::flock(&file, fs::FlockOperation::LockExclusive).unwrap();
+        assert!(!is_lock_of_dying(&file));
+        assert!(!is_dying(std::process::id()));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(!is_dying(child.id()));
+        child.kill().unwrap();
+        while !is_dying(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_dying(child.id()));
     }
 
     /// A lease that nobody gives up ends the wait, which is spent asleep; one that is given up costs a few tries.

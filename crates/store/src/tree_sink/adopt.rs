@@ -37,8 +37,8 @@ use crate::sink::Unit;
 use crate::staging::{Target as _, begins_as_id, open_parent, remove_entry, temporary_begin};
 use crate::sys;
 
-/// Longest wait for another transfer to end: it syncs what it has received in about a second and gives names.
-const ENDING_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for another transfer to end: it syncs what it has received and gives names, which on a slow disk takes a while.
+const ENDING_WAIT: Duration = Duration::from_secs(60);
 
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
 

@@ -145,6 +145,10 @@ impl Sink for TreeSink {
         self.staging.target.give_up(&self.staging.layout, bytes);
     }
 
+    fn note_ending(&self) {
+        self.staging.target.note_ending();
+    }
+
     fn set_aside(&self) {
         let mut ended = lock(&self.staging.ended);
         if !*ended {
