@@ -126,8 +126,11 @@ impl Run {
                     let report = event["report"].clone();
                     let landing = &report["landing"];
                     let bytes = |value: &Value| value.as_u64().unwrap_or(0);
-                    said.there =
-                        Some(bytes(&landing["resumed_bytes"]) + bytes(&landing["unchanged_bytes"]));
+                    let there =
+                        ["resumed_bytes", "unchanged_bytes"].map(|key| bytes(&landing[key]));
+                    let there = there.iter().sum::<u64>();
+                    // A run that ended before its receiver looked knows of nothing.
+                    said.there = said.there.or((there > 0).then_some(there));
                     said.safe = said.safe.max(bytes(&report["delivered_bytes"]));
                     said.received = said.received.max(said.safe);
                     said.report = Some(report);
