@@ -1,6 +1,6 @@
 //! The page of measurements, made from the results of figures: no number of it is typed.
 //!
-//! Each figure's folder has what [`crate::bench`] wrote: `table.json`, made from the runs in `runs.jsonl` beside it.
+//! Each figure's folder has what [`crate::bench`] wrote: `table.json`, or `quick.json`, made from the runs in `runs.jsonl` beside it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -92,10 +92,11 @@ struct Printed {
 pub fn page(results: &Path) -> Result<String> {
     let mut found = Vec::new();
     for (folder, heading) in FIGURES {
-        let path = results.join(folder).join("table.json");
-        if !path.exists() {
+        // A figure that has short runs only is on the page with these.
+        let paths = ["table.json", "quick.json"].map(|name| results.join(folder).join(name));
+        let Some(path) = paths.into_iter().find(|path| path.exists()) else {
             continue;
-        }
+        };
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let results: Results = serde_json::from_str(&text)
