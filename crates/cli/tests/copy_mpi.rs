@@ -181,9 +181,10 @@ fn a_killed_mpirun_ends_the_transfer() {
     }
 }
 
-/// What mpirun has started for an agent is killed: the agent is lost, or with MPICH all are; nothing hangs, and nothing stays.
+/// What mpirun has started for an agent is killed. The agent has its place already, so whether a node is lost is up to the MPI: the
+/// copy is right, or there is none and the error says why. Nothing hangs, and nothing stays.
 #[test]
-fn a_killed_rank_loses_its_node() {
+fn a_killed_rank_leaves_no_wrong_copy() {
     for mpi in installed() {
         let slow = Slow::start(&mpi, 1);
         let ranks = processes(&["ropewalk rank "]);
@@ -196,11 +197,13 @@ fn a_killed_rank_loses_its_node() {
         let copy = std::fs::read(mpi.place.path("copy1")).ok();
         match status {
             0 => assert!(copy == Some(bytes(LENGTH, 5)), "{}", mpi.name),
-            1 => assert!(copy.is_none(), "{}", mpi.name),
+            1 => {
+                let error = report["error"].as_str().unwrap();
+                let is_named = error.contains("is lost") || error.contains("mpirun ended");
+                assert!(is_named && copy.is_none(), "{}: {error}", mpi.name);
+            }
             other => panic!("{}: {other}: {report:#}", mpi.name),
         }
-        let notes = report["notes"].to_string();
-        assert!(notes.contains("is lost"), "{}: {notes}", mpi.name);
         mpi.assert_clean(&slow.all, &slow.folder);
     }
 }
