@@ -63,6 +63,12 @@ impl Filter {
         })
     }
 
+    /// Whether nothing is left out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// Whether an entry is left out.
     ///
     /// * `path`: below the root of the copy; the root itself, the empty path, is always included.

@@ -127,15 +127,13 @@ fn find(
         let journals = names.journals.iter();
         let states = journals.map(|journal| state_of(folder, journal, &stat));
         let (states, left): (Vec<RemainState>, Vec<Option<Left>>) = states.unzip();
-        // Several nodes wrote it: one of them that lives uses it.
-        let not_free = states
-            .iter()
-            .find(|state| **state != RemainState::Resumable);
-        let state = match (not_free, states.is_empty()) {
-            (Some(state), _) => *state,
-            (None, false) => RemainState::Resumable,
-            (None, true) => without_journal(folder, &name, &stat),
-        };
+        // Several nodes wrote it: one of them that lives uses it, whatever is known of the others.
+        let state = states.into_iter().max_by_key(|state| match state {
+            RemainState::InUse => 2,
+            RemainState::Resumable => 0,
+            RemainState::OtherHost | RemainState::OtherUser | RemainState::Unrecorded => 1,
+        });
+        let state = state.unwrap_or_else(|| without_journal(folder, &name, &stat));
         let left: Vec<Left> = left.into_iter().flatten().collect();
         let times = names.journals.iter();
         let times = times.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());

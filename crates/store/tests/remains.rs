@@ -69,6 +69,27 @@ fn what_is_removed_is_not_taken_over() {
     assert_eq!((left.state, left.safe), (RemainState::Resumable, 0));
 }
 
+/// Of several nodes' journals one that is in use counts, whatever the others are.
+#[test]
+fn one_journal_in_use_is_enough() {
+    let (_keep, folder) = folder();
+    let to = folder.join("to");
+    let sink = begin(&folder, &to, 1);
+    let own = one(&to).path;
+    let own = own.file_name().unwrap().to_str().unwrap();
+    // Journals of another host.
+    let journal = std::fs::read(folder.join(format!("{own}.journal"))).unwrap();
+    let mut other = journal.clone();
+    let header = other.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    other[header..header + 16].fill(b'0');
+    for node in ["000000", "000009"] {
+        std::fs::write(folder.join(format!("{own}.{node}.journal")), &other).unwrap();
+    }
+    assert_eq!(one(&to).state, RemainState::InUse);
+    drop(sink);
+    assert_eq!(one(&to).state, RemainState::OtherHost);
+}
+
 /// A tree that is merged into a folder lies inside it, and is found there. Without a journal nothing is known of it.
 #[test]
 fn what_is_inside_the_destination_is_found() {

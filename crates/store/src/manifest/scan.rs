@@ -251,6 +251,8 @@ impl Walk<'_> {
     /// * `path`: below the root.
     fn is_excluded(&self, path: &[u8], is_folder: bool) -> bool {
         match self.name {
+            // Names are not joined for nothing.
+            _ if self.filter.is_empty() => false,
             b"" => self.filter.excludes(path, is_folder),
             name => {
                 let path = [name, b"/", path].concat();
