@@ -9,6 +9,7 @@
 pub mod class;
 pub mod date;
 pub mod host_list;
+pub mod journal;
 pub mod layout;
 pub mod link;
 pub mod plan_output;

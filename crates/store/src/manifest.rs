@@ -6,6 +6,7 @@
 //! Owners, groups and extended attributes are recorded where the scan was asked to. Left out on purpose: hard
 //! links (each name becomes a file of its own). Devices, pipes and sockets are counted.
 
+use ropewalk_model::journal::Version as FileVersion;
 use ropewalk_model::{Layout, LayoutError, Piece, Range};
 
 mod bundle;
@@ -88,6 +89,15 @@ impl Entry {
         match self.kind {
             EntryKind::File { len } => len,
             EntryKind::Directory | EntryKind::Symlink { .. } => 0,
+        }
+    }
+
+    /// What tells it from other versions of the same file.
+    pub(crate) fn version(&self) -> FileVersion {
+        FileVersion {
+            len: self.len(),
+            mtime_seconds: self.mtime_seconds,
+            mtime_nanoseconds: self.mtime_nanoseconds,
         }
     }
 

@@ -141,7 +141,7 @@ fn find(
         let mut files: BTreeMap<&[u8], (u64, u64)> = BTreeMap::new();
         for file in left.iter().flat_map(|left| &left.files) {
             let known = files.entry(&file.path).or_default();
-            *known = (known.0 + file.safe.len_bytes(), file.len);
+            *known = (known.0 + file.safe.len_bytes(), file.version.len);
         }
         let (safe, total) = files.values().fold((0, 0), |sum, file| {
             (sum.0 + file.0.min(file.1), sum.1 + file.1)

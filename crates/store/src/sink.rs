@@ -132,14 +132,7 @@ pub trait Sink: Send + Sync {
     }
 }
 
-/// Bytes that were hashed together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unit {
-    /// Of the data space, or of a file.
-    pub range: Range,
-    /// Their BLAKE3.
-    pub digest: [u8; 32],
-}
+pub use ropewalk_model::journal::Unit;
 
 /// Bytes that are there before anything is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -52,12 +52,11 @@ mod parts;
 mod resume;
 mod same;
 mod standing;
-pub use adopt::Adopt;
 use adopt::Leftover;
 pub use parts::Part;
 use parts::merge;
 use resume::Progress;
-pub use resume::{KEPT_MIN, KEPT_MIN_FAILED};
+pub use ropewalk_model::journal::{Adopt, KEPT_MIN, KEPT_MIN_FAILED};
 pub use standing::Standing;
 use standing::Stood;
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::{Attribute, Entry, EntryKind, Kept, Manifest, Owner, parent_of};
 
 /// Longest path below the root: what one system call takes on Linux, less the closing NUL.
-pub const PATH_LEN_MAX: usize = 4095;
+pub const PATH_LEN_MAX: usize = ropewalk_model::journal::PATH_LEN_MAX;
 /// Longest name of one file or directory.
 pub const COMPONENT_LEN_MAX: usize = 255;
 

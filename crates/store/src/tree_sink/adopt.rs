@@ -4,23 +4,21 @@
 //! size and time are those of the journal get the new temporary name. What is left then is removed where this transfer writes all
 //! files that the journal is of.
 //!
-//! ```text
-//!  look -> record in the new journal -> move -> sync names -> remove the old journal, and what is left
-//! ```
-//!
-//! Whenever that ends, one journal or both vouch for a file, and it is in one of the places where these look for it.
+//! Which files these are, and the order of the steps, is decided by [`ropewalk_model::journal`].
 //!
 //! Of a copy that several nodes write the one that looks what is there makes the temporary name and takes over what was left. Each
 //! node makes its journal before it opens what is under that name, and none of the others makes the name. A later transfer takes it
 //! over only when all journals are without a writer; it renames it first (`-taken`), and gives it back if there is a new journal by
 //! then. So either it sees the journal of a node that is late, or that node finds no temporary name.
 
-use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ropewalk_model::journal::{
+    Adopt, Recorded, Safe, Seen, Step, Takeover, Unit, joined, keep_largest,
+};
 use ropewalk_model::{Layout, Piece, Range, RangeSet};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
@@ -30,10 +28,9 @@ use super::resume::{Inodes, KEPT};
 use super::standing::heritage;
 use crate::error::StoreError;
 use crate::folders::Folders;
-use crate::journal::{self, Left, Recorded, Safe};
+use crate::journal::{self, Left};
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
-use crate::sink::Unit;
 use crate::staging::{Target as _, begins_as_id, open_parent, remove_entry, temporary_begin};
 use crate::sys;
 
@@ -44,15 +41,6 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Of what several nodes wrote, when it is taken over.
 const TAKEN: &[u8] = b"-taken";
-
-/// What of an earlier transfer's bytes is taken over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Adopt {
-    /// All that is safe.
-    All,
-    /// Only what that transfer knew the hashes of: the sink is to be read back.
-    Hashed,
-}
 
 /// What an earlier transfer left.
 pub(super) struct Leftover {
@@ -105,7 +93,10 @@ impl Tree {
             }
             self.find_leftovers_in(&self.stage_parent, adopt, &mut found);
         }
-        keep_largest(&mut found);
+        keep_largest(
+            found.iter_mut().map(|leftover| &mut leftover.files),
+            |file| (file.object, file.safe.len_bytes()),
+        );
         found
     }
 
@@ -186,11 +177,8 @@ impl Tree {
             let entry = &self.entries[object];
             let is_wanted = matches!(entry.kind, EntryKind::File { .. })
                 && !self.unchanged.contains(&(object as u32));
-            let safe = match adopt {
-                Adopt::All => file.safe.clone(),
-                Adopt::Hashed => RangeSet::from_ranges(file.units.iter().map(|unit| unit.range)),
-            };
-            if !is_wanted || !file.is_of(entry) || safe.is_empty() {
+            let safe = file.adoptable(entry.version(), adopt);
+            if !is_wanted || safe.is_empty() {
                 continue;
             }
             let stats = places.iter().zip(&mut roots).map(|(place, root)| {
@@ -205,7 +193,7 @@ impl Tree {
             let mut there = (0..).zip(stats);
             let there = there.find_map(|(place, stat)| {
                 let stat = stat.ok()?;
-                is_as_recorded(&stat, file, &safe).then_some((place, stat))
+                file.is_seen(&seen(&stat), &safe).then_some((place, stat))
             });
             // The folder of a single file is open to others: one that a commit has let others write is theirs.
             let is_others = |stat: &Stat| entry.path.is_empty() && stat.st_mode & 0o022 != 0;
@@ -231,53 +219,71 @@ impl Tree {
         }
         let pieces = layout.pieces().iter();
         let pieces: HashMap<u32, &Piece> = pieces.map(|piece| (piece.object, piece)).collect();
-        let mut held = 0;
-        for leftover in leftovers {
-            // Where it cannot be recorded it stays for a transfer that can.
-            if !self.record_found(leftover) {
-                continue;
-            }
-            let (mut safe, mut units, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-            for found in &leftover.files {
-                let Some(piece) = pieces.get(&found.object) else {
-                    continue;
-                };
-                if self.move_here(leftover, found).is_err() {
-                    gone.push(found.object);
-                    continue;
+        leftovers
+            .iter()
+            .map(|leftover| self.take(&pieces, leftover))
+            .sum()
+    }
+
+    /// As [`Tree::adopt`], of one leftover.
+    fn take(&self, pieces: &HashMap<u32, &Piece>, leftover: &Leftover) -> u64 {
+        let mut takeover = Takeover::new(leftover.files.len(), leftover.is_superseded);
+        loop {
+            let is_done = match takeover.step() {
+                Step::Record => self.record_found(leftover),
+                Step::Move(at) => self.move_here(leftover, &leftover.files[at]).is_ok(),
+                Step::Forget(failed) => {
+                    self.forget(failed.iter().map(|at| leftover.files[*at].object))
                 }
-                held += found.held;
-                safe.extend(found.safe.iter().map(|range| in_space(piece, range)));
-                units.extend(found.units.iter().map(|unit| Unit {
-                    range: in_space(piece, unit.range),
-                    ..*unit
-                }));
-            }
-            let is_all = gone.is_empty();
-            self.forget(gone);
-            let safe = RangeSet::from_ranges(safe);
-            let mut progress = lock(&self.progress);
-            progress.recorded = progress.recorded.union(&safe);
-            progress.adopted = progress.adopted.union(&safe);
-            progress.units.extend(units);
-            drop(progress);
-            if leftover.is_superseded && is_all && self.sync_moved(leftover) {
-                for place in &leftover.places {
-                    remove_entry(&leftover.folder, &place.name);
+                Step::RemoveOwn => {
+                    self.remove_own_journal();
+                    true
                 }
-                for journal in &leftover.journals {
-                    remove_entry(&leftover.folder, journal);
+                Step::SyncNames => {
+                    self.sync_names().is_ok() && rustix::fs::fsync(&self.stage_parent).is_ok()
                 }
-            }
+                Step::Remove => {
+                    let places = leftover.places.iter().map(|place| &place.name);
+                    for name in places.chain(&leftover.journals) {
+                        remove_entry(&leftover.folder, name);
+                    }
+                    true
+                }
+                Step::End => break,
+            };
+            takeover.handle(is_done);
         }
-        held
+        let moved = || takeover.moved().map(|at| &leftover.files[at]);
+        self.note_adopted(pieces, moved());
+        moved().map(|found| found.held).sum()
+    }
+
+    /// Notes that bytes of these files are safe.
+    fn note_adopted<'a>(
+        &self,
+        pieces: &HashMap<u32, &Piece>,
+        found: impl Iterator<Item = &'a Found>,
+    ) {
+        let (mut safe, mut units) = (Vec::new(), Vec::new());
+        for found in found {
+            let Some(piece) = pieces.get(&found.object) else {
+                continue;
+            };
+            safe.extend(found.safe.iter().map(|range| in_space(piece, range)));
+            units.extend(found.units.iter().map(|unit| Unit {
+                range: in_space(piece, unit.range),
+                ..*unit
+            }));
+        }
+        let safe = RangeSet::from_ranges(safe);
+        let mut progress = lock(&self.progress);
+        progress.recorded = progress.recorded.union(&safe);
+        progress.adopted = progress.adopted.union(&safe);
+        progress.units.extend(units);
     }
 
     /// Records what was found before it is moved: a transfer that is killed meanwhile loses nothing.
     fn record_found(&self, leftover: &Leftover) -> bool {
-        if leftover.files.is_empty() {
-            return true;
-        }
         let inodes = Inodes::new(self);
         let mut records = Vec::new();
         for found in &leftover.files {
@@ -288,9 +294,11 @@ impl Tree {
                 .map(|unit| (unit.range, Some(unit.digest)));
             let plain = found.safe.difference(&hashed);
             let plain = plain.iter().map(|range| (range, None));
+            let entry = &self.entries[found.object as usize];
             records.extend(units.chain(plain).map(|(range, digest)| Safe {
                 number: found.object,
-                entry: &self.entries[found.object as usize],
+                path: &entry.path,
+                version: entry.version(),
                 inode: inodes.known(found.inode),
                 range,
                 digest,
@@ -306,23 +314,13 @@ impl Tree {
         written.is_ok()
     }
 
-    /// Takes back records of files whose move failed: they are made again.
-    fn forget(&self, gone: Vec<u32>) {
+    /// Takes back records of files. Whether no journal vouches for them any more.
+    fn forget(&self, gone: impl Iterator<Item = u32>) -> bool {
         let mut progress = lock(&self.progress);
-        let Some(journal) = progress.open_journal().filter(|_| !gone.is_empty()) else {
-            return;
+        let Some(journal) = progress.open_journal() else {
+            return true;
         };
-        if journal.forget(gone).and_then(|()| journal.sync()).is_err() {
-            // It would vouch for bytes that are not there.
-            drop(progress);
-            self.remove_own_journal();
-        }
-    }
-
-    /// Waits until the new names of moved files are on stable storage.
-    fn sync_moved(&self, leftover: &Leftover) -> bool {
-        leftover.files.is_empty()
-            || self.sync_names().is_ok() && rustix::fs::fsync(&self.stage_parent).is_ok()
+        journal.forget(gone).and_then(|()| journal.sync()).is_ok()
     }
 
     fn move_here(&self, leftover: &Leftover, found: &Found) -> Result<(), Errno> {
@@ -433,24 +431,6 @@ fn take_from_late(folder: &OwnedFd, temporary: &[u8], journals: &[Vec<u8>]) -> b
     is_free
 }
 
-/// What several journals say of one file is said of it together.
-fn joined(recorded: Vec<Recorded>) -> Vec<Recorded> {
-    let mut all: BTreeMap<Vec<u8>, Recorded> = BTreeMap::new();
-    for file in recorded {
-        match all.entry(file.path.clone()) {
-            Slot::Vacant(place) => drop(place.insert(file)),
-            Slot::Occupied(mut known) => {
-                let known = known.get_mut();
-                if known.is_same_file(&file) {
-                    known.safe = known.safe.union(&file.safe);
-                    known.units.extend(file.units);
-                }
-            }
-        }
-    }
-    all.into_values().collect()
-}
-
 /// The journals of a temporary name.
 pub(super) fn journals_of(folder: &OwnedFd, temporary: &[u8]) -> Vec<Vec<u8>> {
     let entries = Dir::read_from(folder).into_iter().flatten().flatten();
@@ -509,27 +489,13 @@ fn is_ours(folder: &OwnedFd, name: &[u8]) -> Option<bool> {
     Some(stat.st_uid == user)
 }
 
-/// Whether a file is the one that was recorded, and of this name alone: what is written into it must appear nowhere else.
-fn is_as_recorded(stat: &Stat, file: &Recorded, safe: &RangeSet) -> bool {
-    let end = safe.last().map_or(0, |range| range.end);
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_nlink == 1
-        && stat.st_size as u64 >= end
-        && [0, stat.st_ino].contains(&file.inode)
-}
-
-/// Where several have the same file, each has its own version of it: only the one of which most is safe is of use.
-fn keep_largest(leftovers: &mut [Leftover]) {
-    let mut best: HashMap<u32, (u64, usize)> = HashMap::new();
-    for (at, leftover) in leftovers.iter().enumerate() {
-        for found in &leftover.files {
-            let this = (found.safe.len_bytes(), at);
-            let known = best.entry(found.object).or_insert(this);
-            *known = this.max(*known);
-        }
-    }
-    for (at, leftover) in leftovers.iter_mut().enumerate() {
-        leftover.files.retain(|found| best[&found.object].1 == at);
+/// What the pure part has to know of a file.
+fn seen(stat: &Stat) -> Seen {
+    Seen {
+        is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        has_one_name: stat.st_nlink == 1,
+        len: stat.st_size as u64,
+        inode: stat.st_ino,
     }
 }
 

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use ropewalk_model::journal::{Safe, Unit, is_worth_keeping, parts_of};
 use ropewalk_model::{Layout, Range, RangeSet};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -24,18 +25,9 @@ use super::adopt::journals_of;
 use crate::error::StoreError;
 use crate::file_systems::FileSystem;
 use crate::folders::Folders;
-use crate::journal::{self, Journal, Safe};
+use crate::journal::{self, Journal};
 use crate::open_files::lock;
-use crate::sink::Unit;
 use crate::sys;
-
-/// What is kept for a later transfer has at least so many bytes that are safe, unless [`KEPT_MIN_FAILED`] holds; fewer are sent
-/// again in little time.
-pub const KEPT_MIN: u64 = 64 << 20;
-
-/// The same where no user asked for the end, and where there was something before: a path that fails again and again must not begin
-/// again each time.
-pub const KEPT_MIN_FAILED: u64 = 1 << 20;
 
 pub(super) const KEPT: &[u8] = b"-kept";
 
@@ -79,12 +71,9 @@ impl Progress {
         }
     }
 
-    /// How many safe bytes are worth keeping.
-    fn kept_min(&self) -> u64 {
-        match self.keeps_more || !self.adopted.is_empty() {
-            true => KEPT_MIN_FAILED,
-            false => KEPT_MIN,
-        }
+    /// Whether so many safe bytes are worth keeping.
+    fn is_worth_keeping(&self, safe: u64) -> bool {
+        is_worth_keeping(safe, self.keeps_more, !self.adopted.is_empty())
     }
 
     /// The journal, unless nothing more is recorded.
@@ -160,21 +149,7 @@ impl Tree {
         fresh: &RangeSet,
         units: &[Unit],
     ) -> Result<(), Errno> {
-        let units = units.iter().filter(|unit| fresh.contains_range(unit.range));
-        let hashed = RangeSet::from_ranges(units.clone().map(|unit| unit.range));
-        let hashed_parts = units.flat_map(|unit| {
-            // A unit is of one file; the hash of a part of it is not known.
-            let parts = pieces_of(layout, unit.range);
-            let digest = Some(unit.digest).filter(|_| parts.len() == 1);
-            parts
-                .into_iter()
-                .map(move |(object, range)| (object, range, digest))
-        });
-        let plain = fresh.difference(&hashed);
-        let plain_parts = plain.iter().flat_map(|range| pieces_of(layout, range));
-        let plain_parts = plain_parts.map(|(object, range)| (object, range, None));
-        let mut parts: Vec<_> = hashed_parts.chain(plain_parts).collect();
-        parts.sort_unstable_by_key(|(object, range, _)| (*object, range.start));
+        let parts = parts_of(layout, fresh, units);
         let mut inodes = Inodes::new(self);
         let mut safe = Vec::with_capacity(parts.len());
         for (number, range, digest) in parts {
@@ -182,9 +157,11 @@ impl Tree {
                 true => 0,
                 false => inodes.of(number)?,
             };
+            let entry = &self.entries[number as usize];
             safe.push(Safe {
                 number,
-                entry: &self.entries[number as usize],
+                path: &entry.path,
+                version: entry.version(),
                 inode,
                 range,
                 digest,
@@ -206,16 +183,15 @@ impl Tree {
         layout: &Layout,
         omitted: &HashSet<u32>,
     ) -> Result<(), Errno> {
-        let progress = lock(&self.progress);
-        let (recorded, least) = (progress.recorded.clone(), progress.kept_min());
-        drop(progress);
+        let recorded = lock(&self.progress).recorded.clone();
         let pieces = layout.pieces().iter();
         let kept: Vec<(u32, u64)> = pieces
             .filter(|piece| omitted.contains(&piece.object))
             .map(|piece| (piece.object, recorded.clipped(piece.range).len_bytes()))
             .filter(|(_, safe)| *safe > 0)
             .collect();
-        let is_worth_it = kept.iter().map(|(_, safe)| safe).sum::<u64>() >= least;
+        let is_worth_it =
+            lock(&self.progress).is_worth_keeping(kept.iter().map(|(_, safe)| safe).sum());
         let Some(root) = self.root.as_ref().filter(|_| is_worth_it) else {
             return Ok(());
         };
@@ -268,7 +244,7 @@ impl Tree {
         let together: u64 = together.map(|file| file.safe.len_bytes()).sum();
         let mut progress = lock(&self.progress);
         let safe = progress.recorded.len_bytes().max(together);
-        let is_worth_it = progress.journal.is_some() && safe >= progress.kept_min();
+        let is_worth_it = progress.journal.is_some() && progress.is_worth_keeping(safe);
         if is_worth_it {
             progress.kept = Some((self.stage_path(), safe));
         }
@@ -345,22 +321,6 @@ impl<'a> Inodes<'a> {
         let inode = sys::stat_entry(folder, name)?.st_ino;
         Ok(self.known(inode))
     }
-}
-
-/// The files that a range of the data space is of, each with its bytes.
-fn pieces_of(layout: &Layout, range: Range) -> Vec<(u32, Range)> {
-    let mut out = Vec::new();
-    let mut at = range.start;
-    while at < range.end {
-        let Some(piece) = layout.locate(at) else {
-            break;
-        };
-        let end = piece.range.end.min(range.end);
-        let start = piece.object_offset;
-        out.push((piece.object, Range::new(start, start + (end - at))));
-        at = end;
-    }
-    out
 }
 
 /// Moves a file to the same path below another folder.
