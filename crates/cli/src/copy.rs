@@ -17,6 +17,7 @@ use crate::endpoint::{self, Endpoint, Side};
 use crate::filter::FilterArgs;
 use crate::options::{HabitArgs, MoveArgs, OutputArgs};
 use crate::sources;
+use crate::tree::TreeArgs;
 use crate::wildcards::{self, Asked, Expand};
 
 /// Arguments of `ropewalk copy`.
@@ -45,6 +46,9 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     filter: FilterArgs,
+
+    #[command(flatten)]
+    tree: TreeArgs,
 
     /// How several sources relate
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -187,11 +191,12 @@ impl CopyArgs {
 
     fn options(&self, nodes: &[NodeRequest]) -> Result<ropewalk_master::request::Options> {
         let options = self.moving.options(nodes)?;
-        Ok(ropewalk_master::request::Options {
+        let options = ropewalk_master::request::Options {
             archive: self.archive,
             filter: self.filter.rules()?,
             ..options
-        })
+        };
+        self.tree.add(options, nodes)
     }
 
     /// The sources of each argument, and the destinations.

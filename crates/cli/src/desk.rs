@@ -220,6 +220,7 @@ impl Desk {
             | Event::Asking { .. }
             | Event::Uploaded { .. }
             | Event::Note { .. }
+            | Event::Listed { .. }
             | Event::Ended { .. } => {}
         }
     }

@@ -34,7 +34,7 @@ const SENTENCES: [(&[&str], &str); 18] = [
     ),
     (
         &["-n", "--dry-run"],
-        "there is no dry run of a copy in this version; `ropewalk plan` shows which node would send what for a specification file",
+        "only `ropewalk copy` has a dry run; `ropewalk plan` shows which node would send what for a specification file",
     ),
     (
         &["-z", "--compress"],

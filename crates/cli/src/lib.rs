@@ -26,6 +26,7 @@ mod stream;
 pub mod sys;
 pub mod token;
 mod transfer;
+mod tree;
 mod wildcards;
 
 use std::process::ExitCode;

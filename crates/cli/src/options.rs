@@ -399,6 +399,7 @@ impl MoveArgs {
             same: self.check.0,
             // `copy` has an option for it.
             archive: false,
+            dry_run: false,
             filter: Vec::new(),
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,

@@ -212,7 +212,7 @@ impl Bars {
                     .screen
                     .println(format!("note: {}", escape::line(message)));
             }
-            Event::Ended { .. } => {}
+            Event::Listed { .. } | Event::Ended { .. } => {}
         }
     }
 
@@ -418,7 +418,7 @@ fn plain_line(event: &Event, last: &mut Option<Instant>) -> Option<String> {
         Event::Note { message, .. } | Event::Uploaded { message, .. } => {
             Some(format!("note: {}", escape::line(message)))
         }
-        Event::Ended { .. } => None,
+        Event::Listed { .. } | Event::Ended { .. } => None,
     }
 }
 

@@ -10,12 +10,14 @@ use crate::options::OutputArgs;
 mod bound;
 mod brief;
 mod full;
+mod listing;
 mod losses;
 #[cfg(test)]
 mod sample;
 
 pub(crate) use brief::count;
 pub(crate) use full::listed;
+pub(crate) use listing::listed_line;
 
 /// Prints the report as far as it is asked for, and the error.
 ///
@@ -37,7 +39,9 @@ pub(crate) fn text(report: &Report, full: bool, shown: &[String]) -> String {
     }
     let mut out = brief::headline(report) + "\n";
     let is_cancelled = report.outcome == Outcome::Cancelled;
-    if full && !is_cancelled {
+    if report.dry_run.is_some() && !is_cancelled {
+        // Nothing moved: there are no rates.
+    } else if full && !is_cancelled {
         out += &full::rows(report);
     } else if let Some(line) = bound::line(report).filter(|_| !is_cancelled) {
         out += &format!("{line}\n");

@@ -38,13 +38,12 @@ pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
     // Whatever a broken disk or name server still holds must not hold the command.
     runtime.shutdown_background();
     let status = report.outcome.exit_status();
-    if !output.json {
-        report::print(&report, output, &shown);
-        return Ok(ExitCode::from(status));
+    match output.json {
+        true => printer.print(&Event::Ended {
+            report: Box::new(report),
+        }),
+        false => report::print(&report, output, &shown),
     }
-    printer.print(&Event::Ended {
-        report: Box::new(report),
-    });
     match printer.failure {
         Some(error) if status == 0 => Err(anyhow::Error::new(error)
             .context("the transfer is done, but its events cannot be written to standard output")),
@@ -52,7 +51,7 @@ pub(crate) fn run(asked: Asked, output: &OutputArgs) -> Result<ExitCode> {
     }
 }
 
-/// Events as JSON on standard output.
+/// Events as JSON, or what a dry run lists, on standard output.
 #[derive(Debug, Default)]
 pub(crate) struct Printer {
     // The first error, save a reader that has gone. It does not stop the transfer.
@@ -73,9 +72,12 @@ impl Printer {
             version: FORMAT_VERSION,
             event,
         };
-        let Ok(line) = serde_json::to_string(&line) else {
-            return;
-        };
+        if let Ok(line) = serde_json::to_string(&line) {
+            self.print_line(&line);
+        }
+    }
+
+    fn print_line(&mut self, line: &str) {
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -106,12 +108,16 @@ pub(crate) async fn carry_out(
                 options,
                 then,
             } = *expand;
+            let asking = Shown {
+                output,
+                is_one_copy: true,
+            };
             let expanding = ropewalk_master::expand(&nodes, &options, &events, &cancel);
             tokio::pin!(expanding);
             let expanded = loop {
                 tokio::select! {
                     expanded = &mut expanding => break expanded,
-                    Some(event) = incoming.recv() => handle(&event, output, printer, &mut progress, None),
+                    Some(event) = incoming.recv() => handle(&event, &asking, printer, &mut progress, None),
                     _ = interrupt.recv() => stop(&mut signals, &mut progress, &cancel),
                     _ = terminate.recv() => stop(&mut signals, &mut progress, &cancel),
                 }
@@ -127,6 +133,15 @@ pub(crate) async fn carry_out(
                 Err(report) => return Ok((*report, progress.finish())),
             }
         }
+    };
+    let shown = Shown {
+        output,
+        is_one_copy: request
+            .nodes
+            .iter()
+            .filter(|node| !node.sinks.is_empty())
+            .count()
+            < 2,
     };
     let desk = Desk::open(&request, cancel.clone(), members.clone());
     let desk = match desk {
@@ -144,7 +159,7 @@ pub(crate) async fn carry_out(
         let signalled = tokio::select! {
             report = &mut running => break report,
             Some(event) = incoming.recv() => {
-                handle(&event, output, printer, &mut progress, desk.as_ref());
+                handle(&event, &shown, printer, &mut progress, desk.as_ref());
                 false
             }
             _ = interrupt.recv() => true,
@@ -159,7 +174,7 @@ pub(crate) async fn carry_out(
         }
     };
     while let Ok(event) = incoming.try_recv() {
-        handle(&event, output, printer, &mut progress, desk.as_ref());
+        handle(&event, &shown, printer, &mut progress, desk.as_ref());
     }
     Ok((report, progress.finish()))
 }
@@ -175,9 +190,16 @@ fn stop(signals: &mut u32, progress: &mut Progress, cancel: &Cancel) {
     cancel.cancel();
 }
 
+/// How events are shown.
+struct Shown<'a> {
+    output: &'a OutputArgs,
+    /// Nodes need no name where there is one destination.
+    is_one_copy: bool,
+}
+
 fn handle(
     event: &Event,
-    output: &OutputArgs,
+    shown: &Shown<'_>,
     printer: &mut Printer,
     progress: &mut Progress,
     desk: Option<&Desk>,
@@ -186,8 +208,12 @@ fn handle(
     if let Some(desk) = desk {
         desk.handle(event);
     }
-    if output.json {
+    if shown.output.json {
         printer.print(event);
+    } else if !shown.output.quiet
+        && let Some(line) = report::listed_line(event, shown.is_one_copy)
+    {
+        printer.print_line(&line);
     }
     progress.handle(event);
 }

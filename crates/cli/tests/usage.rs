@@ -142,7 +142,6 @@ fn habits_are_answered() {
     for (option, part) in [
         ("-X", "write -a, which copies owner"),
         ("-H", "separate files"),
-        ("-n", "no dry run"),
         ("-z", "compressed"),
         ("-P", "progress is shown"),
         ("-p", "always kept"),

@@ -539,6 +539,11 @@ impl Driver {
                     let seconds = report::seconds_moving(&self.coordinator, self.now());
                     let _ = self.events.send(Event::Note { seconds, message });
                 }
+                Action::Listed(node, entries) => {
+                    for event in report::listed(&self.coordinator, node, &entries) {
+                        let _ = self.events.send(event);
+                    }
+                }
                 Action::Moving => {
                     if let Some(message) = self.basis.take() {
                         let seconds = 0.0;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_model::{Instant, Problem};
-use ropewalk_proto::control::{Blast, Done, Gaps, PairDone};
-use ropewalk_proto::coordinator::{Basis, Coordinator, NodeSummary};
+use ropewalk_proto::control::{Blast, Done, Gaps, Listed, PairDone};
+use ropewalk_proto::coordinator::{Basis, Coordinator, NodeSummary, change};
 use ropewalk_proto::report::{
     BlastReport, BoundReport, ControlReport, ErrorKind, Event, GapReport, NodeProgress, NodeReport,
     Outcome, PairReport, Report, SourcesReport, StreamsReport,
@@ -104,6 +104,21 @@ pub(crate) fn planned(coordinator: &Coordinator, transfer: &str) -> Event {
         bound_seconds: planned.bound.as_ref().filter(|_| known).map(|b| b.0),
         bound_basis: basis(coordinator).into(),
     }
+}
+
+/// What a node would do in its destination.
+pub(crate) fn listed<'a>(
+    coordinator: &'a Coordinator,
+    node: u32,
+    entries: &'a [Listed],
+) -> impl Iterator<Item = Event> + 'a {
+    let node = coordinator.node_name(node).to_owned();
+    entries.iter().map(move |entry| Event::Listed {
+        node: node.clone(),
+        change: change(entry.change()),
+        file: coordinator.file_name(&String::from_utf8_lossy(&entry.path)),
+        bytes: entry.length,
+    })
 }
 
 /// How far it is, now and then.
@@ -244,7 +259,10 @@ pub(crate) fn final_report(
     }
     tell_missing(&mut report, coordinator, outcome);
     (report.left_out, report.left_out_more) = coordinator.left_out();
-    report.destinations = coordinator.destinations();
+    report.dry_run = coordinator.dry_run();
+    if report.dry_run.is_none() {
+        report.destinations = coordinator.destinations();
+    }
     report.left = coordinator.left();
     report
 }

@@ -207,6 +207,8 @@ pub struct Options {
     pub same: Same,
     /// Whether owners, groups, set-id bits, extended attributes and ACLs are part of a copy.
     pub archive: bool,
+    /// Nothing is made: receivers list what they would do.
+    pub dry_run: bool,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<FilterRule>,
     /// What becomes of a copy that is not complete at the end.
@@ -297,6 +299,7 @@ impl Default for Options {
             existing: Existing::default(),
             same: Same::default(),
             archive: false,
+            dry_run: false,
             filter: Vec::new(),
             incomplete: Incomplete::default(),
             token: None,

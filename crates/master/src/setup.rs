@@ -202,6 +202,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         existing: options.existing.into(),
         same: options.same.into(),
         archive: options.archive,
+        dry_run: options.dry_run,
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request

@@ -19,6 +19,7 @@
 //! | concern | file |
 //! |---|---|
 //! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
+//! | what destinations have, dry runs | `looking`, `listing` |
 //! | plans, and what each node is sent of them | `plan`, `groups` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
@@ -30,7 +31,7 @@
 use ropewalk_model::{CHUNK_LEN, Instant, RangeSet};
 
 use crate::control::{self, FromAgent, OpenedSource, from_agent, to_agent};
-use crate::report::{ErrorKind, Outcome};
+use crate::report::{DryRunReport, ErrorKind, Outcome};
 
 mod action;
 mod arrivals;
@@ -47,6 +48,9 @@ mod layout;
 mod left_out;
 mod life;
 mod limit;
+mod listing;
+#[cfg(test)]
+mod listing_tests;
 mod looking;
 #[cfg(test)]
 mod looking_tests;
@@ -83,6 +87,7 @@ pub use action::{Action, Basis, Planned, PlannedRun, Purpose};
 pub use clock::{FAREWELL_TIME_MAX, FINISH_TIME_MAX, OPEN_TIME_MAX, SILENCE_TIME_MAX};
 pub use layout::Found;
 use life::Event;
+pub use listing::change;
 pub use membership::{JoinError, LeaveError};
 use node::Node;
 use phase::{Phase, Step};
@@ -113,6 +118,7 @@ pub struct Coordinator {
     probing: probe::Probing,
     groups: groups::Groups,
     looking: looking::Looking,
+    listed: DryRunReport,
     // The first plan, the speeds it was made with, and how many came after it.
     planned: Planned,
     basis: Basis,
@@ -143,6 +149,7 @@ impl Coordinator {
             probing: probe::Probing::default(),
             groups: groups::Groups::default(),
             looking: looking::Looking::default(),
+            listed: DryRunReport::default(),
             planned: Planned::default(),
             basis: Basis::None,
             replans: 0,
@@ -250,6 +257,7 @@ impl Coordinator {
                 self.handle_present(node, &present);
             }
             from_agent::Body::Present(present) => self.handle_looked(node, &present),
+            from_agent::Body::Listing(listing) => self.handle_listing(node, listing),
             from_agent::Body::Done(done) if is_moving => self.handle_done(node, done, now),
             from_agent::Body::Released(released) if is_moving => {
                 self.handle_released(node, &control::range_set(&released.ranges), now);

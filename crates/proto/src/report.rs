@@ -135,11 +135,43 @@ pub enum Event {
         /// Plain words: node, lane, range, cause.
         message: String,
     },
+    /// Of a dry run: something that a copy would do.
+    Listed {
+        /// Name of the node at whose destination it would be done; of a shared one, of the node that looked.
+        node: String,
+        /// What.
+        change: Change,
+        /// The file, link or folder, with the name of the source's folder.
+        file: String,
+        /// Length of a file, 0 of others.
+        bytes: u64,
+    },
     /// The end.
     Ended {
         /// The final report.
         report: Box<Report>,
     },
+}
+
+/// What a copy does to a name of its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A file or link is written.
+    Send,
+    /// A folder is made.
+    Make,
+}
+
+/// What a dry run found, all destinations together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DryRunReport {
+    /// Files and links that a copy would write.
+    pub send_files: u64,
+    /// Lengths of these files.
+    pub send_bytes: u64,
+    /// Folders that it would make.
+    pub make_folders: u64,
 }
 
 /// Progress of one node.
@@ -258,6 +290,9 @@ pub struct Report {
     /// What stood at destinations, and what copies leave out or could not keep.
     #[serde(default)]
     pub landing: LandingReport,
+    /// What a copy would do; absent where it was done.
+    #[serde(default)]
+    pub dry_run: Option<DryRunReport>,
     /// What happened on the way, in words.
     pub notes: Vec<String>,
 }
@@ -306,6 +341,7 @@ impl Report {
             longest_stall_seconds: 0.0,
             control: ControlReport::default(),
             landing: LandingReport::default(),
+            dry_run: None,
             notes: Vec::new(),
         }
     }

@@ -56,6 +56,8 @@ pub use roots::{Access, Roots};
 pub use sink::{Landed, NullSink, Present, Sink, SinkExtent, Unit};
 pub use source::{Extent, FileSource, Identity, Source, identity, open_whole};
 pub use staging::{make_folder, remove_empty_folder, remove_temporary};
-pub use tree_sink::{Adopt, KEPT_MIN, KEPT_MIN_FAILED, Part, Standing, TreeSink};
+pub use tree_sink::{
+    Act, Adopt, KEPT_MIN, KEPT_MIN_FAILED, Part, Preview, Previewed, Standing, TreeSink,
+};
 pub use version::{Change, Version};
 pub use wildcard::{MATCHES_MAX, expand, is_pattern};

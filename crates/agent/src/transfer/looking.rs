@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ropewalk_model::RangeSet;
-use ropewalk_proto::control::{self, from_agent};
-use ropewalk_store::{Present, Sink as _, TreeSink};
+use ropewalk_proto::control::{self, Change, Same, from_agent};
+use ropewalk_store::{Act, Part, Present, Preview, Previewed, Sink as _, TreeSink};
 
 use super::Transfer;
 use crate::find::Ways;
@@ -16,6 +16,22 @@ use crate::streams::STACK_LEN;
 
 /// Ranges of a message that says what the destination has already: some hundred kilobytes.
 const PRESENT_MAX: usize = 20_000;
+
+/// Names of a message of a dry run: with the longest paths some megabytes.
+const LISTED_MAX: usize = 1000;
+
+fn listed(change: &Previewed) -> control::Listed {
+    let mut listed = control::Listed {
+        path: change.path.clone(),
+        length: change.len,
+        ..control::Listed::default()
+    };
+    listed.set_change(match change.act {
+        Act::Send => Change::Send,
+        Act::Make => Change::Make,
+    });
+    listed
+}
 
 /// What is known before the plan.
 #[derive(Default)]
@@ -86,7 +102,10 @@ impl Transfer {
             .stack_size(STACK_LEN * 2);
         let transfer = self.clone();
         let looking = looking.spawn(move || {
-            let found = catch_unwind(AssertUnwindSafe(|| transfer.find_there(&look)));
+            let found = catch_unwind(AssertUnwindSafe(|| match transfer.member.options.dry_run {
+                true => transfer.list(&look),
+                false => transfer.find_there(&look),
+            }));
             transfer.report_there(found.unwrap_or_else(|_| {
                 Err(
                     "a thread of the agent failed; this is a bug, its standard error says where"
@@ -114,6 +133,39 @@ impl Transfer {
         }
     }
 
+    fn fetch_lists(&self, look: &control::Look) -> Result<Vec<Part>, String> {
+        let ways = Arc::new(Ways::new(Box::new(|_, _| {})));
+        let lists = Lists {
+            member: &self.member,
+            ways: &ways,
+            peers: &look.peers,
+        };
+        let parts = lists.fetch(&look.parts);
+        ways.clear();
+        parts
+    }
+
+    /// A dry run: reports what a copy would do here, and makes nothing.
+    fn list(&self, look: &control::Look) -> Result<Present, String> {
+        let parts = self.fetch_lists(look)?;
+        let keeps_same = self.member.options.same() == Same::Kept;
+        let preview = match self.sinks.lock().as_slice() {
+            [
+                OpenSink::Tree {
+                    path, make_folder, ..
+                },
+            ] => TreeSink::preview(path, &parts, keeps_same, *make_folder),
+            _ => TreeSink::preview_of_all(&parts),
+        };
+        let Preview { changes, present } = preview.map_err(|error| error.to_string())?;
+        for changes in changes.chunks(LISTED_MAX) {
+            let entries = changes.iter().map(listed).collect();
+            let listing = control::Listing { entries };
+            self.member.send(from_agent::Body::Listing(listing));
+        }
+        Ok(present)
+    }
+
     fn find_there(&self, look: &control::Look) -> Result<Present, String> {
         let (path, make_folder) = match self.sinks.lock().as_slice() {
             [
@@ -123,15 +175,7 @@ impl Transfer {
             ] => (path.clone(), *make_folder),
             _ => return Err("this node writes no tree".into()),
         };
-        let ways = Arc::new(Ways::new(Box::new(|_, _| {})));
-        let lists = Lists {
-            member: &self.member,
-            ways: &ways,
-            peers: &look.peers,
-        };
-        let parts = lists.fetch(&look.parts);
-        ways.clear();
-        let parts = parts?;
+        let parts = self.fetch_lists(look)?;
         // Nothing is made that the agent would not stay to remove.
         let Ok(_at_work) = self.member.work.clone().try_read_owned() else {
             return Err("the agent is about to end".into());

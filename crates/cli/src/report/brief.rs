@@ -4,12 +4,14 @@ use ropewalk_model::{format_bytes, format_seconds};
 use ropewalk_proto::report::{DestinationReport, Outcome, Report};
 
 use super::full::listed;
+use super::listing;
 use crate::escape;
 use crate::progress::rate;
 
 /// The outcome in one line, without a newline.
 pub(super) fn headline(report: &Report) -> String {
     match report.outcome {
+        Outcome::Done | Outcome::Partial if report.dry_run.is_some() => dry_run(report),
         Outcome::Done => done(report),
         Outcome::Cancelled => cancelled(report),
         Outcome::Partial => format!("PARTIAL: {}", incomplete(report)),
@@ -115,6 +117,18 @@ fn done(report: &Report) -> String {
         size(report),
         sources(report),
         rate(report.bits_per_second),
+        there(report),
+        label(report)
+    )
+}
+
+/// What would be done.
+fn dry_run(report: &Report) -> String {
+    let found = report.dry_run.unwrap_or_default();
+    format!(
+        "dry run: would {}{}{}{}",
+        listing::totals(&found),
+        sources(report),
         there(report),
         label(report)
     )

@@ -55,7 +55,7 @@ pub mod to_agent {
 pub struct FromAgent {
     #[prost(
         oneof = "from_agent::Body",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 20, 50, 60, 61, 62, 63"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 50, 60, 61, 62, 63"
     )]
     pub body: ::core::option::Option<from_agent::Body>,
 }
@@ -87,6 +87,8 @@ pub mod from_agent {
         Probed(super::Probed),
         #[prost(message, tag = "12")]
         Present(super::Present),
+        #[prost(message, tag = "13")]
+        Listing(super::Listing),
         #[prost(message, tag = "20")]
         Route(super::Route),
         #[prost(message, tag = "50")]
@@ -312,6 +314,9 @@ pub struct Options {
     pub archive: bool,
     #[prost(enumeration = "Same", tag = "21")]
     pub same: i32,
+    /// nothing is made: receivers answer Look with what they would do, and it ends
+    #[prost(bool, tag = "50")]
+    pub dry_run: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Opened {
@@ -741,7 +746,24 @@ pub struct Present {
     #[prost(string, tag = "5")]
     pub failed: ::prost::alloc::string::String,
 }
-/// Before the plan, where receivers write the copy of a tree together. Senders serve their lists of files from now on.
+/// What a dry run would do at a destination, sorted by path; several messages, before the last Present.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Listing {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<Listed>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Listed {
+    /// below the root of the copy; empty for a copy of one file
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    /// of a file
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    #[prost(enumeration = "Change", tag = "3")]
+    pub change: i32,
+}
+/// Before the plan, where receivers write the copy of a tree together, or in a dry run. Senders serve their lists of files from now on.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Look {
     /// holders of lists of files
@@ -1472,6 +1494,34 @@ impl Same {
         match value {
             "SAME_KEPT" => Some(Self::Kept),
             "SAME_SENT" => Some(Self::Sent),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Change {
+    /// A file or link is written.
+    Send = 0,
+    /// A folder is made.
+    Make = 1,
+}
+impl Change {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Send => "CHANGE_SEND",
+            Self::Make => "CHANGE_MAKE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANGE_SEND" => Some(Self::Send),
+            "CHANGE_MAKE" => Some(Self::Make),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ropewalk_model::{Problem, Range};
 
 use super::Coordinator;
-use crate::control::{ToAgent, to_agent};
+use crate::control::{Listed, ToAgent, to_agent};
 use crate::report::Outcome;
 
 /// Actions for which room is kept while there are none.
@@ -58,6 +58,8 @@ pub enum Action {
     Note(String),
     /// Simulate this beside the transfer and answer with [`Coordinator::handle_simulated`]; a wish, not a need.
     Simulate(ropewalk_tuner::Question),
+    /// Show what a node would do in its destination.
+    Listed(u32, Vec<Listed>),
     /// Bytes start to flow.
     Moving,
     /// Progress changed.

@@ -27,15 +27,15 @@ const STRETCHES_MAX: usize = 20_000;
 /// What was found, and which node is asked for it.
 #[derive(Debug, Default)]
 pub(super) struct Looking {
-    began_at: Instant,
+    pub(super) began_at: Instant,
     asked: BTreeSet<u32>,
     // Of those the one that has not answered.
-    awaited: Option<u32>,
+    pub(super) awaited: Option<u32>,
     // What it has reported so far; what was decided, once no node is awaited.
     unchanged: RangeSet,
     adopted: RangeSet,
     files: u64,
-    decided_by: Option<u32>,
+    pub(super) decided_by: Option<u32>,
 }
 
 impl Looking {
@@ -60,9 +60,8 @@ impl Looking {
 
     /// Asserts that a node is awaited while there is something to be found out.
     pub fn check(&self, phase: Phase) {
-        debug_assert_eq!(
-            self.awaited.is_some(),
-            phase == Phase::Looking,
+        debug_assert!(
+            phase == Phase::Ended || self.awaited.is_some() == (phase == Phase::Looking),
             "{phase:?}: a node that looks"
         );
     }
@@ -72,6 +71,9 @@ impl Coordinator {
     /// Everything is laid out: where receivers write a tree together, one looks what is there, else all is planned. Next states:
     /// Looking, Planning.
     pub(super) fn look(&mut self) {
+        if self.is_dry_run() {
+            return self.list();
+        }
         if !self.has_shared_tree() {
             return self.plan_first();
         }
@@ -79,6 +81,11 @@ impl Coordinator {
         let Some(first) = self.next_to_look() else {
             return self.plan_first();
         };
+        self.begin_looking(first);
+    }
+
+    /// Has senders serve their lists of files, and a first node look.
+    pub(super) fn begin_looking(&mut self, first: u32) {
         self.enter(Step::Look);
         for sender in self.senders().filter(|&n| n != first).collect::<Vec<_>>() {
             let look = self.look_message(sender, false);
@@ -109,12 +116,12 @@ impl Coordinator {
             && receivers.all(is_tree)
     }
 
-    fn next_to_look(&self) -> Option<u32> {
+    pub(super) fn next_to_look(&self) -> Option<u32> {
         let is_next = |node: &u32| self.is_able(*node) && !self.looking.asked.contains(node);
         self.receivers().find(is_next)
     }
 
-    fn ask_to_look(&mut self, node: u32) {
+    pub(super) fn ask_to_look(&mut self, node: u32) {
         let looking = &mut self.looking;
         looking.asked.insert(node);
         looking.awaited = Some(node);
@@ -141,6 +148,9 @@ impl Coordinator {
     pub(super) fn handle_looked(&mut self, node: u32, present: &Present) {
         if self.looking.awaited != Some(node) {
             return;
+        }
+        if self.is_dry_run() {
+            return self.handle_list_end(node, present);
         }
         if !present.failed.is_empty() {
             return self.look_on();
@@ -225,6 +235,9 @@ impl Coordinator {
         let is_left = self.receivers().any(|other| self.is_able(other));
         if self.phase != Phase::Looking || state.is_sender() || !is_left {
             return false;
+        }
+        if self.is_dry_run() {
+            return self.lists_without(node);
         }
         if self.looking.awaited == Some(node) {
             self.look_on();

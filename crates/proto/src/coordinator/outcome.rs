@@ -76,7 +76,8 @@ impl Coordinator {
     }
 
     /// A file below a source's folder, with the folder's name.
-    pub(super) fn file_name(&self, file: &str) -> String {
+    #[must_use]
+    pub fn file_name(&self, file: &str) -> String {
         match (self.setup.source_name.as_str(), file) {
             (name, "") if !name.is_empty() => name.to_owned(),
             (_, "") => "the file".to_owned(),

@@ -52,7 +52,13 @@ impl Coordinator {
     /// Planning.
     pub(super) fn probe(&mut self) {
         let mut probes: BTreeMap<u32, Probe> = BTreeMap::new();
-        for (node, places) in self.suspects() {
+        let mut suspects = self.suspects();
+        if self.is_dry_run() && !suspects.is_empty() {
+            // Marks are files.
+            suspects = Default::default();
+            self.note("a dry run does not look whether two nodes write to one place".to_owned());
+        }
+        for (node, places) in suspects {
             probes.entry(node).or_default().places = places;
         }
         let mut overlaps = self.overlaps();

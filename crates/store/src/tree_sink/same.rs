@@ -37,6 +37,13 @@ impl Same {
         self.entries.contains(&object)
     }
 
+    /// Takes for different what is no folder.
+    pub fn forget_files(&mut self, entries: &[Entry]) {
+        self.entries
+            .retain(|object| !is_name_of_file(&entries[*object as usize]));
+        self.differing.clear();
+    }
+
     fn remove(&mut self, object: u32) {
         self.entries.remove(&object);
         self.differing.remove(&object);

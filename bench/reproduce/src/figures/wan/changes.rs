@@ -153,7 +153,8 @@ impl Followed {
             Event::Reached { .. }
             | Event::Awaiting { .. }
             | Event::Asking { .. }
-            | Event::Uploaded { .. } => {}
+            | Event::Uploaded { .. }
+            | Event::Listed { .. } => {}
         }
         0.0
     }

@@ -1,0 +1,139 @@
+//! A dry run: receivers list what a copy would do, and it ends. Nothing is made, no byte of a file moves.
+//!
+//! ```text
+//!  Look: serve lists of files --> all senders
+//!  Look: and list ------------> one receiver after the other; of a shared copy the first that can
+//!  End <----- Listing, Present: what it would do, and what is there
+//! ```
+//!
+//! What is listed goes to the user at once: memory does not grow with it.
+
+use super::phase::Phase;
+use super::{Coordinator, Destinations, Mapping};
+use crate::control::{self, Listing, Present};
+use crate::report::{Change, DryRunReport, ErrorKind, Outcome};
+
+use super::Action;
+
+impl Coordinator {
+    /// Whether nothing is to be done.
+    #[must_use]
+    pub fn is_dry_run(&self) -> bool {
+        self.setup.options.dry_run
+    }
+
+    /// The name of a node.
+    #[must_use]
+    pub fn node_name(&self, node: u32) -> &str {
+        self.name(node)
+    }
+
+    /// What a dry run has found; `None` of any other transfer.
+    #[must_use]
+    pub fn dry_run(&self) -> Option<DryRunReport> {
+        self.is_dry_run().then_some(self.listed)
+    }
+
+    /// Everything is laid out: receivers list what they would do. Next states: Looking, Ended.
+    pub(super) fn list(&mut self) {
+        self.looking.began_at = self.clock.now;
+        match self.next_to_look() {
+            Some(first) => self.begin_looking(first),
+            None => self.refuse("no receiver is left that could look at its destination".into()),
+        }
+    }
+
+    fn is_shared_copy(&self) -> bool {
+        let destinations = Destinations::Shared;
+        matches!(self.setup.mapping, Mapping::Trees { destinations: is, .. } if is == destinations)
+    }
+
+    /// Some of what the awaited receiver would do.
+    pub(super) fn handle_listing(&mut self, node: u32, listing: Listing) {
+        let is_awaited = self.looking.awaited == Some(node);
+        if self.phase != Phase::Looking || !self.is_dry_run() || !is_awaited {
+            return;
+        }
+        for entry in &listing.entries {
+            let totals = &mut self.listed;
+            match change(entry.change()) {
+                Change::Send => {
+                    totals.send_files += 1;
+                    totals.send_bytes = totals.send_bytes.saturating_add(entry.length);
+                }
+                Change::Make => totals.make_folders += 1,
+            }
+        }
+        self.out.push(Action::Listed(node, listing.entries));
+    }
+
+    /// What a receiver has already, and whether that is all that it says.
+    pub(super) fn handle_list_end(&mut self, node: u32, present: &Present) {
+        if !present.failed.is_empty() {
+            return self.list_on(node, &present.failed);
+        }
+        let there = control::range_set(&present.ranges);
+        for receiver in self.receivers().collect::<Vec<_>>() {
+            if receiver == node || self.is_shared_copy() {
+                self.nodes[receiver as usize].have(&there);
+            }
+        }
+        let state = &mut self.nodes[node as usize];
+        state.present_bytes += there.len_bytes();
+        state.present_files += present.files;
+        if !present.last {
+            return;
+        }
+        let next = self.next_to_look().filter(|_| !self.is_shared_copy());
+        if let Some(next) = next {
+            self.looking.began_at = self.clock.now;
+            return self.ask_to_look(next);
+        }
+        self.looking.awaited = None;
+        match self.left_out_error() {
+            Some(text) => {
+                self.fail(ErrorKind::Missing, text.clone());
+                self.end(Outcome::Partial, Some(text));
+            }
+            None => self.end(Outcome::Done, None),
+        }
+    }
+
+    /// A receiver cannot look. Others of a shared copy may.
+    fn list_on(&mut self, node: u32, reason: &str) {
+        let next = self.next_to_look().filter(|_| self.is_shared_copy());
+        match next {
+            Some(next) => {
+                self.looking.began_at = self.clock.now;
+                self.listed = DryRunReport::default();
+                self.ask_to_look(next);
+            }
+            None => {
+                self.looking.awaited = None;
+                let text = format!("{}: {reason}", self.name(node));
+                self.refuse(text);
+            }
+        }
+    }
+
+    /// A receiver is lost. Whether the others go on.
+    pub(super) fn lists_without(&mut self, node: u32) -> bool {
+        if !self.is_shared_copy() {
+            self.looking.awaited = None;
+            return false;
+        }
+        if self.looking.awaited == Some(node) {
+            self.list_on(node, "its connection ended");
+        }
+        true
+    }
+}
+
+/// As reports have it.
+#[must_use]
+pub fn change(change: control::Change) -> Change {
+    match change {
+        control::Change::Send => Change::Send,
+        control::Change::Make => Change::Make,
+    }
+}

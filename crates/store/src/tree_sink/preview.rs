@@ -1,0 +1,124 @@
+//! What a copy would do at its destination, found out without making anything.
+
+use std::path::Path;
+
+use super::parts::merge;
+use super::same::Same;
+use super::{Part, Tree, TreeSink};
+use crate::error::StoreError;
+use crate::manifest::{EntryKind, MODE_OF_NONE};
+use crate::sink::Present;
+
+/// The identification of a transfer that makes no temporary name.
+const NO_ID: &str = "00000000000000000000000000000000";
+
+/// What a copy would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preview {
+    /// Sorted by path.
+    pub changes: Vec<Previewed>,
+    /// What the destination has already. What an earlier transfer began to write is not looked for.
+    pub present: Present,
+}
+
+/// One name of a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Previewed {
+    /// Below the destination; empty for a copy of one file.
+    pub path: Vec<u8>,
+    /// Length of a file, 0 of others.
+    pub len: u64,
+    /// What becomes of it.
+    pub act: Act,
+}
+
+/// What becomes of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// A file or link is written.
+    Send,
+    /// A folder is made.
+    Make,
+}
+
+impl TreeSink {
+    /// What [`TreeSink::update`], or [`TreeSink::create`], and a commit would do. Nothing is made. Cost as of the survey of these: a
+    /// system call an entry.
+    ///
+    /// * `keeps_same`: what is there, the same, stays.
+    /// * `makes_parent`: the folder that is to hold DEST is made where only it is missing.
+    ///
+    /// # Errors
+    /// As [`TreeSink::create`]; free space is not looked at.
+    pub fn preview(
+        dest: &Path,
+        parts: &[Part],
+        keeps_same: bool,
+        makes_parent: bool,
+    ) -> Result<Preview, StoreError> {
+        let (mut tree, layout) = match Tree::open(dest, parts, NO_ID) {
+            Ok((tree, layout, _)) => (tree, layout),
+            Err(StoreError::ParentMissing { parent, .. })
+                if makes_parent && parent.parent().is_some_and(Path::is_dir) =>
+            {
+                return Self::preview_of_all(parts);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut same = tree.survey()?;
+        if !keeps_same {
+            same.forget_files(&tree.entries);
+        }
+        tree.keep(&same);
+        let present = Present {
+            unchanged: tree.unchanged_bytes(&layout),
+            files: tree.unchanged.len() as u64,
+            ..Present::default()
+        };
+        Ok(Preview {
+            changes: tree.changes(&same),
+            present,
+        })
+    }
+
+    /// The same where nothing is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when parts hold the same path.
+    pub fn preview_of_all(parts: &[Part]) -> Result<Preview, StoreError> {
+        let (entries, _) = merge(parts)?;
+        let all = entries
+            .into_iter()
+            .filter(|entry| entry.mode != MODE_OF_NONE);
+        let changes = all.map(|entry| previewed(entry.path, &entry.kind));
+        Ok(Preview {
+            changes: changes.collect(),
+            present: Present::default(),
+        })
+    }
+}
+
+fn previewed(path: Vec<u8>, kind: &EntryKind) -> Previewed {
+    let (act, len) = match kind {
+        EntryKind::File { len } => (Act::Send, *len),
+        EntryKind::Symlink { .. } => (Act::Send, 0),
+        EntryKind::Directory => (Act::Make, 0),
+    };
+    Previewed { path, len, act }
+}
+
+impl Tree {
+    /// What is not there.
+    fn changes(&self, same: &Same) -> Vec<Previewed> {
+        let is_root_there = self.stage_parent_path == self.dest;
+        let is_due = |object: u32, path: &[u8]| {
+            let is_folder_there = is_root_there && path.is_empty() && !self.is_single();
+            !(is_folder_there || same.has(object))
+        };
+        let entries = (0..).zip(&self.entries);
+        let due =
+            entries.filter(|(object, entry)| !entry.is_of_none() && is_due(*object, &entry.path));
+        due.map(|(_, entry)| previewed(entry.path.clone(), &entry.kind))
+            .collect()
+    }
+}

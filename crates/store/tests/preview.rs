@@ -1,0 +1,94 @@
+//! What a copy would do is found out without doing it.
+
+use std::path::Path;
+
+use ropewalk_store::{Act, Manifest, Part, Preview, Previewed, Sink as _, StoreError, TreeSink};
+
+mod support;
+use support::*;
+
+fn parts(from: &Path) -> [Part; 1] {
+    [Part::whole(0, Manifest::scan(from).unwrap().into())]
+}
+
+fn preview(from: &Path, to: &Path) -> Preview {
+    TreeSink::preview(to, &parts(from), true, false).unwrap()
+}
+
+fn lines(preview: &Preview) -> Vec<String> {
+    let line = |change: &Previewed| {
+        let path = String::from_utf8_lossy(&change.path);
+        format!("{:?} {} {path}", change.act, change.len)
+    };
+    preview.changes.iter().map(line).collect()
+}
+
+/// All that is below a folder, folders with their times.
+fn state(folder: &Path) -> Vec<(ropewalk_store::Entry, Vec<u8>)> {
+    snapshot(folder)
+}
+
+/// What is listed is what a copy then does: all of a new tree; nothing of one that is there; then what changed. Nothing changes.
+#[test]
+fn a_preview_is_what_a_copy_does() {
+    let (_keep, folder) = folder();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    std::fs::create_dir(&from).unwrap();
+    odd_tree(&from);
+    let before = state(&folder);
+    let first = preview(&from, &to);
+    assert!(before == state(&folder));
+    let entries = Manifest::scan(&from).unwrap().entries;
+    assert_eq!(first.changes.len(), entries.len());
+    for (change, entry) in first.changes.iter().zip(&entries) {
+        assert_eq!((&change.path, change.len), (&entry.path, entry.len()));
+        let is_folder = entry.kind == ropewalk_store::EntryKind::Directory;
+        assert_eq!(change.act == Act::Make, is_folder);
+    }
+    let (source, sink) = update_pair(&from, &to, ID);
+    pump(sink.layout(), &source, &sink);
+    sink.commit().unwrap();
+
+    let again = preview(&from, &to);
+    assert_eq!(again.changes, []);
+    let files = entries.len() - 8;
+    assert_eq!(again.present.files as usize, files);
+    assert_eq!(again.present.unchanged, sink.layout().ranges());
+
+    std::fs::remove_file(to.join("-rf/--help")).unwrap();
+    std::fs::remove_dir(to.join("empty folder")).unwrap();
+    set_times(&from.join("plain/small"), 5, 5);
+    let before = state(&folder);
+    let third = preview(&from, &to);
+    assert!(before == state(&folder));
+    assert_eq!(
+        lines(&third),
+        [
+            "Send 4 -rf/--help",
+            "Make 0 empty folder",
+            "Send 11 plain/small"
+        ]
+    );
+    let all = TreeSink::preview(&to, &parts(&from), false, false).unwrap();
+    assert_eq!(all.changes.len(), files + 1);
+}
+
+/// A copy of one file, one into a folder that would be made, and ones that would be refused.
+#[test]
+fn a_preview_needs_what_a_copy_needs() {
+    let (_keep, folder) = folder();
+    let from = folder.join("from");
+    std::fs::write(&from, "file").unwrap();
+    assert_eq!(lines(&preview(&from, &folder.join("to"))), ["Send 4 "]);
+    let new = folder.join("new/to");
+    let refused = TreeSink::preview(&new, &parts(&from), true, false);
+    assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
+    let made = TreeSink::preview(&new, &parts(&from), true, true).unwrap();
+    assert_eq!(lines(&made), ["Send 4 "]);
+    let refused = TreeSink::preview(&folder.join("new/new/to"), &parts(&from), true, true);
+    assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
+    std::fs::create_dir(folder.join("to")).unwrap();
+    let refused = TreeSink::preview(&folder.join("to"), &parts(&from), true, false);
+    assert!(matches!(refused, Err(StoreError::Exists { .. })));
+    assert_eq!(names(&folder), ["from", "to"]);
+}
