@@ -197,6 +197,12 @@ impl SinkSet {
             all.owners_not_kept += landed.owners_not_kept;
             all.attributes_not_kept += landed.attributes_not_kept;
             all.unchanged_files += landed.unchanged_files;
+            all.removed_files += landed.removed.files;
+            all.removed_folders += landed.removed.folders;
+            let failed = landed.removed.failed.into_iter();
+            all.not_removed
+                .extend(failed.map(|(path, reason)| control::NotRemoved { path, reason }));
+            all.not_removed_more += landed.removed.failed_more;
         }
         all
     }

@@ -12,12 +12,13 @@ use ropewalk_lane::seal::{PairSecret, derive};
 use ropewalk_lane::{Stopper, tls};
 use ropewalk_model::time;
 use ropewalk_proto::control::{self, FromAgent, Peer, Verify, from_agent, route};
-use ropewalk_store::Adopt;
+use ropewalk_store::{Adopt, Filter};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 use crate::host::{Host, Work};
 use crate::interfaces::Interface;
+use crate::open;
 use crate::pool::{CARRIERS_MAX, Pool, READY_MAX};
 use crate::streams::DataSocket;
 use crate::tunnel::Tunnel;
@@ -41,6 +42,8 @@ pub(crate) struct Member {
     /// Of the node, for what is said of it.
     pub name: String,
     pub options: control::Options,
+    /// Which entries of trees are part of the copy.
+    pub filter: Filter,
     /// Interfaces of this host that carry data; whether others must not; whether more than one rail to a peer may be used.
     pub interfaces: Vec<Interface>,
     pub is_restricted: bool,
@@ -90,6 +93,7 @@ impl Member {
             node: open.node,
             name: open.name.clone(),
             options: open.options.unwrap_or_default(),
+            filter: open::filter(&open.filter)?,
             interfaces,
             is_restricted: !open.rails.is_empty(),
             one_rail: open.one_rail,

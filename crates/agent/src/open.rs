@@ -288,8 +288,13 @@ fn rows(rows: &[Row], roots: &Roots) -> Result<(OpenSource, OpenedSource), Agent
 /// Refuses a copy that would lie in what it is a copy of, or take its place.
 ///
 /// * `path`: of the tree to be written, resolved.
+/// * `deletes`: what the sources lack is removed there.
 /// * `sources`: those of this host, as the user named them. What cannot be resolved is for the sending side to refuse.
-fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), AgentError> {
+fn outside_sources(
+    path: &Path,
+    sources: &[control::Beside],
+    deletes: bool,
+) -> Result<(), AgentError> {
     for source in sources {
         let named = path_of(&source.path);
         let Ok(resolved) = std::fs::canonicalize(named) else {
@@ -302,6 +307,10 @@ fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), Agent
         let what = match copy.starts_with(&resolved) {
             true if copy == resolved => "would take the place of its own source",
             true => "would lie in its own source",
+            // What is removed could be the source.
+            false if deletes && resolved.starts_with(&copy) => {
+                "would, with --delete, hold its own source"
+            }
             false => continue,
         };
         return Err(AgentError::Refused(format!(
@@ -315,13 +324,13 @@ fn outside_sources(path: &Path, sources: &[control::Beside]) -> Result<(), Agent
 
 /// Checks all sinks; creates nothing.
 ///
-/// * `rule`: what becomes of a file that stands where rows are written.
+/// * `options`: what becomes of files that stand there.
 pub(crate) fn sinks(
     requests: &[control::Sink],
-    rule: Existing,
+    options: &control::Options,
     roots: &Roots,
 ) -> Result<Vec<OpenSink>, AgentError> {
-    let sinks = requests.iter().map(|request| sink(request, rule, roots));
+    let sinks = requests.iter().map(|request| sink(request, options, roots));
     let sinks = sinks.collect::<Result<Vec<_>, _>>()?;
     check_paths_apart(&sinks)?;
     Ok(sinks)
@@ -348,11 +357,16 @@ fn check_paths_apart(sinks: &[OpenSink]) -> Result<(), AgentError> {
 }
 
 /// Checks one sink.
-fn sink(request: &control::Sink, rule: Existing, roots: &Roots) -> Result<OpenSink, AgentError> {
+fn sink(
+    request: &control::Sink,
+    options: &control::Options,
+    roots: &Roots,
+) -> Result<OpenSink, AgentError> {
+    let rule = options.existing();
     match &request.kind {
         Some(sink::Kind::Tree(path)) => {
             let path = roots.resolve_write(&ropewalk_store::from_home(path_of(path))?)?;
-            outside_sources(&path, &request.sources)?;
+            outside_sources(&path, &request.sources, options.delete)?;
             Ok(OpenSink::Tree {
                 stood: Standing::at(&path),
                 path,

@@ -117,7 +117,7 @@ impl Transfer {
         options
             .check()
             .map_err(|error| AgentError::Refused(error.to_string()))?;
-        let sinks = open::sinks(&open.sinks, options.existing(), &host.roots)?;
+        let sinks = open::sinks(&open.sinks, &options, &host.roots)?;
         let (places, told) = probe::places(&open.sinks, &sinks);
         opened.places = told;
         let member = Member::new(open, credentials, usable, host, outbox)?;

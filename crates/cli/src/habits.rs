@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Commands that move data.
 const MOVING: [&str; 4] = ["copy", "put", "get", "transfer"];
 
-const SENTENCES: [(&[&str], &str); 18] = [
+const SENTENCES: [(&[&str], &str); 19] = [
     (
         &["-a", "--archive"],
         "contents, modes and times are always copied; `ropewalk copy -a` also copies owners, extended attributes and ACLs",
@@ -46,7 +46,17 @@ const SENTENCES: [(&[&str], &str); 18] = [
     ),
     (
         &["--delete"],
-        "what the destination holds under other names always stays in this version; remove it yourself",
+        "only `ropewalk copy` removes what the sources lack",
+    ),
+    (
+        &[
+            "--delete-before",
+            "--delete-during",
+            "--del",
+            "--delete-delay",
+            "--delete-excluded",
+        ],
+        "write --delete, which removes when all has arrived and keeps what is excluded",
     ),
     (
         &["--filter", "--include-from", "--files-from"],

@@ -400,6 +400,7 @@ impl MoveArgs {
             // `copy` has an option for it.
             archive: false,
             dry_run: false,
+            delete: false,
             filter: Vec::new(),
             incomplete: match (self.keep_partial, self.atomic) {
                 (true, _) => Incomplete::Kept,

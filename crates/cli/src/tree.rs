@@ -12,6 +12,18 @@ pub(crate) struct TreeArgs {
     /// The list is on standard output, a file a line. What an interrupted run has left is listed as if it was to be sent
     #[arg(long, short = 'n', hide_short_help = true, hide_long_help = true)]
     dry_run: bool,
+
+    /// Remove what the destination has and no source has, when all has arrived, as rsync does
+    ///
+    /// Only in folders that the sources have. What --exclude matches stays, as do sockets, pipes, devices, mount points and temporary names
+    /// of transfers. Nothing is removed when part of a source cannot be read; a source with nothing in it is refused. First look with -n
+    #[arg(
+        long,
+        alias = "delete-after",
+        hide_short_help = true,
+        hide_long_help = true
+    )]
+    delete: bool,
 }
 
 impl TreeArgs {
@@ -27,6 +39,7 @@ impl TreeArgs {
         }
         Ok(Options {
             dry_run: self.dry_run,
+            delete: self.delete,
             ..options
         })
     }

@@ -145,7 +145,7 @@ fn habits_are_answered() {
         ("-z", "compressed"),
         ("-P", "progress is shown"),
         ("-p", "always kept"),
-        ("--delete", "stays"),
+        ("--delete-excluded", "write --delete"),
         ("--files-from=x", "--exclude-from FILE"),
         ("--port", "--ssh 'ssh -p 2222'"),
     ] {

@@ -17,6 +17,8 @@ pub(crate) fn tell(report: &mut Report, nodes: &[NodeSummary<'_>]) {
         landing.resumed_bytes += node.adopted;
         let Some(landed) = node.landed else { continue };
         landing.replaced_files += landed.replaced_files;
+        landing.removed_files += landed.removed_files;
+        landing.removed_folders += landed.removed_folders;
         // Each destination has a copy of the same.
         landing.bits_not_kept = landing.bits_not_kept.max(landed.bits_not_kept);
         landing.owners_not_kept = landing.owners_not_kept.max(landed.owners_not_kept);
@@ -145,6 +147,7 @@ mod tests {
             unchanged_files: 0,
             owners_not_kept: 1,
             attributes_not_kept: 2,
+            ..Landed::default()
         };
         let new = Landed {
             bits_not_kept: 3,

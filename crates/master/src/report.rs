@@ -259,6 +259,8 @@ pub(crate) fn final_report(
     }
     tell_missing(&mut report, coordinator, outcome);
     (report.left_out, report.left_out_more) = coordinator.left_out();
+    let landing = &mut report.landing;
+    (landing.not_removed, landing.not_removed_more) = coordinator.not_removed();
     report.dry_run = coordinator.dry_run();
     if report.dry_run.is_none() {
         report.destinations = coordinator.destinations();

@@ -209,6 +209,8 @@ pub struct Options {
     pub archive: bool,
     /// Nothing is made: receivers list what they would do.
     pub dry_run: bool,
+    /// What no source has is removed from destinations, in folders that the sources have, once all is safe.
+    pub delete: bool,
     /// Which entries of trees are part of the copy: the first rule that matches decides.
     pub filter: Vec<FilterRule>,
     /// What becomes of a copy that is not complete at the end.
@@ -300,6 +302,7 @@ impl Default for Options {
             same: Same::default(),
             archive: false,
             dry_run: false,
+            delete: false,
             filter: Vec::new(),
             incomplete: Incomplete::default(),
             token: None,

@@ -203,6 +203,7 @@ pub(crate) fn setup(request: &Request, id: uuid::Uuid, before: &Before) -> (Setu
         same: options.same.into(),
         archive: options.archive,
         dry_run: options.dry_run,
+        delete: options.delete,
     };
     let hint = |known: &[Option<u64>], at: usize| known.get(at).copied().flatten().map(ByteRate);
     let nodes = request

@@ -19,7 +19,7 @@
 //! | concern | file |
 //! |---|---|
 //! | layout of the data, replicas, what is odd | `layout`, `left_out`, `source_lists`, `probe`, `places`, `overlaps`, `replicas` |
-//! | what destinations have, dry runs | `looking`, `listing` |
+//! | what destinations have, dry runs, `--delete` | `looking`, `listing`, `removal` |
 //! | plans, and what each node is sent of them | `plan`, `groups` |
 //! | moving work while bytes flow | `balancer` decides, `rounds` carries out |
 //! | nodes that fail, join and leave | `recover`, `membership` |
@@ -70,6 +70,7 @@ mod plan;
 mod probe;
 mod progress;
 mod recover;
+mod removal;
 mod replicas;
 mod rounds;
 mod routing;
@@ -375,7 +376,10 @@ impl Coordinator {
         match self.lay_out() {
             Ok(()) if self.refuses_left_out() => {}
             Ok(()) => {
-                if let Some(text) = self.left_out_note() {
+                for text in [self.left_out_note(), self.delete_note()]
+                    .into_iter()
+                    .flatten()
+                {
                     self.note(text);
                 }
                 self.probe();

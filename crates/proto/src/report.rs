@@ -161,6 +161,10 @@ pub enum Change {
     Send,
     /// A folder is made.
     Make,
+    /// A file or link that no source has is removed.
+    Remove,
+    /// The same of a folder.
+    RemoveFolder,
 }
 
 /// What a dry run found, all destinations together.
@@ -172,6 +176,15 @@ pub struct DryRunReport {
     pub send_bytes: u64,
     /// Folders that it would make.
     pub make_folders: u64,
+    /// Files and links that no source has, which it would remove.
+    #[serde(default)]
+    pub remove_files: u64,
+    /// Lengths of these files.
+    #[serde(default)]
+    pub remove_bytes: u64,
+    /// Folders that it would remove.
+    #[serde(default)]
+    pub remove_folders: u64,
 }
 
 /// Progress of one node.
@@ -460,6 +473,18 @@ pub struct LandingReport {
     /// Bytes of files that an earlier transfer had begun to write, which were not sent and `wanted_bytes` does not count either.
     #[serde(default)]
     pub resumed_bytes: u64,
+    /// Files and links of all destinations that no source has, and that were removed.
+    #[serde(default)]
+    pub removed_files: u64,
+    /// The same of folders.
+    #[serde(default)]
+    pub removed_folders: u64,
+    /// Names that were to be removed and are still there.
+    #[serde(default)]
+    pub not_removed: Vec<NotRemovedReport>,
+    /// Further ones, beyond those listed.
+    #[serde(default)]
+    pub not_removed_more: u64,
     /// Set-user and set-group bits of a copy that it does not have, since it does not have the owner either.
     pub bits_not_kept: u64,
     /// Files, folders and links that were to have owner and group of the source, and have others.
@@ -472,6 +497,17 @@ pub struct LandingReport {
     pub temporary_names_left_out: u64,
     /// Sockets, pipes and devices in a source tree, left out.
     pub special_files_left_out: u64,
+}
+
+/// Something that no source has and could not be removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRemovedReport {
+    /// Name of the node.
+    pub node: String,
+    /// With the name of the source's folder.
+    pub file: String,
+    /// Why, in words.
+    pub reason: String,
 }
 
 /// A folder that stood at a destination.

@@ -278,6 +278,15 @@ pub enum StoreError {
         /// The folders given, resolved.
         roots: Vec<PathBuf>,
     },
+    /// A source has nothing in it, and all that the destination has there would be removed.
+    #[error(
+        "the source of {shown} has nothing in it, which is also what a disk that is not mounted looks like: --delete would remove all that \
+         the destination has there; leave out --delete, or remove it yourself", shown = shown(path)
+    )]
+    EmptySource {
+        /// The folder of the destination.
+        path: PathBuf,
+    },
     /// Another program holds a lease on the file and kept it longer than an open waits.
     #[error(
         "cannot {operation} {shown}: another program holds a lease on it and did not give it up within {} s; \
@@ -500,6 +509,7 @@ impl StoreError {
             | Self::TooShort { path, .. }
             | Self::NoFile { path, .. }
             | Self::NoSize { path }
+            | Self::EmptySource { path }
             | Self::NoInodes { path, .. }
             | Self::SameFile { path, .. }
             | Self::Longer { path, .. }

@@ -172,6 +172,21 @@ pub struct Landed {
     pub attributes_not_kept: u64,
     /// Files and links that were there before, the same, and stay as they were.
     pub unchanged_files: u64,
+    /// What no source has and was removed.
+    pub removed: Removed,
+}
+
+/// What no source has, and was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Files and links.
+    pub files: u64,
+    /// Folders.
+    pub folders: u64,
+    /// Names that could not be removed, each below the destination, with the reason; the first ones.
+    pub failed: Vec<(Vec<u8>, String)>,
+    /// How many more there are.
+    pub failed_more: u64,
 }
 
 /// Space for bytes in a file of a sink.

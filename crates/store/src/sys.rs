@@ -45,6 +45,25 @@ pub(crate) fn open_beneath(
     open_resolved(dir, path, flags, mode, resolve)
 }
 
+/// As [`open_beneath`] for a name of a folder, and not into what is mounted there: EXDEV.
+pub(crate) fn open_on_mount(
+    folder: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let name = OsStr::from_bytes(name);
+    let opened = open_resolved(folder, name, flags, Mode::empty(), resolve)?;
+    // Where the kernel lacks the call the flags count for nothing.
+    match fs::fstat(&opened)?.st_dev == fs::fstat(folder)?.st_dev {
+        true => Ok(opened),
+        false => Err(Errno::XDEV),
+    }
+}
+
 /// Opens an absolute path that has been resolved, so that a symbolic link on it is one that was put
 /// there since; links give ELOOP.
 pub(crate) fn open_resolved_path(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {

@@ -37,6 +37,7 @@ use rustix::io::Errno;
 use crate::durable;
 use crate::error::{Operation, StoreError};
 use crate::file_systems::FileSystem;
+use crate::filter::Filter;
 use crate::folders::Folders;
 use crate::manifest::{Entry, EntryKind, parent_of};
 use crate::open_files::lock;
@@ -47,6 +48,7 @@ use crate::sys;
 mod adopt;
 mod as_sink;
 mod commit;
+mod extra;
 mod kept;
 mod parts;
 mod preview;
@@ -96,6 +98,8 @@ struct Tree {
     unchanged: HashSet<u32>,
     /// Another node has found that these files are the same, and has made the temporary name.
     was_told: bool,
+    /// What DEST has and the tree has not is removed at the end, but for what this excludes.
+    removes: OnceLock<Filter>,
     progress: Mutex<Progress>,
     /// A commit has ended well.
     named: AtomicBool,
@@ -277,6 +281,7 @@ impl Tree {
             omitted: OnceLock::new(),
             unchanged: HashSet::new(),
             was_told: false,
+            removes: OnceLock::new(),
             progress: Mutex::new(Progress::off()),
             named: AtomicBool::new(false),
             kept_state: Mutex::default(),

@@ -12,7 +12,7 @@ fn parts(from: &Path) -> [Part; 1] {
 }
 
 fn preview(from: &Path, to: &Path) -> Preview {
-    TreeSink::preview(to, &parts(from), true, false).unwrap()
+    TreeSink::preview(to, &parts(from), true, None, false).unwrap()
 }
 
 fn lines(preview: &Preview) -> Vec<String> {
@@ -69,7 +69,7 @@ fn a_preview_is_what_a_copy_does() {
             "Send 11 plain/small"
         ]
     );
-    let all = TreeSink::preview(&to, &parts(&from), false, false).unwrap();
+    let all = TreeSink::preview(&to, &parts(&from), false, None, false).unwrap();
     assert_eq!(all.changes.len(), files + 1);
 }
 
@@ -81,14 +81,14 @@ fn a_preview_needs_what_a_copy_needs() {
     std::fs::write(&from, "file").unwrap();
     assert_eq!(lines(&preview(&from, &folder.join("to"))), ["Send 4 "]);
     let new = folder.join("new/to");
-    let refused = TreeSink::preview(&new, &parts(&from), true, false);
+    let refused = TreeSink::preview(&new, &parts(&from), true, None, false);
     assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
-    let made = TreeSink::preview(&new, &parts(&from), true, true).unwrap();
+    let made = TreeSink::preview(&new, &parts(&from), true, None, true).unwrap();
     assert_eq!(lines(&made), ["Send 4 "]);
-    let refused = TreeSink::preview(&folder.join("new/new/to"), &parts(&from), true, true);
+    let refused = TreeSink::preview(&folder.join("new/new/to"), &parts(&from), true, None, true);
     assert!(matches!(refused, Err(StoreError::ParentMissing { .. })));
     std::fs::create_dir(folder.join("to")).unwrap();
-    let refused = TreeSink::preview(&folder.join("to"), &parts(&from), true, false);
+    let refused = TreeSink::preview(&folder.join("to"), &parts(&from), true, None, false);
     assert!(matches!(refused, Err(StoreError::Exists { .. })));
     assert_eq!(names(&folder), ["from", "to"]);
 }

@@ -178,6 +178,10 @@ impl Fetch {
                     peers: &plan.peers,
                 };
                 let parts = lists.fetch(&plan.parts).map_err(Failure::Other)?;
+                if plan.delete {
+                    let checked = TreeSink::check_extra(&path, &parts, &self.member.filter);
+                    checked.map_err(|error| refused(&error))?;
+                }
                 self.make_folder(&path, make_folder)?;
                 match (self.member.options.same(), shared) {
                     (Same::Kept, false) => TreeSink::update(&path, &parts, id, self.member.adopt()),
@@ -196,6 +200,9 @@ impl Fetch {
         })?;
         if let Some(stood) = stood {
             sink.dest_was(stood);
+        }
+        if plan.delete {
+            sink.remove_extra(self.member.filter.clone());
         }
         let layout = sink.layout().clone();
         Ok((layout.ranges(), Arc::new(sink), layout))

@@ -29,6 +29,8 @@ fn listed(change: &Previewed) -> control::Listed {
     listed.set_change(match change.act {
         Act::Send => Change::Send,
         Act::Make => Change::Make,
+        Act::Remove => Change::Remove,
+        Act::RemoveFolder => Change::RemoveFolder,
     });
     listed
 }
@@ -149,12 +151,19 @@ impl Transfer {
     fn list(&self, look: &control::Look) -> Result<Present, String> {
         let parts = self.fetch_lists(look)?;
         let keeps_same = self.member.options.same() == Same::Kept;
+        let removes = Some(&self.member.filter).filter(|_| look.delete);
         let preview = match self.sinks.lock().as_slice() {
             [
                 OpenSink::Tree {
                     path, make_folder, ..
                 },
-            ] => TreeSink::preview(path, &parts, keeps_same, *make_folder),
+            ] => {
+                if let Some(filter) = removes {
+                    let checked = TreeSink::check_extra(path, &parts, filter);
+                    checked.map_err(|error| error.to_string())?;
+                }
+                TreeSink::preview(path, &parts, keeps_same, removes, *make_folder)
+            }
             _ => TreeSink::preview_of_all(&parts),
         };
         let Preview { changes, present } = preview.map_err(|error| error.to_string())?;
@@ -176,6 +185,10 @@ impl Transfer {
             _ => return Err("this node writes no tree".into()),
         };
         let parts = self.fetch_lists(look)?;
+        if look.delete {
+            let checked = TreeSink::check_extra(&path, &parts, &self.member.filter);
+            checked.map_err(|error| error.to_string())?;
+        }
         // Nothing is made that the agent would not stay to remove.
         let Ok(_at_work) = self.member.work.clone().try_read_owned() else {
             return Err("the agent is about to end".into());

@@ -1,10 +1,9 @@
 //! The first line: what moved, how long it took; how many copies are complete where not all are.
 
 use ropewalk_model::{format_bytes, format_seconds};
-use ropewalk_proto::report::{DestinationReport, Outcome, Report};
+use ropewalk_proto::report::{DestinationReport, DryRunReport, Outcome, Report};
 
 use super::full::listed;
-use super::listing;
 use crate::escape;
 use crate::progress::rate;
 
@@ -65,11 +64,20 @@ fn unchanged(report: &Report) -> Option<String> {
     (files > 0).then(|| format!("{} ({size}) unchanged", count(files, "file")))
 }
 
+/// What no source has and is gone: `2 files and 1 folder removed`.
+fn removed(report: &Report) -> Option<String> {
+    let (files, folders) = (report.landing.removed_files, report.landing.removed_folders);
+    let is_any = files + folders > 0;
+    is_any.then(|| format!("{} removed", names(files, folders)))
+}
+
 /// What is there beside the bytes that were sent, each after a semicolon.
 fn there(report: &Report) -> String {
     let resumed = report.landing.resumed_bytes;
     let resumed = (resumed > 0).then(|| format!("{} from an earlier run", format_bytes(resumed)));
-    let there = [unchanged(report), resumed].into_iter().flatten();
+    let there = [unchanged(report), resumed, removed(report)]
+        .into_iter()
+        .flatten();
     there.map(|text| format!("; {text}")).collect()
 }
 
@@ -110,7 +118,8 @@ fn done(report: &Report) -> String {
             .all(|merged| merged.added_files + merged.replaced_files == 0)
     {
         let (sources, label) = (sources(report), label(report));
-        return format!("done: nothing to send, {unchanged}{sources}, {time}{label}");
+        let removed = removed(report).map_or_else(String::new, |removed| format!("; {removed}"));
+        return format!("done: nothing to send, {unchanged}{sources}, {time}{removed}{label}");
     }
     format!(
         "done: {}{}, {time}, {}{}{}",
@@ -122,12 +131,42 @@ fn done(report: &Report) -> String {
     )
 }
 
-/// What would be done.
+/// What would be done: `send 5.2 MB in 3 files, make 1 folder`.
+fn totals(found: &DryRunReport) -> String {
+    let mut out = format!(
+        "send {} in {}",
+        format_bytes(found.send_bytes),
+        count(found.send_files, "file")
+    );
+    if found.make_folders > 0 {
+        out += &format!(", make {}", count(found.make_folders, "folder"));
+    }
+    match (found.remove_files, found.remove_folders) {
+        (0, 0) => {}
+        (files, folders) => {
+            let size = format_bytes(found.remove_bytes);
+            out += &format!(", remove {} ({size})", names(files, folders));
+        }
+    }
+    out
+}
+
+/// `2 files and 1 folder`, or one of these.
+fn names(files: u64, folders: u64) -> String {
+    let (of_files, of_folders) = (count(files, "file"), count(folders, "folder"));
+    match (files, folders) {
+        (_, 0) => of_files,
+        (0, _) => of_folders,
+        (_, _) => format!("{of_files} and {of_folders}"),
+    }
+}
+
+/// The outcome of a dry run.
 fn dry_run(report: &Report) -> String {
     let found = report.dry_run.unwrap_or_default();
     format!(
         "dry run: would {}{}{}{}",
-        listing::totals(&found),
+        totals(&found),
         sources(report),
         there(report),
         label(report)

@@ -1,9 +1,8 @@
 //! What a dry run lists, for people: a line for each name.
 
 use ropewalk_model::format_bytes;
-use ropewalk_proto::report::{Change, DryRunReport, Event};
+use ropewalk_proto::report::{Change, Event};
 
-use super::brief::count;
 use crate::escape;
 
 /// The line of an event of a dry run, without a newline; `None` for other events.
@@ -22,6 +21,8 @@ pub(crate) fn listed_line(event: &Event, is_one_copy: bool) -> Option<String> {
     let (act, size, end) = match change {
         Change::Send => ("send", format_bytes(*bytes), ""),
         Change::Make => ("make", String::new(), "/"),
+        Change::Remove => ("remove", format_bytes(*bytes), ""),
+        Change::RemoveFolder => ("remove", String::new(), "/"),
     };
     let node = match is_one_copy {
         true => String::new(),
@@ -31,17 +32,4 @@ pub(crate) fn listed_line(event: &Event, is_one_copy: bool) -> Option<String> {
         "{act:<6} {size:>8}  {node}{}{end}",
         escape::line(file)
     ))
-}
-
-/// What would be done: `send 5.2 MB in 3 files, make 1 folder`.
-pub(super) fn totals(found: &DryRunReport) -> String {
-    let mut out = format!(
-        "send {} in {}",
-        format_bytes(found.send_bytes),
-        count(found.send_files, "file")
-    );
-    if found.make_folders > 0 {
-        out += &format!(", make {}", count(found.make_folders, "folder"));
-    }
-    out
 }

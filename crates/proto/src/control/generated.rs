@@ -317,6 +317,9 @@ pub struct Options {
     /// nothing is made: receivers answer Look with what they would do, and it ends
     #[prost(bool, tag = "50")]
     pub dry_run: bool,
+    /// the user wants Plan.delete
+    #[prost(bool, tag = "51")]
+    pub delete: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Opened {
@@ -507,6 +510,9 @@ pub struct Plan {
     /// with commit: when the master is gone, files that lack no byte are renamed
     #[prost(bool, tag = "16")]
     pub whole_files: bool,
+    /// when all is safe, what the sources lack is removed in the folders that they have
+    #[prost(bool, tag = "17")]
+    pub delete: bool,
     /// of each sink of rows: permission bits that all its sources give, plus one; 0 = not known
     #[prost(uint32, repeated, tag = "20")]
     pub sink_modes: ::prost::alloc::vec::Vec<u32>,
@@ -775,6 +781,9 @@ pub struct Look {
     /// as in Plan
     #[prost(uint64, repeated, tag = "3")]
     pub source_bases: ::prost::alloc::vec::Vec<u64>,
+    /// as in Plan
+    #[prost(bool, tag = "5")]
+    pub delete: bool,
     /// this node looks what of the copy is there, and answers with Present
     #[prost(bool, tag = "4")]
     pub decides: bool,
@@ -984,7 +993,7 @@ pub struct Finished {
     pub left: ::prost::alloc::vec::Vec<Leftover>,
 }
 /// What stood where a copy got its name, and what the copy could not keep.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Landed {
     /// path of the folder that a tree was merged into; empty when there was none
     #[prost(bytes = "vec", tag = "1")]
@@ -1007,6 +1016,25 @@ pub struct Landed {
     /// files and links that were there, the same
     #[prost(uint64, tag = "5")]
     pub unchanged_files: u64,
+    /// files and links that no source has
+    #[prost(uint64, tag = "50")]
+    pub removed_files: u64,
+    #[prost(uint64, tag = "51")]
+    pub removed_folders: u64,
+    /// a few at most
+    #[prost(message, repeated, tag = "52")]
+    pub not_removed: ::prost::alloc::vec::Vec<NotRemoved>,
+    #[prost(uint64, tag = "53")]
+    pub not_removed_more: u64,
+}
+/// Something that no source has and could not be removed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotRemoved {
+    /// below the root of the copy
+    #[prost(bytes = "vec", tag = "1")]
+    pub path: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leftover {
@@ -1505,6 +1533,10 @@ pub enum Change {
     Send = 0,
     /// A folder is made.
     Make = 1,
+    /// A file or link is removed.
+    Remove = 2,
+    /// A folder is removed.
+    RemoveFolder = 3,
 }
 impl Change {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1515,6 +1547,8 @@ impl Change {
         match self {
             Self::Send => "CHANGE_SEND",
             Self::Make => "CHANGE_MAKE",
+            Self::Remove => "CHANGE_REMOVE",
+            Self::RemoveFolder => "CHANGE_REMOVE_FOLDER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1522,6 +1556,8 @@ impl Change {
         match value {
             "CHANGE_SEND" => Some(Self::Send),
             "CHANGE_MAKE" => Some(Self::Make),
+            "CHANGE_REMOVE" => Some(Self::Remove),
+            "CHANGE_REMOVE_FOLDER" => Some(Self::RemoveFolder),
             _ => None,
         }
     }

@@ -255,13 +255,17 @@ impl Coordinator {
                 self.fail(ErrorKind::Missing, text.clone());
                 (Outcome::Partial, Some(text))
             }
-            (None, false) => match self.left_out_error() {
-                Some(text) => {
-                    self.fail(ErrorKind::Missing, text.clone());
-                    (Outcome::Partial, Some(text))
+            (None, false) => {
+                let left_out = self.left_out_error().map(|text| (ErrorKind::Missing, text));
+                let not_removed = || Some((ErrorKind::Node, self.not_removed_error()?));
+                match left_out.or_else(not_removed) {
+                    Some((kind, text)) => {
+                        self.fail(kind, text.clone());
+                        (Outcome::Partial, Some(text))
+                    }
+                    None => (Outcome::Done, None),
                 }
-                None => (Outcome::Done, None),
-            },
+            }
         };
         self.end(outcome, error);
     }

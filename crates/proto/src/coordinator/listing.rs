@@ -62,6 +62,11 @@ impl Coordinator {
                     totals.send_bytes = totals.send_bytes.saturating_add(entry.length);
                 }
                 Change::Make => totals.make_folders += 1,
+                Change::Remove => {
+                    totals.remove_files += 1;
+                    totals.remove_bytes = totals.remove_bytes.saturating_add(entry.length);
+                }
+                Change::RemoveFolder => totals.remove_folders += 1,
             }
         }
         self.out.push(Action::Listed(node, listing.entries));
@@ -135,5 +140,7 @@ pub fn change(change: control::Change) -> Change {
     match change {
         control::Change::Send => Change::Send,
         control::Change::Make => Change::Make,
+        control::Change::Remove => Change::Remove,
+        control::Change::RemoveFolder => Change::RemoveFolder,
     }
 }

@@ -99,6 +99,7 @@ fn each_copy_is_listed() {
         send_files: 2,
         send_bytes: 120,
         make_folders: 2,
+        ..DryRunReport::default()
     };
     assert_eq!(c.dry_run(), Some(found));
     assert_eq!(c.wanted_bytes(), 120);

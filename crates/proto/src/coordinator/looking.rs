@@ -141,6 +141,7 @@ impl Coordinator {
             parts: self.space.parts.clone(),
             source_bases: sources.map(|source| source.base).collect(),
             decides,
+            delete: self.deletes(),
         }
     }
 

@@ -475,6 +475,7 @@ impl Coordinator {
         if plan.explore && self.nodes.len() <= BEAT_NODES_MAX && is_open() {
             plan.beat_milliseconds = BEAT_MILLISECONDS;
         }
+        plan.delete = self.deletes();
         plan.whole_files = self.setup.incomplete == Incomplete::WholeFiles;
         plan.commit = state.setup.sinks.iter().all(|s| s.destination.is_none());
         let mut wanted: BTreeSet<u32> = state

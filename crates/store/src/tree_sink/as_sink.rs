@@ -76,6 +76,9 @@ impl Sink for TreeSink {
         let same = self.staging.target.survey()?;
         self.staging.target.check_unchanged(&same)?;
         self.staging.target.commit(&same)?;
+        // Only when everything has its name, and is safe.
+        let removed = self.staging.target.take_away_extra();
+        lock(&self.staging.target.landed).removed = removed;
         self.staging.target.named.store(true, Ordering::Release);
         self.staging.target.end_journal();
         self.staging.close();

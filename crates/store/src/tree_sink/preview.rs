@@ -6,6 +6,7 @@ use super::parts::merge;
 use super::same::Same;
 use super::{Part, Tree, TreeSink};
 use crate::error::StoreError;
+use crate::filter::Filter;
 use crate::manifest::{EntryKind, MODE_OF_NONE};
 use crate::sink::Present;
 
@@ -39,6 +40,10 @@ pub enum Act {
     Send,
     /// A folder is made.
     Make,
+    /// A file or link that no source has is removed.
+    Remove,
+    /// The same of a folder, after what was in it.
+    RemoveFolder,
 }
 
 impl TreeSink {
@@ -46,6 +51,7 @@ impl TreeSink {
     /// system call an entry.
     ///
     /// * `keeps_same`: what is there, the same, stays.
+    /// * `removes`: as [`TreeSink::remove_extra`] was given it.
     /// * `makes_parent`: the folder that is to hold DEST is made where only it is missing.
     ///
     /// # Errors
@@ -54,6 +60,7 @@ impl TreeSink {
         dest: &Path,
         parts: &[Part],
         keeps_same: bool,
+        removes: Option<&Filter>,
         makes_parent: bool,
     ) -> Result<Preview, StoreError> {
         let (mut tree, layout) = match Tree::open(dest, parts, NO_ID) {
@@ -75,10 +82,18 @@ impl TreeSink {
             files: tree.unchanged.len() as u64,
             ..Present::default()
         };
-        Ok(Preview {
-            changes: tree.changes(&same),
-            present,
-        })
+        let mut changes = tree.changes(&same);
+        let extra = removes.map_or_else(Vec::new, |filter| tree.find_extra(filter));
+        changes.extend(extra.into_iter().map(|extra| Previewed {
+            act: match extra.is_folder {
+                true => Act::RemoveFolder,
+                false => Act::Remove,
+            },
+            path: extra.path,
+            len: extra.len,
+        }));
+        changes.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Preview { changes, present })
     }
 
     /// The same where nothing is there.

@@ -249,7 +249,7 @@ impl Standing {
         is_folder.then(|| Self::of(&stat))
     }
 
-    fn of(stat: &Stat) -> Self {
+    pub(super) fn of(stat: &Stat) -> Self {
         Self {
             mode: stat.st_mode & 0o7777,
             modified: Timespec {
@@ -259,7 +259,7 @@ impl Standing {
         }
     }
 
-    fn restore(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(super) fn restore(&self, folder: BorrowedFd<'_>) -> Result<(), Errno> {
         let now = rustix::fs::fstat(folder)?;
         // The mode is another only where the folder had to be opened up for its owner.
         if now.st_mode & 0o7777 == self.mode {

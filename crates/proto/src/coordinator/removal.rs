@@ -1,0 +1,61 @@
+//! Whether copies remove what no source has, and what of that they could not.
+
+use super::Coordinator;
+use crate::report::NotRemovedReport;
+
+/// Names told to people and programs, all receivers together.
+const NAMED_MAX: usize = 1000;
+
+impl Coordinator {
+    /// Whether receivers remove what the sources lack. Not where it is unknown what these have: something could not be read.
+    pub(super) fn deletes(&self) -> bool {
+        self.setup.options.delete && self.left_out_count().is_none()
+    }
+
+    /// Said at the start.
+    pub(super) fn delete_note(&self) -> Option<String> {
+        let is_off = self.setup.options.delete && !self.deletes();
+        is_off.then(|| {
+            "nothing is removed at the destinations, since not all of the sources can be read"
+                .to_owned()
+        })
+    }
+
+    /// What was to be removed and is still there, and how many more there are.
+    pub fn not_removed(&self) -> (Vec<NotRemovedReport>, u64) {
+        let (mut named, mut more) = (Vec::new(), 0);
+        for node in &self.nodes {
+            let Some(landed) = node.landed() else {
+                continue;
+            };
+            more += landed.not_removed_more;
+            for one in &landed.not_removed {
+                if named.len() == NAMED_MAX {
+                    more += 1;
+                    continue;
+                }
+                named.push(NotRemovedReport {
+                    node: node.setup.name.clone(),
+                    file: self.file_name(&String::from_utf8_lossy(&one.path)),
+                    reason: one.reason.clone(),
+                });
+            }
+        }
+        (named, more)
+    }
+
+    /// The error of copies that are complete and have more than their sources.
+    pub(super) fn not_removed_error(&self) -> Option<String> {
+        let (named, more) = self.not_removed();
+        let first = named.first()?;
+        let rest = match named.len() as u64 - 1 + more {
+            0 => String::new(),
+            1 => "; nor was 1 more name".to_owned(),
+            rest => format!("; nor were {rest} more names"),
+        };
+        let (node, file, reason) = (&first.node, &first.file, &first.reason);
+        Some(format!(
+            "the copy is complete, but {node}: {file} was not removed: {reason}{rest}"
+        ))
+    }
+}

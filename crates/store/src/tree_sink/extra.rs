@@ -1,0 +1,466 @@
+//! What the destination of a tree has and no source has: found, and removed after a copy.
+//!
+//! Only names in folders that the sources have are looked at, and only below the destination's descriptor: no link is followed.
+//! These stay:
+//!
+//! * what the filter excludes, and folders with such things in them, as with rsync;
+//! * temporary names of transfers, journals among them;
+//! * sockets, pipes and devices, which no copy has;
+//! * what another file system is mounted on, with all below it. A mount point that the sources have as a folder is a folder;
+//! * the file of an entry under another form of its name, where the file system takes both for one.
+//!
+//! Each folder keeps its time and mode. An interrupted removal leaves names for the next one.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::standing::Standing;
+use super::{Part, Tree, TreeSink, join};
+use crate::error::StoreError;
+use crate::filter::Filter;
+use crate::manifest::{Entry, EntryKind, parent_of};
+use crate::sink::Removed;
+use crate::staging::{is_temporary, open_parent};
+use crate::sys;
+
+/// Names that are told of those that cannot be removed.
+const FAILED_MAX: usize = 100;
+
+/// Folders in each other that are removed; the files of deeper ones are not. Each takes a descriptor.
+const DEPTH_MAX: usize = 512;
+
+/// Something that no source has.
+pub(super) struct Extra {
+    pub path: Vec<u8>,
+    pub is_folder: bool,
+    /// Length of a file.
+    pub len: u64,
+}
+
+impl TreeSink {
+    /// A commit of all entries then removes what DEST has in folders of the tree and the tree has not; see [`Sink::landed`](crate::Sink::landed).
+    ///
+    /// * `filter`: of the scans of the sources; what it excludes stays.
+    pub fn remove_extra(&self, filter: Filter) {
+        // The first one stays; there is one of a transfer.
+        let _ = self.staging.target.removes.set(filter);
+    }
+
+    /// Whether the sources can be trusted for what they lack: one with nothing in it looks as one that is not mounted.
+    ///
+    /// # Errors
+    /// [`StoreError::EmptySource`] for the first source that is an empty folder, where something would be removed for it.
+    pub fn check_extra(dest: &Path, parts: &[Part], filter: &Filter) -> Result<(), StoreError> {
+        let Ok((parent, _, name)) = open_parent(dest) else {
+            return Ok(());
+        };
+        let Ok(dest_folder) = open_folder(parent.as_fd(), &name) else {
+            return Ok(());
+        };
+        for entries in parts.iter().map(|part| &part.manifest.entries) {
+            let roots = entries.iter().filter(|entry| is_root(entry, entries));
+            for root in roots.filter(|root| is_empty(root, entries)) {
+                let mut walk = Walk::new(std::slice::from_ref(root), filter, false);
+                walk.folder(dest_folder.as_fd(), root);
+                if !walk.found.is_empty() {
+                    return Err(StoreError::EmptySource {
+                        path: join(dest, &root.path),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an entry is a folder that the user named.
+fn is_root(entry: &Entry, entries: &[Entry]) -> bool {
+    let is_bundle = entries.first().is_some_and(Entry::is_of_none);
+    let is_named = match is_bundle {
+        true => !entry.path.is_empty() && !entry.path.contains(&b'/'),
+        false => entry.path.is_empty(),
+    };
+    is_named && entry.kind == EntryKind::Directory
+}
+
+fn is_empty(folder: &Entry, entries: &[Entry]) -> bool {
+    let is_in = |entry: &&Entry| parent_of(&entry.path) == Some(&folder.path[..]);
+    !entries.iter().any(|entry| is_in(&entry))
+}
+
+impl Tree {
+    /// Removes what DEST has and the tree has not, where that was asked for.
+    pub(super) fn take_away_extra(&self) -> Removed {
+        let Some(filter) = self.removes.get().filter(|_| !self.is_single()) else {
+            return Removed::default();
+        };
+        match self.open_dest() {
+            Ok(dest) => {
+                let mut walk = Walk::new(&self.entries, filter, true);
+                walk.all(&dest);
+                walk.removed
+            }
+            Err(error) => Removed {
+                failed: vec![(Vec::new(), error.to_string())],
+                ..Removed::default()
+            },
+        }
+    }
+
+    /// What would be removed, sorted by path, and what could not be looked at.
+    pub(super) fn find_extra(&self, filter: &Filter) -> Vec<Extra> {
+        let dest = match self.is_single() {
+            false => self.open_dest().ok(),
+            true => None,
+        };
+        let Some(dest) = dest else {
+            return Vec::new();
+        };
+        let mut walk = Walk::new(&self.entries, filter, false);
+        walk.all(&dest);
+        walk.found.sort_by(|a, b| a.path.cmp(&b.path));
+        walk.found
+    }
+}
+
+struct Walk<'a> {
+    entries: &'a [Entry],
+    /// Of each folder, the names of its entries.
+    names: HashMap<&'a [u8], HashSet<&'a [u8]>>,
+    filter: &'a Filter,
+    removes: bool,
+    removed: Removed,
+    /// Where nothing is removed.
+    found: Vec<Extra>,
+}
+
+/// A folder that no source has, while what is in it is removed.
+struct Level {
+    folder: OwnedFd,
+    path: Vec<u8>,
+    left: Vec<Vec<u8>>,
+    /// Something in it stays.
+    stays: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(entries: &'a [Entry], filter: &'a Filter, removes: bool) -> Self {
+        let mut names: HashMap<&[u8], HashSet<&[u8]>> = HashMap::new();
+        for entry in entries {
+            if let Some(parent) = parent_of(&entry.path) {
+                let name = last_name(&entry.path);
+                names.entry(parent).or_default().insert(name);
+            }
+        }
+        Self {
+            entries,
+            names,
+            filter,
+            removes,
+            removed: Removed::default(),
+            found: Vec::new(),
+        }
+    }
+
+    fn all(&mut self, dest: &OwnedFd) {
+        let folders = self.entries.iter().filter(|entry| {
+            // A root that is no folder has no names of its own.
+            entry.kind == EntryKind::Directory && !entry.is_of_none()
+        });
+        for folder in folders {
+            self.folder(dest.as_fd(), folder);
+        }
+    }
+
+    /// Looks at what is in a folder of the tree.
+    fn folder(&mut self, dest: BorrowedFd<'_>, folder: &Entry) {
+        let opened = match open_folder(dest, &folder.path) {
+            Ok(opened) => opened,
+            // It is not there, or another program has put something else there.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return,
+            Err(errno) => return self.fail(&folder.path, errno),
+        };
+        let stood = rustix::fs::fstat(&opened).map(|stat| Standing::of(&stat));
+        let listed = match list(&opened) {
+            Ok(listed) => listed,
+            Err(errno) => return self.fail(&folder.path, errno),
+        };
+        let none = HashSet::new();
+        let known = self.names.get(&folder.path[..]).unwrap_or(&none);
+        let extra: Vec<&Vec<u8>> = listed
+            .iter()
+            .filter(|name| !known.contains(&name[..]) && !is_temporary(name))
+            .collect();
+        if extra.is_empty() {
+            return;
+        }
+        let own = own_inodes(&opened, known, &listed);
+        let mut is_changed = false;
+        for name in extra {
+            let path = joined(&folder.path, name);
+            let stat = match sys::stat_entry(opened.as_fd(), name) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => {
+                    self.fail(&path, errno);
+                    continue;
+                }
+            };
+            if !own.contains(&(stat.st_dev, stat.st_ino)) {
+                is_changed |= self.one(opened.as_fd(), name, path, &stat);
+            }
+        }
+        if is_changed
+            && self.removes
+            && let Ok(stood) = stood
+        {
+            let _ = stood.restore(opened.as_fd());
+        }
+    }
+
+    /// Takes away something that no source has; whether its folder is without it then, or would be.
+    fn one(&mut self, folder: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, stat: &Stat) -> bool {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.filter.excludes(&path, kind == FileType::Directory) {
+            return false;
+        }
+        match kind {
+            FileType::RegularFile | FileType::Symlink => {
+                let len = match kind {
+                    FileType::RegularFile => stat.st_size as u64,
+                    _ => 0,
+                };
+                self.name(folder, name, path, Some(len))
+            }
+            FileType::Directory => self.tree(folder, name, path),
+            _ => false,
+        }
+    }
+
+    /// Takes away a file or link, or an empty folder.
+    ///
+    /// * `len`: of a file or link.
+    fn name(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        path: Vec<u8>,
+        len: Option<u64>,
+    ) -> bool {
+        if !self.removes {
+            self.found.push(Extra {
+                path,
+                is_folder: len.is_none(),
+                len: len.unwrap_or(0),
+            });
+            return true;
+        }
+        let flags = match len {
+            Some(_) => AtFlags::empty(),
+            None => AtFlags::REMOVEDIR,
+        };
+        let mut removed = rustix::fs::unlinkat(folder, name, flags);
+        // A folder that was made read-only: it gets its mode back, or is removed itself.
+        if removed == Err(Errno::ACCESS) && sys::open_up(folder).is_ok() {
+            removed = rustix::fs::unlinkat(folder, name, flags);
+        }
+        match removed {
+            Ok(()) => {
+                match len {
+                    Some(_) => self.removed.files += 1,
+                    None => self.removed.folders += 1,
+                }
+                true
+            }
+            Err(Errno::NOENT) => true,
+            Err(errno) => {
+                self.fail(&path, errno);
+                false
+            }
+        }
+    }
+
+    /// Takes away a folder with all below it but what stays.
+    fn tree(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> bool {
+        let Some(first) = self.level(parent, name, path) else {
+            return false;
+        };
+        let (mut levels, mut is_gone) = (vec![first], false);
+        loop {
+            let depth = levels.len();
+            let Some(level) = levels.last_mut() else {
+                break;
+            };
+            let Some(name) = level.left.pop() else {
+                let Some(level) = levels.pop() else {
+                    break;
+                };
+                let above = levels.last();
+                let folder = above.map_or(parent, |above| above.folder.as_fd());
+                is_gone = !level.stays && {
+                    let name = last_name(&level.path).to_vec();
+                    self.name(folder, &name, level.path, None)
+                };
+                if let Some(above) = levels.last_mut() {
+                    above.stays |= !is_gone;
+                }
+                continue;
+            };
+            let path = joined(&level.path, &name);
+            let stat = sys::stat_entry(level.folder.as_fd(), &name);
+            let stays = match stat {
+                Err(Errno::NOENT) => false,
+                Err(errno) => {
+                    self.fail(&path, errno);
+                    true
+                }
+                Ok(_) if is_temporary(&name) => true,
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                    if self.filter.excludes(&path, true) {
+                        true
+                    } else {
+                        let deeper = match depth < DEPTH_MAX {
+                            true => {
+                                let folder = level.folder.as_fd();
+                                self.level(folder, &name, path)
+                            }
+                            false => {
+                                self.fail(&path, Errno::NAMETOOLONG);
+                                None
+                            }
+                        };
+                        let is_kept = deeper.is_none();
+                        if let Some(level) = levels.last_mut() {
+                            level.stays |= is_kept;
+                        }
+                        levels.extend(deeper);
+                        continue;
+                    }
+                }
+                Ok(stat) => !self.one(level.folder.as_fd(), &name, path, &stat),
+            };
+            if let Some(level) = levels.last_mut() {
+                level.stays |= stays;
+            }
+        }
+        is_gone
+    }
+
+    /// Opens a folder that is to be taken away. `None`, and it is told, where it cannot be.
+    fn level(&mut self, parent: BorrowedFd<'_>, name: &[u8], path: Vec<u8>) -> Option<Level> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut opened = sys::open_on_mount(parent, name, flags);
+        // One that its owner made unreadable.
+        if self.removes
+            && matches!(opened, Err(Errno::ACCESS))
+            && let Ok(named) = sys::open_on_mount(parent, name, OFlags::PATH | OFlags::DIRECTORY)
+            && sys::open_up(named.as_fd()).is_ok()
+        {
+            opened = sys::open_on_mount(parent, name, flags);
+        }
+        let listed = opened.and_then(|folder| Ok((list(&folder)?, folder)));
+        match listed {
+            Ok((left, folder)) => Some(Level {
+                folder,
+                path,
+                left,
+                stays: false,
+            }),
+            Err(errno) => {
+                self.fail(&path, errno);
+                None
+            }
+        }
+    }
+
+    fn fail(&mut self, path: &[u8], errno: Errno) {
+        if self.removed.failed.len() < FAILED_MAX {
+            let failed = (path.to_vec(), words(errno));
+            self.removed.failed.push(failed);
+        } else {
+            self.removed.failed_more += 1;
+        }
+    }
+}
+
+/// Files of a folder's entries that its listing has under other names: the file system takes both for one.
+fn own_inodes(folder: &OwnedFd, known: &HashSet<&[u8]>, listed: &[Vec<u8>]) -> HashSet<(u64, u64)> {
+    let listed: HashSet<&[u8]> = listed.iter().map(Vec::as_slice).collect();
+    let unlisted = known.iter().filter(|name| !listed.contains(**name));
+    let found = unlisted.filter_map(|name| sys::stat_entry(folder.as_fd(), name).ok());
+    found.map(|stat| (stat.st_dev, stat.st_ino)).collect()
+}
+
+fn open_folder(base: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    sys::open_beneath(base, path, flags, Mode::empty())
+}
+
+fn list(folder: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for item in Dir::read_from(folder)? {
+        let item = item?;
+        let name = item.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match folder.is_empty() {
+        true => name.to_vec(),
+        false => [folder, b"/", name].concat(),
+    }
+}
+
+fn last_name(path: &[u8]) -> &[u8] {
+    let cut = path.iter().rposition(|byte| *byte == b'/');
+    cut.map_or(path, |cut| &path[cut + 1..])
+}
+
+fn words(errno: Errno) -> String {
+    match errno {
+        Errno::ACCESS | Errno::PERM => "permission denied".into(),
+        Errno::XDEV => "another file system is mounted there".into(),
+        Errno::BUSY => "it is in use, or another file system is mounted there".into(),
+        Errno::NOTEMPTY | Errno::EXIST => "something was put into it meanwhile".into(),
+        Errno::NAMETOOLONG => "it is too deep; remove it yourself".into(),
+        Errno::MFILE | Errno::NFILE => "too many open files".into(),
+        errno => {
+            let text = std::io::Error::from(errno).to_string();
+            text.split(" (os error")
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is listed under another form of its entry's name is the entry's; a second name of it, beside that of the entry, is not. Here
+    /// a hard link stands for a file system that changes names.
+    #[test]
+    fn names_that_the_file_system_changes_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("Name"), "x").unwrap();
+        std::fs::hard_link(path("Name"), path("name")).unwrap();
+        let opened = OwnedFd::from(std::fs::File::open(folder.path()).unwrap());
+        let known = HashSet::from([&b"Name"[..], b"gone"]);
+        let own = |listed: &[&[u8]]| {
+            let listed: Vec<Vec<u8>> = listed.iter().map(|name| name.to_vec()).collect();
+            own_inodes(&opened, &known, &listed)
+        };
+        assert_eq!(own(&[b"name"]).len(), 1);
+        assert_eq!(own(&[b"name", b"Name"]).len(), 0);
+    }
+}

@@ -1,0 +1,420 @@
+//! What no source has is removed as rsync removes it, and nothing else.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ropewalk_store::{
+    Act, Adopt, FileSource, Filter, FilterRule, Keep, Part, Removed, Scan, Sink as _, Source as _,
+    StoreError, TreeSink,
+};
+
+mod support;
+use support::*;
+
+fn filter(rules: &[&str]) -> Filter {
+    let rules: Vec<FilterRule> = rules
+        .iter()
+        .map(|text| FilterRule {
+            is_include: text.starts_with('+'),
+            pattern: text.as_bytes()[1..].to_vec(),
+        })
+        .collect();
+    Filter::new(&rules).unwrap()
+}
+
+/// One tree, or several things side by side, as a copy of them has them.
+fn scan(from: &[&Path], filter: &Filter) -> (FileSource, Part) {
+    let (source, scan) = match from {
+        [one] => {
+            let scan = Scan::read_filtered(one, Keep::default(), filter, b"").unwrap();
+            (FileSource::open_tree(one, &scan, 0).unwrap(), scan)
+        }
+        several => {
+            let (mut things, mut scans) = (Vec::new(), Vec::new());
+            for path in several {
+                let name = path.file_name().unwrap().as_bytes().to_vec();
+                let scan = Scan::read_filtered(path, Keep::default(), filter, &name).unwrap();
+                scans.push((name.clone(), scan));
+                things.push((name, path.to_path_buf()));
+            }
+            let scan = Scan::bundle(scans).unwrap();
+            (FileSource::open_bundle(&things, &scan, 0).unwrap(), scan)
+        }
+    };
+    (source, Part::whole(0, scan.manifest))
+}
+
+/// A copy that removes what is extra. What a preview said of it.
+fn copy(from: &[&Path], to: &Path, rules: &[&str]) -> (Removed, Vec<PathBuf>) {
+    let filter = filter(rules);
+    let (source, part) = scan(from, &filter);
+    let parts = [part];
+    let preview = TreeSink::preview(to, &parts, true, Some(&filter), false).unwrap();
+    let foreseen = preview
+        .changes
+        .iter()
+        .filter(|change| matches!(change.act, Act::Remove | Act::RemoveFolder));
+    let foreseen = foreseen.map(|change| to.join(name(&change.path)));
+    let foreseen: Vec<PathBuf> = foreseen.collect();
+    let sink = TreeSink::update(to, &parts, ID, Adopt::All).unwrap();
+    sink.remove_extra(filter);
+    let all = sink.layout().ranges();
+    for range in all.difference(&sink.present().all()).iter() {
+        let mut buffer = vec![0; range.len() as usize];
+        source.read_at(range.start, &mut buffer).unwrap();
+        sink.write_at(range.start, &buffer).unwrap();
+    }
+    assert!(foreseen.iter().all(|path| path.symlink_metadata().is_ok()));
+    sink.commit().unwrap();
+    let removed = sink.landed().removed;
+    assert!(foreseen.iter().all(|path| path.symlink_metadata().is_err()));
+    let count = removed.files + removed.folders;
+    assert_eq!(count as usize, foreseen.len(), "{foreseen:?}");
+    (removed, foreseen)
+}
+
+fn rsync(from: &[&Path], to: &Path, rules: &[&str]) {
+    let mut command = Command::new("rsync");
+    command.args(["-a", "--delete"]);
+    for rule in rules {
+        let option = match rule.starts_with('+') {
+            true => "--include",
+            false => "--exclude",
+        };
+        command.arg(format!("{option}={}", &rule[1..]));
+    }
+    match from {
+        [one] => command.arg(format!("{}/", one.display())),
+        several => command.args(several),
+    };
+    let ran = command.arg(format!("{}/", to.display())).output().unwrap();
+    assert!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+}
+
+/// Every path below a folder, with the contents of files and the targets of links.
+fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let kind = path.symlink_metadata().unwrap().file_type();
+            let bytes = if kind.is_dir() {
+                pending.push(path.clone());
+                b"/".to_vec()
+            } else if kind.is_symlink() {
+                std::fs::read_link(&path)
+                    .unwrap()
+                    .into_os_string()
+                    .into_encoded_bytes()
+            } else {
+                std::fs::read(&path).unwrap()
+            };
+            found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % most
+    }
+}
+
+/// Of each name it is known whether it is a folder, a link or a file, so that trees differ in what they have only.
+fn grow(root: &Path, dice: &mut Dice, depth: u32) {
+    std::fs::create_dir_all(root).unwrap();
+    for name in ["a", "b.o", "c", "x", "l"] {
+        let path = root.join(name);
+        match dice.below(3) {
+            0 => {}
+            _ if name == "l" => std::os::unix::fs::symlink("../c", path).unwrap(),
+            _ => {
+                std::fs::write(&path, vec![b'0' + dice.below(3) as u8; 3]).unwrap();
+                set_times(&path, 1000 + dice.below(1000) as i64, 0);
+            }
+        }
+    }
+    for name in ["d", "e.d", "sub", "d-"] {
+        if depth > 0 && dice.below(2) == 0 {
+            grow(&root.join(name), dice, depth - 1);
+        }
+    }
+}
+
+fn clone(from: &Path, to: &Path) {
+    let ran = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(ran.unwrap().success());
+}
+
+/// Random trees, with and without filters: the destination is what rsync makes of it, and what a preview has foreseen.
+#[test]
+fn removals_are_those_of_rsync() {
+    let rules: &[&[&str]] = &[
+        &[],
+        &["-*.o"],
+        &["-/d/"],
+        &["-sub/"],
+        &["+*/", "+*.o", "-*"],
+        &["-/sub/d/a", "-x"],
+        &["+/d/***", "-/*"],
+        &["-d/"],
+        &["+/d/a", "-a"],
+    ];
+    let mut dice = Dice(7);
+    for (at, rules) in (0..90).zip(rules.iter().cycle()) {
+        let (_keep, folder) = folder();
+        let [from, ours, theirs] = ["from", "ours", "theirs"].map(|name| folder.join(name));
+        grow(&from, &mut dice, 3);
+        // One that has nothing is refused.
+        std::fs::write(from.join("c"), "one at least").unwrap();
+        grow(&ours, &mut dice, 3);
+        clone(&ours, &theirs);
+        copy(&[&from], &ours, rules);
+        rsync(&[&from], &theirs, rules);
+        assert_eq!(contents(&ours), contents(&theirs), "{at} {rules:?}");
+    }
+}
+
+/// Of several things side by side the folders are looked into, not the one that holds them.
+#[test]
+fn several_sources_lose_what_is_extra_in_each() {
+    let mut dice = Dice(11);
+    for rules in [&[][..], &["-*.o"], &["-/one/a"], &["-/sub"]] {
+        for _ in 0..6 {
+            let (_keep, folder) = folder();
+            let sources = ["one", "two", "file"].map(|name| folder.join(name));
+            for source in &sources[..2] {
+                grow(source, &mut dice, 2);
+                std::fs::write(source.join("c"), "one at least").unwrap();
+            }
+            std::fs::write(&sources[2], "a file").unwrap();
+            let [ours, theirs] = ["ours", "theirs"].map(|name| folder.join(name));
+            for name in ["one", "two", "three"] {
+                grow(&ours.join(name), &mut dice, 2);
+            }
+            std::fs::write(ours.join("other"), "stays").unwrap();
+            clone(&ours, &theirs);
+            let from: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
+            copy(&from, &ours, rules);
+            rsync(&from, &theirs, rules);
+            let made = contents(&ours);
+            assert_eq!(made, contents(&theirs), "{rules:?}");
+            assert!(made.contains_key(Path::new("other")));
+        }
+    }
+}
+
+/// `from` with a file, and `to` with the same one and more.
+fn pair(folder: &Path) -> (PathBuf, PathBuf) {
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for root in [&from, &to] {
+        std::fs::create_dir_all(root.join("d")).unwrap();
+        std::fs::write(root.join("d/f"), "f").unwrap();
+    }
+    (from, to)
+}
+
+/// Temporary names of transfers and their journals, what is neither file, link nor folder, and folders with such things stay. Links are
+/// removed, not what they lead to.
+#[test]
+fn what_is_no_part_of_a_copy_stays() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    let outside = folder.join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("f"), "stays").unwrap();
+    let id = "0123456789abcdef0123456789abcdef";
+    let temporary = format!(".to.ropewalk-{id}-2");
+    let journal = format!(".x.ropewalk-{id}.journal");
+    for place in [&to, &to.join("d"), &to.join("old/deep")] {
+        std::fs::create_dir_all(place).unwrap();
+        std::fs::create_dir(place.join(&temporary)).unwrap();
+        std::fs::write(place.join(&temporary).join("part"), "of a file").unwrap();
+        std::fs::write(place.join(&journal), "journal").unwrap();
+        std::fs::write(place.join("gone"), "gone").unwrap();
+        std::os::unix::fs::symlink(&outside, place.join("link")).unwrap();
+    }
+    let pipe = to.join("d/pipe");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    std::fs::create_dir_all(to.join("new/deeper")).unwrap();
+    let (removed, _) = copy(&[&from], &to, &[]);
+    assert_eq!((removed.files, removed.folders), (6, 2));
+    assert_eq!(removed.failed, []);
+    for place in ["", "d", "old/deep"] {
+        let place = to.join(place);
+        assert!(place.join(&temporary).join("part").exists());
+        assert!(place.join(&journal).exists());
+        assert!(!place.join("gone").exists());
+        assert!(place.join("link").symlink_metadata().is_err());
+    }
+    assert!(pipe.symlink_metadata().is_ok());
+    assert!(!to.join("new").exists());
+    assert_eq!(std::fs::read(outside.join("f")).unwrap(), b"stays");
+}
+
+/// A folder keeps its mode and time, also a read-only one; one that is removed may be closed.
+#[test]
+fn folders_keep_mode_and_time() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    std::fs::write(to.join("d/gone"), "gone").unwrap();
+    std::fs::create_dir(to.join("d/closed")).unwrap();
+    std::fs::write(to.join("d/closed/gone"), "gone").unwrap();
+    set_mode(&to.join("d/closed"), 0o000);
+    set_mode(&to.join("d"), 0o555);
+    set_times(&to.join("d"), 1000, 7);
+    set_times(&to, 2000, 8);
+    let is_root = rustix::process::geteuid().is_root();
+    let all = [
+        "",
+        "to",
+        "to/d",
+        "to/d/f",
+        "to/d/gone",
+        "to/d/closed",
+        "to/d/closed/gone",
+    ];
+    for path in all.iter().filter(|_| is_root) {
+        std::os::unix::fs::lchown(folder.join(path), Some(65534), Some(65534)).unwrap();
+    }
+    support::sys::as_nobody(|| {
+        let (source, part) = scan(&[&from], &Filter::default());
+        let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+        sink.remove_extra(Filter::default());
+        let mut buffer = [0; 1];
+        for range in sink
+            .layout()
+            .ranges()
+            .difference(&sink.present().all())
+            .iter()
+        {
+            source.read_at(range.start, &mut buffer).unwrap();
+            sink.write_at(range.start, &buffer).unwrap();
+        }
+        sink.commit().unwrap();
+        let removed = sink.landed().removed;
+        assert_eq!(
+            (removed.files, removed.folders),
+            (2, 1),
+            "{:?}",
+            removed.failed
+        );
+    });
+    let seen = |path: &Path| {
+        let data = path.metadata().unwrap();
+        (data.mode() & 0o777, data.mtime(), data.mtime_nsec())
+    };
+    assert_eq!(seen(&to.join("d")), (0o555, 1000, 7));
+    assert_eq!((seen(&to).1, seen(&to).2), (2000, 8));
+    set_mode(&to.join("d"), 0o755);
+}
+
+/// What is mounted below the destination is looked into where the sources have the folder, and left alone where they have not.
+#[test]
+fn mounted_folders_are_not_emptied() {
+    support::sys::alone(|| {
+        let (_keep, folder) = folder();
+        let (from, to) = pair(&folder);
+        std::fs::create_dir_all(to.join("old/mounted")).unwrap();
+        for path in ["old/mounted", "d"] {
+            support::sys::mount_small(&to.join(path), 1 << 20);
+            std::fs::write(to.join(path).join("in it"), "mounted").unwrap();
+        }
+        std::fs::write(to.join("old/gone"), "gone").unwrap();
+        let removed = remove_only(&from, &to);
+        assert_eq!((removed.files, removed.folders), (2, 0));
+        assert_eq!(removed.failed.len(), 1);
+        let (path, reason) = &removed.failed[0];
+        assert_eq!(path, b"old/mounted");
+        assert!(reason.contains("mounted"), "{reason}");
+        assert!(to.join("old/mounted/in it").exists());
+        assert!(!to.join("d/in it").exists());
+        for path in ["old/mounted", "d"] {
+            support::sys::unmount_small(&to.join(path));
+        }
+    });
+}
+
+/// What a commit removes where the tree has no file.
+fn remove_only(from: &Path, to: &Path) -> Removed {
+    std::fs::remove_file(from.join("d/f")).unwrap();
+    let (_, part) = scan(&[from], &Filter::default());
+    let sink = TreeSink::update(to, &[part], ID, Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    sink.commit().unwrap();
+    sink.landed().removed
+}
+
+/// A source with nothing in it is refused where something would be removed for it: the whole tree, one of several things, or one of
+/// several parts. What is excluded there is no reason.
+#[test]
+fn an_empty_source_removes_nothing() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    let empty = folder.join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let check = |from: &[&Path], to: &Path, rules: &[&str]| {
+        let filter = filter(rules);
+        let parts = [scan(from, &filter).1];
+        TreeSink::check_extra(to, &parts, &filter)
+    };
+    let refused = |checked| matches!(checked, Err(StoreError::EmptySource { .. }));
+    assert!(refused(check(&[&empty], &to, &[])));
+    assert!(refused(check(&[&empty], &to, &["-/x"])));
+    assert!(!refused(check(&[&empty], &to, &["-/d"])));
+    assert!(!refused(check(&[&empty], &empty, &[])));
+    assert!(!refused(check(&[&empty], &folder.join("none"), &[])));
+    assert!(!refused(check(&[&from], &to, &[])));
+    assert!(!refused(check(&[&from, &empty], &to, &[])));
+    std::fs::create_dir(to.join("empty")).unwrap();
+    assert!(!refused(check(&[&from, &empty], &to, &[])));
+    std::fs::write(to.join("empty/f"), "f").unwrap();
+    assert!(refused(check(&[&from, &empty], &to, &[])));
+    let parts = [&from, &empty].map(|path| scan(&[path], &Filter::default()).1);
+    assert!(refused(TreeSink::check_extra(
+        &to,
+        &parts,
+        &Filter::default()
+    )));
+}
+
+/// A copy that lacks files, or is not ended well, removes nothing.
+#[test]
+fn an_incomplete_copy_removes_nothing() {
+    let (_keep, folder) = folder();
+    let (from, to) = pair(&folder);
+    std::fs::write(to.join("extra"), "extra").unwrap();
+    for name in ["g", "h"] {
+        std::fs::write(from.join(name), name).unwrap();
+    }
+    let (source, part) = scan(&[&from], &Filter::default());
+    let sink = TreeSink::update(&to, &[part], ID, Adopt::All).unwrap();
+    sink.remove_extra(Filter::default());
+    let all = sink.layout().ranges().difference(&sink.present().all());
+    let first = all.first().unwrap();
+    let mut buffer = vec![0; 1];
+    source.read_at(first.start, &mut buffer).unwrap();
+    sink.write_at(first.start, &buffer).unwrap();
+    let rest = ropewalk_model::Range::new(first.start + 1, u64::MAX);
+    let missing = all.clipped(rest);
+    assert!(sink.commit_whole_files(&missing).unwrap());
+    assert_eq!(sink.landed().removed, Removed::default());
+    assert!(to.join("extra").exists());
+}
